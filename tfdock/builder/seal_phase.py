@@ -156,7 +156,7 @@ def _publish(run: BuildRun, sealed: SealResult) -> dict[str, Any]:
     # The record is made before the phase ends: its figure for this phase ends here.
     seconds = {**sealed.seconds, "verify": round(run.session.clock() - began, 3)}
     _refuse_failed(run, wheels, verifications)
-    verification = verify.combined(verifications)
+    verification = verify.combined_document(verifications)
     record = _record(run, sealed, seconds, verification)
     account = _account(run, sealed.compiled, record)
     record |= {"bazel": account.bazel, "kept": dict(account.kept)}
@@ -176,7 +176,7 @@ def _verify(run: BuildRun, wheels: Mapping[Path, WheelFile]) -> list[verify.Veri
         given=inputs.images if inputs else None,
         bundle=inputs.identity if inputs else "",
     )
-    return [verify.verified_build(environment, session.knowledge, run.plan, path) for path in wheels]
+    return [verify.verify_build(environment, session.knowledge, run.plan, path) for path in wheels]
 
 
 def _refuse_failed(
@@ -184,7 +184,7 @@ def _refuse_failed(
 ) -> None:
     """Raise VerificationFailed if a wheel failed its checks; the wheels are kept aside. Tell why none was tried."""
     if not all(verification.ok for verification in verifications):
-        kept = _keep_refused(run, wheels, verify.combined(verifications))
+        kept = _keep_refused(run, wheels, verify.combined_document(verifications))
         raise verify.refusal(verifications, kept)
     for verification in verifications:
         for problem in verification.impossible.problems if verification.impossible else ():

@@ -28,7 +28,7 @@ from tfdock.plan.trust_domain import of_bundle
 from tfdock.profile import profile as profiles
 from tfdock.resolve.question import LocalSource
 from tfdock.run.phases import PhaseRunner
-from tfdock.verify.trial_container import dependencies
+from tfdock.verify.trial_container import dependencies_folder
 
 
 @dataclass
@@ -144,7 +144,7 @@ class SharedInputs:
             if image is None or build.wheels is None or not build.wheels.requirements:
                 continue
             wanted = build.wheels
-            folder = dependencies(
+            folder = dependencies_folder(
                 settings, image, wanted.python_tag, wanted.requirements, wanted.limits, of=self.bundle.index.images
             )
             if folder.is_dir():

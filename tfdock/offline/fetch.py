@@ -37,7 +37,7 @@ from tfdock.run.disk_space import DiskSpace
 from tfdock.run.phases import PhaseRunner
 from tfdock.run.results import RunFolders
 from tfdock.types import ExpectedFiles
-from tfdock.verify.trial_container import TrialEnvironment, fetched_dependencies, requirements
+from tfdock.verify.trial_container import TrialEnvironment, fetch_dependencies, pip_requirements
 from tfdock.verify.trial_plan import is_known_runtime, limits_for, limits_of
 from tfdock.wheel.wheel_file import inspected
 
@@ -239,7 +239,7 @@ class Bundler:
             tag = f"cp{plan.resolution.python.replace('.', '')}"
             runtime = plan.resolution.runtime
             named = runtime is not None and is_known_runtime(self.preparer.knowledge, runtime)
-            folder = fetched_dependencies(environment, tag, found.runtime, wanted, limits, known=named)
+            folder = fetch_dependencies(environment, tag, found.runtime, wanted, limits, known=named)
         return replace(found, requirements=wanted, limits=limits, wheels=folder)
 
     def _requirements(self, containers: BuildContainers) -> tuple[list[str], tuple[str, ...]] | None:
@@ -249,10 +249,10 @@ class Bundler:
         try:
             if record:
                 inspection = inspected(self.session.wheelhouse.root / record["wheels"][0]["file"], traces=())
-                return requirements(inspection.metadata.requires_dist), limits_of(knowledge, inspection)
+                return pip_requirements(inspection.metadata.requires_dist), limits_of(knowledge, inspection)
             lines = self._said_by_source(containers)
             if lines is not None:
-                return requirements(lines), limits_for(knowledge, str(plan.resolution.version.minor))
+                return pip_requirements(lines), limits_for(knowledge, str(plan.resolution.version.minor))
         except InvalidRequirement:
             return None
         return None

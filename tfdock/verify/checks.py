@@ -1,4 +1,4 @@
-"""The static checks of a wheel: facts from its bytes, held against the profile. Pure."""
+"""Check a wheel without running it: compare facts from its bytes with the profile. Pure."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Status = Literal["passed", "failed", "skipped"]
 MIB = 1 << 20
 _NO_PROFILE = "no profile says what it should be"
 _UNREAD_FIELD = "targets"
-"""The profile's list for accelerators of one's own: nothing here reads their code."""
+"""The field of the profile for targets of custom accelerators: nothing here reads their code."""
 _MOST = 4
-"""So many findings of one kind are written out; of the rest, how many there are."""
+"""Findings of one kind that are listed. The others are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check of a wheel: `expected` and `found` are short texts, `reason` a phrase that says why it ended so.
+    """One check of a wheel: `expected` and `found` are short texts, `reason` a phrase that explains the status.
 
-    One that has passed may have none.
+    A passed check may have no reason.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Check:
 
 
 def passed(checks: Iterable[Check]) -> bool:
-    """Whether none has failed."""
+    """Return whether no check has failed."""
     return not any(check.status == "failed" for check in checks)
 
 
@@ -52,8 +52,8 @@ def passed(checks: Iterable[Check]) -> bool:
 class Manylinux:
     """Which systems a wheel's libraries fit, by auditwheel's policies.
 
-    `fits` is the most compatible platform tag they satisfy: `manylinux_2_17_x86_64`, `linux_x86_64` where there is
-    none. `obstacles` maps each tag of the wheel's name that they do not satisfy to what stands in the way.
+    `fits` is the most compatible platform tag that they satisfy: `manylinux_2_17_x86_64`, or `linux_x86_64` if they
+    satisfy no other. `obstacles` maps each tag of the wheel's name that they do not satisfy to the reasons.
     """
 
     fits: str
@@ -69,10 +69,10 @@ def static_checks(
     options: Sequence[str] | None = None,
     manylinux: Manylinux | str,
 ) -> tuple[Check, ...]:
-    """Check a wheel against a resolved profile; without one, what needs it is skipped.
+    """Check a wheel against a resolved profile. Without a profile, the checks that need it are skipped.
 
-    With `strict` the GPU code is exactly what was asked, else at least that. `options` are the compiler's
-    (`compiler_options`), None where nobody knows them. `manylinux` may be the reason why there is no such fact.
+    With `strict` the GPU code must be exactly what was asked, otherwise at least that. `options` are the compiler's
+    (`compiler_options`), None if they are unknown. `manylinux` may be the reason why there is no such fact.
     """
     return (
         _integrity(inspection),
@@ -88,8 +88,8 @@ def static_checks(
     )
 
 
-def unsound(knowledge: KnowledgeBase, error: WheelError) -> tuple[Check, ...]:
-    """The checks of a file that is no sound wheel: the first has failed, and nothing is known for the others."""
+def unsound_checks(knowledge: KnowledgeBase, error: WheelError) -> tuple[Check, ...]:
+    """Return the checks of a file that is no sound wheel: the first has failed, the others are skipped."""
     first, *others = static_names(knowledge)
     failed = Check(
         name=first,
@@ -102,20 +102,20 @@ def unsound(knowledge: KnowledgeBase, error: WheelError) -> tuple[Check, ...]:
 
 
 def static_names(knowledge: KnowledgeBase) -> tuple[str, ...]:
-    """The names of the static checks, in order; one for each component that an accelerator's row names."""
+    """Return the names of the static checks, in order. Each component of an accelerator's row has its own check."""
     components = [name for row in knowledge.accelerators.values() for name in row.components]
     before = ("file-integrity", "name", "version", "python", "gpu-code")
     return (*before, *dict.fromkeys(components), "cpu-baseline", "manylinux", "size", "build-paths")
 
 
 def build_traces() -> tuple[bytes, ...]:
-    """The folders of a build that no file of its wheel should name: this tool's, and Bazel's own for anybody."""
+    """Return the folders of a build that no file of its wheel should name: those of tfdock, and Bazel's own."""
     caches = {path.rpartition("/")[0] for path in (REPOSITORY_CACHE, DISK_CACHE)}
-    return tuple(one.encode() for one in (SOURCE, OUTPUT, STAGING, *sorted(caches), "/_bazel_"))
+    return tuple(folder.encode() for folder in (SOURCE, OUTPUT, STAGING, *sorted(caches), "/_bazel_"))
 
 
 def _check(name: str, ok: bool, expected: str, found: str, otherwise: str, note: str = "") -> Check:
-    """A check's result; `otherwise` is the reason if it has failed, `note` something to say if not."""
+    """Return a check's result. `otherwise` is the reason if it failed, `note` the reason if it passed."""
     if ok:
         return Check(name=name, status="passed", expected=expected, found=found, reason=note)
     return Check(name=name, status="failed", expected=expected, found=found, reason=otherwise)
@@ -125,30 +125,30 @@ def _skipped(name: str, reason: str, *, expected: str = "", found: str = "") -> 
     return Check(name=name, status="skipped", expected=expected, found=found, reason=reason)
 
 
-def _some(findings: Sequence[str], between: str = "; ") -> str:
-    """The first findings, and how many more there are."""
+def _shorten_list(findings: Sequence[str], between: str = "; ") -> str:
+    """Return the first findings, and the number of the others."""
     more = len(findings) - _MOST
     return between.join([*findings[:_MOST], *([f"and {more} more"] if more > 0 else [])])
 
 
-def _files(paths: Iterable[str]) -> str:
-    return _some([f"`{path}`" for path in paths], ", ")
+def _list_files(paths: Iterable[str]) -> str:
+    return _shorten_list([f"`{path}`" for path in paths], ", ")
 
 
 # --- the file and its name ------------------------------------------------------------------------------------------
 
 
 def _integrity(inspection: Inspection) -> Check:
-    """RECORD says what is there, WHEEL what the name says, and every library could be read."""
+    """Check that RECORD lists the files, WHEEL agrees with the name, and every library could be read."""
     problems = [inspection.wheel.tag_problem] if inspection.wheel.tag_problem else []
-    problems += [f"`{one.path}`: {one.message} [{one.code}]" for one in inspection.wheel.record_problems]
-    problems += [f"`{one.path}`: {problem}" for one in inspection.libraries for problem in one.problems]
+    problems += [f"`{row.path}`: {row.message} [{row.code}]" for row in inspection.wheel.record_problems]
+    problems += [f"`{library.path}`: {text}" for library in inspection.libraries for text in library.problems]
     return _check(
         "file-integrity",
         not problems,
         "every file as RECORD and WHEEL say, every library readable",
         f"{inspection.wheel.members} files, {len(inspection.libraries)} libraries",
-        _some(problems),
+        _shorten_list(problems),
     )
 
 
@@ -161,9 +161,9 @@ def _name(inspection: Inspection, resolution: Resolution | None) -> Check:
 
 
 def _version(inspection: Inspection, resolution: Resolution | None) -> Check:
-    """The release's version and the local part that tells the wheel from the official one.
+    """Check the release's version, and the local part that tells the wheel from the official one.
 
-    Of a source that is not the release's own tag only the local part is known before.
+    For a source that is not the release's own tag, only the local part is known before the build.
     """
     found = inspection.wheel.version
     if resolution is None:
@@ -177,11 +177,11 @@ def _version(inspection: Inspection, resolution: Resolution | None) -> Check:
             else "its local version is not the profile's"
         )
         return _check("version", same_version(found, expected), expected, found, reason)
-    wanted = local_part(f"0{local}")
-    expected = f"any version +{wanted}" if wanted else "any version without a local part"
+    local_version = local_part(f"0{local}")
+    expected = f"any version +{local_version}" if local_version else "any version without a local part"
     note = "the source is not the release's own tag, and may name another version"
     return _check(
-        "version", local_part(found) == wanted, expected, found, "its local version is not the profile's", note
+        "version", local_part(found) == local_version, expected, found, "its local version is not the profile's", note
     )
 
 
@@ -200,33 +200,35 @@ def _python(inspection: Inspection, resolution: Resolution | None) -> Check:
 def _gpu_code(
     knowledge: KnowledgeBase, inspection: Inspection, resolution: Resolution | None, *, strict: bool
 ) -> Check:
-    """What the libraries hold against what the profile asks: each on its own, since a union hides who lacks what."""
-    holding = [one for one in own_libraries(knowledge, inspection.libraries) if _held(one)]
+    """Compare the libraries with the profile, each on its own: a union would hide which library lacks what."""
+    holding = [library for library in own_libraries(knowledge, inspection.libraries) if _held_targets(library)]
     found = _union(holding)
     if resolution is None:
         return _skipped("gpu-code", _NO_PROFILE, found=found)
     if not resolution.targets:
-        return _no_gpu_code([one for one in inspection.libraries if _held(one)])
-    expected = _listed(_made(resolution))
+        return _no_gpu_code([library for library in inspection.libraries if _held_targets(library)])
+    expected = _format_targets(_asked_code(resolution))
     if resolution.accelerator.target_field == _UNREAD_FIELD:
         reason = f"nothing here reads the code of {resolution.accelerator.accelerator}"
         return _skipped("gpu-code", reason, expected=expected, found=found)
     findings = _differences(holding, resolution, strict=strict)
     findings = findings if holding else ["no library of TensorFlow's own has any"]
-    return _check("gpu-code", not findings, expected if strict else f"at least {expected}", found, _some(findings))
+    return _check(
+        "gpu-code", not findings, expected if strict else f"at least {expected}", found, _shorten_list(findings)
+    )
 
 
 def _no_gpu_code(holding: Sequence[Library]) -> Check:
-    reason = _some([f"`{one.path}`: {_listed(_held(one))}" for one in holding])
+    reason = _shorten_list([f"`{library.path}`: {_format_targets(_held_targets(library))}" for library in holding])
     return _check("gpu-code", not holding, "none", _union(holding), reason)
 
 
 def _union(libraries: Iterable[Library]) -> str:
-    return _listed(target for one in libraries for target in _held(one))
+    return _format_targets(target for library in libraries for target in _held_targets(library))
 
 
-def _made(resolution: Resolution) -> tuple[str, ...]:
-    """The code that a list of targets makes: `compute_86` is SASS and PTX where targets are capabilities."""
+def _asked_code(resolution: Resolution) -> tuple[str, ...]:
+    """Return the code that the targets make: `compute_86` makes SASS and PTX where targets are capabilities."""
     if not resolution.accelerator.capabilities:
         return resolution.targets
     sass, ptx = code_of(resolution.targets)
@@ -234,43 +236,47 @@ def _made(resolution: Resolution) -> tuple[str, ...]:
 
 
 def _machine_code(resolution: Resolution) -> tuple[str, ...]:
-    """Of that, what a GPU runs as it is. Containers without PTX are usual: NCCL's, which the device linker made."""
+    """Return the machine code among the asked code. NCCL's containers, made by the device linker, have no PTX."""
     return code_of(resolution.targets)[0] if resolution.accelerator.capabilities else resolution.targets
 
 
-def _held(library: Library) -> frozenset[str]:
-    """The targets of a library's kernels; containers of stubs hold none."""
-    real = [one for one in library.loadable.containers if not one.stub]
-    return frozenset(target for one in real for target in (*one.sass, *one.ptx, *one.amdgpu))
+def _held_targets(library: Library) -> frozenset[str]:
+    """Return the targets of a library's kernels. Containers of stubs hold none."""
+    containers = [container for container in library.loadable.containers if not container.stub]
+    return frozenset(
+        target for container in containers for target in (*container.sass, *container.ptx, *container.amdgpu)
+    )
 
 
 def _differences(holding: Sequence[Library], resolution: Resolution, *, strict: bool) -> list[str]:
-    """A phrase for each way in which libraries differ from what was asked, and for containers that are incomplete."""
-    asked, machine_code = frozenset(_made(resolution)), frozenset(_machine_code(resolution))
+    """Return a phrase for each difference between libraries and profile, and for incomplete containers."""
+    asked, machine_code = frozenset(_asked_code(resolution)), frozenset(_machine_code(resolution))
     groups: dict[str, list[str]] = {}
     for library in holding:
-        held = _held(library)
+        held = _held_targets(library)
         missing, extra = asked - held, held - asked if strict else frozenset()
-        words = [f"no {_listed(missing)}"] if missing else []
-        words += [f"but {_listed(extra)}" if missing else f"{_listed(extra)} besides"] if extra else []
+        words = [f"no {_format_targets(missing)}"] if missing else []
+        words += (
+            [f"but {_format_targets(extra)}" if missing else f"{_format_targets(extra)} besides"] if extra else []
+        )
         lacking = _incomplete(library, machine_code & held)
-        for told in ([", ".join(words)] if words else []) + lacking:
-            groups.setdefault(told, []).append(library.path)
-    return [f"{_files(paths)}: {told}" for told, paths in groups.items()]
+        for phrase in ([", ".join(words)] if words else []) + lacking:
+            groups.setdefault(phrase, []).append(library.path)
+    return [f"{_list_files(paths)}: {phrase}" for phrase, paths in groups.items()]
 
 
-def _incomplete(library: Library, wanted: frozenset[str]) -> list[str]:
-    """What some of a library's containers lack, though others hold it."""
+def _incomplete(library: Library, asked: frozenset[str]) -> list[str]:
+    """Return a phrase for each target that some of a library's containers lack and others hold."""
     counts: dict[str, int] = {}
-    for one in library.loadable.containers:
-        lacking = wanted - {*one.sass, *one.amdgpu}
-        if lacking and not one.stub:
-            counts[_listed(lacking)] = counts.get(_listed(lacking), 0) + one.count
+    for container in library.loadable.containers:
+        lacking = asked - {*container.sass, *container.amdgpu}
+        if lacking and not container.stub:
+            counts[_format_targets(lacking)] = counts.get(_format_targets(lacking), 0) + container.count
     return [f"no {lacking} in {count} of the containers" for lacking, count in counts.items()]
 
 
-def _listed(targets: Iterable[str]) -> str:
-    """Machine code before PTX, each by number; `none` for nothing."""
+def _format_targets(targets: Iterable[str]) -> str:
+    """Return targets as text: machine code before PTX, each by number; `none` for no targets."""
 
     def order(target: str) -> tuple[object, ...]:
         return (target.startswith("compute_"), target_order(target))
@@ -282,7 +288,7 @@ def _listed(targets: Iterable[str]) -> str:
 
 
 def _components(knowledge: KnowledgeBase, inspection: Inspection, resolution: Resolution | None) -> Iterable[Check]:
-    """Each component of each accelerator: the version in `build_info` against the one the profile asks."""
+    """Compare the version of each accelerator's components in `build_info` with the profile."""
     seen: set[str] = set()
     for accelerator in knowledge.accelerators.values():
         for component in accelerator.components:
@@ -304,8 +310,10 @@ def _component(
             return _skipped(component, f"neither profile nor wheel has {title}")
         return _check(component, False, "none", found, f"its build_info names a {title} that the profile does not")
     if found:
-        other = f"its build_info names another {title}"
-        return _check(component, _agree(expected, found), expected, found, other, _coarser(expected, found))
+        reason = f"its build_info names another {title}"
+        return _check(
+            component, _versions_agree(expected, found), expected, found, reason, _coarser_note(expected, found)
+        )
     if inspection.build_info is None:
         return _skipped(component, "the wheel has no build_info", expected=expected)
     if inspection.build_info.get(f"is_{accelerator.accelerator}_build", True) is False:
@@ -313,13 +321,13 @@ def _component(
     return _skipped(component, f"its build_info does not say which {title}", expected=expected)
 
 
-def _agree(expected: str, found: str) -> bool:
-    """Whether two versions agree as far as both are written: 12.5.1 and 12.5, 9.3.0 and 9."""
-    one, other = Version(expected), Version(found)
-    return bool(other.parts) and (one.matches(other) or other.matches(one))
+def _versions_agree(expected: str, found: str) -> bool:
+    """Return whether two versions agree as far as both are written: 12.5.1 and 12.5, 9.3.0 and 9."""
+    asked, reported = Version(expected), Version(found)
+    return bool(reported.parts) and (asked.matches(reported) or reported.matches(asked))
 
 
-def _coarser(expected: str, found: str) -> str:
+def _coarser_note(expected: str, found: str) -> str:
     less = len(Version(found).parts) < len(Version(expected).parts)
     return f"the wheel says no more than {found}" if less else ""
 
@@ -330,10 +338,10 @@ def _coarser(expected: str, found: str) -> str:
 def compiler_options(
     knowledge: KnowledgeBase, environment: Mapping[str, str], bazel_flags: Sequence[str]
 ) -> tuple[str, ...]:
-    """The C++ compiler's options of a build, from the environment and the flags of its plan, or of its record.
+    """Return the C++ compiler's options of a build, from the environment and flags of its plan or record.
 
-    Options of configurations are those that the rows of CPU features tell of; those for the build's own tools
-    (`--host_copt`) are left out.
+    A configuration has the options in the rows of CPU features. Options for the build's own tools (`--host_copt`) are
+    left out.
     """
     carriers = {row.variable for row in knowledge.variables if "{optimize_flags}" in row.value}
     options = [word for name in sorted(carriers) for word in environment.get(name, "").split()]
@@ -349,7 +357,7 @@ def compiler_options(
 
 
 def _cpu_baseline(knowledge: KnowledgeBase, resolution: Resolution | None, options: Sequence[str] | None) -> Check:
-    """Which CPUs the build asked for, as far as its options are known: nothing in a wheel says it."""
+    """Check the CPUs that the build asked for, if its options are known. No file of a wheel names them."""
     if options is None:
         return _skipped("cpu-baseline", "a wheel does not say for which CPUs it was compiled, and no record does")
     found = _cpus(knowledge, options)
@@ -361,13 +369,13 @@ def _cpu_baseline(knowledge: KnowledgeBase, resolution: Resolution | None, optio
 
 
 def _cpus(knowledge: KnowledgeBase, options: Sequence[str]) -> str:
-    """`portable`, the instruction sets beyond that, or the one machine's CPU that `native` means."""
+    """Return `portable`, the further instruction sets, or the CPU of one machine for `native`."""
     native = sorted({match.group() for option in options if (match := NATIVE.search(option))})
     if native:
         return f"the CPU of the machine that builds (`{' '.join(native)}`)"
     features = {f"-m{row.feature}" for row in knowledge.cpu_features.values()}
     baselines = {f"-march={row.machine.replace('_', '-')}" for row in knowledge.images}
-    # Families too: compilers learn of new sets before the rows do.
+    # Families of options too: compilers know new instruction sets before the rows do.
     telling = re.compile(r"-m(arch=|cpu=|amx|apx|avx|sse)")
     marked = {option for option in options if option in features or telling.match(option)}
     return " ".join(sorted(marked - baselines)) or "portable"
@@ -380,14 +388,14 @@ def _manylinux(inspection: Inspection, fact: Manylinux | str) -> Check:
     tag = inspection.wheel.platform_tag
     if isinstance(fact, str):
         return _skipped("manylinux", fact, expected=tag)
-    findings = [f"{one}: {_some(obstacles)}" for one, obstacles in fact.obstacles.items()]
-    plain = all(one.startswith("linux_") for one in tag.split("."))
+    findings = [f"{name}: {_shorten_list(obstacles)}" for name, obstacles in fact.obstacles.items()]
+    plain = all(name.startswith("linux_") for name in tag.split("."))
     note = "the tag promises no system but the like of the one that built it" if plain else ""
-    return _check("manylinux", not findings, tag, fact.fits, _some(findings), note)
+    return _check("manylinux", not findings, tag, fact.fits, _shorten_list(findings), note)
 
 
 def _size(knowledge: KnowledgeBase, inspection: Inspection) -> Check:
-    """Against the limits of the places where wheels usually go; too large for all of them is too large."""
+    """Compare the size with the limits of usual package indexes. A wheel above all limits fails."""
     size, limits = inspection.wheel.size, sorted(knowledge.size_limits, key=lambda row: row.mib)
     exceeded = [f"{row.limit} ({row.mib} MiB)" for row in limits if size > row.mib * MIB]
     if not limits:
@@ -402,25 +410,25 @@ def _mib(size: int) -> str:
 
 
 def _build_paths(knowledge: KnowledgeBase, inspection: Inspection) -> Check:
-    """No file names a folder of the build, and no library is looked for in a folder that only the build had."""
-    findings = [f"`{trace}` stands in {_files(files)}" for trace, files in inspection.traces.items() if files]
+    """Check that no file names a folder of the build, and no library is searched in a folder of the build."""
+    findings = [f"`{trace}` stands in {_list_files(files)}" for trace, files in inspection.traces.items() if files]
     installed = [row.installed for row in knowledge.accelerators.values() if row.installed]
     groups: dict[str, list[str]] = {}
     for library in inspection.libraries:
-        for entry in _places(library, lambda path: any(re.fullmatch(one, path) for one in installed)):
+        for entry in _fixed_places(library, lambda path: any(re.fullmatch(pattern, path) for pattern in installed)):
             groups.setdefault(entry, []).append(library.path)
-    findings += [f"{entry} of {_files(paths)}" for entry, paths in groups.items()]
-    return _check("build-paths", not findings, "none", str(len(findings) or "none"), _some(findings))
+    findings += [f"{entry} of {_list_files(paths)}" for entry, paths in groups.items()]
+    return _check("build-paths", not findings, "none", str(len(findings) or "none"), _shorten_list(findings))
 
 
-def _places(library: Library, allowed: Callable[[str], bool]) -> list[str]:
-    """The entries of a library that lead to one place on one machine: found elsewhere, or not found."""
+def _fixed_places(library: Library, allowed: Callable[[str], bool]) -> list[str]:
+    """Return the entries of a library that name a fixed folder: on other machines they fail."""
     paths = {"RUNPATH": library.runpath, "RPATH": library.rpath}
-    entries = [(kind, path) for kind, found in paths.items() for path in found]
+    entries = [(kind, path) for kind, entries_of_kind in paths.items() for path in entries_of_kind]
     fixed = [f"{kind} `{path}`" for kind, path in entries if not _relative(path) and not allowed(path)]
     return fixed + [f"DT_NEEDED `{name}`" for name in library.needed if "/" in name]
 
 
 def _relative(path: str) -> bool:
-    """Whether a search path goes out from the library itself. An empty one means the current folder."""
+    """Return whether a search path starts at the library itself. An empty path means the current folder."""
     return re.match(r"\$(ORIGIN|\{ORIGIN\})(/|\Z)", path) is not None

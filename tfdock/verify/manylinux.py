@@ -1,11 +1,11 @@
 """Find the manylinux tag that a wheel's libraries satisfy, by auditwheel's policies.
 
-auditwheel itself unpacks the wheel and looks into every library, and into those of the machine that it runs on. Here
-its tables are held against what `tfdock.wheel` found. So four things that it looks at are left out, for which the
-symbols of each library would have to be read: private symbols of zlib and glibc that a policy forbids, `PyFPE_jbuf`
-and the narrow Unicode of Python 2, and a GNU property note that demands more than the machine's first instruction
-sets. And a library that is not in the wheel is missing, whether or not this machine has it: auditwheel goes on into
-one that it finds. Wheels for musl are not judged.
+auditwheel itself unpacks the wheel and reads every library, and the libraries of the machine that it runs on. This
+module compares auditwheel's tables with the facts of `tfdock.wheel`. Four checks of auditwheel are left out, because
+they need the symbols of each library: private symbols of zlib and glibc that a policy forbids; `PyFPE_jbuf`; the
+narrow Unicode of Python 2; a GNU property note that demands more than the machine's first instruction sets. A library
+that is not in the wheel is missing, even if this machine has it: auditwheel would read that library. Wheels for musl
+are not judged.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from tfdock.wheel.facts import Library
 from tfdock.wheel.inspection import Inspection
 
 _LOADER = re.compile(r"ld-linux|ld64\.so\.[12]\Z")
-"""The dynamic loader, which every system has."""
+"""Names of the dynamic loader, which every system has."""
 _NUMBERED = re.compile(r"manylinux_(\d+)_(\d+)_")
 
 
 def audit(inspection: Inspection) -> Manylinux | str:
-    """Judge a wheel's libraries; a text is the reason why they cannot be."""
+    """Return the tag that a wheel's libraries satisfy, or the reason why none can be found."""
     tags = inspection.wheel.platform_tag.split(".")
-    machine = next((one.value for one in Architecture if tags[0].endswith(f"_{one.value}")), None)
+    machine = next(
+        (architecture.value for architecture in Architecture if tags[0].endswith(f"_{architecture.value}")), None
+    )
     if machine is None or not tags[0].startswith(("manylinux", "linux_")):
         return f"auditwheel's policies for glibc say nothing of {inspection.wheel.platform_tag}"
     libraries = [library for library in inspection.libraries if library.machine == machine]
@@ -41,16 +43,16 @@ def audit(inspection: Inspection) -> Manylinux | str:
     policies = list(WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine)))
     obstacles = {policy.name: _obstacles(policy, libraries) for policy in policies}
     fits = next(policy.name for policy in reversed(policies) if not obstacles[policy.name])
-    named = {tag: _named(tag, policies) for tag in tags}
+    named = {tag: _promised_policy(tag, policies) for tag in tags}
     unmet = {tag: obstacles[policy.name] for tag, policy in named.items() if policy and obstacles[policy.name]}
     unknown = {tag: ("auditwheel knows no such tag",) for tag, policy in named.items() if policy is None}
     return Manylinux(fits=fits, obstacles=unmet | unknown)
 
 
-def _named(tag: str, policies: Iterable[Any]) -> Any | None:
-    """The policy that a tag promises: its own, else that of the newest glibc which is not newer (PEP 600).
+def _promised_policy(tag: str, policies: Iterable[Any]) -> Any | None:
+    """Return the policy of a tag: its own, else the policy of the newest glibc that is not newer (PEP 600).
 
-    `policies` begin with the one that promises nothing, then go from the newest glibc to the oldest.
+    `policies` begin with the policy that promises nothing, then go from the newest glibc to the oldest.
     """
     match = _NUMBERED.match(tag)
     for policy in policies:
@@ -66,31 +68,31 @@ def _numbers(match: re.Match[str]) -> tuple[int, int]:
 
 
 def _obstacles(policy: Any, libraries: Iterable[Library]) -> tuple[str, ...]:
-    """What a policy does not promise and a library wants: versions of symbols, then libraries, a phrase each."""
+    """Return a phrase for each symbol version, then each library, that the wheel needs and the policy lacks."""
     if not policy.whitelist:
-        return ()  # a plain `linux_…` tag promises nothing, so that nothing can be missing
-    known: Mapping[str, frozenset[str]] = policy.symbol_versions
+        return ()  # a plain `linux_…` tag promises nothing: nothing can be missing
+    symbol_versions: Mapping[str, frozenset[str]] = policy.symbol_versions
     symbols: dict[str, list[str]] = {}
     for library in libraries:
-        for needed, wanted in library.versions.items():
-            for version in () if _LOADER.match(needed) else wanted:
+        for needed, versions in library.versions.items():
+            for version in () if _LOADER.match(needed) else versions:
                 name, _, number = version.partition("_")
-                if name in known and number not in known[name]:
+                if name in symbol_versions and number not in symbol_versions[name]:
                     symbols.setdefault(f"wants {version} of {needed}", []).append(library.path)
     missing: dict[str, list[str]] = {}
     for path, needed in _outside(libraries, policy.whitelist):
         missing.setdefault(f"needs {needed}, which is not in the wheel", []).append(path)
-    return tuple(_told(want, sorted(set(paths))) for want, paths in [*symbols.items(), *missing.items()])
+    return tuple(_format_obstacle(want, sorted(set(paths))) for want, paths in [*symbols.items(), *missing.items()])
 
 
-def _told(want: str, paths: list[str]) -> str:
+def _format_obstacle(want: str, paths: list[str]) -> str:
     return f"`{paths[0]}` {want}" if len(paths) == 1 else f"`{paths[0]}` and {len(paths) - 1} more: {want}"
 
 
 def _outside(libraries: Iterable[Library], allowed: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """(library, what it needs) for all that neither the policy allows nor the wheel has where the loader looks.
+    """Yield (library, needed library) for needs that the policy does not allow and the loader does not find.
 
-    The loader's search begins at libraries that no other one of the wheel needs, as Python begins it.
+    The loader's search begins at libraries that no other library of the wheel needs, as Python begins it.
     """
     by_path = {library.path: library for library in libraries}
     by_name = {name for library in by_path.values() for name in library.needed}
@@ -100,7 +102,7 @@ def _outside(libraries: Iterable[Library], allowed: frozenset[str]) -> Iterator[
 
 
 def _outside_of(root: Library, by_path: Mapping[str, Library], allowed: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """The same for the tree of one library. What it searches, those below it search as well."""
+    """Yield the same for the tree of one library. The libraries below it search its RPATH and RUNPATH as well."""
     seen: set[str] = set()
     todo = [root]
     while todo:
@@ -111,16 +113,16 @@ def _outside_of(root: Library, by_path: Mapping[str, Library], allowed: frozense
             seen.add(needed)
             folders = [*_folders(root.path, root.rpath), *_folders(library.path, library.rpath)]
             folders += [*_folders(library.path, library.runpath), *_folders(root.path, root.runpath)]
-            found = next((path for folder in folders if (path := posixpath.join(folder, needed)) in by_path), None)
-            if found is None:
+            provider = next((path for folder in folders if (path := posixpath.join(folder, needed)) in by_path), None)
+            if provider is None:
                 yield library.path, needed
             else:
-                todo.append(by_path[found])
+                todo.append(by_path[provider])
 
 
-@lru_cache(maxsize=10_000)  # asked for each policy and each library that is needed
+@lru_cache(maxsize=10_000)  # called for each policy and each library that is needed
 def _folders(path: str, entries: tuple[str, ...]) -> tuple[str, ...]:
-    """The folders of the wheel that entries of RPATH or RUNPATH name, in a library of that path."""
+    """Return the folders of the wheel that the RPATH or RUNPATH of a library names."""
     here = posixpath.dirname(path)
     named = [match for entry in entries if (match := re.match(r"\$(?:ORIGIN|\{ORIGIN\})(?:/(.*)|\Z)", entry))]
     return tuple(posixpath.normpath(posixpath.join(here, match[1] or "")) for match in named)

@@ -36,28 +36,28 @@ from tfdock.verify.trial_container import (
     TrialEnvironment,
     TrialRequest,
     check_not_stopped,
-    ended,
-    handed,
-    impossible,
-    own_python,
-    requirements,
-    unfit,
+    describe_end,
+    pip_requirements,
+    python_command,
+    read_only_mount,
+    runtime_unfit,
+    trial_impossible,
 )
 from tfdock.verify.trial_plan import (
     RUN,
     Trial,
     accelerator_of,
     is_known_runtime,
-    judged,
+    judge_results,
     limits_of,
     linked_to_accelerator,
-    results_of,
-    trial,
+    plan_trial,
+    read_results,
 )
 from tfdock.wheel.inspection import Inspection
 
 _LONGEST = 1 << 16
-"""Characters of a line with a result."""
+"""Characters of a line that can hold a result."""
 _OUTCOMES = ("passed", "failed", "skipped")
 _MOST = 1000
 """Results that are kept: a wheel can print any number of them."""
@@ -70,7 +70,7 @@ class WheelTrial(TrialContainers):
     pass them all. It can change no other check: these come from the bytes of the file, read on this side.
     """
 
-    _instead = ("give a folder of wheels: `tfdock verify --dependencies DIR`",)
+    _alternatives = ("give a folder of wheels: `tfdock verify --dependencies DIR`",)
 
     def __init__(
         self,
@@ -78,18 +78,18 @@ class WheelTrial(TrialContainers):
         knowledge: KnowledgeBase,
         wheel: Path,
         inspection: Inspection,
-        wanted: TrialRequest,
+        request: TrialRequest,
     ) -> None:
         super().__init__(environment, inspection.wheel.python_tag, inspection.wheel.abi_tag)
-        self._knowledge, self._wanted = knowledge, wanted
+        self._knowledge, self._request = knowledge, request
         self._wheel, self._inspection = wheel.resolve(), inspection
         self._accelerator = accelerator_of(knowledge, inspection)
 
     def checks(self, image: ImageRef | None) -> tuple[Check, ...]:
-        """Try it in that image; raises Impossible where it does not come to that."""
+        """Try the wheel in that image and return the checks. Raises Impossible if the trial cannot begin."""
         runtime = self._image(image)
         known = image is not None and is_known_runtime(self._knowledge, image)
-        access = access_to(self._accelerator, self._environment.info)
+        access = gpu_access(self._accelerator, self._environment.info)
         try:
             dependencies = self._dependencies(runtime, known=known, with_gpu=not access.missing)
         except Impossible:
@@ -99,73 +99,73 @@ class WheelTrial(TrialContainers):
             dependencies = self._dependencies(runtime, known=known, with_gpu=False)
         if not access.missing:
             try:
-                return self._tried(runtime, dependencies, access)
+                return self._try_wheel(runtime, dependencies, access)
             except (EngineHung, EngineLost, EngineUnavailable):
                 raise
             except EngineError as error:  # its GPU runtime is there, and has no GPU to give
                 access = GpuAccess(missing=error.problems[0].message)
-        return self._tried(runtime, dependencies, access)
+        return self._try_wheel(runtime, dependencies, access)
 
     def _image(self, image: ImageRef | None) -> ImageInfo:
         if image is None:
-            raise impossible(
+            raise trial_impossible(
                 "runtime-unknown",
                 f"no image is known with a Python for {self._inspection.wheel.python_tag}",
                 "name one that has it: `runtime: …` in the profile",
             )
-        asked = self._wanted.resolution and self._wanted.resolution.runtime_asked
+        asked = self._request.resolution and self._request.resolution.runtime_asked
         linked = linked_to_accelerator(self._knowledge, self._inspection)
         if linked and not asked:
-            raise impossible(
+            raise trial_impossible(
                 "runtime-lacks-libraries",
                 f"the wheel links {', '.join(linked)}, which {image} does not have",
                 "name an image that has them and the wheel's Python: `runtime: …` in the profile",
             )
         reference = str(self._environment.settings.mirrored(image))
         if self._environment.given is not None:
-            return self._given(str(image))
+            return self._bundled_image(str(image))
         try:
             return self._environment.runner.image(reference, "verify", f"runtime image {image}")
         except NetworkError as error:
             raise Impossible(error) from error
 
-    def _given(self, reference: str) -> ImageInfo:
-        """The image that the bundle has."""
+    def _bundled_image(self, reference: str) -> ImageInfo:
+        """Return the image that the bundle has."""
         name = (self._environment.given or {}).get(reference)
-        found = self._environment.engine.image(name) if name else None
-        if found is None:
-            raise impossible(
+        info = self._environment.engine.image(name) if name else None
+        if info is None:
+            raise trial_impossible(
                 "runtime-unknown",
                 f"the bundle does not have {reference}, in which the wheel would be tried",
                 "make the bundle anew with a profile that says `verify: {run: true}`",
             )
-        return found
+        return info
 
     # --- what it requires ---
 
     def _dependencies(self, image: ImageInfo, *, known: bool, with_gpu: bool) -> Path:
-        """A folder with the wheels that this one requires; fetched once for a list and an image."""
-        if self._wanted.dependencies:
-            return self._wanted.dependencies.resolve()
+        """Return a folder with the wheels that this wheel requires. They are fetched once for a list and an image."""
+        if self._request.dependencies:
+            return self._request.dependencies.resolve()
         try:
             texts = self._inspection.metadata.requires_dist
-            wanted = requirements(texts, self._extras(with_gpu=with_gpu))
+            lines = pip_requirements(texts, self._extras(with_gpu=with_gpu))
         except InvalidRequirement as error:
-            raise impossible("dependencies-unavailable", f"it requires {error}", "") from error
-        if not wanted:
+            raise trial_impossible("dependencies-unavailable", f"it requires {error}", "") from error
+        if not lines:
             return self._folder("nothing")
         limits = limits_of(self._knowledge, self._inspection)
-        folder = self._kept(image, wanted, limits)
+        folder = self._requirements_folder(image, lines, limits)
         if self._environment.given is not None and not folder.is_dir():
-            raise impossible(
+            raise trial_impossible(
                 "dependencies-unavailable",
-                f"the bundle does not have what the wheel requires: {', '.join(wanted)[:300]}",
+                f"the bundle does not have what the wheel requires: {', '.join(lines)[:300]}",
                 "build it once with a network, then make the bundle anew with the same `--wheelhouse`",
             )
-        return self.fetched(image, wanted, limits, known=known)
+        return self.fetch_requirements(image, lines, limits, known=known)
 
     def _extras(self, *, with_gpu: bool) -> tuple[str, ...]:
-        """The extra that brings the accelerator's libraries, where they can be of use."""
+        """Return the extra that installs the accelerator's libraries, if the container has a GPU."""
         name = self._accelerator.accelerator if self._accelerator else ""
         known = {row.extra for row in self._knowledge.companions if row.accelerator == name and row.extra}
         offered = self._inspection.metadata.provides_extra if with_gpu else ()
@@ -173,41 +173,41 @@ class WheelTrial(TrialContainers):
 
     # --- the trial ---
 
-    def _tried(self, image: ImageInfo, dependencies: Path, access: GpuAccess) -> tuple[Check, ...]:
-        resolution = self._wanted.resolution
-        tried = trial(
+    def _try_wheel(self, image: ImageInfo, dependencies: Path, access: GpuAccess) -> tuple[Check, ...]:
+        resolution = self._request.resolution
+        plan = plan_trial(
             self._knowledge,
             self._inspection,
             xla=resolution.xla if resolution else None,
             without_gpu=access.missing,
-            limits=() if self._wanted.dependencies else limits_of(self._knowledge, self._inspection),
+            limits=() if self._request.dependencies else limits_of(self._knowledge, self._inspection),
         )
         mark = f"tfdock-{secrets.token_hex(8)}"
-        work = self._for_container("work" if access.missing else "work-with-gpu")
+        work = self._container_folder("work" if access.missing else "work-with-gpu")
         mounts = [
-            handed(self._request(tried, mark), "verify"),
-            handed(self._wheel, f"wheel/{self._wheel.name}"),
-            handed(dependencies, "dependencies"),
+            read_only_mount(self._write_request(plan, mark), "verify"),
+            read_only_mount(self._wheel, f"wheel/{self._wheel.name}"),
+            read_only_mount(dependencies, "dependencies"),
             Mount(source=work.mount_source, target=f"{HERE}/work"),
         ]
         words = (f"{HERE}/verify/run.py", f"{HERE}/verify/request.json")
-        command = own_python(self._tags, *words)
+        command = python_command(self._tags, *words)
         spec = self._spec("verify", image, command, mounts, {}, network="none", access=access)
-        marked = MarkedLines(mark, lambda count: self._progress(count, len(tried.tasks)))
-        state = self._ran(spec, f"trial of {self._wheel.name}", marked)
-        results = results_of(tried.tasks, marked.documents)
+        marked = MarkedLines(mark, lambda count: self._progress(count, len(plan.tasks)))
+        state = self._run_container(spec, f"trial of {self._wheel.name}", marked)
+        results = read_results(plan.tasks, marked.documents)
         if not results or any(result.outcome == "failed" for result in results.values()):
-            self._check_room()
-        if len(results) < len(tried.tasks):
+            self._check_disk_space()
+        if len(results) < len(plan.tasks):
             check_not_stopped(state, "in which the wheel was tried")
         if not results:
-            raise unfit(ended(state, self._environment.runner.output.tail))
+            raise runtime_unfit(describe_end(state, self._environment.runner.output.tail))
         if "install" in results and results["install"].outcome == "skipped":
-            raise unfit(results["install"].reason)
-        return judged(self._knowledge, self._inspection, tried, results, ended(state))
+            raise runtime_unfit(results["install"].reason)
+        return judge_results(self._knowledge, self._inspection, plan, results, describe_end(state))
 
-    def _request(self, tried: Trial, mark: str) -> Path:
-        """The folder with the scripts and what they are told."""
+    def _write_request(self, plan: Trial, mark: str) -> Path:
+        """Write the scripts and their input into a folder; return it."""
         folder = self._folder("request")
         for name, text in loader.templates().items():
             if name.startswith("verify/"):
@@ -219,8 +219,8 @@ class WheelTrial(TrialContainers):
             "wheel": f"{HERE}/wheel/{self._wheel.name}",
             "dependencies": f"{HERE}/dependencies",
             "work": f"{HERE}/work",
-            "facts": tried.facts,
-            "checks": [asdict(task) for task in tried.tasks],
+            "facts": plan.facts,
+            "checks": [asdict(task) for task in plan.tasks],
         }
         (folder / "request.json").write_text(json.dumps(request), "utf-8")
         return folder
@@ -229,8 +229,8 @@ class WheelTrial(TrialContainers):
         self._environment.runner.listen(events.Progress(done=min(done, total), total=total))
 
 
-def access_to(accelerator: Accelerator | None, info: EngineInfo) -> GpuAccess:
-    """By the engine's runtime for such GPUs, or by their device files."""
+def gpu_access(accelerator: Accelerator | None, info: EngineInfo) -> GpuAccess:
+    """Return the access to such GPUs: by the engine's runtime, or by their device files."""
     if accelerator is None:
         return GpuAccess(missing="the wheel is for the CPU")
     runtime, devices = accelerator.engine_runtime, accelerator.device_files
@@ -244,17 +244,17 @@ def access_to(accelerator: Accelerator | None, info: EngineInfo) -> GpuAccess:
 
 
 def _groups(devices: Sequence[str]) -> set[int]:
-    """The groups that may open the devices."""
+    """Return the groups that may open the devices."""
     files = [file for device in devices for file in (Path(device), *Path(device).rglob("*"))]
-    return {found.st_gid for file in files if stat.S_ISCHR((found := file.stat()).st_mode)}
+    return {status.st_gid for file in files if stat.S_ISCHR((status := file.stat()).st_mode)}
 
 
 @dataclass
 class MarkedLines:
-    """Takes a container's output, and keeps the JSON documents on lines that begin with the mark.
+    """Reads a container's output, and keeps the JSON documents on lines that begin with the mark.
 
     The mark guards against noise, not against a wheel that lies: the wheel's code can read it. `heard` gets the
-    number of documents whenever there is another one. No more than `_MOST` are kept.
+    number of documents after each new one. At most `_MOST` are kept.
     """
 
     mark: str
@@ -263,7 +263,7 @@ class MarkedLines:
     _rest: bytes = b""
 
     def feed(self, data: bytes) -> None:
-        """Take some bytes."""
+        """Read some bytes of output."""
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._line(line)
@@ -277,7 +277,7 @@ class MarkedLines:
                 self.heard(len(self.documents))
 
     def shown_line(self, line: str) -> str:
-        """Return a result in short, and another line as it is. Nothing else of a result reaches the terminal."""
+        """Return a short text for a result, and any other line unchanged. The terminal shows no more of a result."""
         if not line.startswith(f"{self.mark} "):
             return line
         with suppress(ValueError, RecursionError):  # it may have been cut

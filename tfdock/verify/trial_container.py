@@ -43,14 +43,14 @@ from tfdock.types import BuildId, ExpectedFiles, Mount
 MIB, GIB = 1 << 20, 1 << 30
 
 MEMORY = 8 * GIB
-"""More than importing and compiling takes; a machine with less gives what it has."""
+"""Bytes: more than importing and compiling take. A machine with less memory gives all it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRequest:
-    """What a wheel shall be. Without a profile there is no `resolution`; `options` are the compiler's, if known.
+    """What to check. Without a profile there is no `resolution`; `options` are the compiler's, if known.
 
-    `run` is empty, or says why nothing is tried. `dependencies` is a folder of wheels to use as it is.
+    `run` is empty, or says why nothing is tried. `dependencies` is a folder of wheels, used without changes.
     """
 
     resolution: Resolution | None = None
@@ -70,30 +70,30 @@ class TrialEnvironment:
     folder: Path
     memory: int = MEMORY
     given: Mapping[str, str] | None = None
-    """Images that a bundle has for this run: their ids, by what they are asked for as. Then nothing is fetched."""
+    """The ids of a bundle's images, by the references in profiles. With a bundle nothing is fetched."""
     bundle: str = ""
     """The bundle's identity."""
 
     @property
     def engine(self) -> Engine:
-        """The engine."""
+        """The engine that runs the containers."""
         return self.runner.engine
 
 
 class Impossible(Exception):
-    """Why nothing can be tried."""
+    """A trial cannot begin; `error` says why."""
 
     def __init__(self, error: TfdockError) -> None:
         self.error = error
         super().__init__(str(error))
 
 
-def impossible(code: str, message: str, fix: Fix) -> Impossible:
+def trial_impossible(code: str, message: str, fix: Fix) -> Impossible:
     return Impossible(ProfileError(Problem(code=code, message=message, fix=fix)))
 
 
-def unfit(reason: str) -> Impossible:
-    return impossible(
+def runtime_unfit(reason: str) -> Impossible:
+    return trial_impossible(
         "runtime-unfit",
         f"the runtime image cannot run the checks: {reason}",
         "name an image that has the wheel's Python with pip: `runtime: …` in the profile",
@@ -112,7 +112,7 @@ def trial_environment(
 ) -> Iterator[TrialEnvironment]:
     """Give an environment for a wheel that no build has just made. The journal knows it until it is cleaned up.
 
-    `phase` is what watchers are told.
+    `phase` is the name of the phase in events.
     """
     info = engine.info()
     ready(engine, info, settings, listen)
@@ -126,7 +126,7 @@ def trial_environment(
     with cache.in_use(), journal.running(settings.state_dir, entry), log.open("wb", buffering=0) as file:
         folders = RunFolders.made(folder, folder / "staging")
         disks = {"the cache": settings.cache_dir.absolute(), "the engine's data": engine_data(info)}
-        room = DiskSpace(places={what: path for what, path in disks.items() if path})
+        room = DiskSpace(places={name_of_disk: path for name_of_disk, path in disks.items() if path})
         carrier = Carrier(engine, name, info.local)
         runner = PhaseRunner(carrier=carrier, log=file, listen=listen, stop=stop, room=room)
         began, ok = runner.clock(), False
@@ -145,7 +145,7 @@ def trial_environment(
 
 
 HERE = "/tfdock"
-"""Where all that is ours lies in the containers."""
+"""The folder of our own files in the containers."""
 MIB, GIB = 1 << 20, 1 << 30
 _PIDS = 16384
 _WHEELS = ExpectedFiles(pattern="wheels/*.whl", most=1_000, size=1 << 36)
@@ -155,9 +155,9 @@ _FULL = 32 * MIB
 _STOPPED = (137, 143)
 """Exit statuses after SIGKILL and SIGTERM, which an engine that is stopped sends."""
 _ADDRESSES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
-"""Of the caller's environment: how packages are reached. It goes into one container, and is written nowhere."""
+"""Variables of the caller's environment with addresses of package indexes. One container gets them; no file does."""
 _BESIDE = ("PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT", "no_proxy", "NO_PROXY")
-"""The same, and never secret."""
+"""Variables that go with the addresses, and are never secret."""
 _PIP_MANNERS = {
     "PIP_PREFER_BINARY": "1",
     # What has a source archive only is built with tools of its own, and not with those that an image may have.
@@ -180,51 +180,58 @@ class GpuAccess:
 class TrialContainers:
     """The containers of a trial, for wheels with those tags of Python and ABI (`cp311`, `cp311`)."""
 
-    _instead: tuple[str, ...] = ()
-    """What somebody can do who cannot fetch anything."""
+    _alternatives: tuple[str, ...] = ()
+    """Fixes for a machine that cannot fetch anything."""
 
     def __init__(self, environment: TrialEnvironment, python_tag: str, abi_tag: str) -> None:
         self._environment, self._tags = environment, (python_tag, abi_tag)
 
-    def fetched(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str], *, known: bool) -> Path:
-        """The folder with the wheels that these lines mean; raises Impossible where they cannot be had.
+    def fetch_requirements(
+        self, image: ImageInfo, lines: Sequence[str], limits: Sequence[str], *, known: bool
+    ) -> Path:
+        """Return the folder with the wheels for these requirements; raises Impossible if they cannot be fetched.
 
-        `known`: the knowledge names the image. Another one is a stranger's, and is given no login.
+        `known`: the knowledge names the image. Any other image is a stranger's, and gets no login.
         """
-        folder = self._kept(image, wanted, limits)
+        folder = self._requirements_folder(image, lines, limits)
         if not folder.is_dir():
             secrets = {name: logins(os.environ.get(name, "")) for name in _ADDRESSES}
-            telling = [name for name, found in secrets.items() if found]
-            if telling and not known:
-                raise _no_login(telling)
-            hidden = [one for found in secrets.values() for one in found]
-            self._fetch(image, wanted, limits, folder, hidden)
+            with_logins = [name for name, found_logins in secrets.items() if found_logins]
+            if with_logins and not known:
+                raise _login_refused(with_logins)
+            hidden = [login for found_logins in secrets.values() for login in found_logins]
+            self._fetch(image, lines, limits, folder, hidden)
         os.utime(folder)
         return folder
 
-    def _kept(self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str]) -> Path:
+    def _requirements_folder(self, image: ImageInfo, lines: Sequence[str], limits: Sequence[str]) -> Path:
         """Return the folder of the wheels for these requirements. A bundle's wheels serve its own trials only."""
         environment = self._environment
-        return dependencies(environment.settings, image, self._tags[0], wanted, limits, of=environment.bundle)
+        return dependencies_folder(environment.settings, image, self._tags[0], lines, limits, of=environment.bundle)
 
     def _fetch(
-        self, image: ImageInfo, wanted: Sequence[str], limits: Sequence[str], folder: Path, hidden: Sequence[str]
+        self,
+        image: ImageInfo,
+        requirements: Sequence[str],
+        limits: Sequence[str],
+        folder: Path,
+        hidden: Sequence[str],
     ) -> None:
-        """Fetch into a folder of the run's own, and move it when it is whole; say nothing `hidden`."""
-        given, made = self._folder("requirements"), self._for_container("fetched")
+        """Fetch into a folder of the run, and move it when it is complete. The texts in `hidden` are not logged."""
+        given, made = self._folder("requirements"), self._container_folder("fetched")
         kept = self._environment.folder / "fetched-wheels"
-        for name, lines in (("requirements.txt", wanted), ("constraints.txt", limits)):
+        for name, lines in (("requirements.txt", requirements), ("constraints.txt", limits)):
             (given / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
         mounts = [
-            handed(given, "given"),
+            read_only_mount(given, "given"),
             Mount(source=made.mount_source, target=f"{HERE}/made", given=True, results=(_WHEELS,), kept=str(kept)),
         ]
         environment = {name: os.environ[name] for name in (*_ADDRESSES, *_BESIDE) if os.environ.get(name)}
         certificates = os.environ.get("PIP_CERT")
         if certificates and Path(certificates).is_file():
-            mounts.append(handed(Path(certificates).resolve(), "certificates/ca.pem"))
+            mounts.append(read_only_mount(Path(certificates).resolve(), "certificates/ca.pem"))
             environment["PIP_CERT"] = f"{HERE}/certificates/ca.pem"
-        # `wheel` and not `download`: what has only a source archive is made a wheel while there is a network.
+        # `wheel` and not `download`: a source archive is built into a wheel while there is a network.
         words = ["-m", "pip", "wheel", "--no-cache-dir", "--wheel-dir", f"{HERE}/made/wheels"]
         if hidden:
             # A source archive runs code of whoever the wheel names, beside the login.
@@ -233,19 +240,19 @@ class TrialContainers:
         spec = self._spec(
             "dependencies",
             image,
-            own_python(self._tags, *words),
+            python_command(self._tags, *words),
             mounts,
             {**_PIP_MANNERS, "HOME": f"{HERE}/made", "TMPDIR": f"{HERE}/made", **environment},
             network=self._environment.settings.network,
         )
-        state = self._ran(spec, "what the wheel requires", hidden=hidden)
+        state = self._run_container(spec, "what the wheel requires", hidden=hidden)
         if state.exit_code:
-            self._check_room()
+            self._check_disk_space()
             check_not_stopped(state, "that fetches what the wheel requires")
-            said = [line for line in self._environment.runner.output.tail if line.strip()]
-            if state.exit_code == NO_PROGRAM or "No module named pip" in " ".join(said[-1:]):
-                raise unfit(ended(state, said))
-            errors = [line for line in said if line.startswith("ERROR")] or said
+            output_lines = [line for line in self._environment.runner.output.tail if line.strip()]
+            if state.exit_code == NO_PROGRAM or "No module named pip" in " ".join(output_lines[-1:]):
+                raise runtime_unfit(describe_end(state, output_lines))
+            errors = [line for line in output_lines if line.startswith("ERROR")] or output_lines
             raise Impossible(
                 NetworkError(
                     Problem(
@@ -254,7 +261,7 @@ class TrialContainers:
                         fix=(
                             "check the network, `network:` in the settings and pip's variables (PIP_INDEX_URL, "
                             "PIP_CERT)",
-                            *self._instead,
+                            *self._alternatives,
                         ),
                     )
                 )
@@ -298,7 +305,7 @@ class TrialContainers:
             groups=access.groups,
         )
 
-    def _ran(
+    def _run_container(
         self, spec: ContainerSpec, title: str, marked: OutputTap | None = None, hidden: Sequence[str] = ()
     ) -> ContainerState:
         """Run a container to its end, and remove it."""
@@ -318,8 +325,8 @@ class TrialContainers:
         self._environment.engine.remove(state.id)
         return state
 
-    def _check_room(self) -> None:
-        """Raise where it was not the wheel that failed, but the disk."""
+    def _check_disk_space(self) -> None:
+        """Raise DiskFull if a full disk, and not the wheel, made the trial fail."""
         free = free_disk(self._environment.folder)
         if output.speaks_of_full_disk(self._environment.runner.output.tail) or (free is not None and free < _FULL):
             raise DiskFull(
@@ -336,7 +343,7 @@ class TrialContainers:
         make_folder(folder)
         return folder
 
-    def _for_container(self, name: str) -> ContainerFolder:
+    def _container_folder(self, name: str) -> ContainerFolder:
         """Return an empty folder that a container can write to."""
         make_folder(self._environment.folder)
         folder = ContainerFolder(self._environment.folder / name)
@@ -344,50 +351,52 @@ class TrialContainers:
         return folder.make()
 
 
-def fetched_dependencies(
+def fetch_dependencies(
     environment: TrialEnvironment,
     python_tag: str,
     image: ImageInfo,
-    wanted: Sequence[str],
+    lines: Sequence[str],
     limits: Sequence[str],
     *,
     known: bool,
 ) -> Path:
-    """The folder with the wheels that these lines mean in that image, which is `known` if the knowledge names it.
+    """Return the folder with the wheels for these requirements in that image. `known`: the knowledge names the image.
 
-    Raises NetworkError or ProfileError (`dependencies-unavailable`) if they cannot be had.
+    Raises NetworkError or ProfileError (`dependencies-unavailable`) if they cannot be fetched.
     """
     try:
-        return TrialContainers(environment, python_tag, python_tag).fetched(image, wanted, limits, known=known)
+        return TrialContainers(environment, python_tag, python_tag).fetch_requirements(
+            image, lines, limits, known=known
+        )
     except Impossible as reason:
         raise reason.error from reason
 
 
-def dependencies(
+def dependencies_folder(
     settings: Settings,
     image: ImageInfo,
     python_tag: str,
-    wanted: Sequence[str],
+    lines: Sequence[str],
     limits: Sequence[str],
     *,
     of: str = "",
 ) -> Path:
-    """Return the folder of the wheels that these lines, within these limits, mean for that Python of an image.
+    """Return the folder of the wheels for these requirements and limits, for that Python of an image.
 
-    `of` is the bundle that the wheels come from, if they do.
+    `of` is the bundle that the wheels come from; empty for wheels from a network.
     """
-    text = "\n".join(["2", image.id, python_tag, *sorted(wanted), "", *limits, *([of] if of else [])])
+    text = "\n".join(["2", image.id, python_tag, *sorted(lines), "", *limits, *([of] if of else [])])
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     return settings.cache_dir.absolute() / "dependencies" / key
 
 
-def requirements(texts: Iterable[str], extras: Sequence[str] = ()) -> list[str]:
-    """What a wheel requires, by its metadata's lines, as lines for pip, with what `extras` add.
+def pip_requirements(texts: Iterable[str], extras: Sequence[str] = ()) -> list[str]:
+    """Return the requirements in a wheel's metadata, with those of `extras`, as lines for pip.
 
-    Raises InvalidRequirement for what is not a requirement, and for an address: no wheel's metadata shall say where
-    things are fetched from. A variable is refused too: pip puts in its value, which may be a login.
+    Raises InvalidRequirement for text that is no requirement, and for an address: no wheel's metadata decides where
+    packages are fetched from. A variable is refused too: pip inserts its value, which may be a login.
     """
-    found = []
+    lines = []
     for text in texts:
         if "$" in text:
             raise InvalidRequirement(f"a variable, which is not followed: {text[:100]!a}")
@@ -395,20 +404,20 @@ def requirements(texts: Iterable[str], extras: Sequence[str] = ()) -> list[str]:
         if requirement.url:
             raise InvalidRequirement(f"an address, which is not followed: {requirement.name}")
         if "extra" in str(requirement.marker or ""):
-            asked = [
+            asked_extras = [
                 extra for extra in extras if requirement.marker and requirement.marker.evaluate({"extra": extra})
             ]
-            if not asked:
+            if not asked_extras:
                 continue
             requirement.marker = None  # evaluated: pip would say that nobody asked for the extra
-        # As one is written in setup.py, and as setuptools writes it into a wheel, are two spellings.
+        # A name in setup.py and the same name written by setuptools into a wheel can differ in spelling.
         requirement.name = canonicalize_name(requirement.name)
-        found.append(str(requirement))
-    return found
+        lines.append(str(requirement))
+    return lines
 
 
-def _no_login(names: Sequence[str]) -> Impossible:
-    return impossible(
+def _login_refused(names: Sequence[str]) -> Impossible:
+    return trial_impossible(
         "dependencies-unavailable",
         f"{', '.join(names)} may hold a login, which only a runtime image of the knowledge is given; this image is "
         "a profile's",
@@ -420,13 +429,13 @@ def _no_login(names: Sequence[str]) -> Impossible:
     )
 
 
-def handed(source: Path, name: str) -> Mount:
-    """A file or folder of this machine that a container reads."""
+def read_only_mount(source: Path, name: str) -> Mount:
+    """Return the mount of a file or folder of this machine that a container reads."""
     return Mount(source=str(source), target=f"{HERE}/{name}", read_only=True, given=True)
 
 
 def check_not_stopped(state: ContainerState, which: str) -> None:
-    """Raise EngineLost where a container's end says nothing of what it did: SIGKILL or SIGTERM from outside."""
+    """Raise EngineLost if a container ended by SIGKILL or SIGTERM from outside: its end says nothing of the wheel."""
     if state.exit_code in _STOPPED:
         raise EngineLost(
             Problem(
@@ -437,14 +446,14 @@ def check_not_stopped(state: ContainerState, which: str) -> None:
         )
 
 
-def ended(state: ContainerState, said: Iterable[str] = ()) -> str:
-    """How a container ended, with the last line that it said."""
-    words = [line for line in said if line.strip()][-1:]
+def describe_end(state: ContainerState, lines: Iterable[str] = ()) -> str:
+    """Return how a container ended, with the last line of its output."""
+    words = [line for line in lines if line.strip()][-1:]
     return ": ".join([f"the container ended with exit status {state.exit_code}", *(word[:300] for word in words)])
 
 
-def own_python(tags: tuple[str, str], *words: str) -> tuple[str, ...]:
-    """A command for the Python of a wheel's own tags (`cp311`, `cp311`), else whichever the image has."""
+def python_command(tags: tuple[str, str], *words: str) -> tuple[str, ...]:
+    """Return a command for the Python of a wheel's tags (`cp311`, `cp311`), else for any Python of the image."""
     python_tag, abi_tag = tags
     number = python_tag.removeprefix("cp")
     own, test = "python", ""

@@ -23,10 +23,10 @@ RUN = (
     "install", "dependencies", "import", "build-info", "op", "gradient", "xla", "libraries", "gpu-devices",
     "gpu-first-op", "gpu-native", "gpu-driver",
 )  # fmt: skip
-"""The checks that are made by running, in order. Their results are told by the wheel's own code, which may lie."""
+"""The checks that run the wheel, in order. The wheel's own code reports their results, and may lie."""
 
 GPU = tuple(name for name in RUN if name.startswith("gpu-"))
-"""Those of them that want a GPU."""
+"""The checks of `RUN` that need a GPU."""
 
 _BY_PIP = ("install", "dependencies")
 _NEEDS = {
@@ -39,15 +39,15 @@ _NEEDS = {
 }
 _PIP_SECONDS = 1800
 _DRIVER = "driver"
-"""The component of libraries that are the driver's: no image has them."""
-_UNTOLD = "the wheel has no `build_info.py` that could be read without running it"
+"""The component of the driver's own libraries: no image has them."""
+_NO_BUILD_INFO = "the wheel has no `build_info.py` that could be read without running it"
 _MOST = 1000
-"""Characters of what a script found that are told."""
+"""Characters of a script's findings that are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialTask:
-    """One check to make: by a script below `dockerfiles/verify/`, or by pip where there is none."""
+    """One check: run by a script below `dockerfiles/verify/`, or by pip where there is no script."""
 
     check: str
     needs: tuple[str, ...]
@@ -58,9 +58,9 @@ class TrialTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What is to be tried of a wheel. `facts` are what scripts are told; `skipped` says why others are not made.
+    """The plan of a trial. `facts` are the input of the scripts; `skipped` maps checks to why they are skipped.
 
-    `limits` (`protobuf<3.21`) are what held what it requires, when that was fetched.
+    `limits` (`protobuf<3.21`) restricted the wheel's requirements when they were fetched.
     """
 
     tasks: tuple[TrialTask, ...]
@@ -71,7 +71,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a script reported. It ran in the wheel's own process: `expected` and `found` may be anything."""
+    """The report of a script. It ran in the wheel's own process: `expected` and `found` may hold any JSON value."""
 
     outcome: Status
     expected: object
@@ -79,7 +79,7 @@ class Result:
     reason: str
 
 
-def trial(
+def plan_trial(
     knowledge: KnowledgeBase,
     inspection: Inspection,
     *,
@@ -87,17 +87,18 @@ def trial(
     without_gpu: str,
     limits: Sequence[str] = (),
 ) -> Trial:
-    """Decide what to try.
+    """Return the checks to run, and why the others are skipped.
 
-    `xla` is what the profile says, None without one; `without_gpu` why containers here have no GPU, empty if they do.
+    `xla` is the profile's value, None without a profile. `without_gpu` says why containers here have no GPU; it is
+    empty if they have one.
     """
     accelerator = accelerator_of(knowledge, inspection)
-    without_gpu = without_gpu if accelerator else _not_for_gpus(inspection)
+    without_gpu = without_gpu if accelerator else _no_gpu_reason(inspection)
     skipped: dict[str, str] = {}
     tasks = []
     for check in RUN:
         probe = None if check in _BY_PIP else _probe(knowledge, inspection, accelerator, check)
-        reason = _why_not(check, probe, xla=xla, without_gpu=without_gpu)
+        reason = _skip_reason(check, probe, xla=xla, without_gpu=without_gpu)
         if reason:
             skipped[check] = reason
         else:
@@ -107,23 +108,23 @@ def trial(
     return Trial(tasks=tuple(tasks), skipped=skipped, facts=facts, limits=tuple(limits))
 
 
-def told_by_wheel(checks: Iterable[Check]) -> tuple[str, ...]:
+def answered_by_wheel(checks: Iterable[Check]) -> tuple[str, ...]:
     """Return the names of the checks that the wheel's own code answered. A wheel that lies passes them."""
-    return tuple(one.name for one in checks if one.name in RUN and one.status != "skipped")
+    return tuple(check.name for check in checks if check.name in RUN and check.status != "skipped")
 
 
-def none_of_it(reason: str) -> tuple[Check, ...]:
-    """All these checks, skipped for one reason."""
+def skip_all(reason: str) -> tuple[Check, ...]:
+    """Return all checks of `RUN` as skipped, for one reason."""
     return tuple(Check(name=name, status="skipped", reason=reason) for name in RUN)
 
 
-def _not_for_gpus(inspection: Inspection) -> str:
-    known = inspection.build_info is not None
-    return "the wheel is for the CPU" if known else f"{_UNTOLD}: whether it is for GPUs is not known"
+def _no_gpu_reason(inspection: Inspection) -> str:
+    has_build_info = inspection.build_info is not None
+    return "the wheel is for the CPU" if has_build_info else f"{_NO_BUILD_INFO}: whether it is for GPUs is not known"
 
 
-def _why_not(check: str, probe: Probe | None, *, xla: bool | None, without_gpu: str) -> str:
-    """Why a check is not made; empty where it is."""
+def _skip_reason(check: str, probe: Probe | None, *, xla: bool | None, without_gpu: str) -> str:
+    """Return why a check is skipped; empty for a check that is run."""
     if check == "xla" and xla is False:
         return "the profile says `xla: false`"
     if check in GPU and without_gpu:
@@ -136,7 +137,7 @@ def _why_not(check: str, probe: Probe | None, *, xla: bool | None, without_gpu: 
 def _probe(
     knowledge: KnowledgeBase, inspection: Inspection, accelerator: Accelerator | None, check: str
 ) -> Probe | None:
-    """The first row that holds."""
+    """Return the first row that applies to the wheel."""
     name = accelerator.accelerator if accelerator else ""
     rows = (row for row in knowledge.probes if row.check == check and _holds(knowledge, inspection, row.releases))
     return next((row for row in rows if not row.accelerators or name in row.accelerators), None)
@@ -156,13 +157,13 @@ def _task(check: str, probe: Probe | None) -> TrialTask:
 
 
 def release_of(inspection: Inspection) -> str:
-    """The minor release, `2.18`; 0.0 for what has no version."""
+    """Return the minor release, `2.18`; 0.0 for a wheel without a version."""
     parts = (*Version(normal_version(inspection.metadata.version)).parts, 0, 0)
     return f"{parts[0]}.{parts[1]}"
 
 
 def _holds(knowledge: KnowledgeBase, inspection: Inspection, span: str) -> bool:
-    """Whether a row of that range is one for the wheel's release, known or not."""
+    """Return whether a range of releases includes the wheel's release, known or not."""
     return _for_release(knowledge, release_of(inspection), span)
 
 
@@ -172,55 +173,59 @@ def _for_release(knowledge: KnowledgeBase, minor: str, span: str) -> bool:
 
 
 def accelerator_of(knowledge: KnowledgeBase, inspection: Inspection) -> Accelerator | None:
-    """The family of GPUs that the wheel was built for, by its own account; None for the CPU."""
+    """Return the family of GPUs that the wheel says it was built for; None for the CPU."""
     info = inspection.build_info or {}
     rows = (row for row in knowledge.accelerators.values() if row.components)
     return next((row for row in rows if info.get(f"is_{row.accelerator}_build") is True), None)
 
 
 def linked_libraries(inspection: Inspection) -> tuple[str, ...]:
-    """What the wheel's libraries need and the wheel does not bring, sorted."""
-    own = {one.path.rpartition("/")[2] for one in inspection.libraries} | {one.soname for one in inspection.libraries}
-    return tuple(sorted({name for one in inspection.libraries for name in one.needed} - own))
+    """Return the names of libraries that the wheel links and does not contain, sorted."""
+    own = {library.path.rpartition("/")[2] for library in inspection.libraries} | {
+        library.soname for library in inspection.libraries
+    }
+    return tuple(sorted({name for library in inspection.libraries for name in library.needed} - own))
 
 
 def opened_libraries(
     knowledge: KnowledgeBase, inspection: Inspection, *, with_driver: bool = True
 ) -> tuple[RuntimeLibrary, ...]:
-    """What the wheel opens when it looks for GPUs: of each name the row for the versions it was built with."""
+    """Return the libraries that the wheel opens when it looks for GPUs: for each name, the row of its versions."""
     accelerator = accelerator_of(knowledge, inspection)
-    found: dict[str, RuntimeLibrary] = {}
+    rows: dict[str, RuntimeLibrary] = {}
     for row in knowledge.runtime_libraries:
         if accelerator is None or row.accelerator != accelerator.accelerator:
             continue
         if row.component == _DRIVER and not with_driver:
             continue
         version = Version(built_with(inspection, row.component))
-        held = row.component == _DRIVER or not row.version or version.matches(Version(row.version))
-        other = found.get(row.name)
+        fits = row.component == _DRIVER or not row.version or version.matches(Version(row.version))
+        other = rows.get(row.name)
         closer = other is None or len(Version(row.version).parts) > len(Version(other.version).parts)
-        if held and closer and _holds(knowledge, inspection, row.releases):
-            found[row.name] = row
-    return tuple(found.values())
+        if fits and closer and _holds(knowledge, inspection, row.releases):
+            rows[row.name] = row
+    return tuple(rows.values())
 
 
 def limits_of(knowledge: KnowledgeBase, inspection: Inspection) -> tuple[str, ...]:
-    """Constraints for pip: what the wheel requires without a limit, and breaks with today's version of."""
+    """Return pip constraints: the newest version of these packages breaks the wheel, and it states no limit."""
     return limits_for(knowledge, release_of(inspection))
 
 
 def limits_for(knowledge: KnowledgeBase, minor: str) -> tuple[str, ...]:
-    """The same for the wheels of a minor release, `2.18`."""
+    """Return the same constraints for the wheels of a minor release, `2.18`."""
     rows = (row for row in knowledge.requirement_limits if _for_release(knowledge, minor, row.releases))
     return tuple(f"{row.package}{row.limit}" for row in rows)
 
 
 def linked_to_accelerator(knowledge: KnowledgeBase, inspection: Inspection) -> tuple[str, ...]:
-    """The libraries of its accelerator that the wheel links: where one is missing it cannot even be imported."""
+    """Return the accelerator's libraries that the wheel links. Without all of them it cannot even be imported."""
     accelerator = accelerator_of(knowledge, inspection)
     name = accelerator.accelerator if accelerator else ""
     stems = {_stem(row.library) for row in knowledge.runtime_libraries if row.accelerator == name}
-    return tuple(one for one in linked_libraries(inspection) if _stem(one) in stems)
+    return tuple(
+        name_of_library for name_of_library in linked_libraries(inspection) if _stem(name_of_library) in stems
+    )
 
 
 def is_known_runtime(knowledge: KnowledgeBase, image: ImageRef) -> bool:
@@ -235,20 +240,20 @@ def _stem(library: str) -> str:
 # --- what results mean ----------------------------------------------------------------------------------------------
 
 
-def judged(
-    knowledge: KnowledgeBase, inspection: Inspection, tried: Trial, results: Mapping[str, Result], unfinished: str
+def judge_results(
+    knowledge: KnowledgeBase, inspection: Inspection, plan: Trial, results: Mapping[str, Result], unfinished: str
 ) -> tuple[Check, ...]:
-    """The checks, in order. `unfinished` says how the container ended, for results that never came.
+    """Return the checks, in order. `unfinished` says how the container ended, for missing results.
 
-    The first that is missing has failed: whatever it was, the wheel's own code was running.
+    The first check without a result has failed: the wheel's own code was running.
     """
     checks = []
     missing = False
     for name in RUN:
-        if name in tried.skipped:
-            checks.append(Check(name=name, status="skipped", reason=tried.skipped[name]))
+        if name in plan.skipped:
+            checks.append(Check(name=name, status="skipped", reason=plan.skipped[name]))
         elif name in results:
-            checks.append(_judged(knowledge, inspection, tried, results, name))
+            checks.append(_judge_check(knowledge, inspection, plan, results, name))
         else:
             status: Status = "skipped" if missing else "failed"
             reason = "the container had ended before" if missing else f"no result: {unfinished}"
@@ -259,11 +264,11 @@ def judged(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """All that a judge may look at."""
+    """The input of the function that judges one check."""
 
     knowledge: KnowledgeBase
     inspection: Inspection
-    tried: Trial
+    plan: Trial
     results: Mapping[str, Result]
     result: Result
     name: str
@@ -271,26 +276,30 @@ class _Case:
     def check(self, ok: bool, expected: object, found: object, reason: str = "") -> Check:
         status: Status = "passed" if ok else "failed"
         return Check(
-            name=self.name, status=status, expected=_text(expected), found=_text(found), reason=_text(reason)
+            name=self.name,
+            status=status,
+            expected=_plain_text(expected),
+            found=_plain_text(found),
+            reason=_plain_text(reason),
         )
 
     def skipped(self, found: object, reason: str) -> Check:
-        return Check(name=self.name, status="skipped", found=_text(found), reason=reason)
+        return Check(name=self.name, status="skipped", found=_plain_text(found), reason=reason)
 
 
-def _judged(
-    knowledge: KnowledgeBase, inspection: Inspection, tried: Trial, results: Mapping[str, Result], name: str
+def _judge_check(
+    knowledge: KnowledgeBase, inspection: Inspection, plan: Trial, results: Mapping[str, Result], name: str
 ) -> Check:
     result = results[name]
-    case = _Case(knowledge=knowledge, inspection=inspection, tried=tried, results=results, result=result, name=name)
+    case = _Case(knowledge=knowledge, inspection=inspection, plan=plan, results=results, result=result, name=name)
     judge = _JUDGES.get(name)
     reads = result.outcome == "passed" or (name in _READS_FAILURES and result.outcome == "failed")
     if judge is None or not reads:
         return Check(
             name=name,
             status=result.outcome,
-            expected=_text(result.expected),
-            found=_text(result.found),
+            expected=_plain_text(result.expected),
+            found=_plain_text(result.found),
             reason=result.reason,
         )
     try:
@@ -299,74 +308,79 @@ def _judged(
         return case.check(False, result.expected, result.found, "its script reported what makes no sense")
 
 
-def _text(value: object) -> str:
-    """A result for people: short, and without what steers a terminal."""
+def _plain_text(value: object) -> str:
+    """Return a result as short text, without control characters for a terminal."""
     text = value if isinstance(value, str) else "" if value in ([], {}, None) else str(value)
-    shown = "".join(one if one.isprintable() else " " for one in text)
+    shown = "".join(character if character.isprintable() else " " for character in text)
     return shown if len(shown) <= _MOST else f"{shown[:_MOST]}…"
 
 
 def _install(case: _Case) -> Check:
-    """What was held back is told: who installs the wheel elsewhere has to do the same."""
-    limits = case.tried.limits
-    found = f"{_text(case.result.found)}; held to {' '.join(limits)}" if limits else case.result.found
+    """Report the limits too: other installations of the wheel need the same limits."""
+    limits = case.plan.limits
+    found = f"{_plain_text(case.result.found)}; held to {' '.join(limits)}" if limits else case.result.found
     return case.check(True, case.result.expected, found)
 
 
 def _import(case: _Case) -> Check:
-    """The version that the package says against its metadata's, which may say more: `+cuda12.5.sm86`, `.post1`."""
+    """Compare the package's version with the metadata's, which may be longer: `+cuda12.5.sm86`, `.post1`."""
     found: Any = case.result.found
     version, git = str(found["version"]), str(found["git"])
-    wanted, said = normal_version(case.inspection.metadata.version), normal_version(version)
-    ok = wanted == said or (said.count(".") > 1 and wanted.startswith((f"{said}.", f"{said}+")))
-    return case.check(ok, wanted, f"{version} ({git})", "" if ok else "the package says another version")
+    expected, reported = normal_version(case.inspection.metadata.version), normal_version(version)
+    ok = expected == reported or (reported.count(".") > 1 and expected.startswith((f"{reported}.", f"{reported}+")))
+    return case.check(ok, expected, f"{version} ({git})", "" if ok else "the package says another version")
 
 
 def _build_info(case: _Case) -> Check:
-    """What the function says against what the file says."""
+    """Compare the function's answer with the file."""
     found: Any = dict(case.result.found)  # type: ignore[call-overload]
     if case.inspection.build_info is None:
-        return case.skipped(_listed(found), _UNTOLD)
+        return case.skipped(_format_entries(found), _NO_BUILD_INFO)
     expected = dict(case.inspection.build_info)
     names = [name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
     differ = ", ".join(f"`{name}`" for name in names)
     reason = f"what it says when run is not what its file says: {differ}" if names else ""
     of = names or expected
     return case.check(
-        not names, _listed({name: expected.get(name) for name in of}), _listed({n: found.get(n) for n in of}), reason
+        not names,
+        _format_entries({name: expected.get(name) for name in of}),
+        _format_entries({n: found.get(n) for n in of}),
+        reason,
     )
 
 
-def _listed(entries: Mapping[str, object]) -> str:
+def _format_entries(entries: Mapping[str, object]) -> str:
     return ", ".join(f"{name}: {value}" for name, value in sorted(entries.items()))
 
 
 def _libraries(case: _Case) -> Check:
-    """Those that are missing, with where to have them; those for a GPU are missed where there is one."""
+    """List missing libraries and their packages. Libraries for GPUs count only in a container with a GPU."""
     found: Any = case.result.found
     there = {name: bool(entry["there"]) for name, entry in found.items()}
     linked = [name for name in linked_libraries(case.inspection) if not there.get(name)]
-    rows = opened_libraries(case.knowledge, case.inspection, with_driver=_with_gpu(case.tried))
+    rows = opened_libraries(case.knowledge, case.inspection, with_driver=_with_gpu(case.plan))
     opened = [row for row in rows if not there.get(row.library)]
-    needed = [row for row in opened if row.use is None] if _with_gpu(case.tried) else []
+    needed = [row for row in opened if row.use is None] if _with_gpu(case.plan) else []
     offered = [row for row in opened if row not in needed]
     count = sum(there.values())
-    told = f"{count} of {len(there)}" if len(there) > count else f"all {count}"
-    for_gpu = _and_packages(case, offered)
-    told += f"; not here, for use with a GPU: {for_gpu}" if for_gpu else ""
+    count_text = f"{count} of {len(there)}" if len(there) > count else f"all {count}"
+    for_gpu = _name_packages(case, offered)
+    count_text += f"; not here, for use with a GPU: {for_gpu}" if for_gpu else ""
     missing = "; ".join(
         [*(f"`{name}`: {found[name]['where'] if name in found else 'not looked for'}" for name in linked)]
-        + ([_and_packages(case, needed)] if needed else [])
+        + ([_name_packages(case, needed)] if needed else [])
     )
-    return case.check(not missing, "every library that it needs", told, f"missing: {missing}" if missing else "")
+    return case.check(
+        not missing, "every library that it needs", count_text, f"missing: {missing}" if missing else ""
+    )
 
 
-def _with_gpu(tried: Trial) -> bool:
-    return any(task.check in GPU for task in tried.tasks)
+def _with_gpu(plan: Trial) -> bool:
+    return any(task.check in GPU for task in plan.tasks)
 
 
-def _and_packages(case: _Case, rows: Sequence[RuntimeLibrary]) -> str:
-    """`libcudart.so.12 (nvidia-cuda-runtime-cu12)`, and what each is for where a GPU works without."""
+def _name_packages(case: _Case, rows: Sequence[RuntimeLibrary]) -> str:
+    """Return `libcudart.so.12 (nvidia-cuda-runtime-cu12)`, and the use of libraries that a GPU can do without."""
     accelerator = accelerator_of(case.knowledge, case.inspection)
     toolkit = built_with(case.inspection, accelerator.toolkit or "") if accelerator else ""
     major = toolkit.partition(".")[0]
@@ -382,9 +396,9 @@ def _and_packages(case: _Case, rows: Sequence[RuntimeLibrary]) -> str:
 
 
 def _gpus(result: Result) -> list[tuple[str, str]]:
-    """Name and capability of each GPU that TensorFlow uses."""
-    found: Any = result.found
-    return [(str(one["name"]), str(one["capability"])) for one in found]
+    """Return name and capability of each GPU that TensorFlow uses."""
+    gpus: Any = result.found
+    return [(str(gpu["name"]), str(gpu["capability"])) for gpu in gpus]
 
 
 def _gpu_devices(case: _Case) -> Check:
@@ -399,7 +413,7 @@ def _gpu_first_op(case: _Case) -> Check:
 
 
 def _gpu_native(case: _Case) -> Check:
-    """Without JIT only machine code runs; where the wheel has none for this GPU, nobody expects it to."""
+    """Without JIT only machine code runs. The check is skipped for a GPU that the wheel has no machine code for."""
     wants = "a result of the GPU without the driver's compiler"
     if case.result.outcome == "passed":
         return case.check(True, wants, "machine code")
@@ -411,7 +425,7 @@ def _gpu_native(case: _Case) -> Check:
 
 
 def _gpu_driver(case: _Case) -> Check:
-    """The driver against the oldest that the toolkit's code runs with."""
+    """Compare the driver with the oldest driver that runs the toolkit's code."""
     found: Any = dict(case.result.found)  # type: ignore[call-overload]
     driver = str(found.pop("driver"))
     accelerator = accelerator_of(case.knowledge, case.inspection)
@@ -419,8 +433,10 @@ def _gpu_driver(case: _Case) -> Check:
     version = Version(built_with(case.inspection, toolkit))
     floor = toolkit_floor(case.knowledge, toolkit, version) if version.parts else None
     ok = bool(driver) and (floor is None or Version(driver) >= floor)
-    told = ", ".join([f"driver {driver}", *(f"{name} {value}" for name, value in sorted(found.items()))])
-    return case.check(ok, f"driver {floor} or newer" if floor else "a driver", told, "" if ok else "it is too old")
+    found_text = ", ".join([f"driver {driver}", *(f"{name} {value}" for name, value in sorted(found.items()))])
+    return case.check(
+        ok, f"driver {floor} or newer" if floor else "a driver", found_text, "" if ok else "it is too old"
+    )
 
 
 _JUDGES: Mapping[str, Callable[[_Case], Check]] = {
@@ -434,21 +450,21 @@ _JUDGES: Mapping[str, Callable[[_Case], Check]] = {
     "gpu-driver": _gpu_driver,
 }
 _READS_FAILURES = ("gpu-native",)
-"""Judges that have something to say where a script failed."""
+"""Checks whose result is judged even where their script failed."""
 
 
-def results_of(tasks: Iterable[TrialTask], documents: Iterable[object]) -> dict[str, Result]:
-    """The results among JSON documents that a container printed; what is none of a task is left out."""
-    known = [task.check for task in tasks]  # not a set: what is reported need not be hashable
-    found: dict[str, Result] = {}
-    for one in documents:
-        document: Any = one if isinstance(one, dict) else {}
+def read_results(tasks: Iterable[TrialTask], documents: Iterable[object]) -> dict[str, Result]:
+    """Return the results among the JSON documents that a container printed. Other documents are left out."""
+    names = [task.check for task in tasks]  # not a set: what is reported need not be hashable
+    results: dict[str, Result] = {}
+    for entry in documents:
+        document: Any = entry if isinstance(entry, dict) else {}
         outcome = document.get("outcome")
-        if document.get("check") in known and outcome in ("passed", "failed", "skipped"):
-            found[document["check"]] = Result(
+        if document.get("check") in names and outcome in ("passed", "failed", "skipped"):
+            results[document["check"]] = Result(
                 outcome=outcome,
                 expected=document.get("expected"),
                 found=document.get("found"),
-                reason=_text(document.get("reason")),
+                reason=_plain_text(document.get("reason")),
             )
-    return found
+    return results

@@ -27,7 +27,7 @@ from tfdock.verify import checks as statics
 from tfdock.verify.checks import Check, passed
 from tfdock.verify.trial import WheelTrial
 from tfdock.verify.trial_container import Impossible, TrialEnvironment, TrialRequest
-from tfdock.verify.trial_plan import none_of_it
+from tfdock.verify.trial_plan import skip_all
 from tfdock.wheel.facts import GpuCode, WheelError, merged
 from tfdock.wheel.identity import runs_on_python
 from tfdock.wheel.inspection import Inspection
@@ -36,9 +36,9 @@ from tfdock.wheel.wheel_file import inspected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What was found: the checks in order, the GPU code of TensorFlow's own libraries, and the image it ran in.
+    """The checks in order, the GPU code of TensorFlow's own libraries, and the image of the trial.
 
-    `impossible` is why nothing could be tried in a container, though it was asked for.
+    `impossible` says why a trial that was asked for could not begin.
     """
 
     checks: tuple[Check, ...]
@@ -53,12 +53,12 @@ class Verification:
 
     @property
     def failed(self) -> tuple[Check, ...]:
-        """Those that have."""
+        """The checks that have failed."""
         return tuple(check for check in self.checks if check.status == "failed")
 
     @property
     def document(self) -> dict[str, Any]:
-        """As records have it."""
+        """The verification as build records have it."""
         code = self.gpu_code
         return {
             "checks": [asdict(check) for check in self.checks],
@@ -67,12 +67,12 @@ class Verification:
         }
 
 
-def verified_build(
+def verify_build(
     environment: TrialEnvironment, knowledge: KnowledgeBase, plan: BuildPlan, wheel: Path
 ) -> Verification:
-    """Check a wheel that a plan's build has made, by the plan's own profile."""
+    """Check a wheel that a plan's build has made, against the plan's own profile."""
     resolution = plan.resolution
-    wanted = TrialRequest(
+    request = TrialRequest(
         resolution=resolution,
         strict=resolution.verify.gpu_code == "strict",
         options=statics.compiler_options(knowledge, plan.environment, plan.bazel_flags),
@@ -81,74 +81,74 @@ def verified_build(
     try:
         inspection = inspected(wheel, traces=statics.build_traces())
     except WheelRefused as error:
-        return unsound(knowledge, error)
-    return verified(environment, knowledge, wheel, inspection, wanted)
+        return unsound_wheel(knowledge, error)
+    return verify_wheel(environment, knowledge, wheel, inspection, request)
 
 
-def verified(
+def verify_wheel(
     environment: TrialEnvironment | None,
     knowledge: KnowledgeBase,
     wheel: Path,
     inspection: Inspection,
-    wanted: TrialRequest,
+    request: TrialRequest,
 ) -> Verification:
     """Check a wheel that was inspected for `build_traces`. Without an environment nothing is run, for `wanted.run`.
 
-    Raises the engine's errors when it is lost on the way, Interrupted, TimeLimit, and what runs out: OutOfMemory,
-    DiskFull. What keeps a run from beginning is in the result instead.
+    Raises the engine's errors if the engine is lost, Interrupted, TimeLimit, OutOfMemory and DiskFull. The reason why
+    a trial could not begin is in the result instead.
     """
-    static = _static_checks(knowledge, inspection, wanted)
-    found = Verification(
-        checks=(*static, *none_of_it(wanted.run)),
+    static = _static_checks(knowledge, inspection, request)
+    verification = Verification(
+        checks=(*static, *skip_all(request.run)),
         gpu_code=merged(library.loadable for library in own_libraries(knowledge, inspection.libraries)),
     )
-    if wanted.run or environment is None:
-        return found
-    image = _runtime(knowledge, inspection, wanted.resolution)
-    found = replace(found, runtime=str(image) if image else None)
+    if request.run or environment is None:
+        return verification
+    image = _runtime(knowledge, inspection, request.resolution)
+    verification = replace(verification, runtime=str(image) if image else None)
     try:
-        tried = WheelTrial(environment, knowledge, wheel, inspection, wanted).checks(image)
+        run_checks = WheelTrial(environment, knowledge, wheel, inspection, request).checks(image)
     except Impossible as reason:
-        tried = none_of_it(reason.error.problems[0].message)
-        found = replace(found, impossible=reason.error)
-    return replace(found, checks=(*static, *tried))
+        run_checks = skip_all(reason.error.problems[0].message)
+        verification = replace(verification, impossible=reason.error)
+    return replace(verification, checks=(*static, *run_checks))
 
 
-def unsound(knowledge: KnowledgeBase, error: WheelRefused) -> Verification:
-    """What is found of a file that `inspected` refuses."""
+def unsound_wheel(knowledge: KnowledgeBase, error: WheelRefused) -> Verification:
+    """Return the verification of a file that `inspected` refuses. Raises the error if the file could not be read."""
     if not isinstance(error.__cause__, WheelError):
         raise error
-    checks = statics.unsound(knowledge, error.__cause__)
-    return Verification(checks=(*checks, *none_of_it("the file is not a sound wheel")))
+    checks = statics.unsound_checks(knowledge, error.__cause__)
+    return Verification(checks=(*checks, *skip_all("the file is not a sound wheel")))
 
 
-def _static_checks(knowledge: KnowledgeBase, inspection: Inspection, wanted: TrialRequest) -> tuple[Check, ...]:
-    # Here, not above: it takes a fifth of a second to load what knows the policies.
+def _static_checks(knowledge: KnowledgeBase, inspection: Inspection, request: TrialRequest) -> tuple[Check, ...]:
+    # Here, not above: auditwheel's policies take a fifth of a second to load.
     from tfdock.verify.manylinux import audit
 
     return statics.static_checks(
         knowledge,
         inspection,
-        wanted.resolution,
-        strict=wanted.strict,
-        options=wanted.options,
+        request.resolution,
+        strict=request.strict,
+        options=request.options,
         manylinux=audit(inspection),
     )
 
 
 def _runtime(knowledge: KnowledgeBase, inspection: Inspection, resolution: Resolution | None) -> ImageRef | None:
-    """The profile's image, else the known one with a Python that the wheel is for."""
+    """Return the profile's image, else the known image with a Python that the wheel is for."""
     if resolution and resolution.runtime_asked:
         return resolution.runtime
     tags = inspection.wheel.python_tag, inspection.wheel.abi_tag
     rows = [row for python, row in knowledge.runtimes.items() if runs_on_python(*tags, python)]
-    # The newest: of a wheel for several the one that most people have.
+    # The newest: the Python that most people have, if the wheel is for several.
     return ImageRef.parse(rows[-1].image) if rows else None
 
 
-def refusal(found: Sequence[Verification], kept: Sequence[Path]) -> VerificationFailed:
-    """The error for a build whose wheels are not what was asked for, or do not work; they lie where `kept` says."""
-    failed = [_told(check) for one in found for check in one.failed]
+def refusal(verifications: Sequence[Verification], kept: Sequence[Path]) -> VerificationFailed:
+    """Return the error for a build whose wheels failed checks. `kept` are the paths of the wheels."""
+    failed = [_format_failure(check) for verification in verifications for check in verification.failed]
     return VerificationFailed(
         Problem(
             code="wheel-refused",
@@ -159,14 +159,14 @@ def refusal(found: Sequence[Verification], kept: Sequence[Path]) -> Verification
     )
 
 
-def combined(found: Sequence[Verification]) -> dict[str, Any]:
-    """What a record says of the wheels of one build, which is one but for packers of several."""
-    documents = [one.document for one in found]
+def combined_document(verifications: Sequence[Verification]) -> dict[str, Any]:
+    """Return the verification of a build's wheels as its record has it. Few builds make more than one wheel."""
+    documents = [verification.document for verification in verifications]
     first = documents[0]
     return {**first, "checks": [check for document in documents for check in document["checks"]]}
 
 
-def _told(check: Check) -> str:
-    """A failed check in one line."""
+def _format_failure(check: Check) -> str:
+    """Return a failed check as one line."""
     parts = [f"expected {check.expected}" if check.expected else "", f"found {check.found}" if check.found else ""]
     return f"`{check.name}`: {'; '.join(part for part in (*parts, check.reason) if part)}"

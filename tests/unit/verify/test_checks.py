@@ -22,7 +22,7 @@ from tfdock.verify.checks import (
     passed,
     static_checks,
     static_names,
-    unsound,
+    unsound_checks,
 )
 from tfdock.wheel.facts import FIXES, Containers, GpuCode, Images, Kind, Library, WheelError
 from tfdock.wheel.inspection import Inspection
@@ -209,7 +209,7 @@ def test_a_gpu_wheel_fails_against_a_cpu_profile_on_what_it_has_too_much() -> No
 
 
 def test_a_file_that_is_no_sound_wheel_has_failed_its_integrity_and_nothing_else() -> None:
-    checks = unsound(KNOWLEDGE, WheelError("wheel-not-a-zip", "It ends at byte 3.", FIXES["wheel-not-a-zip"]))
+    checks = unsound_checks(KNOWLEDGE, WheelError("wheel-not-a-zip", "It ends at byte 3.", FIXES["wheel-not-a-zip"]))
     assert tuple(check.name for check in checks) == NAMES
     assert [check.status for check in checks] == ["failed", *["skipped"] * (len(NAMES) - 1)]
     assert "It ends at byte 3." in checks[0].found

@@ -18,21 +18,21 @@ from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.verify.checks import Check
 from tfdock.verify.trial import MarkedLines
-from tfdock.verify.trial_container import dependencies
+from tfdock.verify.trial_container import dependencies_folder
 from tfdock.verify.trial_plan import (
     GPU,
     RUN,
     Result,
     Trial,
-    judged,
+    answered_by_wheel,
+    judge_results,
     limits_of,
     linked_libraries,
     linked_to_accelerator,
-    none_of_it,
     opened_libraries,
-    results_of,
-    told_by_wheel,
-    trial,
+    plan_trial,
+    read_results,
+    skip_all,
 )
 from tfdock.wheel.facts import Containers, GpuCode, Images, Library
 from tfdock.wheel.inspection import Inspection
@@ -75,7 +75,7 @@ def wheel(
 
 
 def tried(inspection: Inspection, *, xla: bool | None = None, without_gpu: str = NO_GPU) -> Trial:
-    return trial(KNOWLEDGE, inspection, xla=xla, without_gpu=without_gpu)
+    return plan_trial(KNOWLEDGE, inspection, xla=xla, without_gpu=without_gpu)
 
 
 # --- what is tried --------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_a_row_may_say_that_a_release_has_no_such_thing() -> None:
     row = "rows:\n- {check: xla, releases: '2.18', absent: it has none, source: x}\n"
     texts = {name: list(loader.knowledge()._texts[name]) for name in loader.TABLES}
     texts["probes"].append(("mine.yaml", row))
-    found = trial(KnowledgeBase(texts), wheel(), xla=None, without_gpu=NO_GPU)
+    found = plan_trial(KnowledgeBase(texts), wheel(), xla=None, without_gpu=NO_GPU)
     assert found.skipped["xla"] == "it has none"
 
 
@@ -208,9 +208,9 @@ def test_what_breaks_with_todays_packages_is_held_back_and_that_is_told() -> Non
     assert limits_of(KNOWLEDGE, wheel("2.4.0")) == ("protobuf<3.21", "numpy<2")
     assert limits_of(KNOWLEDGE, wheel("2.10.0")) == ("numpy<2",)
     assert limits_of(KNOWLEDGE, wheel("2.18.0")) == ()
-    planned = trial(KNOWLEDGE, wheel(), xla=None, without_gpu=NO_GPU, limits=["numpy<2"])
+    planned = plan_trial(KNOWLEDGE, wheel(), xla=None, without_gpu=NO_GPU, limits=["numpy<2"])
     results = {"install": Result(outcome="passed", expected="", found="9 distributions", reason="")}
-    install = judged(KNOWLEDGE, wheel(), planned, results, "")[0]
+    install = judge_results(KNOWLEDGE, wheel(), planned, results, "")[0]
     assert install.found == "9 distributions; held to numpy<2"
 
 
@@ -249,7 +249,7 @@ def checks(
     results = {task.check: good(inspection, task.check) for task in planned.tasks}
     for name, change in (changes or {}).items():
         results[name] = change if isinstance(change, Result) else replace(results[name], found=change)
-    found = judged(KNOWLEDGE, inspection, planned, results, "exit status 0")
+    found = judge_results(KNOWLEDGE, inspection, planned, results, "exit status 0")
     assert [check.name for check in found] == list(RUN)
     return {check.name: check for check in found}
 
@@ -369,7 +369,7 @@ def test_a_driver_older_than_the_toolkits_floor_fails() -> None:
 def test_the_first_result_that_never_came_has_failed_and_the_others_were_not_reached() -> None:
     planned = tried(wheel())
     results = {name: good(wheel(), name) for name in ("install", "dependencies")}
-    found = {one.name: one for one in judged(KNOWLEDGE, wheel(), planned, results, "exit status 137")}
+    found = {one.name: one for one in judge_results(KNOWLEDGE, wheel(), planned, results, "exit status 137")}
     assert statuses(found, "failed") == ["import"]
     assert found["import"].reason == "no result: exit status 137"
     assert found["op"].reason == "the container had ended before"
@@ -377,7 +377,7 @@ def test_the_first_result_that_never_came_has_failed_and_the_others_were_not_rea
 
 
 def test_nothing_of_it_is_every_check_skipped_for_one_reason() -> None:
-    assert [(one.name, one.status, one.reason) for one in none_of_it("no engine")] == [
+    assert [(one.name, one.status, one.reason) for one in skip_all("no engine")] == [
         (name, "skipped", "no engine") for name in RUN
     ]
 
@@ -395,21 +395,21 @@ ANYTHING = st.recursive(
 def test_nothing_that_a_wheel_reports_is_more_than_a_failed_check(found: dict[str, object], outcome: Any) -> None:
     planned = tried(wheel(), without_gpu="")
     documents = [{"check": name, "outcome": outcome, "found": found[name], "expected": found[name]} for name in RUN]
-    results = results_of(planned.tasks, documents)
-    checks = judged(KNOWLEDGE, wheel(), planned, results, "")
+    results = read_results(planned.tasks, documents)
+    checks = judge_results(KNOWLEDGE, wheel(), planned, results, "")
     assert [check.name for check in checks] == list(RUN)
     assert all(text.isprintable() and len(text) < 5000 for check in checks for text in (check.found, check.reason))
 
 
 @given(st.lists(ANYTHING | st.fixed_dictionaries({"check": ANYTHING, "outcome": ANYTHING}), max_size=5))
 def test_what_is_no_result_of_a_task_is_left_out(documents: list[object]) -> None:
-    assert results_of(tried(wheel()).tasks, documents) == {}
+    assert read_results(tried(wheel()).tasks, documents) == {}
 
 
 def test_a_result_of_a_check_that_nobody_asked_for_is_left_out() -> None:
     document = {"check": "gpu-native", "outcome": "passed"}
-    assert results_of(tried(wheel()).tasks, [document]) == {}
-    assert set(results_of(tried(wheel(), without_gpu="").tasks, [document])) == {"gpu-native"}
+    assert read_results(tried(wheel()).tasks, [document]) == {}
+    assert set(read_results(tried(wheel(), without_gpu="").tasks, [document])) == {"gpu-native"}
 
 
 def test_nothing_of_a_forged_result_reaches_the_terminal() -> None:
@@ -435,10 +435,10 @@ def test_a_result_of_more_than_64_kib_is_no_result() -> None:
 
 def test_what_a_bundle_brings_for_a_trial_serves_no_other_trial(tmp_path: Path) -> None:
     settings, image = Settings(cache_dir=tmp_path), ImageInfo(id="sha256:" + "0" * 64)
-    folders = {dependencies(settings, image, "cp311", ["numpy"], [], of=of) for of in ("", "a" * 64, "b" * 64)}
+    folders = {dependencies_folder(settings, image, "cp311", ["numpy"], [], of=of) for of in ("", "a" * 64, "b" * 64)}
     assert len(folders) == 3
 
 
 def test_the_checks_that_a_wheel_answers_itself_are_named() -> None:
     checks = (Check(name="gpu-code", status="passed"), Check(name="op", status="failed"))
-    assert told_by_wheel((*checks, Check(name="gradient", status="skipped"))) == ("op",)
+    assert answered_by_wheel((*checks, Check(name="gradient", status="skipped"))) == ("op",)

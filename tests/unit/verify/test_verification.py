@@ -21,10 +21,16 @@ from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.verify.trial import MarkedLines, access_to
-from tfdock.verify.trial_container import TrialEnvironment, TrialRequest, own_python, requirements, trial_environment
+from tfdock.verify.trial import MarkedLines, gpu_access
+from tfdock.verify.trial_container import (
+    TrialEnvironment,
+    TrialRequest,
+    pip_requirements,
+    python_command,
+    trial_environment,
+)
 from tfdock.verify.trial_plan import GPU, RUN
-from tfdock.verify.verification import Verification, verified
+from tfdock.verify.verification import Verification, verify_wheel
 from tfdock.wheel.facts import Library
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel_file import inspected
@@ -75,7 +81,7 @@ def found(
     texts |= {table: [(f"{table}.yaml", str(text))] for table, text in changes.items()}
     inspection = inspection or inspected(wheel)
     inspection = replace(inspection, metadata=replace(inspection.metadata, requires_dist=()))
-    return verified(bench, KnowledgeBase(texts), wheel, inspection, TrialRequest())
+    return verify_wheel(bench, KnowledgeBase(texts), wheel, inspection, TrialRequest())
 
 
 def is_impossible(result: Verification, code: str, kind: type[TfdockError] = TfdockError) -> str:
@@ -159,7 +165,7 @@ def test_an_image_in_which_pip_cannot_run_is_unfit_and_the_network_is_not_blamed
     bench: TrialEnvironment, engine: FakeEngine, wheel: Path, line: bytes, status: int
 ) -> None:
     engine.on_run = lambda _: FakeRun(output=[line], exit_code=status)
-    result = verified(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
+    result = verify_wheel(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
     assert is_impossible(result, "runtime-unfit").endswith(line.decode().strip())
 
 
@@ -178,7 +184,7 @@ def test_what_one_wheel_could_not_fetch_whole_is_not_left_for_the_next(
 
     engine.on_run = some
     for _ in range(2):
-        verified(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
+        verify_wheel(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
     (folder,) = bench.settings.cache_dir.glob("dependencies/*")
     assert [path.name for path in folder.iterdir()] == ["0.whl"]
 
@@ -190,7 +196,7 @@ def test_what_was_fetched_for_another_python_of_the_same_image_is_not_used(
     for tag in ("cp311", "cp312"):
         inspection = inspected(wheel)
         other = replace(inspection.wheel, python_tag=tag, abi_tag=tag)
-        verified(bench, KNOWLEDGE, wheel, replace(inspection, wheel=other), TrialRequest())
+        verify_wheel(bench, KNOWLEDGE, wheel, replace(inspection, wheel=other), TrialRequest())
     assert len([*bench.settings.cache_dir.glob("dependencies/*")]) == 2
 
 
@@ -200,7 +206,7 @@ def test_certificates_of_pip_may_be_named_from_the_current_folder(
     (tmp_path / "ca.pem").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIP_CERT", "ca.pem")
-    verified(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
+    verify_wheel(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
     (spec, *_) = [spec for (spec,) in engine.called("create")]
     assert str(tmp_path / "ca.pem") in [mount.source for mount in spec.mounts]  # type: ignore[attr-defined]
 
@@ -236,9 +242,9 @@ def test_gpus_by_device_files_want_all_of_them(engine: FakeEngine, tmp_path: Pat
     files = str(tmp_path / "kfd"), str(tmp_path / "dri")
     rocm = KNOWLEDGE.accelerators["rocm"].model_copy(update={"device_files": files})
     Path(files[0]).touch()
-    assert f"{files[0]} and {files[1]}" in access_to(rocm, engine.info()).missing
+    assert f"{files[0]} and {files[1]}" in gpu_access(rocm, engine.info()).missing
     Path(files[1]).mkdir()
-    access = access_to(rocm, engine.info())
+    access = gpu_access(rocm, engine.info())
     assert (access.missing, access.devices) == ("", files)
 
 
@@ -246,7 +252,7 @@ def test_requirements_that_cannot_be_had_are_told_with_pips_own_words(
     bench: TrialEnvironment, engine: FakeEngine, wheel: Path
 ) -> None:
     engine.on_run = lambda _: FakeRun(output=[b"noise\nERROR: no numpy\n"], exit_code=1)
-    result = verified(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
+    result = verify_wheel(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
     assert is_impossible(result, "dependencies-unavailable").endswith("ERROR: no numpy")
 
 
@@ -254,7 +260,7 @@ def test_a_folder_of_wheels_is_used_as_it_is(
     bench: TrialEnvironment, engine: FakeEngine, wheel: Path, tmp_path: Path
 ) -> None:
     engine.on_run = lambda _: FakeRun(exit_code=127)
-    verified(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest(dependencies=tmp_path))
+    verify_wheel(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest(dependencies=tmp_path))
     (spec,) = [spec for (spec,) in engine.called("create")]
     assert tmp_path in [Path(mount.source) for mount in spec.mounts if mount.read_only]  # type: ignore[attr-defined]
 
@@ -285,8 +291,8 @@ def test_requirements_are_those_without_extras_in_words_that_pip_reads() -> None
         "tensorflow-io-gcs-filesystem>=0.23.1; sys_platform != 'win32' and extra == 'gcs'",
     )
     plain = ["numpy<2.0,>=1.16.0", "wrapt>=1.11.0", 'scipy==1.4.1; python_version >= "3"']
-    assert requirements(lines) == plain
-    assert requirements(lines, ["and-cuda"]) == [*plain, "nvidia-cudnn-cu12==9.3.0.75"]
+    assert pip_requirements(lines) == plain
+    assert pip_requirements(lines, ["and-cuda"]) == [*plain, "nvidia-cudnn-cu12==9.3.0.75"]
 
 
 @pytest.mark.parametrize(
@@ -305,7 +311,7 @@ def test_requirements_are_those_without_extras_in_words_that_pip_reads() -> None
 )
 def test_a_wheel_cannot_give_pip_options_or_addresses(line: str) -> None:
     with pytest.raises(InvalidRequirement):
-        requirements(["numpy", line])
+        pip_requirements(["numpy", line])
 
 
 # --- the Python -----------------------------------------------------------------------------------------------------
@@ -329,7 +335,9 @@ def test_a_wheel_is_tried_with_its_own_python_and_no_other(
 ) -> None:
     (tmp_path / "python3").symlink_to(sys.executable)
     facts = replace(inspected(wheel).wheel, python_tag=python_tag, abi_tag=abi_tag)
-    command = own_python((facts.python_tag, facts.abi_tag), "-c", "import sys; print('ran', *sys.argv[1:])", "a b")
+    command = python_command(
+        (facts.python_tag, facts.abi_tag), "-c", "import sys; print('ran', *sys.argv[1:])", "a b"
+    )
     done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
     assert done.stdout == ("ran a b\n" if ok else "there is no python3.8\n")
     assert done.returncode == (0 if ok else 127)

@@ -42,8 +42,8 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.prepare import ResolvedProfile
 from tfdock.verify.checks import Check, build_traces, compiler_options
 from tfdock.verify.trial_container import TrialRequest, trial_environment
-from tfdock.verify.trial_plan import told_by_wheel
-from tfdock.verify.verification import Verification, unsound, verified
+from tfdock.verify.trial_plan import answered_by_wheel
+from tfdock.verify.verification import Verification, unsound_wheel, verify_wheel
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel_file import inspected
 from tfdock.wheelhouse.store import Wheelhouse
@@ -123,7 +123,7 @@ def verify(
         with console.ReadProgress(sys.stderr, wheel.name) as reading:
             inspection = inspected(wheel, traces=build_traces(), progress=reading)
     except WheelRefused as error:
-        found = unsound(base, error)
+        found = unsound_wheel(base, error)
     else:
         wanted = replace(wanted, options=_options(base, wheel, inspection.wheel.sha256))
         found = _verified(settings, base, wheel, inspection, wanted)
@@ -174,15 +174,15 @@ def _verified(
 ) -> Verification:
     """All checks; without an engine those that need none."""
     if wanted.run:
-        return verified(None, base, wheel, inspection, wanted)
+        return verify_wheel(None, base, wheel, inspection, wanted)
     log = _log(settings, inspection)
     try:
         with stoppable(kept="the wheel is as it was") as stop, shown_progress() as listen:
             engine = local_engine()
             with trial_environment(engine, settings, listen, stop, log, wheel.name) as environment:
-                return verified(environment, base, wheel, inspection, wanted)
+                return verify_wheel(environment, base, wheel, inspection, wanted)
     except EngineError as error:
-        found = verified(None, base, wheel, inspection, replace(wanted, run=error.problems[0].message))
+        found = verify_wheel(None, base, wheel, inspection, replace(wanted, run=error.problems[0].message))
         return replace(found, impossible=error)
 
 
@@ -211,7 +211,7 @@ def _document(
         "profile": profile,
         "build_id": asked.resolution.build_id if asked else None,
         "checks": [asdict(check) for check in found.checks],
-        "told_by_wheel": list(told_by_wheel(found.checks)),
+        "told_by_wheel": list(answered_by_wheel(found.checks)),
         "runtime": found.runtime,
         "problems": [as_document(problem) for problem in problems],
         **(_facts(base, inspection) if inspection else {}),

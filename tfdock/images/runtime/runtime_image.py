@@ -39,7 +39,13 @@ from tfdock.oci.repository import Repository
 from tfdock.plan.local_source import context_archive
 from tfdock.plan.render import BuildContext
 from tfdock.types import Digest, ImageRef
-from tfdock.verify.trial_container import Impossible, TrialContainers, TrialEnvironment, impossible, requirements
+from tfdock.verify.trial_container import (
+    Impossible,
+    TrialContainers,
+    TrialEnvironment,
+    pip_requirements,
+    trial_impossible,
+)
 from tfdock.verify.trial_plan import accelerator_of, is_known_runtime, limits_of, linked_to_accelerator
 from tfdock.wheel.facts import WheelError
 from tfdock.wheel.identity import constraints, runs_on_python
@@ -189,14 +195,14 @@ class _RuntimeBuild(TrialContainers):
         reference = asked or (known.image if known and runs_on_python(*tags, python) else None)
         image = _parse_image(reference)
         if image is None or not _PYTHON.fullmatch(python):
-            raise impossible(
+            raise trial_impossible(
                 "runtime-unknown",
                 f"no image is known with a Python for {tags[0]}",
                 "name one that has it: `runtime: …` in the profile, and build again",
             )
         linked = linked_to_accelerator(self._knowledge, self._inspection)
         if linked and not asked:
-            raise impossible(
+            raise trial_impossible(
                 "runtime-lacks-libraries",
                 f"the wheel links {', '.join(linked)}, which {image} does not have",
                 "name an image that has them and the wheel's Python: `runtime: …` in the profile, and build again",
@@ -240,10 +246,10 @@ class _RuntimeBuild(TrialContainers):
     def _requirements(self, extras: Sequence[str] = ()) -> list[str]:
         """Return the requirements in the wheel's METADATA, as lines for pip."""
         try:
-            return requirements(self._inspection.metadata.requires_dist, extras)
+            return pip_requirements(self._inspection.metadata.requires_dist, extras)
         except InvalidRequirement as error:
             fix = "correct what its source requires, and build again"
-            raise impossible("dependencies-unavailable", f"the wheel requires {error}", fix) from error
+            raise trial_impossible("dependencies-unavailable", f"the wheel requires {error}", fix) from error
 
     def _wheels_for(
         self, base: ImageInfo, lines: Sequence[str], limits: Sequence[str], *, known: bool
@@ -251,12 +257,12 @@ class _RuntimeBuild(TrialContainers):
         """Return the wheels that pip chooses for these lines, by name."""
         if not lines:
             return ()
-        folder = self.fetched(base, lines, limits, known=known)
+        folder = self.fetch_requirements(base, lines, limits, known=known)
         wheels = sorted(folder.glob("*.whl"))
         # A package that has only a source archive ran code of its own in the container where these were made.
         for path in wheels:
             if not _is_wheel(path):
-                raise impossible(
+                raise trial_impossible(
                     "dependencies-unavailable",
                     f"{path.name!a} came with what the wheel requires, and is no wheel",
                     f"find out which package brings it; then remove {folder}",
@@ -407,7 +413,7 @@ def _members(wheel: Path) -> list[str]:
             return [member.name for member in open_archive(file).members if ".data/" not in member.name]
     except WheelError as error:
         fix = f"find out which package brings it; then remove {wheel.parent}"
-        raise impossible("dependencies-unavailable", f"{wheel.name}: {error.message}", fix) from error
+        raise trial_impossible("dependencies-unavailable", f"{wheel.name}: {error.message}", fix) from error
 
 
 def _pin(wheel: Path) -> str:

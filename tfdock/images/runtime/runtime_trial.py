@@ -14,8 +14,8 @@ from tfdock.errors import Problem, VerificationFailed
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.verify.trial import MarkedLines
-from tfdock.verify.trial_container import HERE, TrialContainers, TrialEnvironment, ended, handed
-from tfdock.verify.trial_plan import trial
+from tfdock.verify.trial_container import HERE, TrialContainers, TrialEnvironment, describe_end, read_only_mount
+from tfdock.verify.trial_plan import plan_trial
 from tfdock.wheel.inspection import Inspection
 
 _TRIED = ("import", "op")
@@ -32,7 +32,7 @@ class RuntimeTrial(TrialContainers):
 
     def check(self, image: ImageInfo, name: str) -> None:
         """Raise VerificationFailed (`runtime-image-broken`) if the image does not work; `name` is its future name."""
-        plan = trial(self._knowledge, self._inspection, xla=None, without_gpu="the image is tried without one")
+        plan = plan_trial(self._knowledge, self._inspection, xla=None, without_gpu="the image is tried without one")
         checks = [{"check": own, "script": None} for own in ("user", "dependencies")]
         checks += [{"check": task.check, "script": task.script} for task in plan.tasks if task.check in _TRIED]
         mark = f"tfdock-{secrets.token_hex(8)}"
@@ -41,7 +41,7 @@ class RuntimeTrial(TrialContainers):
             name=f"tfdock-{self._environment.runner.run}-try",
             image=image.id,
             command=("python", f"{HERE}/try/try.py", f"{HERE}/try/request.json"),
-            mounts=(handed(folder, "try"),),
+            mounts=(read_only_mount(folder, "try"),),
             labels={RUN_LABEL: self._environment.runner.run},
             network="none",
             memory=min(self._environment.memory, self._environment.info.memory),
@@ -52,7 +52,7 @@ class RuntimeTrial(TrialContainers):
         marked = MarkedLines(
             mark, lambda count: self._environment.runner.listen(events.Progress(done=count, total=len(checks)))
         )
-        state = self._ran(spec, f"trial of {name}", marked)
+        state = self._run_container(spec, f"trial of {name}", marked)
         documents = {
             str(document.get("check")): document for document in marked.documents if isinstance(document, dict)
         }
@@ -60,7 +60,7 @@ class RuntimeTrial(TrialContainers):
         failed = [line for line in failures if line]
         if failed:
             if not documents:
-                failed = [ended(state, self._environment.runner.output.tail)]
+                failed = [describe_end(state, self._environment.runner.output.tail)]
             raise _broken(failed, self._environment.runner.log.name)
 
     def _scripts(self, request: Mapping[str, object]) -> Path:
