@@ -46,7 +46,7 @@ from tfdock.knowledge import loader
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.run import journal
-from tfdock.run.results import from_archive
+from tfdock.run.results import copy_from_archive
 from tfdock.types import ExpectedFiles, Machine
 
 from .harness import KNOWLEDGE, write_profile
@@ -450,7 +450,7 @@ def test_a_step_that_cannot_be_noted_and_a_run_that_cannot_be_cleaned_up_end_no_
         noted.append(words[-1])
         denied()
 
-    monkeypatch.setattr(journal, "stepped", stepped)
+    monkeypatch.setattr(journal, "note_step", stepped)
     step = FakeBuild(output=[b" ---> Running in 0123456789ab\n"])
     desk.engine.on_build = lambda request: step if request.target == "source" else FakeBuild()
     with monkeypatch.context() as broken:
@@ -458,7 +458,7 @@ def test_a_step_that_cannot_be_noted_and_a_run_that_cannot_be_cleaned_up_end_no_
         assert desk.build().status == "built"
     assert noted == ["0123456789ab"]
     assert any(f"could not clean up after run {KILLED}: [Errno 13]" in notice for notice in desk.notices)
-    assert KILLED in {one.run for one in journal.leftovers(desk.settings.state_dir)}
+    assert KILLED in {one.run for one in journal.killed_runs(desk.settings.state_dir)}
     desk.build(force=True)
     assert desk.left_behind == []
 
@@ -548,7 +548,7 @@ def test_what_comes_back_has_an_expected_name_or_stays(tmp_path: Path, name: str
             entry = tarfile.TarInfo(one)
             entry.size = 4
             archive.addfile(entry, io.BytesIO(b"text"))
-    from_archive([content.getvalue()], LEFT, tmp_path / "a/b")
+    copy_from_archive([content.getvalue()], LEFT, tmp_path / "a/b")
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == [tmp_path / "a/b/raw/good.whl"]
 
 
@@ -556,7 +556,7 @@ def test_an_archive_that_breaks_off_on_its_way_back_is_an_error_of_the_engine(tm
     entry = tarfile.TarInfo("staging/done")
     entry.size = 4096
     with pytest.raises(EngineError) as caught:
-        from_archive([entry.tobuf() + b"half"], LEFT, tmp_path / "kept")
+        copy_from_archive([entry.tobuf() + b"half"], LEFT, tmp_path / "kept")
     assert caught.value.problems[0].code == "container-file-refused"
     assert list(tmp_path.iterdir()) == []
 

@@ -21,7 +21,7 @@ from tfdock.plan.lock_file import Pin
 from tfdock.run import journal
 from tfdock.run.carrier import Carrier
 from tfdock.run.disk_space import DiskSpace
-from tfdock.run.phases import PhaseRunner, ready
+from tfdock.run.phases import PhaseRunner, clean_up_killed_runs
 from tfdock.run.results import RunFolders
 
 _T = TypeVar("_T")
@@ -139,7 +139,7 @@ def _run(
 ) -> Iterator[BuildRun]:
     """Give a run: known to the journal while it lives, cleaned up when it ends, well or not."""
     settings, engine, info = session.settings, session.engine, session.engine_info
-    ready(engine, info, settings, session.listen)
+    clean_up_killed_runs(engine, info, settings, session.listen)
     name = request.run
     own, staged = session.cache.output(name), session.wheelhouse.staging(name)
     entry = journal.RunEntry(run=name, build_id=plan.build_id, staging=str(staged), output=str(own), engine=info.id)
@@ -148,7 +148,7 @@ def _run(
     make_private(staged.parent)
     # Unbuffered: a disk that runs full shall be noticed in the phase that fills it, not when the log is closed.
     with ExitStack() as locks, journal.running(settings.state_dir, entry), log_path.open("wb", buffering=0) as log:
-        papers, folders = _papers(session, request, plan), RunFolders.made(own, staged)
+        papers, folders = _papers(session, request, plan), RunFolders.create(own, staged)
         try:
             runner, started = _runner(session, plan, name, log), time.time()
             _tell_shared(session, plan)
@@ -171,7 +171,7 @@ def _run(
             # engine that does not answer is not asked, for minutes, for what it cannot do.
             if not isinstance(error, EngineError) or engine.ping():
                 with suppress(TfdockError, OSError):
-                    journal.clean(settings.state_dir, entry, engine, keep_output=kept)
+                    journal.clean_own_run(settings.state_dir, entry, engine, keep_output=kept)
             if kept:
                 session.tell(f"the output base is kept in {own}; `tfdock cache prune` removes it")
             raise
@@ -218,14 +218,14 @@ def _runner(session: BuildSession, plan: BuildPlan, name: str, log: BinaryIO) ->
         clock=session.clock,
         deadline=limit.deadline if limit else None,
         limit=limit.seconds if limit else None,
-        room=DiskSpace(places=session.disks),
+        disk_space=DiskSpace(places=session.disks),
     )
 
 
 def _clean(session: BuildSession, entry: journal.RunEntry) -> None:
     """Clean up after a run that did what it should: if that fails, its work counts all the same."""
     try:
-        journal.clean(session.settings.state_dir, entry, session.engine)
+        journal.clean_own_run(session.settings.state_dir, entry, session.engine)
     except (TfdockError, OSError) as error:
         session.tell(f"could not clean up after run {entry.run}: {error}; a later run will")
 

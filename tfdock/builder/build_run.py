@@ -20,7 +20,7 @@ from tfdock.errors import EngineError, Interrupted, NetworkError, Problem, Tfdoc
 from tfdock.plan.build_plan import DISK_CACHE, DOWNLOADS, GIVEN, REPOSITORY_CACHE, SOURCE, STAGING, BuildPlan, Phase
 from tfdock.plan.estimate import PhaseEstimate
 from tfdock.plan.lock_file import Pin
-from tfdock.run.phase_errors import Failures
+from tfdock.run.phase_errors import PhaseErrors
 from tfdock.run.phases import PhaseRunner
 from tfdock.run.results import RunFolders, make_sources
 from tfdock.types import ExpectedFiles, Mount
@@ -98,16 +98,16 @@ class BuildRun:
             # The engine's own Interrupted does not know whether it was SIGINT or SIGTERM.
             cause = session.stop.interruption if isinstance(error, Interrupted) else None
             if isinstance(error, EngineError | NetworkError | OSError):
-                self.runner.note(error)
-            raise self.failures(phase).completed(cause or error) from None
+                self.runner.log_error(error)
+            raise self.phase_errors(phase).complete(cause or error) from None
         finally:
             seconds = round(session.clock() - started, 3)
             session.listen(events.PhaseEnded(build_id=build_id, phase=phase, seconds=seconds, ok=ok))
         return result, seconds
 
-    def failures(self, phase: str, plan: BuildPlan | None = None) -> Failures:
+    def phase_errors(self, phase: str, plan: BuildPlan | None = None) -> PhaseErrors:
         """Return what explains a failure of a phase; `plan` has the limits, where they are not the run's."""
-        return Failures(
+        return PhaseErrors(
             phase=phase,
             resources=(plan or self.plan).resources,
             cost=self.plan.resolution.release.cost,
@@ -246,7 +246,7 @@ class BuildContainers:
             spec, image = self.without_overlay(spec, error), replace(image, overlay="")
             state, memory = self.run.runner.container(spec, phase, title, tap=tap)
         if state.exit_code != 0 or memory:
-            failure = self.run.failures(phase, plan).of_container(state.exit_code, memory=memory)
+            failure = self.run.phase_errors(phase, plan).container_error(state.exit_code, memory=memory)
             return ContainerResult(image=image, failure=failure)
         self.run.engine.remove(state.id)
         return ContainerResult(image=image, failure=None)

@@ -19,7 +19,7 @@ from tfdock.bazel.build_events import BuildEvents, Figures, read_events, read_ou
 from tfdock.bazel.execution_log import Spawns
 from tfdock.bazel.trace_profile import TraceProfile, read_profile
 from tfdock.plan.build_plan import TOLD
-from tfdock.run.phases import announced
+from tfdock.run.phases import step_heading
 from tfdock.types import BuildId
 from tfdock.wheelhouse.store import Wheelhouse, kept_files
 
@@ -90,7 +90,7 @@ def _build(traces: RunTraces) -> BuildEvents:
 def figures_of(log: Path, build_id: str) -> Figures | None:
     """What Bazel said of its actions in the log of a build that has no record; None where it did not come so far."""
     with _lines(log) as lines:
-        return read_output(_after(lines, announced(f"compile of {build_id}"))).figures
+        return read_output(_after(lines, step_heading(f"compile of {build_id}"))).figures
 
 
 def _after(lines: Iterator[str], first: str) -> Iterator[str]:

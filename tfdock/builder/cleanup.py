@@ -41,8 +41,8 @@ def found(settings: Settings) -> list[KilledRun]:
     A file half written counts only where nobody holds the build that it belongs to. Raises OSError where journal or
     wheelhouse cannot be looked at, and ProfileError (`state-not-private`) where others can write to the journal.
     """
-    runs = [KilledRun(what=entry.run, entry=entry) for entry in journal.leftovers(settings.state_dir)]
-    others = [KilledRun(what=str(one.path), strange=one) for one in journal.strange(settings.state_dir)]
+    runs = [KilledRun(what=entry.run, entry=entry) for entry in journal.killed_runs(settings.state_dir)]
+    others = [KilledRun(what=str(one.path), strange=one) for one in journal.strange_paths(settings.state_dir)]
     halves = find_half_written(_house(settings))
     return [*runs, *others, *(KilledRun(what=f"half written {one.path}", half=one) for one in halves)]
 
@@ -53,7 +53,7 @@ def removed(one: KilledRun, settings: Settings, engine: Engine, engine_id: str) 
         if one.entry is not None:
             if one.entry.engine not in ("", engine_id):
                 return _of_another_engine(one.entry, settings)
-            if left := journal.clean_left(settings, one.entry, engine):
+            if left := journal.clean_killed_run(settings, one.entry, engine):
                 return _elsewhere(one.entry, left)
         elif one.strange is not None:
             return NotRemoved(why=one.strange.why, fix=_look([one.strange.path]))
@@ -88,7 +88,7 @@ def _of_another_engine(entry: journal.RunEntry, settings: Settings) -> NotRemove
     return NotRemoved(
         why="its containers are on another engine",
         fix=f"run `tfdock doctor --fix` with that engine (`DOCKER_HOST`); if it is gone for good, remove "
-        f"{entry.output}, {entry.staging} and {journal.folder_of(settings.state_dir, entry.run)}",
+        f"{entry.output}, {entry.staging} and {journal.entry_folder(settings.state_dir, entry.run)}",
     )
 
 

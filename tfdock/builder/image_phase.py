@@ -160,7 +160,7 @@ class _StepJournal:
         if not step:
             return
         with suppress(OSError):  # a note that cannot be taken is no reason to end a build
-            journal.stepped(self.run.session.settings.state_dir, self.run.name, step[1].decode())
+            journal.note_step(self.run.session.settings.state_dir, self.run.name, step[1].decode())
 
     def shown_line(self, line: str) -> str:
         """Return the whole line: all of it is shown."""

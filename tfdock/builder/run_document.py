@@ -90,7 +90,7 @@ def failed_runs(house: Wheelhouse, state: Path, build_id: str | None = None) -> 
         return []
     living: set[str] = set()
     with suppress(OSError):
-        living = journal.living(state)
+        living = journal.living_runs(state)
     own = house.root / ".tfdock"
     found = own.glob(f"{build_id or '*'}/*/*{SUFFIX}")
     over = [path for path in found if path.name.removesuffix(SUFFIX) not in living and not path.is_symlink()]

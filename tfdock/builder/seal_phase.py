@@ -23,7 +23,7 @@ from tfdock.host.untrusted_folders import remove_folder
 from tfdock.plan.build_plan import EPOCH, BuildPlan, as_json, described_toolchain
 from tfdock.plan.estimate import weight
 from tfdock.plan.local_source import listing_hash, tree_listing
-from tfdock.run.phases import announced
+from tfdock.run.phases import step_heading
 from tfdock.run.results import RunFolders
 from tfdock.verify import verification as verify
 from tfdock.verify.trial_container import MEMORY, TrialEnvironment
@@ -210,7 +210,7 @@ def _account(run: BuildRun, compiled: CompileResult, record: Mapping[str, Any]) 
         run=run.name,
         results=run.folders.results,
         log=run.log,
-        compiling=announced(run.title("compile")),
+        compiling=step_heading(run.title("compile")),
         toolchain=compiled.image.toolchain_file,
         context=run.plan.context.files,
         files=_listing(run),

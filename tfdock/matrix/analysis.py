@@ -129,7 +129,7 @@ class _Analyst:
             finally:
                 # The first error is the one to report; what cannot be cleaned now, the journal keeps for later.
                 with suppress(TfdockError, OSError):
-                    journal.clean(session.settings.state_dir, entry, session.engine)
+                    journal.clean_own_run(session.settings.state_dir, entry, session.engine)
 
     @property
     def _folder(self) -> Path:

@@ -22,7 +22,7 @@ from tfdock.offline.bundle_format import BundledBuild, BundledImage, BundledRunt
 from tfdock.plan.build_plan import DOWNLOADS
 from tfdock.plan.prepare import PreparedBuild
 from tfdock.run.phases import PhaseRunner
-from tfdock.run.results import from_folder
+from tfdock.run.results import copy_from_folder
 from tfdock.types import BuildId
 
 REPOSITORY = "repository"
@@ -199,7 +199,7 @@ def _downloaded(folder: Path) -> Path:
     repository = folder / REPOSITORY
     back, copies = came_back(repository), folder / "downloads"
     if not back.is_dir():
-        from_folder(repository, (DOWNLOADS,), copies)
+        copy_from_folder(repository, (DOWNLOADS,), copies)
     return back if back.is_dir() else copies
 
 

@@ -89,21 +89,21 @@ class Bundler:
         entry = journal.RunEntry(run=run, build_id=NAME, staging=str(beside), output=str(folder), engine=engine)
         with self.session.cache.in_use(), journal.running(settings.state_dir, entry):
             try:
-                folders = RunFolders.made(folder, beside)
-                folders.another(REPOSITORY).make()
+                folders = RunFolders.create(folder, beside)
+                folders.container_folder(REPOSITORY).make()
                 with (folders.own / "log").open("wb", buffering=0) as log:
                     runner = PhaseRunner(
                         carrier=Carrier(self.session.engine, run, self.session.engine_info.local),
                         log=log,
                         listen=self.session.listen,
                         stop=self.session.stop,
-                        room=DiskSpace(places={"the bundle": target.parent}),
+                        disk_space=DiskSpace(places={"the bundle": target.parent}),
                     )
                     yield BundleWorkFolder(runner, folders.own, folders.staged / target.name)
             finally:
                 # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
                 with suppress(TfdockError, OSError):
-                    journal.clean(settings.state_dir, entry, self.session.engine)
+                    journal.clean_own_run(settings.state_dir, entry, self.session.engine)
 
     def _check_twice(self) -> None:
         """Refuse two profiles of one build id: who builds from the bundle could not say which he means."""
@@ -287,7 +287,7 @@ def _is_bundle(file: BinaryIO) -> bool:
 
 def _elsewhere(run: BuildRun, spec: ContainerSpec, name: str) -> ContainerSpec:
     """Return the same container with another output base, a folder of that name."""
-    output = run.folders.another(name).make()
+    output = run.folders.container_folder(name).make()
     mounts = (
         replace(mount, source=output.mount_source) if mount.target == OUTPUT else mount for mount in spec.mounts
     )

@@ -1,6 +1,6 @@
-"""Folders for the containers of a run: mounted where the engine sees them; elsewhere volumes, filled and emptied.
+"""Give the containers of a run their folders: as mounts, or as volumes on an engine that does not see the folders.
 
-Each mount is checked here, and each result is collected from here.
+This module checks each mount, fills the volumes, and collects each result.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tfdock.run import results
 from tfdock.types import Mount
 
 CACHE_LABEL = "io.tfdock.cache"
-"""Label of the volumes that all runs share; its value is what they hold."""
+"""Label of the volumes that all runs share; its value names their content."""
 _PIECE = 1 << 20
 
 
 @dataclass
 class Carrier:
-    """Creates the containers of a run, with what they need from here, and brings back what they leave.
+    """Creates the containers of a run with their files, and collects their results.
 
     `local`: the engine sees this machine's folders, so that there is nothing to carry.
     """
@@ -39,16 +39,16 @@ class Carrier:
     """The folders that containers of this run can write to."""
 
     def create(self, spec: ContainerSpec) -> str:
-        """Create a container; its folders are there and belong to its user.
+        """Create a container whose folders exist and belong to its user. Return its id.
 
-        Raises EngineError (`mount-refused`) for a folder that could be another one than the run made.
+        Raises EngineError (`mount-refused`) for a folder that might not be the one that the run made.
         """
         self._check(spec)
         if self.local:
             return self.engine.create(spec)
-        volumes = {mount.target: self._volume(mount, spec) for mount in spec.mounts}
-        self._fill(spec, volumes)
-        mounts = (_there(mount, volumes[mount.target]) for mount in spec.mounts)
+        volumes = {mount.target: self._make_volume(mount, spec) for mount in spec.mounts}
+        self._fill_volumes(spec, volumes)
+        mounts = (_volume_mount(mount, volumes[mount.target]) for mount in spec.mounts)
         return self.engine.create(replace(spec, mounts=tuple(mounts)))
 
     def _check(self, spec: ContainerSpec) -> None:
@@ -58,25 +58,25 @@ class Carrier:
         for mount in bound:
             source = Path(mount.source)
             if os.path.realpath(source) != mount.source:
-                raise _moved(mount, f"it is really {os.path.realpath(source)}")
+                raise _refused_mount(mount, f"it is really {os.path.realpath(source)}")
             if not self._written.isdisjoint(source.parents):
-                raise _moved(mount, "a container could write to the folder that it lies in")
+                raise _refused_mount(mount, "a container could write to the folder that it lies in")
 
     def collect(self, container: str, spec: ContainerSpec) -> list[str]:
         """Copy the results of a container that has ended; return a sentence for each that is left out."""
         left_out = []
         for mount in spec.mounts:
             if mount.results and self.local:
-                left_out += results.from_folder(Path(mount.source), mount.results, Path(mount.kept))
+                left_out += results.copy_from_folder(Path(mount.source), mount.results, Path(mount.kept))
             elif mount.results:
                 archive = self.engine.get(container, mount.target)
-                left_out += results.from_archive(archive, mount.results, Path(mount.kept))
+                left_out += results.copy_from_archive(archive, mount.results, Path(mount.kept))
         return left_out
 
     # --- there ---
 
-    def _volume(self, mount: Mount, spec: ContainerSpec) -> str:
-        """The volume that a folder is there: of all runs, of this one, or of this container alone."""
+    def _make_volume(self, mount: Mount, spec: ContainerSpec) -> str:
+        """Make the volume for a folder and return its name: for all runs, for this run, or for this container."""
         if mount.volume:
             # Another user could not write to it.
             owner = (spec.user or "0").partition(":")[0]
@@ -89,10 +89,10 @@ class Carrier:
         self.engine.create_volume(name, labels)
         return name
 
-    def _fill(self, spec: ContainerSpec, volumes: dict[str, str]) -> None:
-        """Give the volumes to the user and put what is here into them, through a container that is never started."""
+    def _fill_volumes(self, spec: ContainerSpec, volumes: dict[str, str]) -> None:
+        """Copy files into the volumes and give them to the user, through a container that is never started."""
         places = [(f"tfdock-{number}", mount) for number, mount in enumerate(spec.mounts)]
-        mounts = (Mount(source=volumes[one.target], target=f"/{place}", kind="volume") for place, one in places)
+        mounts = (Mount(source=volumes[mount.target], target=f"/{place}", kind="volume") for place, mount in places)
         carrier = ContainerSpec(
             name=f"{spec.name}-carry",
             image=spec.image,
@@ -102,12 +102,12 @@ class Carrier:
             network="none",
         )
         container = self.engine.create(carrier)
-        self.engine.put(container, "/", _archive(places, spec.user or "0:0"))
+        self.engine.put(container, "/", _tar_archive(places, spec.user or "0:0"))
         self.engine.remove(container)
 
 
-def _there(mount: Mount, volume: str) -> Mount:
-    """The mount of the volume. Of a file it is the folder that the file is in."""
+def _volume_mount(mount: Mount, volume: str) -> Mount:
+    """Return the mount of the volume. A file is mounted as its folder."""
     target = str(PurePosixPath(mount.target).parent) if Path(mount.source).is_file() else mount.target
     return Mount(source=volume, target=target, read_only=mount.read_only, kind="volume")
 
@@ -115,36 +115,36 @@ def _there(mount: Mount, volume: str) -> Mount:
 # --- to there -------------------------------------------------------------------------------------------------------
 
 
-def _archive(places: Iterable[tuple[str, Mount]], user: str) -> Iterator[bytes]:
-    """A tar archive with a folder for each place, which belongs to the user, and in it what a mount has here."""
+def _tar_archive(places: Iterable[tuple[str, Mount]], user: str) -> Iterator[bytes]:
+    """Yield a tar archive: a folder for each place, owned by the user, with the files of its mount."""
     uid, _, gid = user.partition(":")
     for place, mount in places:
-        yield _entry(place, int(uid), int(gid or 0), 0o755, None)
+        yield _tar_entry(place, int(uid), int(gid or 0), 0o755, None)
         if not mount.given:
             continue
         source = Path(mount.source)
-        if source.is_file():  # it may have another name there
-            yield from _file(f"{place}/{PurePosixPath(mount.target).name}", source, int(uid), int(gid or 0))
+        if source.is_file():  # it may have another name in the container
+            yield from _tar_file(f"{place}/{PurePosixPath(mount.target).name}", source, int(uid), int(gid or 0))
         for path in sorted(source.rglob("*")) if source.is_dir() else ():
             name = f"{place}/{path.relative_to(source).as_posix()}"
             if path.is_dir():
-                yield _entry(name, int(uid), int(gid or 0), 0o755, None)
+                yield _tar_entry(name, int(uid), int(gid or 0), 0o755, None)
             elif path.is_file():
-                yield from _file(name, path, int(uid), int(gid or 0))
+                yield from _tar_file(name, path, int(uid), int(gid or 0))
     yield bytes(1024)
 
 
-def _entry(name: str, uid: int, gid: int, mode: int, size: int | None) -> bytes:
+def _tar_entry(name: str, uid: int, gid: int, mode: int, size: int | None) -> bytes:
     info = tarfile.TarInfo(name)
     info.type = tarfile.DIRTYPE if size is None else tarfile.REGTYPE
     info.size, info.mode, info.uid, info.gid, info.mtime = size or 0, mode, uid, gid, EPOCH
     return info.tobuf(tarfile.PAX_FORMAT)
 
 
-def _file(name: str, path: Path, uid: int, gid: int) -> Iterator[bytes]:
+def _tar_file(name: str, path: Path, uid: int, gid: int) -> Iterator[bytes]:
     with path.open("rb") as file:
         size = path.stat().st_size
-        yield _entry(name, uid, gid, 0o755 if path.stat().st_mode & 0o100 else 0o644, size)
+        yield _tar_entry(name, uid, gid, 0o755 if path.stat().st_mode & 0o100 else 0o644, size)
         left = size
         while left:
             piece = file.read(min(_PIECE, left))
@@ -155,7 +155,7 @@ def _file(name: str, path: Path, uid: int, gid: int) -> Iterator[bytes]:
     yield bytes(-size % 512)
 
 
-def _moved(mount: Mount, why: str) -> EngineError:
+def _refused_mount(mount: Mount, why: str) -> EngineError:
     return EngineError(
         Problem(
             code="mount-refused",

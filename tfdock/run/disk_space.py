@@ -1,4 +1,4 @@
-"""Free disk while a build runs: looked at whenever it ticks, so that the build is stopped before anything is full."""
+"""Watch free disk space while a build runs, so that the build is stopped before a disk is full."""
 
 from __future__ import annotations
 
@@ -13,75 +13,79 @@ from tfdock.host.untrusted_folders import folder_size
 from tfdock.plan.resources import least_free
 
 _GIB = 1 << 30
-_TOLD = 4
-"""How many of the largest folders of a cache are named."""
+_MOST_NAMED = 4
+"""Number of the largest folders of a cache that an error names."""
 
 
 @dataclass
 class DiskSpace:
-    """The disks that a build writes to, by what lies there. `usage` gives total, used and free bytes of a path."""
+    """The disks that a build writes to, by the names of its folders.
+
+    `usage` returns total, used and free bytes of a path. Once a disk was nearly full, it stays so.
+    """
 
     places: Mapping[str, Path]
     usage: Callable[[Path], tuple[int, int, int]] = field(default=lambda path: shutil.disk_usage(nearest(path)))
     short: str | None = None
-    """Which of the places is nearly full, once one is."""
+    """The name of the folder whose disk is nearly full; None while all have space."""
 
     def is_short(self) -> bool:
-        """Whether one of them has less left than is safe. Once it is so, it stays so."""
+        """Return whether a disk has less space than is safe. Once true, it stays true."""
         if self.short is None:
             self.short = next((name for name, path in self.places.items() if self._nearly_full(path)), None)
         return self.short is not None
 
     def _nearly_full(self, path: Path) -> bool:
-        total, free = self._looked_at(path) or (0, 0)  # what cannot be looked at is no reason to stop
+        total, free = self._total_and_free(path) or (0, 0)  # a disk that cannot be read is no reason to stop
         return free < least_free(total)
 
-    def _looked_at(self, path: Path) -> tuple[int, int] | None:
-        """Total and free bytes; None where nobody can tell."""
+    def _total_and_free(self, path: Path) -> tuple[int, int] | None:
+        """Return total and free bytes; None if they cannot be read."""
         try:
             total, _, free = self.usage(path)
         except OSError:
             return None
         return total, free
 
-    def _left(self, path: Path) -> str:
-        seen = self._looked_at(path)
+    def _describe_free(self, path: Path) -> str:
+        seen = self._total_and_free(path)
         if seen is None:
             return "nothing left that can be looked at"
         total, free = seen
-        return f"{_size(free)} of {_size(total)} left, of which {_size(least_free(total))} shall stay free"
+        least = _format_size(least_free(total))
+        return f"{_format_size(free)} of {_format_size(total)} left, of which {least} shall stay free"
 
-    def error(self, phase: str, came: str, kept: str) -> DiskFull:
-        """Why the build was stopped: what is left of every disk, what takes room in the cache, and what to delete.
+    def error(self, phase: str, progress: str, kept: str) -> DiskFull:
+        """Return the error of a stopped build: free space of every disk, large folders of the cache, what to delete.
 
-        `came` says how far the build had come, `kept` what is left of its work.
+        `progress` says how far the build came, `kept` what stays of its work.
         """
         assert self.short is not None
         path = self.places[self.short]
         return DiskFull(
             Problem(
                 code="disk-full",
-                message=f"phase {phase} was stopped{came}, before the disk of {self.short} ({path}) was full: "
-                f"{self._left(path)}; {kept}",
-                why=self._what_is_there(),
+                message=f"phase {phase} was stopped{progress}, before the disk of {self.short} ({path}) was full: "
+                f"{self._describe_free(path)}; {kept}",
+                why=self._describe_use(),
                 fix="delete what is not needed: `tfdock cache prune` in the cache, `docker system prune` in the "
                 "engine; then run the same command again, it goes on from the cache",
             )
         )
 
-    def _what_is_there(self) -> str:
-        told = [f"{name} ({path}) has {self._left(path)}" for name, path in self.places.items()]
+    def _describe_use(self) -> str:
+        parts_text = [f"{name} ({path}) has {self._describe_free(path)}" for name, path in self.places.items()]
         cache = self.places.get("the cache")
         parts = sorted(folder_sizes(cache).items(), key=lambda part: -part[1]) if cache else []
-        taken = ", ".join(f"{name} {_size(size)}" for name, size in parts[:_TOLD] if size)
-        return "; ".join([*told, *([f"in the cache: {taken}"] if taken else [])])
+        taken = ", ".join(f"{name} {_format_size(size)}" for name, size in parts[:_MOST_NAMED] if size)
+        return "; ".join([*parts_text, *([f"in the cache: {taken}"] if taken else [])])
 
 
 def folder_sizes(folder: Path) -> dict[str, int]:
-    """Return the bytes of the files in each folder in there, by its name; what vanishes meanwhile counts nothing."""
-    return {one.name: folder_size(one) for one in sorted(folder.glob("*/"))}
+    """Return the size in bytes of each subfolder, by name. Files that vanish meanwhile count nothing."""
+    return {part.name: folder_size(part) for part in sorted(folder.glob("*/"))}
 
 
-def _size(count: int) -> str:
-    """Bytes for people, of small disks too."""
+def _format_size(count: int) -> str:
+    """Return a size as text, in MiB for small disks."""
     return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / (1 << 20):.1f} MiB"

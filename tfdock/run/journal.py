@@ -1,11 +1,11 @@
-"""The journal of runs: what a run that was killed left behind, and how the next one cleans it up.
+"""The journal of runs: it lets the next run clean up after a run that was killed.
 
     <state>/runs/<run id>/{run.json, lock}
 
 A run holds its lock while it lives; the kernel frees it when the process dies, however it dies.
 
-An entry decides what is removed from this machine. So only this user may write to the journal, and an entry is not
-believed: the folders to remove follow from the settings and the run id. Folders elsewhere are told and left alone.
+An entry leads to the removal of folders. So only this user may write to the journal, and no entry is trusted: the
+folders to remove follow from the settings and the run id. Folders elsewhere are reported and stay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import remove_folder
 
 ANALYSIS = "analysis"
-"""The folder of the state where the logs of analyses lie, and what their containers write."""
+"""The folder of the state with the logs of analyses and the files of their containers."""
 _RUN = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 _CONTAINER = re.compile(r"[0-9a-f]{12,64}")
 
@@ -51,35 +51,35 @@ class RunEntry:
 
     @classmethod
     def read(cls, folder: Path) -> RunEntry | None:
-        """The entry in a folder of the journal, or None if it was never completely written.
+        """Return the entry in a folder of the journal, or None if it was not completely written.
 
-        What a later version has noted besides is left out: what that run left is to be found all the same.
+        Fields of a later version are left out, so that its runs are found too.
         """
         try:
             noted = json.loads((folder / "run.json").read_bytes())
-            known = {one.name: noted[one.name] for one in fields(cls) if one.name in noted}
-            return cls(**known) if all(isinstance(value, str) for value in known.values()) else None
+            values = {row.name: noted[row.name] for row in fields(cls) if row.name in noted}
+            return cls(**values) if all(isinstance(value, str) for value in values.values()) else None
         except (OSError, ValueError, TypeError):
             return None
 
 
 @dataclass(frozen=True, slots=True)
 class StrangePath:
-    """A path in the journal that no run of this user can have made, or a folder that is not removed; and why."""
+    """A path in the journal that no run of this user can have made, or a folder that stays; and why."""
 
     path: Path
     why: str
 
 
 def new_run_id() -> str:
-    """A name for a run that sorts by time: `20261121-104600-3fa9c1`."""
+    """Return a name for a run that sorts by time: `20261121-104600-3fa9c1`."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
 
 
 @contextmanager
 def running(state: Path, entry: RunEntry) -> Iterator[None]:
-    """Write the entry and hold its lock. `clean` removes it; when that could not be done, a later run does."""
-    folder = folder_of(state, entry.run)
+    """Write the entry and hold its lock. `clean_own_run` removes the entry; if that fails, a later run does."""
+    folder = entry_folder(state, entry.run)
     with _scan_lock(state):
         folder.mkdir(mode=0o700)
         lock = filelock.FileLock(folder / "lock")
@@ -92,53 +92,53 @@ def running(state: Path, entry: RunEntry) -> Iterator[None]:
 
 
 def staging_folder(wheelhouse: Path, run: str) -> Path:
-    """Return where a run's containers write, on the wheelhouse's own file system so that the last move is atomic."""
+    """Return the folder that a run's containers write to. It is on the wheelhouse's file system: moves are atomic."""
     return wheelhouse / ".tfdock" / "staging" / run
 
 
-def folder_of(state: Path, run: str) -> Path:
-    """Where the entry of a run lies."""
+def entry_folder(state: Path, run: str) -> Path:
+    """Return the folder of a run's entry."""
     return state / "runs" / run
 
 
-def stepped(state: Path, run: str, container: str) -> None:
-    """Note the container of a step of a run's image: an engine that dies leaves it behind; raises OSError."""
-    folder = folder_of(state, run)
+def note_step(state: Path, run: str, container: str) -> None:
+    """Note the container of an image step: an engine that dies leaves it behind. Raises OSError."""
+    folder = entry_folder(state, run)
     entry = RunEntry.read(folder)
     if entry is not None:
         write_atomically(folder / "run.json", json.dumps(asdict(replace(entry, step=container))).encode())
 
 
-def leftovers(state: Path) -> list[RunEntry]:
-    """Return the runs that are over but did not clean up: killed, or their machine went down.
+def killed_runs(state: Path) -> list[RunEntry]:
+    """Return the runs that ended without cleaning up: killed, or their machine went down.
 
     Raises ProfileError (`state-not-private`) where others can write to the journal; OSError.
     """
-    return [one for one in _over(state) if isinstance(one, RunEntry)]
+    return [run for run in _ended_runs(state) if isinstance(run, RunEntry)]
 
 
-def strange(state: Path) -> list[StrangePath]:
-    """Return what lies in the journal and is no entry of this user's runs. Raises as `leftovers`."""
-    return [one for one in _over(state) if isinstance(one, StrangePath)]
+def strange_paths(state: Path) -> list[StrangePath]:
+    """Return the paths in the journal that are no entry of this user's runs. Raises as `killed_runs`."""
+    return [path for path in _ended_runs(state) if isinstance(path, StrangePath)]
 
 
-def _over(state: Path) -> list[RunEntry | StrangePath]:
+def _ended_runs(state: Path) -> list[RunEntry | StrangePath]:
     with _scan_lock(state):
         folders = sorted((state / "runs").iterdir())
-        return [found for folder in folders if (found := _abandoned(folder)) is not None]
+        return [run for folder in folders if (run := _read_ended(folder)) is not None]
 
 
 def _refusal(path: Path) -> str:
-    """Why a folder is not used: it is a link or another user's. Empty where it is a folder of this user."""
-    found = path.lstat()
-    if stat.S_ISLNK(found.st_mode):
+    """Return why a folder is not used: it is a link or another user's. Empty for a folder of this user."""
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
         return "it is a link"
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         return "it is not a folder"
-    return "it belongs to another user" if found.st_uid != os.geteuid() else ""
+    return "it belongs to another user" if status.st_uid != os.geteuid() else ""
 
 
-def _lives(folder: Path) -> bool:
+def _is_locked(folder: Path) -> bool:
     lock = filelock.FileLock(folder / "lock")
     try:
         lock.acquire(timeout=0)
@@ -148,7 +148,7 @@ def _lives(folder: Path) -> bool:
     return False
 
 
-def _abandoned(folder: Path) -> RunEntry | StrangePath | None:
+def _read_ended(folder: Path) -> RunEntry | StrangePath | None:
     try:
         why = _refusal(folder)
     except FileNotFoundError:  # a run has ended meanwhile
@@ -157,7 +157,7 @@ def _abandoned(folder: Path) -> RunEntry | StrangePath | None:
         why = "its name is not a run id"
     if why:
         return StrangePath(folder, why)
-    if _lives(folder):
+    if _is_locked(folder):
         return None
     file = folder / "run.json"
     if os.path.lexists(file) and not _is_own_file(file):
@@ -170,12 +170,12 @@ def _abandoned(folder: Path) -> RunEntry | StrangePath | None:
 
 
 def _is_own_file(path: Path) -> bool:
-    found = path.lstat()
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+    status = path.lstat()
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _scan_lock(state: Path) -> filelock.BaseFileLock:
-    """Held while entries are made or looked through, so that nobody takes a half made one for abandoned."""
+    """Return the lock for making and listing entries: a half-written entry must not look like a killed run."""
     make_private(state)
     make_private(state / "runs")
     _check_private(state)
@@ -183,14 +183,14 @@ def _scan_lock(state: Path) -> filelock.BaseFileLock:
 
 
 def _check_private(state: Path) -> None:
-    """Raise ProfileError where another user could write an entry, which decides what this user removes."""
+    """Raise ProfileError if another user could write an entry: entries lead to removals by this user."""
     for folder in (state, state / "runs"):
-        found = folder.stat()
-        others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if not others and found.st_uid == os.geteuid():
+        status = folder.stat()
+        writers = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if not writers and status.st_uid == os.geteuid():
             continue
         who, fix = "can be written to by other users", f"run `chmod go-w {folder}`"
-        if found.st_uid != os.geteuid():
+        if status.st_uid != os.geteuid():
             who, fix = "belongs to another user", "set TFDOCK_STATE_DIR to a folder of your own"
         raise ProfileError(
             Problem(
@@ -202,52 +202,54 @@ def _check_private(state: Path) -> None:
         )
 
 
-def living(state: Path) -> set[str]:
-    """The runs that are not over."""
+def living_runs(state: Path) -> set[str]:
+    """Return the ids of the runs that have not ended."""
     with _scan_lock(state):
-        return {one.name for one in (state / "runs").iterdir() if _RUN.fullmatch(one.name) and _is_alive(one)}
+        return {
+            folder.name for folder in (state / "runs").iterdir() if _RUN.fullmatch(folder.name) and _is_alive(folder)
+        }
 
 
 def _is_alive(folder: Path) -> bool:
     try:
-        return not _refusal(folder) and _lives(folder)
+        return not _refusal(folder) and _is_locked(folder)
     except FileNotFoundError:
         return False
 
 
-def clean(state: Path, entry: RunEntry, engine: Engine, *, keep_output: bool = False) -> None:
-    """Remove what this process's own run leaves: containers, the output base (or not), staging folder, entry."""
+def clean_own_run(state: Path, entry: RunEntry, engine: Engine, *, keep_output: bool = False) -> None:
+    """Remove what this process's own run leaves: containers, staging folder, entry; the output base unless kept."""
     _clean_engine(state, entry, engine)
     if not keep_output:
         remove_folder(Path(entry.output))
     remove_folder(Path(entry.staging))
-    _forget(state, entry)
+    _remove_entry(state, entry)
 
 
-def clean_left(settings: Settings, entry: RunEntry, engine: Engine) -> list[StrangePath]:
-    """Remove what another process's run left: its containers, the folders that the settings imply, and its entry.
+def clean_killed_run(settings: Settings, entry: RunEntry, engine: Engine) -> list[StrangePath]:
+    """Remove what a killed run left: its containers, the folders that the settings imply, and its entry.
 
-    Return the folders that stay: the entry names them and the settings do not, or they are not folders of this user.
-    The entry stays with them. Raises OSError and TfdockError.
+    Return the folders that stay: the settings do not imply them, or they are not folders of this user. The entry
+    stays with them. Raises OSError and TfdockError.
     """
     state = settings.state_dir
     _clean_engine(state, entry, engine)
     left = []
-    for folder in _implied(settings, entry):
+    for folder in _implied_folders(settings, entry):
         if os.path.lexists(folder):
             if why := _refusal(folder):
                 left.append(StrangePath(folder, why))
             else:
                 remove_folder(folder)
-    noted = {Path(name) for name in (entry.output, entry.staging) if name} - {one.path for one in left}
+    noted = {Path(name) for name in (entry.output, entry.staging) if name} - {stays.path for stays in left}
     left += [StrangePath(path, "the settings do not name it") for path in sorted(noted) if os.path.lexists(path)]
     if not left:
-        _forget(state, entry)
+        _remove_entry(state, entry)
     return left
 
 
-def _implied(settings: Settings, entry: RunEntry) -> Iterator[Path]:
-    """Return the folders that a run has with these settings, and the folder of a bundle: its name has the run id."""
+def _implied_folders(settings: Settings, entry: RunEntry) -> Iterator[Path]:
+    """Yield the folders of a run with these settings, and a bundle's folder, whose name has the run id."""
     yield CacheFolder(settings.cache_dir.absolute()).output(entry.run)
     for root in (settings.wheelhouse, settings.state_dir / ANALYSIS):
         yield staging_folder(root.absolute(), entry.run)
@@ -260,18 +262,18 @@ def _clean_engine(state: Path, entry: RunEntry, engine: Engine) -> None:
     for container in engine.containers(RUN_LABEL, entry.run):
         if container.labels.get(RUN_LABEL) == entry.run:
             engine.remove(container.id)
-    _clean_step(engine, (RunEntry.read(folder_of(state, entry.run)) or entry).step)
+    _clean_step(engine, (RunEntry.read(entry_folder(state, entry.run)) or entry).step)
     for volume in engine.volumes(RUN_LABEL, entry.run):
         engine.remove_volume(volume)
 
 
-def _forget(state: Path, entry: RunEntry) -> None:
-    with _scan_lock(state):  # whoever looks whether the run lives makes its lock file anew
-        remove_folder(folder_of(state, entry.run))
+def _remove_entry(state: Path, entry: RunEntry) -> None:
+    with _scan_lock(state):  # a process that tests the lock creates the lock file again
+        remove_folder(entry_folder(state, entry.run))
 
 
 def _clean_step(engine: Engine, container: str) -> None:
-    """Remove the step of an image that an engine left behind as it died; one that runs is not that."""
+    """Remove the container of an image step that an engine left behind as it died. Running containers stay."""
     step = engine.state(container) if _CONTAINER.fullmatch(container) else None
     if step and not step.running and IMAGE_LABEL in step.labels and RUN_LABEL not in step.labels:
         engine.remove(step.id)

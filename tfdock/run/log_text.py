@@ -21,9 +21,9 @@ _CONTROLS = bytes({*range(0x20), 0x7F} - set(b"\t\n"))
 
 
 class LogText:
-    """Takes output in pieces and returns it without control sequences and control characters, however they are cut.
+    """Reads output in pieces and returns it without control sequences and characters, even if a piece cuts them.
 
-    A CR ends a line, so that no line can be written over another one. Other bytes that are not UTF-8 stay.
+    A CR ends a line, so that no line can overwrite another line. Other bytes that are not UTF-8 stay.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class LogText:
         self._held = ""
 
     def feed(self, data: bytes) -> bytes:
-        """Take some bytes; return the text that no later byte can change."""
+        """Read some bytes; return the text that no later byte can change."""
         text = self._held + self._decoder.decode(data)
         self._held = ""
         if text.endswith("\r"):
@@ -46,12 +46,12 @@ class LogText:
         return _clean(text)
 
     def close(self) -> bytes:
-        """Return the rest."""
+        """Return the rest of the text."""
         text, self._held = self._held + self._decoder.decode(b"", final=True), ""
         return _clean(text)
 
 
-def clean(data: bytes) -> bytes:
+def clean_text(data: bytes) -> bytes:
     """Return a whole output as text for a log."""
     log = LogText()
     return log.feed(data) + log.close()
@@ -74,7 +74,7 @@ def _clean(text: str) -> bytes:
 
 HEAP, SERVER, LINKER, COMPILER = "Bazel's own Java heap", "Bazel's server", "the linker", "a compiler"
 
-# The first that is found counts: what a killed server leaves behind says nothing about itself.
+# The first match counts: the lines that a killed server leaves say nothing about the server itself.
 _WORDS = (
     (HEAP, re.compile(r"java\.lang\.OutOfMemoryError|Bazel (?:ran out of memory|caught OutOfMemoryError)")),
     (SERVER, re.compile(r"Server terminated abruptly \(error code: 14\b")),
@@ -92,19 +92,19 @@ _SPEAKER = re.compile(r"^.*?\berror *: *", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class MemoryKill:
-    """What was killed, or gave up, for want of memory, and the line that says so."""
+    """A program that was killed, or ended itself, because memory was short; and the line that says so."""
 
-    what: str
+    program: str
     line: str
 
     @property
-    def said(self) -> str:
-        """The line without who says it and that it is an error."""
+    def message(self) -> str:
+        """The line without the name of the program that printed it and the word `error`."""
         return _SPEAKER.sub("", self.line)
 
 
-def killed(lines: Iterable[str]) -> MemoryKill | None:
-    """The first that lines of a build's output tell of; None where they tell of none."""
+def find_memory_kill(lines: Iterable[str]) -> MemoryKill | None:
+    """Return the first memory kill in the lines of a build's output; None if there is none."""
     lines = list(lines)
-    found = (MemoryKill(what, line.strip()) for what, words in _WORDS for line in lines if words.search(line))
-    return next(found, None)
+    kills = (MemoryKill(program, line.strip()) for program, words in _WORDS for line in lines if words.search(line))
+    return next(kills, None)

@@ -1,4 +1,4 @@
-"""What went wrong in a phase, in one error: the phase, the log, the first line that matters, the next command."""
+"""Make one error of a failed phase: with the phase, the log, the first line that matters and the next command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from tfdock.bazel import output
 from tfdock.errors import (
     BuildFailed,
-    DiskFull,
     EngineLost,
     Incompatible,
     NetworkError,
@@ -21,21 +20,21 @@ from tfdock.host.files import file_error, full_disk, gib
 from tfdock.host.hardware import free_disk
 from tfdock.knowledge.release_rows import Cost
 from tfdock.plan.resources import GIB, BuildResources, more_memory
-from tfdock.run.log_text import HEAP, MemoryKill, killed
+from tfdock.run.log_text import HEAP, MemoryKill, find_memory_kill
 
 # Exit statuses of our own scripts (dockerfiles/scripts): above Bazel's, below the shell's.
 _OTHER_BAZEL, _MOVED_PIN, _NO_WHEEL, _NO_SOURCE = 64, 65, 66, 68
 _BAZEL_OUT_OF_MEMORY = 33
 _STOPPED = (8, 130, 137, 143)
-"""Bazel was interrupted, or a shell or all of a container got SIGINT, SIGKILL or SIGTERM."""
+"""Exit statuses: Bazel was interrupted, or a shell or all of a container got SIGINT, SIGKILL or SIGTERM."""
 _KILLED = 137
 _FULL = 32 << 20
-"""Free bytes below which a disk is taken to be what made a build fail."""
+"""Free bytes below which a full disk counts as the cause of a failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
-    """Turns what one phase left into the error to show: its last lines, and those among all that look like errors."""
+class PhaseErrors:
+    """Makes the errors of one phase, from the last lines of its output and the lines that look like errors."""
 
     phase: str
     resources: BuildResources
@@ -45,26 +44,26 @@ class Failures:
     errors: tuple[str, ...]
     folders: Mapping[str, Path]
 
-    def completed(self, error: TfdockError | OSError) -> TfdockError:
-        """The error as the user shall see it: what it means in this phase, with the phase and the log."""
-        known = self.of_file(error) if isinstance(error, OSError) else error
-        if isinstance(known, BuildFailed) and known.problems[0].code == "image-step-failed":
-            known = self.of_step(known)
-        known.problems = tuple(self._completed(problem) for problem in known.problems)
-        return known
+    def complete(self, error: TfdockError | OSError) -> TfdockError:
+        """Return the error that the user sees: its meaning in this phase, with the phase and the log."""
+        problem_error = file_error(error, self.folders) if isinstance(error, OSError) else error
+        if isinstance(problem_error, BuildFailed) and problem_error.problems[0].code == "image-step-failed":
+            problem_error = self.image_step_error(problem_error)
+        problem_error.problems = tuple(self._complete_problem(problem) for problem in problem_error.problems)
+        return problem_error
 
-    def _completed(self, problem: Problem) -> Problem:
+    def _complete_problem(self, problem: Problem) -> Problem:
         phase = f"phase {self.phase}"
         message = problem.message if phase in problem.message else f"{phase}: {problem.message}"
         return replace(problem, message=f"{message}\n  log: {self.log}")
 
-    def of_container(self, status: int | None, *, memory: bool) -> TfdockError:
-        """The error for a container that did not end well; `memory`: something in it was killed for memory."""
-        words = killed((*self.errors, *self.tail))
-        of_bazel = status == _BAZEL_OUT_OF_MEMORY or (words is not None and words.what == HEAP)
-        if memory or of_bazel or words:
-            return self._out_of_memory(status, words, memory=memory, of_bazel=of_bazel)
-        if status in _STOPPED:  # whoever asked us to stop is told something else
+    def container_error(self, status: int | None, *, memory: bool) -> TfdockError:
+        """Return the error for a container that failed. `memory`: a process in it was killed for memory."""
+        kill = find_memory_kill((*self.errors, *self.tail))
+        of_bazel = status == _BAZEL_OUT_OF_MEMORY or (kill is not None and kill.program == HEAP)
+        if memory or of_bazel or kill:
+            return self._out_of_memory(status, kill, memory=memory, of_bazel=of_bazel)
+        if status in _STOPPED:  # a stop that the user asked for has another error
             how = "killed" if status == _KILLED else f"stopped (exit status {status})"
             return EngineLost(
                 Problem(
@@ -73,9 +72,9 @@ class Failures:
                     fix="was the engine restarted? Run the same command again: it goes on from the cache",
                 )
             )
-        # On a full disk a compiler's own words are lost too: Bazel keeps them in a file until the action ends.
+        # On a full disk a compiler's messages are lost too: Bazel keeps them in a file until the action ends.
         if output.speaks_of_full_disk(self.tail) or self._is_full:
-            return self._full_disk()
+            return full_disk(self.folders)
         if self.phase == "fetch" and output.speaks_of_network(self.tail):
             return NetworkError(
                 Problem(
@@ -84,49 +83,49 @@ class Failures:
                     fix="check the network and proxies, then run the same command again: what arrived is kept",
                 )
             )
-        what = "the build made no wheel" if status == _NO_WHEEL else f"Bazel failed (exit status {status})"
+        outcome = "the build made no wheel" if status == _NO_WHEEL else f"Bazel failed (exit status {status})"
         return BuildFailed(
             Problem(
                 code=f"{self.phase}-failed",
-                message=f"{what} in phase {self.phase}{self._first_error}",
+                message=f"{outcome} in phase {self.phase}{self._first_error}",
                 fix="read the log from its first error on; `tfdock shell PROFILE` opens the same image to try things",
             ),
             status=status,
         )
 
     def _out_of_memory(
-        self, status: int | None, words: MemoryKill | None, *, memory: bool, of_bazel: bool
+        self, status: int | None, kill: MemoryKill | None, *, memory: bool, of_bazel: bool
     ) -> OutOfMemory:
-        """Who it was: Bazel's heap by itself, or one that the kernel killed, for the container or the machine."""
+        """Return the error with its cause: Bazel's heap, or a process killed in the container or on the machine."""
         jobs, phase = self.resources.jobs, f"phase {self.phase}"
-        who = words.what if words else "the container" if status == _KILLED else "a process"
+        who = kill.program if kill else "the container" if status == _KILLED else "a process"
         if of_bazel:
             message = f"{HEAP} of {gib(self.resources.heap)} was too small in {phase} (exit status {status})"
         elif memory:
             message = f"the kernel killed {who} of {phase} for memory"
         else:
             message = f"{who} of {phase} was killed, though not for the container's memory: the machine's ran out"
-        said = f", `{words.said[:200]}`" if words else ""
+        quote = f", `{kill.message[:200]}`" if kill else ""
         return OutOfMemory(
             Problem(
                 code="out-of-memory",
-                message=f"{message}: {jobs} job{'s' if jobs != 1 else ''} in {gib(self.resources.memory)}{said}",
-                fix=f"{self._less}; then run the same command again, it goes on from the cache",
+                message=f"{message}: {jobs} job{'s' if jobs != 1 else ''} in {gib(self.resources.memory)}{quote}",
+                fix=f"{self._memory_fix}; then run the same command again, it goes on from the cache",
             ),
             of_bazel=of_bazel,
         )
 
     @property
-    def _less(self) -> str:
-        """What keeps a build within its memory."""
+    def _memory_fix(self) -> str:
+        """The fix that keeps a build within its memory."""
         if (jobs := self.resources.jobs) > 1:
             return f"set `resources: {{jobs: {jobs // 2}}}`, or give more memory"
         return (
             f"give it {more_memory(self.resources, self.cost) // GIB} GiB of memory or more: it has one job already"
         )
 
-    def of_step(self, error: BuildFailed) -> TfdockError:
-        """The error for a failed step of the image build, told apart by the exit statuses of our own scripts."""
+    def image_step_error(self, error: BuildFailed) -> TfdockError:
+        """Return the error for a failed step of the image build, by the exit status of our own scripts."""
         problem = error.problems[0]
         message = f"phase image: {problem.message}{self._first_error}"
         if error.status == _MOVED_PIN:
@@ -136,7 +135,7 @@ class Failures:
             fix = "check the network, or name another source: `tensorflow: {release: …, git: …}` or `path:`"
             return NetworkError(Problem(code="source-unreachable", message=message, fix=fix))
         if output.speaks_of_full_disk(self.tail):
-            return self._full_disk()
+            return full_disk(self.folders)
         if output.speaks_of_network(self.tail):
             fix = "check the network and proxies, then run the same command again: finished steps are kept"
             return NetworkError(Problem(code="download-failed", message=message, fix=fix))
@@ -145,19 +144,12 @@ class Failures:
             fix = "name a base image that has it (`base:`), or the version that is there (`bazel: {version: …}`)"
         return BuildFailed(Problem(code=problem.code, message=message, fix=fix), status=error.status)
 
-    def of_file(self, error: OSError) -> TfdockError:
-        """The error for a file of ours that could not be written or read."""
-        return file_error(error, self.folders)
-
-    def _full_disk(self) -> DiskFull:
-        return full_disk(self.folders)
-
     @property
     def _is_full(self) -> bool:
         return any(free is not None and free < _FULL for free in map(free_disk, self.folders.values()))
 
     @property
     def _first_error(self) -> str:
-        said = [line for line in self.tail if line.strip()]
-        first = output.first_error(self.errors) or (said[-1].strip()[:300] if said else "")
+        lines = [line for line in self.tail if line.strip()]
+        first = output.first_error(self.errors) or (lines[-1].strip()[:300] if lines else "")
         return f": {first}" if first else ""

@@ -20,7 +20,7 @@ from tfdock.host.supervise import Lines, Output, Stop, Stopper, watched
 from tfdock.run import journal
 from tfdock.run.carrier import Carrier
 from tfdock.run.disk_space import DiskSpace
-from tfdock.run.log_text import LogText, clean
+from tfdock.run.log_text import LogText, clean_text
 
 _TAIL = 200
 _ERRORS = 50
@@ -29,13 +29,13 @@ _T = TypeVar("_T")
 
 
 class OutputTap(Protocol):
-    """Somebody besides who looks at the output of a step."""
+    """A second reader of a step's output."""
 
     def feed(self, data: bytes) -> None:
-        """Take some bytes, as they come."""
+        """Read some bytes, as they come."""
 
     def shown_line(self, line: str) -> str:
-        """What is shown of a line."""
+        """Return the part of a line that is shown."""
 
 
 class PhaseOutput:
@@ -95,7 +95,7 @@ class PhaseRunner:
     clock: Callable[[], float] = time.monotonic
     deadline: float | None = None
     limit: int | None = None
-    room: DiskSpace | None = None
+    disk_space: DiskSpace | None = None
     output: PhaseOutput = field(default_factory=PhaseOutput)
 
     @property
@@ -108,45 +108,45 @@ class PhaseRunner:
         """The id of the run."""
         return self.carrier.run
 
-    def note(self, error: Exception) -> None:
-        """Write down why a phase ends, where no program said it: the engine, a registry, the system."""
+    def log_error(self, error: Exception) -> None:
+        """Log why a phase ends, if no program printed it: the engine, a registry, the system."""
         problems = error.problems if isinstance(error, TfdockError) else ()
-        said = [problem.message for problem in problems] or [str(error)]
-        text = "".join(f"tfdock: {line}\n" for text in said for line in text.split("\n"))
-        with suppress(OSError):  # a full disk is told all the same
-            self.log.write(clean(text.encode("utf-8", "surrogateescape")))
+        messages = [problem.message for problem in problems] or [str(error)]
+        text = "".join(f"tfdock: {line}\n" for text in messages for line in text.split("\n"))
+        with suppress(OSError):  # the error reaches the user even if the disk is full
+            self.log.write(clean_text(text.encode("utf-8", "surrogateescape")))
 
     def stopper(self, *, gently: Callable[[], None], by_force: Callable[[], None] = lambda: None) -> Stopper:
-        """Stops a step at a request, when the run's time is up, and when a disk is nearly full."""
+        """Return what stops a step: at a request, at the run's time limit, and before a disk is full."""
         return Stopper(
             self.stop,
             gently=gently,
             by_force=by_force,
             deadline=self.deadline,
             clock=self.clock,
-            short=self.room.is_short if self.room else lambda: False,
+            short=self.disk_space.is_short if self.disk_space else lambda: False,
         )
 
     def give_up(self, phase: str) -> None:
-        """Raise why a phase is to end: a request, a disk that is nearly full, or else its time is up."""
+        """Raise the reason why a phase ends: a request, a disk that is nearly full, else the time limit."""
         self.stop.check()
         progress = self.output.progress
-        came = f" after {progress[0]:,} of {progress[1]:,} actions" if progress else ""
-        if self.room and self.room.short:
-            raise self.room.error(phase, came, self.stop.kept)
+        done = f" after {progress[0]:,} of {progress[1]:,} actions" if progress else ""
+        if self.disk_space and self.disk_space.short:
+            raise self.disk_space.error(phase, done, self.stop.kept)
         raise TimeLimit(
             Problem(
                 code="time-limit",
-                message=f"the time limit of {self.limit} s was reached in phase {phase}{came}; {self.stop.kept}"
-                f"{self._counted}",
+                message=f"the time limit of {self.limit} s was reached in phase {phase}{done}; {self.stop.kept}"
+                f"{self._bazel_figures}",
                 fix="run the same command again to go on; on another machine, after `tfdock cache push` here and "
                 "`tfdock cache pull` there",
             )
         )
 
     @property
-    def _counted(self) -> str:
-        """Bazel's own figures, which it prints when it is stopped; its progress counts steps of its own as well."""
+    def _bazel_figures(self) -> str:
+        """Bazel's own figures, which it prints when it is stopped. Its progress counts internal steps too."""
         figures = read_output(self.output.tail).figures
         if figures is None:
             return ""
@@ -154,19 +154,21 @@ class PhaseRunner:
         return f" ({ran}, {figures.hits:,} came from it)"
 
     def check(self, phase: str) -> None:
-        """Raise if the run is to end, where there is nothing to be stopped."""
+        """Raise if the run must end, between steps."""
         self.stop.check()
-        if (self.deadline is not None and self.clock() > self.deadline) or (self.room and self.room.is_short()):
+        if (self.deadline is not None and self.clock() > self.deadline) or (
+            self.disk_space and self.disk_space.is_short()
+        ):
             self.give_up(phase)
 
-    def waiting(self, phase: str, what: str) -> Callable[[str], None]:
-        """What is done while somebody else holds what a phase needs: it is told once, and a stop is obeyed."""
-        told: list[str] = []
+    def waiting(self, phase: str, reason: str) -> Callable[[str], None]:
+        """Return a function to call while another run holds what a phase needs: it tells once, and obeys a stop."""
+        told_once: list[str] = []
 
         def wait(who: str) -> None:
-            if not told:
-                told.append(who)
-                self.listen(events.Notice(text=f"waiting for {who}, which {what}"))
+            if not told_once:
+                told_once.append(who)
+                self.listen(events.Notice(text=f"waiting for {who}, which {reason}"))
             self.listen(events.Tick(silent=0.0))
             self.check(phase)
 
@@ -181,11 +183,11 @@ class PhaseRunner:
         tap: OutputTap | None = None,
         on_engine: bool = True,
     ) -> _T:
-        """Watch something to its end: its output goes to the log as text and, line by line, to the listener.
+        """Watch work to its end: its output goes to the log as text and, line by line, to the listener.
 
-        `on_engine`: it is the engine that does it, which is asked whether it is still there when nothing is heard.
+        `on_engine`: the engine does the work, and is asked whether it is alive when there is no output.
         """
-        self.log.write(f"{announced(title)}\n".encode())
+        self.log.write(f"{step_heading(title)}\n".encode())
         lines, text = Lines(lambda text: self._line(tap.shown_line(text) if tap else text)), LogText()
 
         def output(data: bytes) -> None:
@@ -202,7 +204,7 @@ class PhaseRunner:
         try:
             return watched(produce, output, tick, self.engine if on_engine else None, self.clock)
         finally:
-            with suppress(OSError):  # the first error is the one to tell
+            with suppress(OSError):  # the first error is the one to report
                 self.log.write(text.close())
             lines.close()
 
@@ -213,7 +215,7 @@ class PhaseRunner:
         self.listen(events.Line(text=text))
 
     def image(self, reference: str, phase: str, title: str) -> ImageInfo:
-        """The image of that name, pulled if it is not here. A pull has nothing to stop: what has arrived is kept."""
+        """Return the image, pulled if it is not here. A stopped pull keeps what has arrived."""
         stopper = self.stopper(gently=lambda: self.give_up(phase))
         return self.engine.image(reference) or self.watch(
             title, lambda output: self.engine.pull(reference, output), stopper
@@ -222,10 +224,9 @@ class PhaseRunner:
     def container(
         self, spec: ContainerSpec, phase: str, title: str, tap: OutputTap | None = None, hidden: Sequence[str] = ()
     ) -> tuple[ContainerState, bool]:
-        """Run a container to its end: how it ended, and whether something in it was killed for memory.
+        """Run a container; return how it ended, and whether a process in it was killed for memory.
 
-        Nobody hears the texts in `hidden`. Raises when it was stopped, or its time was up. The container is still
-        there afterwards.
+        The texts in `hidden` are removed from the output. Raises at a stop or the time limit. The container stays.
         """
         container = self.carrier.create(spec)
         self.engine.start(container)
@@ -252,7 +253,7 @@ class PhaseRunner:
             without.close()
 
     def _follow(self, container: str, output: Output) -> ContainerState:
-        """Hand on a container's output until it has really ended: a stream that ends says nothing (trust nobody)."""
+        """Pass on a container's output until it has ended. The end of a stream alone does not prove that."""
         seen, pause = 0, 0.02
         while True:
             for chunk in self.engine.follow(container, seen):
@@ -269,30 +270,30 @@ class PhaseRunner:
                 )
             if not state.running:
                 return state
-            # The stream of a container ends a moment before its state does; a broken one is taken up again in time.
+            # The stream of a container ends a moment before its state does; a broken stream is followed again.
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
 
 
-def announced(title: str) -> str:
-    """The line of a log where a step begins."""
+def step_heading(title: str) -> str:
+    """Return the line of a log where a step begins."""
     return f"=== tfdock: {title} ==="
 
 
-def ready(engine: Engine, info: EngineInfo, settings: Settings, listen: events.Listener) -> None:
-    """Clean up after killed runs on an engine. Leftovers on another engine stay until that engine is used.
+def clean_up_killed_runs(engine: Engine, info: EngineInfo, settings: Settings, listen: events.Listener) -> None:
+    """Clean up after killed runs on an engine. Runs on another engine wait until that engine is used.
 
-    Folders that these settings do not name wait too: `tfdock doctor` tells of them. Raises ProfileError
+    Folders that these settings do not imply wait too: `tfdock doctor` reports them. Raises ProfileError
     (`state-not-private`) where other users could write to the journal.
     """
     if not info.local:
         listen(events.Notice(text=f"the engine is elsewhere, at {info.address}: files go there and come back"))
-    for entry in journal.leftovers(settings.state_dir):
+    for entry in journal.killed_runs(settings.state_dir):
         if entry.engine not in ("", info.id):
             continue
         try:
-            left = journal.clean_left(settings, entry, engine)
-        except OSError as error:  # such as files of another user: what is left of one build ends no other
+            left = journal.clean_killed_run(settings, entry, engine)
+        except OSError as error:  # such as files of another user: the rest of one build ends no other
             listen(events.Notice(text=f"could not clean up after run {entry.run}: {error}"))
         else:
             if not left:

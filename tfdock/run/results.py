@@ -1,4 +1,4 @@
-"""The one way in which results leave a container: expected plain files, copied to where no container has been.
+"""Copy results out of containers: expected plain files only, into a folder that no container can write to.
 
 Code in a container may leave anything in the folders that it can write to: links, devices, sparse files of many
 gigabytes, a million names. So the host mounts a `ContainerFolder`, and copies the results out by this module alone.
@@ -28,14 +28,14 @@ from tfdock.types import ExpectedFiles, Mount
 
 _PIECE = 1 << 20
 _MOST = 100_000
-"""Names that are looked at in a folder, and members of an archive that comes back."""
+"""Maximum of names read in a folder, and of members in an engine's archive."""
 _LONGEST = 1 << 36
-"""Bytes of a member of such an archive that is passed over."""
+"""Maximum of bytes in a member of such an archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerFolder:
-    """A folder that containers write to. It is mounted, and its results are collected; nobody else opens it."""
+    """A folder that containers write to. It is mounted, and its results are collected. No other code opens it."""
 
     _written: Path
 
@@ -70,14 +70,14 @@ def make_sources(mounts: Iterable[Mount]) -> None:
 class RunFolders:
     """The folders of a run below `own`, in the cache, and `staged`, on the file system of the wheelhouse.
 
-    Both have mode 0700 and are mounted nowhere. Containers see folders in them; what lies beside is the host's alone.
+    Both have mode 0700 and are mounted nowhere. Containers see folders in them. The rest is the host's alone.
     """
 
     own: Path
     staged: Path
 
     @classmethod
-    def made(cls, own: Path, staged: Path) -> RunFolders:
+    def create(cls, own: Path, staged: Path) -> RunFolders:
         """Create both folders, for their owner alone; return them by their real paths."""
         for folder in (own, staged):
             make_folder(folder.parent)
@@ -91,12 +91,12 @@ class RunFolders:
 
     @property
     def staging(self) -> ContainerFolder:
-        """Where a container puts what is to leave it."""
+        """The folder for the results of a container."""
         return ContainerFolder(self.staged / "staging")
 
     @property
     def results(self) -> Path:
-        """The copies of what the last container with results has left."""
+        """The copies of the results of the last container that had any."""
         return self.staged / "results"
 
     @property
@@ -104,51 +104,51 @@ class RunFolders:
         """Wheels that could be published."""
         return self.staged / "sealed"
 
-    def another(self, name: str) -> ContainerFolder:
-        """Return a further folder for containers."""
+    def container_folder(self, name: str) -> ContainerFolder:
+        """Return another folder for containers, by name."""
         return ContainerFolder(self.own / name)
 
 
 # --- collecting ---------------------------------------------------------------------------------------------------
 
 
-def from_folder(folder: Path, expected: Iterable[ExpectedFiles], kept: Path) -> list[str]:
+def copy_from_folder(folder: Path, expected: Iterable[ExpectedFiles], kept: Path) -> list[str]:
     """Copy the expected files of a folder into the new folder `kept`, of mode 0700.
 
-    Only plain files with printable names leave. No link is followed on the way to a file. Returns a sentence for each
-    optional file that is left out. Raises OSError, and BuildFailed (`container-file-refused`) for any other file that
-    is not a plain one, too large, or one too many.
+    Only plain files with printable names are copied. No link is followed on the way to a file. Returns a sentence for
+    each optional file that is left out. Raises OSError, and BuildFailed (`container-file-refused`) for any other file
+    that is not plain, is too large, or is one too many.
     """
     with _copies(kept) as copies, UntrustedFolder.opened(folder) as source:
-        for one in expected:
+        for rule in expected:
             try:
-                for name in _names(source, "", one.pattern.split("/")):
-                    _take_file(source, name, one, copies)
+                for name in _names(source, "", rule.pattern.split("/")):
+                    _take_file(source, name, rule, copies)
             except TooManyNames as error:
-                copies.refuse(one, one.pattern, str(error.strerror))
+                copies.refuse(rule, rule.pattern, str(error.strerror))
             except NotPlain as error:
-                copies.refuse(one, error.name, f"{error.kind} is in its place")
+                copies.refuse(rule, error.name, f"{error.kind} is in its place")
     return copies.left_out
 
 
-def _take_file(source: UntrustedFolder, name: str, one: ExpectedFiles, copies: _Copies) -> None:
+def _take_file(source: UntrustedFolder, name: str, rule: ExpectedFiles, copies: _Copies) -> None:
     try:
         with suppress(FileNotFoundError), source.open(name) as file:
             status = os.fstat(file.fileno())
             if status.st_nlink != 1:
-                copies.refuse(one, name, "it has a second name, which may lie elsewhere")
-            elif status.st_size <= one.size and has_holes(file.fileno()):
-                copies.refuse(one, name, "it has holes, and its copy would take all of its room")
+                copies.refuse(rule, name, "it has a second name, which may lie elsewhere")
+            elif status.st_size <= rule.size and has_holes(file.fileno()):
+                copies.refuse(rule, name, "it has holes, and its copy would take all of its room")
             else:
-                copies.take(one, name, status.st_size, file)
+                copies.take(rule, name, status.st_size, file)
     except NotPlain as error:
-        copies.refuse(one, name, f"{error.kind} is in its place")
+        copies.refuse(rule, name, f"{error.kind} is in its place")
 
 
 def _names(source: UntrustedFolder, inside: str, parts: list[str]) -> Iterator[str]:
-    """Yield the names that fit a pattern. A folder is listed only where the pattern leaves its names open.
+    """Yield the names that match a pattern. A folder is listed only for a part with wildcards.
 
-    Raises NotPlain with the name that stands in the place of a folder.
+    Raises NotPlain with the name of a file in the place of a folder.
     """
     part, *rest = parts
     if not _is_open(part):
@@ -156,7 +156,7 @@ def _names(source: UntrustedFolder, inside: str, parts: list[str]) -> Iterator[s
     else:
         try:
             with source.folder(inside.rstrip("/")) as listed:
-                names = [one.name for one in listed.entries(most=_MOST) if fnmatch.fnmatchcase(one.name, part)]
+                names = [entry.name for entry in listed.entries(most=_MOST) if fnmatch.fnmatchcase(entry.name, part)]
         except FileNotFoundError:
             return
         except NotPlain as error:
@@ -172,8 +172,8 @@ def _is_open(part: str) -> bool:
     return any(letter in part for letter in "*?[")
 
 
-def from_archive(archive: Iterable[bytes], expected: Iterable[ExpectedFiles], kept: Path) -> list[str]:
-    """Do the same with an archive that an engine made of the folder. Nothing is unpacked by the archive's own names.
+def copy_from_archive(archive: Iterable[bytes], expected: Iterable[ExpectedFiles], kept: Path) -> list[str]:
+    """Copy the expected files out of an engine's archive of the folder. The archive's names are not used as paths.
 
     Raises EngineError for an archive that is broken.
     """
@@ -197,41 +197,41 @@ def from_archive(archive: Iterable[bytes], expected: Iterable[ExpectedFiles], ke
 def _take_member(
     tar: tarfile.TarFile, member: tarfile.TarInfo, expected: Iterable[ExpectedFiles], copies: _Copies
 ) -> None:
-    name = _within(member.name)
-    one = next((one for one in expected if _fits(name, one.pattern)), None)
+    name = _name_inside(member.name)
+    rule = next((rule for rule in expected if _matches(name, rule.pattern)), None)
     if member.isdir():
         return
-    if one is None:
+    if rule is None:
         for above in (above for above in expected if _leads_to(name, above.pattern)):
             copies.refuse(above, name, "it is not a folder")
         return
     content = tar.extractfile(member) if member.isreg() else None
     if content is None:
-        copies.refuse(one, name, "it is not a plain file")
+        copies.refuse(rule, name, "it is not a plain file")
     else:
-        copies.take(one, name, member.size, content)
+        copies.take(rule, name, member.size, content)
 
 
-def _within(name: str) -> str:
-    """Return a member's name within the folder that was archived; an empty one where it leads elsewhere."""
+def _name_inside(name: str) -> str:
+    """Return a member's name within the archived folder; empty for a name that leads out of it."""
     parts = PurePosixPath(name).parts[1:]
     return "" if ".." in parts or name.startswith("/") else "/".join(parts)
 
 
-def _fits(name: str, pattern: str) -> bool:
-    parts, wanted = name.split("/"), pattern.split("/")
-    return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
+def _matches(name: str, pattern: str) -> bool:
+    parts, patterns = name.split("/"), pattern.split("/")
+    return len(parts) == len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
 
 
 def _leads_to(name: str, pattern: str) -> bool:
-    """Return whether a name is that of a folder in which files of a pattern lie."""
-    parts, wanted = name.split("/"), pattern.split("/")
-    return len(parts) < len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
+    """Return whether a name belongs to a folder with files of a pattern."""
+    parts, patterns = name.split("/"), pattern.split("/")
+    return len(parts) < len(patterns) and all(map(fnmatch.fnmatchcase, parts, patterns))
 
 
 @contextmanager
 def _copies(folder: Path) -> Iterator[_Copies]:
-    """Begin with an empty folder of mode 0700, in place of one for an earlier container; remove it at an error."""
+    """Give copies in an empty folder of mode 0700. An earlier folder is removed; at an error, this folder too."""
     make_folder(folder.parent)
     remove_folder(folder)
     folder.mkdir(0o700)
@@ -244,46 +244,46 @@ def _copies(folder: Path) -> Iterator[_Copies]:
 
 @dataclass
 class _Copies:
-    """The copies of one container's results: how many there are of each pattern, and what was left out."""
+    """The copies of one container's results: files and bytes of each pattern, and what was left out."""
 
     folder: Path
     left_out: list[str] = field(default_factory=list)
     _counts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def take(self, one: ExpectedFiles, name: str, size: int, content: IO[bytes]) -> None:
+    def take(self, rule: ExpectedFiles, name: str, size: int, content: IO[bytes]) -> None:
         """Copy a file, unless it is too large or one too many. Raises OSError before a copy would fill the disk."""
-        files, total = self._counts.get(one.pattern, (0, 0))
+        files, total = self._counts.get(rule.pattern, (0, 0))
         if not name.isprintable():
-            self.refuse(one, name, "its name has a control character")
-        elif files == one.most:
-            self.refuse(one, name, f"there are more than {one.most:,} such files")
-        elif total + size > one.size:
-            self.refuse(one, name, f"it has {size:,} bytes, and {one.size - total:,} are allowed")
+            self.refuse(rule, name, "its name has a control character")
+        elif files == rule.most:
+            self.refuse(rule, name, f"there are more than {rule.most:,} such files")
+        elif total + size > rule.size:
+            self.refuse(rule, name, f"it has {size:,} bytes, and {rule.size - total:,} are allowed")
         else:
             if size > (disk := shutil.disk_usage(self.folder)).free - least_free(disk.total):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
-            self._counts[one.pattern] = files + 1, total + size
+            self._counts[rule.pattern] = files + 1, total + size
             target = self.folder / name
             target.parent.mkdir(0o700, parents=True, exist_ok=True)
-            with open(target, "xb", opener=_private) as file:
+            with open(target, "xb", opener=_open_private) as file:
                 _copy(content, file, size)
 
-    def refuse(self, one: ExpectedFiles, name: str, why: str) -> None:
+    def refuse(self, rule: ExpectedFiles, name: str, why: str) -> None:
         """Leave a file out; raises BuildFailed unless it is optional."""
         error = _refused(name, why)
-        if not one.optional:
+        if not rule.optional:
             raise error
         self.left_out.append(error.problems[0].message)
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
 def _copy(source: IO[bytes], target: BinaryIO, size: int) -> None:
     """Copy `size` bytes and no more: a file can grow while it is read."""
     left = size
-    with suppress(OSError, AttributeError):  # an archive, or another file system: copied by hand below
+    with suppress(OSError, AttributeError):  # an archive, or another file system: copied below
         while left and (done := os.copy_file_range(source.fileno(), target.fileno(), left)):
             left -= done
     while left and (piece := source.read(min(_PIECE, left))):

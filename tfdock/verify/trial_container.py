@@ -36,7 +36,7 @@ from tfdock.resolve.resolution import Resolution
 from tfdock.run import journal
 from tfdock.run.carrier import Carrier
 from tfdock.run.disk_space import DiskSpace
-from tfdock.run.phases import OutputTap, PhaseRunner, ready
+from tfdock.run.phases import OutputTap, PhaseRunner, clean_up_killed_runs
 from tfdock.run.results import ContainerFolder, RunFolders
 from tfdock.types import BuildId, ExpectedFiles, Mount
 
@@ -115,7 +115,7 @@ def trial_environment(
     `phase` is the name of the phase in events.
     """
     info = engine.info()
-    ready(engine, info, settings, listen)
+    clean_up_killed_runs(engine, info, settings, listen)
     name = journal.new_run_id()
     cache = CacheFolder.opened(settings.cache_dir)
     folder = cache.output(name)
@@ -124,11 +124,11 @@ def trial_environment(
     )
     make_folder(log.parent)
     with cache.in_use(), journal.running(settings.state_dir, entry), log.open("wb", buffering=0) as file:
-        folders = RunFolders.made(folder, folder / "staging")
+        folders = RunFolders.create(folder, folder / "staging")
         disks = {"the cache": settings.cache_dir.absolute(), "the engine's data": engine_data(info)}
-        room = DiskSpace(places={name_of_disk: path for name_of_disk, path in disks.items() if path})
+        disk_space = DiskSpace(places={name_of_disk: path for name_of_disk, path in disks.items() if path})
         carrier = Carrier(engine, name, info.local)
-        runner = PhaseRunner(carrier=carrier, log=file, listen=listen, stop=stop, room=room)
+        runner = PhaseRunner(carrier=carrier, log=file, listen=listen, stop=stop, disk_space=disk_space)
         began, ok = runner.clock(), False
         listen(events.PhaseStarted(build_id=BuildId(wheel), phase=phase))
         try:
@@ -141,7 +141,7 @@ def trial_environment(
             listen(events.PhaseEnded(build_id=BuildId(wheel), phase=phase, seconds=seconds, ok=ok))
             # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
             with suppress(TfdockError, OSError):
-                journal.clean(settings.state_dir, entry, engine)
+                journal.clean_own_run(settings.state_dir, entry, engine)
 
 
 HERE = "/tfdock"

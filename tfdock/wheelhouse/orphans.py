@@ -162,7 +162,7 @@ def _abandoned_staging(house: Wheelhouse, state: Path, busy: Collection[str]) ->
     A run of another user, or on another machine, is not known here. It holds the build id that its log is kept with.
     A folder without a log must at least be old.
     """
-    alive = journal.living(state)
+    alive = journal.living_runs(state)
     logs = {path.name: folder.parent.name for folder in _record_folders(house) for path in _entries(folder)}
     for folder in _entries(house.root / ".tfdock" / "staging"):
         orphan = Orphan(path=folder, kind="staging of a run that was killed", trace=_trace_of(folder))

@@ -23,7 +23,7 @@ from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import remove_folder
 from tfdock.knowledge import loader
 from tfdock.run import journal
-from tfdock.run.phases import ready
+from tfdock.run.phases import clean_up_killed_runs
 from tfdock.types import BuildId
 from tfdock.wheelhouse.orphans import find_half_written
 from tfdock.wheelhouse.store import Wheelhouse
@@ -178,21 +178,21 @@ def test_why_a_run_cannot_be_cleaned_up_is_said_in_one_sentence(settings: Settin
     assert cleanup.removed(one, settings, engine, "one") == cleanup.NotRemoved(why="it was lost")
     elsewhere = cleanup.removed(one, settings, engine, "two")
     assert elsewhere is not None
-    assert str(journal.folder_of(settings.state_dir, RUN)) in elsewhere.fix
-    assert journal.leftovers(settings.state_dir) == [entry]
+    assert str(journal.entry_folder(settings.state_dir, RUN)) in elsewhere.fix
+    assert journal.killed_runs(settings.state_dir) == [entry]
     assert cleanup.removed(one, settings, engine, "one") is None
     assert cleanup.removed(one, settings, engine, "one") is None, "as where another one was quicker"
-    assert journal.leftovers(settings.state_dir) == []
+    assert journal.killed_runs(settings.state_dir) == []
 
 
 def test_a_run_of_a_later_version_is_found_too(settings: Settings) -> None:
     entry = journal.RunEntry(run=RUN, build_id="x", staging="/none", output="/none")
     with journal.running(settings.state_dir, entry):
-        file = journal.folder_of(settings.state_dir, RUN) / "run.json"
+        file = journal.entry_folder(settings.state_dir, RUN) / "run.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"more": 1}))
-    assert journal.leftovers(settings.state_dir) == [entry]
+    assert journal.killed_runs(settings.state_dir) == [entry]
     file.write_text("[]")  # never completely written: nothing to be found by it
-    assert journal.leftovers(settings.state_dir) == []
+    assert journal.killed_runs(settings.state_dir) == []
     assert not file.parent.exists()
 
 
@@ -203,7 +203,7 @@ def noted(settings: Settings, name: str = RUN, /, **changes: object) -> Path:
     """Return the folder of an entry of a run that was killed. `changes` are what somebody wrote into it."""
     entry = journal.RunEntry(run=RUN, build_id="x", staging="", output="", engine="one")
     with journal.running(settings.state_dir, entry):
-        folder = journal.folder_of(settings.state_dir, RUN)
+        folder = journal.entry_folder(settings.state_dir, RUN)
         file = folder / "run.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     return folder if name == RUN else folder.rename(folder.with_name(name))
@@ -213,7 +213,7 @@ def tidied(settings: Settings, engine: FakeEngine | None = None) -> list[cleanup
     """Clean up as a build does at its start, then as `doctor --fix` does."""
     engine = engine or FakeEngine()
     info = replace(engine.info(), id="one")
-    ready(engine, info, settings, lambda _: None)
+    clean_up_killed_runs(engine, info, settings, lambda _: None)
     return [cleanup.removed(one, settings, engine, "one") for one in cleanup.found(settings)]
 
 
@@ -336,7 +336,7 @@ def test_what_belongs_to_another_user_is_told_and_left_alone(settings: Settings,
 def test_a_state_folder_that_others_can_write_to_is_refused(settings: Settings, mode: int, inside: str) -> None:
     noted(settings)
     (settings.state_dir / inside).chmod(mode)
-    for use in (lambda: tidied(settings), lambda: noted(settings), lambda: journal.living(settings.state_dir)):
+    for use in (lambda: tidied(settings), lambda: noted(settings), lambda: journal.living_runs(settings.state_dir)):
         with pytest.raises(ProfileError) as caught:
             use()
         (problem,) = caught.value.problems

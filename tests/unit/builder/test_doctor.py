@@ -246,7 +246,7 @@ def test_what_cannot_be_removed_now_says_why(settings: Settings, tmp_path: Path)
     assert (check.status, check.found) == ("warning", f"{RUN} is still there: its containers are on another engine")
     (check,) = [one for one in doctor.examine(settings, gone(), fix=True) if one.name == "leftovers"]
     assert "once the engine answers" in check.fix
-    assert journal.leftovers(settings.state_dir) != []
+    assert journal.killed_runs(settings.state_dir) != []
 
 
 def test_a_journal_that_cannot_be_read_fails_and_stops_nothing_else(
@@ -425,7 +425,7 @@ def test_what_is_left_is_removed_though_the_profile_is_refused(
     result = run(str(profile), "--fix", columns=200)
     assert result.exit_code == ExitCode.INCOMPATIBLE
     assert f"{RUN} was removed" in result.stdout
-    assert journal.leftovers(settings.state_dir) == []
+    assert journal.killed_runs(settings.state_dir) == []
 
 
 def test_several_profiles_are_told_apart(run: Callable[..., Any]) -> None:

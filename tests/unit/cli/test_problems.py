@@ -19,7 +19,7 @@ from tfdock.knowledge import loader
 from tfdock.knowledge.release_rows import Cost
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.resources import BuildResources
-from tfdock.run.phase_errors import Failures
+from tfdock.run.phase_errors import PhaseErrors
 
 from ..desk import MADE_UP_TABLES, Desk
 
@@ -95,15 +95,15 @@ def test_a_gpu_compiler_that_nobody_has_tried_is_not_trusted() -> None:
     assert (problem.code, problem.why) == ("compiler-untested", "nobody tried")
 
 
-def failures(phase: str, *tail: str) -> Failures:
+def failures(phase: str, *tail: str) -> PhaseErrors:
     resources = BuildResources(jobs=4, cpus=4, memory=8 << 30, pids=4096, disk=1 << 30, time_limit=None)
     cost = Cost(memory_per_job_mib=2560, disk_gib=1)
-    return Failures(phase=phase, resources=resources, cost=cost, log=None, tail=tail, errors=(), folders={})
+    return PhaseErrors(phase=phase, resources=resources, cost=cost, log=None, tail=tail, errors=(), folders={})
 
 
 @pytest.mark.parametrize(("phase", "code"), [("fetch", "fetch-failed"), ("compile", "compile-failed")])
 def test_a_bazel_that_stops_for_reasons_of_its_own_names_the_phase(phase: str, code: str) -> None:
-    error = failures(phase, "ERROR: no such target '//:x'").of_container(1, memory=False)
+    error = failures(phase, "ERROR: no such target '//:x'").container_error(1, memory=False)
     assert (error.exit_code, error.problems[0].code) == (ExitCode.BUILD_FAILED, code)
     assert "no such target '//:x'" in error.problems[0].message
 

@@ -616,8 +616,8 @@ def test_what_no_program_said_is_written_down_by_the_run(tmp_path: Path) -> None
     with log.open("wb") as file:
         runner = PhaseRunner(carrier=Carrier(FakeEngine(), "r", True), log=file, listen=lambda _: None, stop=Stop())
         message = "127.0.0.1:5551 has no image tensorflow/build:9, or does not show it to you"
-        runner.note(NetworkError(Problem(code="image-not-found", message=message)))
-        runner.note(OSError(28, "No space left on device"))
+        runner.log_error(NetworkError(Problem(code="image-not-found", message=message)))
+        runner.log_error(OSError(28, "No space left on device"))
     assert log.read_text() == f"tfdock: {message}\ntfdock: [Errno 28] No space left on device\n"
     found = diagnose_run_log(log, KNOWLEDGE)
     assert found is not None

@@ -7,8 +7,8 @@ import pytest
 from tfdock.errors import EngineLost, OutOfMemory
 from tfdock.knowledge.release_rows import Cost
 from tfdock.plan.resources import GIB, BuildResources
-from tfdock.run.log_text import COMPILER, HEAP, LINKER, SERVER, killed
-from tfdock.run.phase_errors import Failures
+from tfdock.run.log_text import COMPILER, HEAP, LINKER, SERVER, find_memory_kill
+from tfdock.run.phase_errors import PhaseErrors
 
 COST = Cost(memory_per_job_mib=2560, memory_per_link_mib=3072, disk_gib=60)
 GCC = "gcc: fatal error: Killed signal terminated program cc1plus"
@@ -36,9 +36,9 @@ JAVA = "java.lang.OutOfMemoryError: Java heap space"
     ],
 )
 def test_what_was_killed_is_known_by_its_words(line: str, what: str) -> None:
-    found = killed(["[1 / 2] Compiling x.cc", line, "compilation terminated."])
+    found = find_memory_kill(["[1 / 2] Compiling x.cc", line, "compilation terminated."])
     assert found is not None
-    assert (found.what, found.line) == (what, line.strip())
+    assert (found.program, found.line) == (what, line.strip())
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ def test_what_was_killed_is_known_by_its_words(line: str, what: str) -> None:
     ],
 )
 def test_other_failures_are_not_taken_for_it(line: str) -> None:
-    assert killed([line]) is None
+    assert find_memory_kill([line]) is None
 
 
 def test_a_server_that_died_says_more_than_the_compiler_it_took_along() -> None:
-    found = killed([GCC, BAZEL])
+    found = find_memory_kill([GCC, BAZEL])
     assert found is not None
-    assert found.what == SERVER
+    assert found.program == SERVER
 
 
 # --- the error ----------------------------------------------------------------------------------------------------
@@ -65,9 +65,9 @@ def test_a_server_that_died_says_more_than_the_compiler_it_took_along() -> None:
 
 def error(status: int, *tail: str, memory: bool = False) -> OutOfMemory:
     limits = BuildResources(jobs=4, cpus=4, memory=8 * GIB, pids=1, disk=1, time_limit=None, heap=GIB)
-    found = Failures(
+    found = PhaseErrors(
         phase="compile", resources=limits, cost=COST, log=None, tail=tail, errors=(), folders={}
-    ).of_container(status, memory=memory)
+    ).container_error(status, memory=memory)
     assert isinstance(found, OutOfMemory)
     assert (found.exit_code, found.problems[0].code) == (8, "out-of-memory")
     return found
@@ -106,8 +106,8 @@ def test_each_way_to_run_out_of_memory_has_words_of_its_own(
 )
 def test_with_one_job_already_it_takes_more_memory_and_says_how_much(memory: float, wanted: str) -> None:
     limits = BuildResources(jobs=1, cpus=4, memory=int(memory * GIB), pids=1, disk=1, time_limit=None, heap=GIB)
-    failures = Failures(phase="compile", resources=limits, cost=COST, log=None, tail=(GCC,), errors=(), folders={})
-    (problem,) = failures.of_container(1, memory=True).problems
+    failures = PhaseErrors(phase="compile", resources=limits, cost=COST, log=None, tail=(GCC,), errors=(), folders={})
+    (problem,) = failures.container_error(1, memory=True).problems
     assert problem.fix is not None
     assert problem.fix.startswith(f"give it {wanted} of memory or more: it has one job already; then run")
     assert "jobs:" not in problem.fix
@@ -116,5 +116,5 @@ def test_with_one_job_already_it_takes_more_memory_and_says_how_much(memory: flo
 @pytest.mark.parametrize("status", [8, 130, 137, 143])
 def test_a_container_that_was_stopped_without_any_sign_of_memory_was_stopped_by_somebody(status: int) -> None:
     limits = BuildResources(jobs=4, cpus=4, memory=8 * GIB, pids=1, disk=1, time_limit=None)
-    failures = Failures(phase="compile", resources=limits, cost=COST, log=None, tail=(), errors=(), folders={})
-    assert isinstance(failures.of_container(status, memory=False), EngineLost)
+    failures = PhaseErrors(phase="compile", resources=limits, cost=COST, log=None, tail=(), errors=(), folders={})
+    assert isinstance(failures.container_error(status, memory=False), EngineLost)

@@ -22,7 +22,7 @@ from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import EngineError, TfdockError
 from tfdock.run import results
 from tfdock.run.carrier import Carrier
-from tfdock.run.results import from_archive, from_folder
+from tfdock.run.results import copy_from_archive, copy_from_folder
 from tfdock.types import ExpectedFiles, Mount
 
 IMAGE = "registry.example/base:1"
@@ -79,8 +79,8 @@ def kept(tmp_path: Path) -> Path:
 def collect(request: pytest.FixtureRequest, staging: Path, kept: Path) -> Collect:
     """Return the function that collects the results, here or from an engine elsewhere."""
     if request.param == "folder":
-        return lambda: from_folder(staging, EXPECTED, kept)
-    return lambda: from_archive(archive(staging), EXPECTED, kept)
+        return lambda: copy_from_folder(staging, EXPECTED, kept)
+    return lambda: copy_from_archive(archive(staging), EXPECTED, kept)
 
 
 def archive(folder: Path) -> Iterator[bytes]:
@@ -185,7 +185,7 @@ def test_a_fifo_in_the_place_of_a_result_is_refused_at_once(
 def test_a_socket_in_the_place_of_a_result_is_refused(staging: Path, kept: Path) -> None:
     clear(staging / "done")
     os.mknod(staging / "done", stat.S_IFSOCK | 0o600)
-    assert "a socket is in its place" in refusal(lambda: from_folder(staging, EXPECTED, kept), kept)
+    assert "a socket is in its place" in refusal(lambda: copy_from_folder(staging, EXPECTED, kept), kept)
 
 
 def test_a_folder_in_the_place_of_a_result_does_not_leave(collect: Collect, staging: Path, kept: Path) -> None:
@@ -198,13 +198,13 @@ def test_a_folder_in_the_place_of_a_result_does_not_leave(collect: Collect, stag
 def test_a_file_with_a_second_name_is_refused(staging: Path, kept: Path) -> None:
     (staging / "done").unlink()
     (staging / "done").hardlink_to(staging / "raw/x")
-    assert "second name" in refusal(lambda: from_folder(staging, EXPECTED, kept), kept)
+    assert "second name" in refusal(lambda: copy_from_folder(staging, EXPECTED, kept), kept)
 
 
 def test_a_sparse_file_of_20_gib_is_refused_at_once(staging: Path, kept: Path) -> None:
     os.truncate(staging / "raw/a.whl", 20 << 30)
     began = time.monotonic()
-    told = refusal(lambda: from_folder(staging, EXPECTED, kept), kept)
+    told = refusal(lambda: copy_from_folder(staging, EXPECTED, kept), kept)
     assert "`raw/a.whl`" in told
     assert "21,474,836,480 bytes, and 1,000 are allowed" in told
     assert time.monotonic() - began < 2
@@ -213,12 +213,12 @@ def test_a_sparse_file_of_20_gib_is_refused_at_once(staging: Path, kept: Path) -
 def test_a_file_with_holes_within_the_bounds_is_refused_and_one_without_is_taken(staging: Path, kept: Path) -> None:
     expected = [ExpectedFiles(pattern="raw/*.whl", most=2, size=1 << 30)]
     (staging / "raw/a.whl").write_bytes(bytes(1 << 20))
-    assert from_folder(staging, expected, kept) == []
+    assert copy_from_folder(staging, expected, kept) == []
     assert copies(kept)["raw/a.whl"] == bytes(1 << 20), "zeros are no hole"
     os.truncate(staging / "raw/a.whl", 1 << 30)
-    assert "it has holes" in refusal(lambda: from_folder(staging, expected, kept), kept)
+    assert "it has holes" in refusal(lambda: copy_from_folder(staging, expected, kept), kept)
     optional = [replace(expected[0], optional=True)]
-    (told,) = from_folder(staging, optional, kept)
+    (told,) = copy_from_folder(staging, optional, kept)
     assert "it has holes" in told
     assert copies(kept) == {}
 
@@ -266,7 +266,7 @@ def test_a_name_in_an_archive_that_leads_elsewhere_is_passed_over(name: str, kep
         info = tarfile.TarInfo(name)
         info.size = 3
         tar.addfile(info, io.BytesIO(b"bad"))
-    from_archive([packed.getvalue()], EXPECTED, kept)
+    copy_from_archive([packed.getvalue()], EXPECTED, kept)
     assert set(copies(kept)) <= {"done"}
     assert not (kept.parent / "done").exists()
 
@@ -275,7 +275,7 @@ def test_a_broken_archive_is_one_clear_error(staging: Path, kept: Path) -> None:
     whole = b"".join(archive(staging))
     for broken in (b"no archive at all", whole[:700], b"\xff" * 4096):
         with pytest.raises(EngineError) as caught:
-            from_archive([broken], EXPECTED, kept)
+            copy_from_archive([broken], EXPECTED, kept)
         assert caught.value.problems[0].code == "container-file-refused"
 
 
@@ -301,7 +301,7 @@ def test_a_process_that_swaps_a_result_for_a_link_all_the_time_gets_nothing(
         end = time.monotonic() + 0.7
         while time.monotonic() < end:
             try:
-                from_folder(staging, EXPECTED, kept)
+                copy_from_folder(staging, EXPECTED, kept)
                 seen |= set(copies(kept).values())
             except TfdockError as error:
                 seen.add(error.problems[0].code.encode())
@@ -317,7 +317,7 @@ def test_a_process_that_swaps_a_result_for_a_link_all_the_time_gets_nothing(
 def test_the_folder_itself_may_not_be_a_link(tmp_path: Path, kept: Path, outside: Path) -> None:
     (tmp_path / "link").symlink_to(outside)
     with pytest.raises(OSError, match="a link"):
-        from_folder(tmp_path / "link", (ExpectedFiles(pattern="*", most=10),), kept)
+        copy_from_folder(tmp_path / "link", (ExpectedFiles(pattern="*", most=10),), kept)
     assert not kept.exists()
 
 

@@ -25,7 +25,7 @@ from tfdock.engine.protocol import IMAGE_LABEL, Engine, ImageInfo
 from tfdock.errors import EngineError, ExitCode, Problem, ProfileError
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import folder_size
-from tfdock.run.journal import living
+from tfdock.run.journal import living_runs
 
 _DAY = 86400
 _LAST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
@@ -103,7 +103,7 @@ def _toolchain(found: Listing) -> dict[str, Any]:
 
 
 def _outputs(settings: Settings, outputs: list[Output]) -> list[dict[str, Any]]:
-    alive = living(settings.state_dir) if outputs else set()
+    alive = living_runs(settings.state_dir) if outputs else set()
     return [
         {"run": one.run, "size": one.size, "changed": _moment(one.changed), "in_use": one.run in alive}
         for one in outputs
