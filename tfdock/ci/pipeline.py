@@ -278,8 +278,8 @@ def _scalar(value: object) -> str:
     return re.sub(r"[^ -~]", _shown_or_escaped, json.dumps(value, ensure_ascii=False))
 
 
-def _shown_or_escaped(found: re.Match[str]) -> str:
-    return found[0] if found[0].isprintable() else f"\\U{ord(found[0]):08x}"
+def _shown_or_escaped(match: re.Match[str]) -> str:
+    return match[0] if match[0].isprintable() else f"\\U{ord(match[0]):08x}"
 
 
 def _github_scalar(value: object) -> str:
@@ -349,23 +349,23 @@ def _hash(body: str) -> str:
     return hashlib.sha256(body.encode()).hexdigest()
 
 
-def state(found: str | None, wanted: str) -> State:
+def state(current: str | None, rendered: str) -> State:
     """Compare a file with what it should be.
 
     `stale` was rendered from an earlier matrix, `edited` was changed since. `another` belongs to another matrix of
     the same name, `foreign` was never rendered.
     """
-    if found is None:
+    if current is None:
         return "missing"
-    if found == wanted:
+    if current == rendered:
         return "fresh"
-    head, _, body = found.partition("\n\n")
+    head, _, body = current.partition("\n\n")
     seal = head.rpartition("\n")[2]
     if not seal.startswith(_SEAL):
         return "foreign"
     if seal != f"{_SEAL}{_hash(body)}":
         return "edited"
-    return "another" if origin(found) != origin(wanted) else "stale"
+    return "another" if origin(current) != origin(rendered) else "stale"
 
 
 def origin(text: str) -> str:
@@ -374,9 +374,9 @@ def origin(text: str) -> str:
     return match[1] if match else ""
 
 
-def difference(found: str, wanted: str, path: str) -> str:
+def difference(current: str, rendered: str, path: str) -> str:
     """Return what rendering would change in a file, as a unified diff."""
     lines = difflib.unified_diff(
-        found.splitlines(), wanted.splitlines(), f"{path} (there)", f"{path} (rendered)", lineterm=""
+        current.splitlines(), rendered.splitlines(), f"{path} (there)", f"{path} (rendered)", lineterm=""
     )
     return "\n".join(lines)

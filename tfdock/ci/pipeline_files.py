@@ -25,18 +25,18 @@ class File:
     """One file of a pipeline: where it belongs, what it is to be, what is there instead, if anything."""
 
     path: Path
-    wanted: str
-    found: str | None
+    rendered: str
+    current: str | None
 
     @property
     def state(self) -> State:
         """What the file that is there is, beside the one that is to be."""
-        return pipeline.state(self.found, self.wanted)
+        return pipeline.state(self.current, self.rendered)
 
     @property
     def difference(self) -> str:
         """What rendering would change in it, as a unified diff."""
-        return pipeline.difference(self.found or "", self.wanted, str(self.path))
+        return pipeline.difference(self.current or "", self.rendered, str(self.path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def render(
             templates=templates,
             actions=knowledge.ci_actions,
         )
-        files = (File(path=folder / name, wanted=text, found=_read(folder, name)) for name, text in texts.items())
+        files = (File(path=folder / name, rendered=text, current=_read(folder, name)) for name, text in texts.items())
         pipelines.append(
             Pipeline(
                 service=service,
@@ -151,27 +151,27 @@ def _in_the_way(path: Path, error: NotPlain) -> ProfileError:
     return ProfileError(Problem(code="file-not-plain", message=message, fix=fix, file=str(path)))
 
 
-def write(wanted: Pipeline, *, force: bool = False) -> Iterator[tuple[File, bool]]:
+def write(rendered: Pipeline, *, force: bool = False) -> Iterator[tuple[File, bool]]:
     """Write the files that are not as they should be; yield each file, and whether it was written.
 
     Raises ProfileError, before anything is written, where the pipeline cannot be used, or where that would replace
     what somebody else has written; also for a file that cannot be written. Follows no link.
     """
-    if wanted.refusal:
-        raise ProfileError(wanted.refusal)
-    others = [file for file in wanted.files if file.state in _OTHERS and not force]
+    if rendered.refusal:
+        raise ProfileError(rendered.refusal)
+    others = [file for file in rendered.files if file.state in _OTHERS and not force]
     if others:
-        raise ProfileError(*(_problem(file, wanted.service) for file in others))
-    for file in wanted.files:
+        raise ProfileError(*(_problem(file, rendered.service) for file in others))
+    for file in rendered.files:
         if file.state != "fresh":
-            _write(wanted.folder, file)
+            _write(rendered.folder, file)
         yield file, file.state != "fresh"
 
 
 def _write(folder: Path, file: File) -> None:
     try:
         with _opened(folder) as top:
-            top.write(file.path.relative_to(folder).as_posix(), [file.wanted.encode()])
+            top.write(file.path.relative_to(folder).as_posix(), [file.rendered.encode()])
     except NotPlain as error:  # it was put there after the file was read
         raise _in_the_way(file.path, error) from error
     except OSError as error:
@@ -191,7 +191,7 @@ def _problem(file: File, service: Service) -> Problem:
             code, message = "ci-file-edited", "it was changed after it was rendered"
             fix = "change the matrix instead; `--force` drops what was changed"
         case "another":
-            origin = pipeline.origin(file.found or "")
+            origin = pipeline.origin(file.current or "")
             code, message = "ci-file-foreign", f"it was rendered from another matrix, {origin}"
             fix = "give one of the two another name; `--force` replaces it"
         case "foreign":

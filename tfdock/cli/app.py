@@ -183,10 +183,10 @@ def checked_duration(text: str | None) -> str | None:
 
 def check_matrix_options(matrix: Path | None, **options: object) -> None:
     """Refuse the options that only a matrix takes where there is no matrix."""
-    given = [f"`--{name}`" for name, value in options.items() if value]
-    if given and not matrix:
+    matrix_options = [f"`--{name}`" for name, value in options.items() if value]
+    if matrix_options and not matrix:
         raise typer.BadParameter(
-            f"{' and '.join(given)} can be said of a matrix alone: `--matrix profiles/matrix.yaml`"
+            f"{' and '.join(matrix_options)} can be said of a matrix alone: `--matrix profiles/matrix.yaml`"
         )
 
 

@@ -70,18 +70,18 @@ def prepare_all(
         except TfdockError as error:
             refused.append(failed(name, None, "refused", error))
     ids: dict[str, str] = {}
-    for one in prepared:
-        other = ids.setdefault(one.plan.build_id, one.file)
-        if other != one.file:
+    for build in prepared:
+        other = ids.setdefault(build.plan.build_id, build.file)
+        if other != build.file:
             raise ProfileError(
                 Problem(
                     code="build-id-twice",
-                    message=f"{other} and {one.file} have the same build id, {one.plan.build_id}",
+                    message=f"{other} and {build.file} have the same build id, {build.plan.build_id}",
                     fix="build one of them, or one after the other into another `--wheelhouse`",
-                    file=one.file,
+                    file=build.file,
                 )
             )
-    return list({one.plan.build_id: one for one in prepared}.values()), refused, order
+    return list({build.plan.build_id: build for build in prepared}.values()), refused, order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class Building:
                 own = replace(session, connect=lambda: session.engine, listen=self.progress.of(build_id))
             with ci_log.here().fold(build_id):
                 result = self._build(own, profile)
-            results.append(self._ended(result))
+            results.append(self._report_end(result))
         return results
 
     def _side_by_side(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
@@ -126,7 +126,7 @@ class Building:
         from tfdock.builder.parallel import Ledger, side_by_side
         from tfdock.plan.schedule import at_once
 
-        plans = [one.plan for one in prepared]
+        plans = [build.plan for build in prepared]
         machine = plans[0].machine
         with suppress(TfdockError):  # without an engine each build says so itself
             machine = self.session_of(self.progress).machine(plans[0])
@@ -137,7 +137,7 @@ class Building:
             profile = prepared[place]
             session = self.session_of(self.progress.of(profile.plan.build_id))
             session = replace(session, allotted=ledger.allot, at_once=count)
-            return self._ended(self._build(session, profile))
+            return self._report_end(self._build(session, profile))
 
         console.say(f"{len(plans)} builds, {count} at a time")
         self._expect(count)
@@ -146,24 +146,24 @@ class Building:
     def _build(self, session: BuildSession, prepared: PreparedBuild) -> Result:
         inputs = self.inputs.get(prepared.plan.build_id)
         request = BuildRequest(prepared=prepared, force=self.force, inputs=inputs)
-        return _build_one(session, request, is_cell=self.expected is not None)
+        return _run_build(session, request, is_cell=self.expected is not None)
 
     def _expect(self, count: int) -> None:
         if self.expected is not None:
             self.progress.expect(self.expected, count)
 
-    def _ended(self, result: Result) -> Result:
-        with _telling:
-            tell_result(result, brief=self.expected is not None)
+    def _report_end(self, result: Result) -> Result:
+        with _output_lock:
+            show_result(result, brief=self.expected is not None)
             self.progress.over(result["build_id"], result["status"])
         return result
 
 
-def _build_one(session: BuildSession, request: BuildRequest, *, is_cell: bool) -> Result:
+def _run_build(session: BuildSession, request: BuildRequest, *, is_cell: bool) -> Result:
     prepared = request.prepared
     try:
         session.stop.check()
-        return _built(prepared, _build_result(session, request))
+        return _success_row(prepared, _build_result(session, request))
     except TfdockError as error:
         refused = "refused" if isinstance(error, Incompatible | VerificationFailed) else "failed"
         status = "interrupted" if isinstance(error, Interrupted) else refused
@@ -207,7 +207,7 @@ def _build_result(session: BuildSession, request: BuildRequest) -> BuildResult:
     return done
 
 
-def _built(prepared: PreparedBuild, result: BuildResult) -> Result:
+def _success_row(prepared: PreparedBuild, result: BuildResult) -> Result:
     record = result.record
     wheels = zip(result.wheels, record["wheels"], strict=True)
     return {
@@ -216,7 +216,7 @@ def _built(prepared: PreparedBuild, result: BuildResult) -> Result:
         "status": result.status,
         "origin": result.origin or None,
         "problems": [],
-        "wheels": [{"path": str(path), "sha256": one["sha256"], "size": one["size"]} for path, one in wheels],
+        "wheels": [{"path": str(path), "sha256": wheel["sha256"], "size": wheel["size"]} for path, wheel in wheels],
         "record": str(result.record_path),
         "log": str(result.log_path) if result.log_path.is_file() else None,  # none came with what was pulled
         "seconds": record["seconds"],
@@ -238,23 +238,23 @@ def failed(file: str, build_id: str | None, status: str, error: TfdockError, log
         "record": None,
         "log": str(log) if log else None,
         "seconds": {},
-        "cache": _counted(build_id, log),
+        "cache": _action_counts(build_id, log),
         "attempts": 0,
         "exit_code": int(error.exit_code),
     }
 
 
-def _counted(build_id: str | None, log: Path | None) -> dict[str, int] | None:
+def _action_counts(build_id: str | None, log: Path | None) -> dict[str, int] | None:
     """Bazel's figures of a build that compiled, and ended without a record."""
     figures = figures_of(log, build_id) if build_id and log else None
     return asdict(figures) if figures else None
 
 
-_telling = threading.Lock()
+_output_lock = threading.Lock()
 """What is said of a result is several lines, and several builds may end at once."""
 
 
-def tell_result(result: Result, *, brief: bool = False) -> None:
+def show_result(result: Result, *, brief: bool = False) -> None:
     """Say what became of a build; where it is one of many, what was there before is no more than a line."""
     style = console.Style(sys.stderr)
     name = result["build_id"] or result["profile"]
@@ -262,7 +262,7 @@ def tell_result(result: Result, *, brief: bool = False) -> None:
         console.say(f"{style.bad(result['status'])}  {name}")
         console.show_problems(result["problems"])
         diagnosis_text.show(result.get("diagnosis"), result["log"])
-        if result["status"] == "failed" and result["log"] and not diagnosis_text.is_told(result.get("diagnosis")):
+        if result["status"] == "failed" and result["log"] and not diagnosis_text.shows_cause(result.get("diagnosis")):
             console.say("  to report it: `tfdock report --bundle` packs what an issue needs, and sends nothing")
         return
     total = sum(result["seconds"].values())

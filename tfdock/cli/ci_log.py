@@ -110,8 +110,8 @@ class GitHub(CiService):
     def summary(self, heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]], /) -> None:
         """Add a table to the step's summary; rows for which there is no room are counted."""
         file = self.environment.get("GITHUB_STEP_SUMMARY")
-        taken = Path(file).stat().st_size if file and Path(file).exists() else 0
-        self._add("GITHUB_STEP_SUMMARY", markdown(heading, columns, rows, room=SUMMARY_BYTES - taken))
+        used = Path(file).stat().st_size if file and Path(file).exists() else 0
+        self._add("GITHUB_STEP_SUMMARY", markdown(heading, columns, rows, room=SUMMARY_BYTES - used))
 
     def _add(self, variable: str, text: str) -> None:
         file = self.environment.get(variable)

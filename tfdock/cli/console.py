@@ -113,7 +113,7 @@ def columns_of(text: str) -> int:
     text = _ESCAPE.sub("", text)
     if text.isascii():
         return len(text)
-    return sum(_character_columns(one) for one in text)
+    return sum(_character_columns(character) for character in text)
 
 
 def _character_columns(character: str) -> int:
@@ -169,13 +169,13 @@ def _words(text: str, room: int) -> Iterator[tuple[str, str]]:
 
 
 def _pieces(word: str, room: int) -> Iterator[str]:
-    piece, taken = "", 0
-    for one in _ONE.findall(word):
-        columns = columns_of(one)
-        if taken + columns > room:
+    piece, width = "", 0
+    for character in _ONE.findall(word):
+        columns = columns_of(character)
+        if width + columns > room:
             yield piece
-            piece, taken = "", 0
-        piece, taken = piece + one, taken + columns
+            piece, width = "", 0
+        piece, width = piece + character, width + columns
     yield piece
 
 
@@ -211,10 +211,10 @@ def _ways_out(problem: Problem) -> list[str]:
 
 def duration(seconds: float) -> str:
     """`42 s`, `3:07`, `2:14:09`."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    hours, rest = divmod(whole, 3600)
+    total = int(seconds)
+    if total < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{total} s"
+    hours, rest = divmod(total, 3600)
     minutes, rest = divmod(rest, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
@@ -279,9 +279,9 @@ class ReadProgress:
     `total` is how many there are in all, where that is known.
     """
 
-    def __init__(self, stream: TextIO, what: str, verb: str = "unpacked") -> None:
+    def __init__(self, stream: TextIO, name: str, verb: str = "unpacked") -> None:
         self.total: int | None = None
-        self._stream, self._what, self._verb = stream, clean(what), verb
+        self._stream, self._name, self._verb = stream, clean(name), verb
         self._shown = redraws(stream)
         self._count, self._drawn = 0, time.monotonic()
 
@@ -297,11 +297,11 @@ class ReadProgress:
         now = time.monotonic()
         if now - self._drawn > (_REDRAWN if self._shown else _REPEATED):
             self._drawn = now
-            told = f"{size(self._count)}{f' of {size(self.total)}' if self.total else ''} {self._verb}: {self._what}"
+            text = f"{size(self._count)}{f' of {size(self.total)}' if self.total else ''} {self._verb}: {self._name}"
             if self._shown:
-                self._draw(f"reading, {told}")
+                self._draw(f"reading, {text}")
             else:
-                say(told, stream=self._stream)
+                say(text, stream=self._stream)
 
     def _draw(self, text: str) -> None:
         if self._shown:

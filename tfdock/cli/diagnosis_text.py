@@ -17,69 +17,69 @@ _WIDEST = 300
 """Characters of a line of a log that are shown."""
 
 
-def is_told(found: Diagnosis | None) -> bool:
+def shows_cause(diagnosis: Diagnosis | None) -> bool:
     """Whether a cause is shown below the message of a failed build: one that is no guess."""
-    return found is not None and any(one.confidence != "low" for one in found.findings)
+    return diagnosis is not None and any(finding.confidence != "low" for finding in diagnosis.findings)
 
 
-def show(found: Diagnosis | None, log: str | None) -> None:
+def show(diagnosis: Diagnosis | None, log: str | None) -> None:
     """The cause that a log shows, below the message that something failed; nothing where it shows none."""
-    if found is not None and log is not None:
-        for line in lines(found, Path(log).name, sys.stderr, brief=True):
+    if diagnosis is not None and log is not None:
+        for line in lines(diagnosis, Path(log).name, sys.stderr, brief=True):
             console.say(line)
 
 
 def lines(
-    found: Diagnosis, name: str, stream: TextIO, *, warnings: bool = False, brief: bool = False
+    diagnosis: Diagnosis, name: str, stream: TextIO, *, warnings: bool = False, brief: bool = False
 ) -> Iterator[str]:
     """What went wrong, for people. `brief`: below the message of a failed build, the first cause and no guess."""
     style, columns = console.Style(stream), console.width(stream)
-    findings = [one for one in found.findings if not (brief and one.confidence == "low")]
+    findings = [finding for finding in diagnosis.findings if not (brief and finding.confidence == "low")]
     if findings:
-        yield from _findings(findings, name, style, columns, brief=brief)
+        yield from _finding_list(findings, name, style, columns, brief=brief)
     elif not brief:
-        yield from _nothing(found, name, style, columns)
-        yield from [] if warnings else _hint(found.warnings, style, columns)
+        yield from _unknown_lines(diagnosis, name, style, columns)
+        yield from [] if warnings else _warning_hint(diagnosis.warnings, style, columns)
     if warnings:
-        yield from _noise(found.warnings, style, columns)
+        yield from _warning_lines(diagnosis.warnings, style, columns)
 
 
-def _findings(
+def _finding_list(
     findings: Sequence[Finding], name: str, style: console.Style, columns: int, *, brief: bool
 ) -> Iterator[str]:
     if len(findings) > 1 and not brief:
         heads = ("", "line", "stage", "", "cause")
         rows = [
-            (str(number), str(one.line), one.stage, _SURE[one.confidence], one.id)
-            for number, one in enumerate(findings, 1)
+            (str(number), str(finding.line), finding.stage, _SURE[finding.confidence], finding.id)
+            for number, finding in enumerate(findings, 1)
         ]
         yield from console.table([tuple(map(style.strong, heads)), *rows], columns=columns)
         yield ""
-    for index, one in enumerate(findings[: 1 if brief else None]):
+    for index, finding in enumerate(findings[: 1 if brief else None]):
         yield from [""] if index else []
-        yield from _finding(one, name, style, columns, brief=brief)
+        yield from _finding(finding, name, style, columns, brief=brief)
     if brief and len(findings) > 1:
-        others = ", ".join(one.id for one in findings[1:])
+        others = ", ".join(finding.id for finding in findings[1:])
         yield from console.wrapped(f"  after it: {others}", columns, " " * 4)
 
 
-def _finding(one: Finding, name: str, style: console.Style, columns: int, *, brief: bool) -> Iterator[str]:
-    head = f"{style.bad(one.id)} {style.faint(f'[{one.stage}, {_SURE[one.confidence]}]')}"
-    times = f", {one.count}{' times or more' if one.count >= 100 else ' times'}" if one.count > 1 else ""
-    yield from console.wrapped(f"{head} {console.clean(name)}:{one.line}{times}", columns)
-    for line in () if brief else one.excerpt.split("\n"):  # the message above has it already
+def _finding(finding: Finding, name: str, style: console.Style, columns: int, *, brief: bool) -> Iterator[str]:
+    head = f"{style.bad(finding.id)} {style.faint(f'[{finding.stage}, {_SURE[finding.confidence]}]')}"
+    times = f", {finding.count}{' times or more' if finding.count >= 100 else ' times'}" if finding.count > 1 else ""
+    yield from console.wrapped(f"{head} {console.clean(name)}:{finding.line}{times}", columns)
+    for line in () if brief else finding.excerpt.split("\n"):  # the message above has it already
         yield from console.wrapped(f"  | {_short(line)}", columns, "  ")
-    asked = f" {one.asked[0].upper()}{one.asked[1:]}." if one.asked and not one.misfit else ""
-    yield from _told("cause", f"{one.cause}{asked}", style.strong, columns)
-    if one.misfit:
-        yield from _told("profile", f"{one.misfit[0].upper()}{one.misfit[1:]}.", style.bad, columns)
-    yield from _told("fix", one.fix, style.good, columns)
-    for way in one.changes:
-        yield from _told("profile", f"{way.text} (`tfdock check` accepts it)", style.good, columns)
-    yield from _told("source", one.source, style.faint, columns)
+    asked = f" {finding.asked[0].upper()}{finding.asked[1:]}." if finding.asked and not finding.misfit else ""
+    yield from _labelled("cause", f"{finding.cause}{asked}", style.strong, columns)
+    if finding.misfit:
+        yield from _labelled("profile", f"{finding.misfit[0].upper()}{finding.misfit[1:]}.", style.bad, columns)
+    yield from _labelled("fix", finding.fix, style.good, columns)
+    for way in finding.changes:
+        yield from _labelled("profile", f"{way.text} (`tfdock check` accepts it)", style.good, columns)
+    yield from _labelled("source", finding.source, style.faint, columns)
 
 
-def _told(label: str, text: str, paint: Any, columns: int) -> Iterator[str]:
+def _labelled(label: str, text: str, paint: Any, columns: int) -> Iterator[str]:
     return iter(console.wrapped(f"  {paint(f'{label}:')} {console.clean(text)}", columns, " " * 4))
 
 
@@ -88,14 +88,14 @@ def _short(line: str) -> str:
     return line if len(line) <= _WIDEST else f"{line[:_WIDEST]} …"
 
 
-def _nothing(found: Diagnosis, name: str, style: console.Style, columns: int) -> Iterator[str]:
-    much = f"{found.lines:,} line{'' if found.lines == 1 else 's'}"
+def _unknown_lines(diagnosis: Diagnosis, name: str, style: console.Style, columns: int) -> Iterator[str]:
+    much = f"{diagnosis.lines:,} line{'' if diagnosis.lines == 1 else 's'}"
     yield from console.wrapped(f"{console.clean(name)}: no failure that is known, in {much}", columns)
-    if found.suspects:
+    if diagnosis.suspects:
         yield "the most suspicious lines:"
-        rows = [(str(one.line), _short(one.text)) for one in found.suspects]
+        rows = [(str(suspect.line), _short(suspect.text)) for suspect in diagnosis.suspects]
         yield from console.table(rows, columns=columns)
-    when = "To report it" if found.suspects else "If it failed all the same"
+    when = "To report it" if diagnosis.suspects else "If it failed all the same"
     yield from console.wrapped(
         f"{when}: {style.strong('`tfdock report --bundle LOG --profile PROFILE`')} packs what an issue needs, "
         f"and sends nothing. What is found to be its cause can be made {style.strong('a row')} of a folder given by "
@@ -104,9 +104,9 @@ def _nothing(found: Diagnosis, name: str, style: console.Style, columns: int) ->
     )
 
 
-def _hint(warnings: Sequence[Finding], style: console.Style, columns: int) -> Iterator[str]:
+def _warning_hint(warnings: Sequence[Finding], style: console.Style, columns: int) -> Iterator[str]:
     """That what looks bad was seen, and is none."""
-    count = sum(one.count for one in warnings)
+    count = sum(warning.count for warning in warnings)
     if count:
         much = "1 line looks bad and is" if count == 1 else f"{count:,} lines look bad and are"
         yield from console.wrapped(
@@ -114,7 +114,9 @@ def _hint(warnings: Sequence[Finding], style: console.Style, columns: int) -> It
         )
 
 
-def _noise(warnings: Sequence[Finding], style: console.Style, columns: int) -> Iterator[str]:
+def _warning_lines(warnings: Sequence[Finding], style: console.Style, columns: int) -> Iterator[str]:
     yield ""
     yield style.strong("harmless:" if warnings else "harmless: nothing that is known")
-    yield from console.table([(str(one.line), one.id, one.cause) for one in warnings], columns=columns)
+    yield from console.table(
+        [(str(warning.line), warning.id, warning.cause) for warning in warnings], columns=columns
+    )

@@ -31,7 +31,7 @@ class RequestedGpus:
     host: Host | None = None
 
 
-def asked(base: KnowledgeBase, words: Sequence[str]) -> tuple[RequestedGpus, ...]:
+def requested_gpus(base: KnowledgeBase, words: Sequence[str]) -> tuple[RequestedGpus, ...]:
     """The GPUs of some words: names, capabilities and `local`, commas between them or not; each GPU once.
 
     Raises ProfileError for what is not known, with the nearest names, and where `local` finds none.
@@ -40,19 +40,19 @@ def asked(base: KnowledgeBase, words: Sequence[str]) -> tuple[RequestedGpus, ...
     if "local" not in names:
         return tuple(RequestedGpus(gpu=gpu) for gpu in gpus_named(base, names))
     others = [name for name in names if name != "local"]
-    here = _local(base)
+    here = _local_names(base)
     named = gpus_named(base, others) if others else ()
-    found = gpus_named(base, [*others, *here])
-    return tuple(RequestedGpus(gpu=gpu, host=None if gpu in named else hardware.local_host()) for gpu in found)
+    gpus = gpus_named(base, [*others, *here])
+    return tuple(RequestedGpus(gpu=gpu, host=None if gpu in named else hardware.local_host()) for gpu in gpus)
 
 
-def _local(base: KnowledgeBase) -> tuple[str, ...]:
+def _local_names(base: KnowledgeBase) -> tuple[str, ...]:
     """This machine's GPUs, as its drivers tell."""
-    found = local_words(base, hardware.local_gpus())
-    if not found:
+    names = local_words(base, hardware.local_gpus())
+    if not names:
         message, fix = "`--gpu local` found no GPU on this machine", "name it: `--gpu rtx3080`"
         raise ProfileError(Problem(code="gpu-local-none", message=message, fix=fix, field="gpu"))
-    return found
+    return names
 
 
 # --- for programs ---------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def gpu_json(service: Compatibility, libraries: Sequence[LibraryService] | None 
         "limits": list(service.told),
     }
     if libraries is not None:
-        document["libraries"] = [asdict(one) for one in libraries]
+        document["libraries"] = [asdict(library) for library in libraries]
     return document
 
 

@@ -119,7 +119,7 @@ def analyse(
     with stoppable("what was found is told") as stop, shown_progress() as listen:
         cells = cells_of(stop.check)
         session = replace(session_for(settings, cells.knowledge, listen, stop), limit=limit)
-        analyses = analysed(cells, session, _tell) if cells.wanted else ()
+        analyses = analysed(cells, session, _show_analysis) if cells.wanted else ()
     if as_json:
         ok = all(analysis.outcome == "ok" for analysis in analyses)
         rows = [analysis_row(analysis) for analysis in analyses]
@@ -134,7 +134,7 @@ def analyse(
 # --- for people -----------------------------------------------------------------------------------------------------
 
 
-def _tell(analysis: Analysis) -> None:
+def _show_analysis(analysis: Analysis) -> None:
     """Print what became of a cell, when it has ended."""
     style = console.Style(sys.stderr)
     colour = style.good if analysis.outcome == "ok" else style.bad
@@ -155,11 +155,11 @@ def _show(cells: Cells, analyses: Sequence[Analysis]) -> None:
 
 def _rows(analyses: Sequence[Analysis]) -> Iterator[tuple[str, str, str]]:
     for analysis in analyses:
-        what = "; ".join(analysis.notes)
+        details = "; ".join(analysis.notes)
         if analysis.problems:
             problem = analysis.problems[0]
-            what = f"[{problem.code}] {analysis.error or problem.message.partition(chr(10))[0]}"
-        yield analysis.cell.name, analysis.outcome, what
+            details = f"[{problem.code}] {analysis.error or problem.message.partition(chr(10))[0]}"
+        yield analysis.cell.name, analysis.outcome, details
 
 
 def _counts(cells: Cells, analyses: Sequence[Analysis]) -> str:

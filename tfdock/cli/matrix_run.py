@@ -83,7 +83,7 @@ class CellSelection:
         return cells.only(self.only)
 
 
-def tell_registry(cells: Cells, settings: Settings) -> None:
+def warn_registry(cells: Cells, settings: Settings) -> None:
     """Print a warning where no setting names the registry of a matrix: it is not asked for wheels.
 
     A matrix may be a stranger's: wheels are taken from registries of the settings alone.
@@ -151,7 +151,7 @@ def build_matrix(
     """
     started = time.monotonic()
     cells = choice.cells(settings, preparer, check)
-    tell_registry(cells, settings)
+    warn_registry(cells, settings)
     todo = [cell for cell in cells.wanted if cell.status == "missing"]
     console.say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to build")
     expected = {str(cell.name): cell.seconds for cell in todo}
@@ -182,24 +182,22 @@ def as_build(result: Mapping[str, Any]) -> Result:
 # --- telling --------------------------------------------------------------------------------------------------------
 
 
-def told_with_matrix(
-    finished: FinishedMatrix, choice: CellSelection, tell: Callable[[Mapping[str, Any]], int]
-) -> int:
+def finish_matrix(finished: FinishedMatrix, choice: CellSelection, tell: Callable[[Mapping[str, Any]], int]) -> int:
     """Write the report, print what became of a matrix, and `tell` the results, with what JSON has beside them.
 
     Return the exit code of `tell`. It is given that of the matrix, which covers a report that cannot be written.
     """
     report = finished.document()
-    unwritten = _write(report, choice.report) if choice.report else 0
+    unwritten = _write_report(report, choice.report) if choice.report else 0
     code = combined_exit_code([report["exit_code"], unwritten])
     report = {**report, "ok": code == 0, "exit_code": code}
-    _tell(report)
+    _show_outcomes(report)
     if choice.report and not unwritten:
         console.say(f"report  {choice.report / 'report.html'}")
     return tell({"matrix": {name: value for name, value in report.items() if name not in ("schema", "ok")}})
 
 
-def _tell(report: matrix_report.Document) -> None:
+def _show_outcomes(report: matrix_report.Document) -> None:
     """Print what became of a matrix: a table on standard error, and what a CI service takes."""
     rows = list(matrix_page.table(report))
     style = console.Style(sys.stderr)
@@ -215,7 +213,7 @@ def _tell(report: matrix_report.Document) -> None:
     service.outputs({"ok": str(report["ok"]).lower(), "exit-code": str(report["exit_code"])})
 
 
-def _write(report: matrix_report.Document, folder: Path) -> int:
+def _write_report(report: matrix_report.Document, folder: Path) -> int:
     """Write the report's files, each whole or not at all; return an exit code, 0 if all were written."""
     code = 0
     for name, text in FILES.items():

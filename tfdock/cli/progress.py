@@ -102,17 +102,17 @@ class Tally:
         self.waiting.pop(name, None)
         self._ended[status] += 1
 
-    def told(self, running: Mapping[str, RunningPhase]) -> str:
+    def summary(self, running: Mapping[str, RunningPhase]) -> str:
         """Such as `3 of 12 done: 2 built, 1 failed; about 2:40:00 left`."""
-        what = ", ".join(f"{count} {status}" for status, count in self._ended.items())
-        done = f"{self._ended.total()} of {self._total} done{f': {what}' if what else ''}"
+        statuses = ", ".join(f"{count} {status}" for status, count in self._ended.items())
+        done = f"{self._ended.total()} of {self._total} done{f': {statuses}' if statuses else ''}"
         return "; ".join(filter(None, (done, _left(self._seconds_left(running)))))
 
     def _seconds_left(self, running: Mapping[str, RunningPhase]) -> float | None:
         """An estimate for all, where there is one for each; those that run are shared out among as many."""
         each = [going.seconds_left for going in running.values()]
         waiting = list(self.waiting.values())
-        known = [one for one in (*each, *waiting) if one is not None]
+        known = [seconds for seconds in (*each, *waiting) if seconds is not None]
         if not known or len(known) < len(each) + len(waiting):
             return None
         return max(sum(known) / self._at_once, *known)
@@ -131,10 +131,10 @@ class PlainProgress:
 
     def of(self, name: str) -> PlainProgress:
         """Hears of one of several."""
-        found = self._several[name] = PlainProgress(self._stream, name)
+        progress = self._several[name] = PlainProgress(self._stream, name)
         if self._tally:
             self._tally.waiting.pop(name, None)
-        return found
+        return progress
 
     def expect(self, builds: Mapping[str, float | None], at_once: int) -> None:
         """These are to come."""
@@ -145,7 +145,7 @@ class PlainProgress:
         self._several.pop(name, None)
         if self._tally:
             self._tally.over(name, status)
-            self._say(self._tally.told({name: one._going for name, one in list(self._several.items())}))
+            self._say(self._tally.summary({name: progress._going for name, progress in list(self._several.items())}))
 
     def __call__(self, event: events.Event) -> None:
         """Take one event."""

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from tfdock.cli import console
 from tfdock.cli.app import knowledge_for
-from tfdock.cli.gpu_text import RequestedGpus, answer, asked, gpu_json, reasons
+from tfdock.cli.gpu_text import RequestedGpus, answer, gpu_json, reasons, requested_gpus
 from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import XLA_TRACE, evidence_of, serve
 from tfdock.host import hardware
@@ -27,7 +27,7 @@ class LocalGpus:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._here = bool(hardware.local_gpus())
-        self._found: dict[str, Inspection] = {}
+        self._inspections: dict[str, Inspection] = {}
 
     @property
     def reader(self) -> Callable[[BinaryIO, str], WheelFacts] | None:
@@ -35,60 +35,60 @@ class LocalGpus:
         return self._read if self._here else None
 
     def _read(self, file: BinaryIO, name: str) -> WheelFacts:
-        found = self._found[name] = inspect_wheel(file, name, traces=[XLA_TRACE.encode()])
-        return found.wheel
+        inspection = self._inspections[name] = inspect_wheel(file, name, traces=[XLA_TRACE.encode()])
+        return inspection.wheel
 
-    def answers(self, wheel: Path) -> tuple[KnowledgeBase, Inspection, tuple[RequestedGpus, ...]] | None:
+    def questions(self, wheel: Path) -> tuple[KnowledgeBase, Inspection, tuple[RequestedGpus, ...]] | None:
         """The GPUs of this machine, and a wheel to be asked about; None where there is no GPU that is known."""
         if not self._here:
             return None
         base = knowledge_for(self._settings)
-        if wheel.name not in self._found:  # it was here before
+        if wheel.name not in self._inspections:  # it was here before
             with wheel.open("rb") as file:
                 self._read(file, wheel.name)
         try:
-            return base, self._found[wheel.name], asked(base, ["local"])
+            return base, self._inspections[wheel.name], requested_gpus(base, ["local"])
         except ProfileError:
             return None
 
 
-def tell_pulled(image: StoredImage, one: PulledImage, gpus: LocalGpus) -> dict[str, Any]:
+def show_pulled(image: StoredImage, pulled: PulledImage, gpus: LocalGpus) -> dict[str, Any]:
     """A build that was pulled, for people and as JSON has it."""
     style = console.Style(sys.stderr)
-    came = f", {console.size(one.kept)} of it by an earlier pull" if one.kept else ""
-    console.say(f"{style.good(one.status)}  {one.build.build_id} from {one.origin}{came}")
+    source = f", {console.size(pulled.kept)} of it by an earlier pull" if pulled.kept else ""
+    console.say(f"{style.good(pulled.status)}  {pulled.build.build_id} from {pulled.origin}{source}")
     serving: list[dict[str, Any]] = []
     wheels = []
-    for path, wheel in zip(one.wheels, one.build.wheels, strict=True):
+    for path, wheel in zip(pulled.wheels, pulled.build.wheels, strict=True):
         console.say(f"  wheel    {path}  {console.size(wheel.size)}")
-        serving += _served(path, gpus)
+        serving += _show_gpus(path, gpus)
         console.say(f"  install  pip install '{path}'")
         wheels.append({"path": str(path), "sha256": wheel.sha256, "size": wheel.size})
-    console.say(f"  record   {one.record_path}")
+    console.say(f"  record   {pulled.record_path}")
     return {
-        "build_id": one.build.build_id,
-        "fingerprint": one.build.fingerprint,
-        "status": one.status,
+        "build_id": pulled.build.build_id,
+        "fingerprint": pulled.build.fingerprint,
+        "status": pulled.status,
         "reference": str(image.image),
         "digest": image.digest,
         "platform": image.platform,
         "wheels": wheels,
-        "record": str(one.record_path),
-        "received": one.received,
-        "kept": one.kept,
+        "record": str(pulled.record_path),
+        "received": pulled.received,
+        "kept": pulled.kept,
         "gpus": serving,
     }
 
 
-def _served(wheel: Path, gpus: LocalGpus) -> Iterator[dict[str, Any]]:
+def _show_gpus(wheel: Path, gpus: LocalGpus) -> Iterator[dict[str, Any]]:
     """How this machine's GPUs run a wheel."""
-    found = gpus.answers(wheel)
-    if not found:
+    question = gpus.questions(wheel)
+    if not question:
         return
-    base, inspection, asked = found
+    base, inspection, requests = question
     style, evidence = console.Style(sys.stderr), evidence_of(base, inspection)
-    for one in asked:
-        service = serve(base, one.gpu, evidence, one.host)
+    for request in requests:
+        service = serve(base, request.gpu, evidence, request.host)
         console.tell(f"  {answer(base, service, style, wheel='the wheel')}", indent=" " * 4)
         for line, indent in reasons(service, style):
             console.tell(f"  {line}", indent=f"  {indent}")

@@ -17,7 +17,7 @@ _PLACES = {"disk": "the disk cache", "remote": "the remote cache", "cache": "a c
 
 def most_first(counts: Mapping[str, int] | None) -> list[tuple[str, int]]:
     """A record is sorted by name; people look for what occurs most."""
-    return sorted((counts or {}).items(), key=lambda one: (-one[1], one[0]))
+    return sorted((counts or {}).items(), key=lambda entry: (-entry[1], entry[0]))
 
 
 def phases(record: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -39,22 +39,22 @@ def lines(bazel: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def actions(bazel: Mapping[str, Any]) -> str:
     """`5 from the disk cache, 13 executed: 9 CppCompile, 4 CppLink`."""
     hits = [f"{count} from {_PLACES.get(source, source)}" for source, count in (bazel.get("sources") or {}).items()]
-    told = ", ".join(hits or ["none from a cache"])
-    found = most_first(bazel.get("executed_by_mnemonic"))
-    named = [f"{count} {mnemonic or 'of no kind'}" for mnemonic, count in found[:_KINDS]]
-    others = found[_KINDS:]
+    sources = ", ".join(hits or ["none from a cache"])
+    counts = most_first(bazel.get("executed_by_mnemonic"))
+    named = [f"{count} {mnemonic or 'of no kind'}" for mnemonic, count in counts[:_KINDS]]
+    others = counts[_KINDS:]
     named += [f"{sum(count for _, count in others)} of {len(others)} other kinds"] if others else []
     kinds = ", ".join(named)
     executed = bazel.get("executed") or "none"
-    return console.clean(f"{told}, {executed} executed{f': {kinds}' if kinds else ''}")
+    return console.clean(f"{sources}, {executed} executed{f': {kinds}' if kinds else ''}")
 
 
 def longest(bazel: Mapping[str, Any]) -> str:
     """`critical path 12.3 s; slowest 4.2 s Compiling a.cc`; empty where nothing is known."""
     path, slowest = bazel.get("critical_path") or {}, bazel.get("slowest") or []
-    told = [f"critical path {console.duration(path['seconds'])}"] if path else []
-    told += [f"slowest {console.duration(slowest[0]['seconds'])} {slowest[0]['name']}"] if slowest else []
-    return console.clean("; ".join(told))
+    parts = [f"critical path {console.duration(path['seconds'])}"] if path else []
+    parts += [f"slowest {console.duration(slowest[0]['seconds'])} {slowest[0]['name']}"] if slowest else []
+    return console.clean("; ".join(parts))
 
 
 def why(bazel: Mapping[str, Any]) -> str:
@@ -64,8 +64,8 @@ def why(bazel: Mapping[str, Any]) -> str:
     if not sentences:
         return ""
     more = len(sentences) - _REASONS
-    told = "; ".join(sentences[:_REASONS]) + (f"; and {more} more" if more > 0 else "")
-    return console.clean(f"{told} ({compared_with(account)})" if account.get("since") else told)
+    reasons = "; ".join(sentences[:_REASONS]) + (f"; and {more} more" if more > 0 else "")
+    return console.clean(f"{reasons} ({compared_with(account)})" if account.get("since") else reasons)
 
 
 def compared_with(account: Mapping[str, Any]) -> str:
@@ -105,7 +105,7 @@ def _facts(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
     facts = {
         "build id": record.get("build_id"),
         "finished": when(record.get("finished") or ""),
-        "wheels": ", ".join(str(one.get("file")) for one in record.get("wheels") or ()),
+        "wheels": ", ".join(str(wheel.get("file")) for wheel in record.get("wheels") or ()),
         "toolchain": record.get("toolchain_key"),
     }
     return [(name, str(value)) for name, value in facts.items() if value]
@@ -124,7 +124,7 @@ def _counts(bazel: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _steps(rows: Iterable[Mapping[str, Any]] | None) -> list[tuple[str, ...]]:
-    return [(console.duration(one["seconds"]), one["name"]) for one in rows or ()]
+    return [(console.duration(step["seconds"]), step["name"]) for step in rows or ()]
 
 
 def _resources(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

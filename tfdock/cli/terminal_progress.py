@@ -105,7 +105,7 @@ class TerminalProgress:
         more = len(tally.waiting) - len(shown)
         if more:
             rows.append(Text(f"  and {more} more", style="dim"))
-        rows.append(Text(tally.told(self._several), style="bold", no_wrap=True, overflow="ellipsis"))
+        rows.append(Text(tally.summary(self._several), style="bold", no_wrap=True, overflow="ellipsis"))
         return rows
 
     def close(self) -> None:

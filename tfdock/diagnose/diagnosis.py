@@ -72,31 +72,36 @@ class Diagnosis:
 def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis:
     """What a log shows, in words."""
     rows = knowledge.failures
-    sightings = _in_earnest(seen.sightings, rows, profile_fixes.accelerator(context) if context else "")
-    failed = [one for one in sightings if rows[one.rule].is_failure]
-    ranked = sorted(_telling(failed, rows), key=lambda one: (one.survivable, rows[one.rule].cascade, one.line))
-    noise = [one for one in sightings if rows[one.rule].harmless]
+    sightings = _with_grave_failures(seen.sightings, rows, profile_fixes.accelerator(context) if context else "")
+    failed = [sighting for sighting in sightings if rows[sighting.rule].is_failure]
+    ranked = sorted(
+        _most_specific(failed, rows),
+        key=lambda sighting: (sighting.survivable, rows[sighting.rule].cascade, sighting.line),
+    )
+    noise = [sighting for sighting in sightings if rows[sighting.rule].harmless]
     return Diagnosis(
         lines=seen.lines,
-        findings=tuple(_finding(one, rows[one.rule], seen, knowledge, context) for one in ranked),
-        warnings=tuple(_finding(one, rows[one.rule], seen, knowledge, None) for one in noise),
+        findings=tuple(_finding(sighting, rows[sighting.rule], seen, knowledge, context) for sighting in ranked),
+        warnings=tuple(_finding(sighting, rows[sighting.rule], seen, knowledge, None) for sighting in noise),
         suspects=seen.suspects,
     )
 
 
-def _in_earnest(sightings: Sequence[Sighting], rows: Mapping[str, Failure], accelerator: str) -> Sequence[Sighting]:
+def _with_grave_failures(
+    sightings: Sequence[Sighting], rows: Mapping[str, Failure], accelerator: str
+) -> Sequence[Sighting]:
     """With what is harmless by itself as the failure that it is of: beside that one, or where a GPU is asked for."""
-    found: dict[str, Sighting] = {}
-    seen = {one.rule for one in sightings}
-    for one in sightings:
-        grave = rows[one.rule].grave
-        rule = grave.row if grave and (grave.row in seen or grave.accelerator == accelerator) else one.rule
-        first = found.get(rule)
-        found[rule] = _both(first, one) if first else replace(one, rule=rule)
-    return tuple(found.values())
+    by_rule: dict[str, Sighting] = {}
+    seen = {sighting.rule for sighting in sightings}
+    for sighting in sightings:
+        grave = rows[sighting.rule].grave
+        rule = grave.row if grave and (grave.row in seen or grave.accelerator == accelerator) else sighting.rule
+        first = by_rule.get(rule)
+        by_rule[rule] = _merge(first, sighting) if first else replace(sighting, rule=rule)
+    return tuple(by_rule.values())
 
 
-def _both(first: Sighting, other: Sighting) -> Sighting:
+def _merge(first: Sighting, other: Sighting) -> Sighting:
     """One sighting of two of one failure; the first of the log says where it is."""
     return replace(
         first,
@@ -106,13 +111,13 @@ def _both(first: Sighting, other: Sighting) -> Sighting:
     )
 
 
-def _telling(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -> Iterable[Sighting]:
+def _most_specific(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -> Iterable[Sighting]:
     """Without those of which another says more, about the same place."""
-    lines = {one.rule: one.line for one in sightings}
-    for one in sightings:
-        better = [other for other in lines if one.rule in rows[other].instead_of]
-        if not any(abs(lines[other] - one.line) <= _NEAR for other in better):
-            yield one
+    lines = {sighting.rule: sighting.line for sighting in sightings}
+    for sighting in sightings:
+        better = [other for other in lines if sighting.rule in rows[other].instead_of]
+        if not any(abs(lines[other] - sighting.line) <= _NEAR for other in better):
+            yield sighting
 
 
 def _finding(
@@ -141,7 +146,7 @@ def _finding(
 
 def _confidence(sighting: Sighting, row: Failure, seen: LogSightings) -> str:
     """Little is to be said for what was survived where something stopped after it, whatever that was."""
-    stopped = any(one.line > sighting.line and one.text.startswith(_STOPPED) for one in seen.suspects)
+    stopped = any(suspect.line > sighting.line and suspect.text.startswith(_STOPPED) for suspect in seen.suspects)
     doubts = sighting.survivable + row.cascade + row.unsure + (sighting.survivable and stopped)
     return ("high", "medium", "low")[min(doubts, 2)]
 
@@ -153,39 +158,39 @@ def profile_mismatch(row: Failure, values: Mapping[str, str], context: Context) 
     """
     for name, relations in row.fits.items():
         for relation, subject in relations.items() if values.get(name) else ():
-            if told := _broken(relation, name, values[name], subject, context):
-                return f"{told}, or that build had another profile"
+            if sentence := _mismatch(relation, name, values[name], subject, context):
+                return f"{sentence}, or that build had another profile"
     return ""
 
 
-def _broken(relation: Relation, name: str, text: str, subject: str, context: Context) -> str:
+def _mismatch(relation: Relation, name: str, text: str, subject: str, context: Context) -> str:
     match relation:
         case "among":
             return _other_targets(text, context)
         case "is":
             return _other_version(text, subject, context)
         case "unknown_to":
-            return _known(text, subject, context)
+            return _known_target(text, subject, context)
         case "newest_for":
             return _other_limit(name, text, subject, context)
 
 
 def _other_targets(text: str, context: Context) -> str:
-    asked, number = profile_fixes.targets(context), profile_fixes.number(text)
-    if not asked or not number or any(profile_fixes.number(target) == number for target in asked):
+    requested, number = profile_fixes.targets(context), profile_fixes.number(text)
+    if not requested or not number or any(profile_fixes.number(target) == number for target in requested):
         return ""
-    return f"your profile asks {', '.join(asked)}, and the log is about {text}: something else lists it"
+    return f"your profile asks {', '.join(requested)}, and the log is about {text}: something else lists it"
 
 
 def _other_version(text: str, subject: str, context: Context) -> str:
-    asked, said = Version(profile_fixes.version(subject, context)), Version(text)
-    if not asked.parts or not said.parts or asked.matches(said) or said.matches(asked):
+    requested, logged = Version(profile_fixes.version(subject, context)), Version(text)
+    if not requested.parts or not logged.parts or requested.matches(logged) or logged.matches(requested):
         return ""
     title = profile_fixes.title(subject, context)
-    return f"your profile asks {title} {asked}, and the log is about {title} {said}: something else set it"
+    return f"your profile asks {title} {requested}, and the log is about {title} {logged}: something else set it"
 
 
-def _known(text: str, subject: str, context: Context) -> str:
+def _known_target(text: str, subject: str, context: Context) -> str:
     row = _toolkit(subject, context)
     if row is None or profile_fixes.number(text) not in row.targets:
         return ""
@@ -197,9 +202,9 @@ def _known(text: str, subject: str, context: Context) -> str:
 
 
 def _other_limit(name: str, text: str, subject: str, context: Context) -> str:
-    row, said = _toolkit(subject, context), Version(text).parts
+    row, logged = _toolkit(subject, context), Version(text).parts
     newest = row.host_compilers_max.get(name) if row else None
-    if newest is None or not said or newest == said[0]:
+    if newest is None or not logged or newest == logged[0]:
         return ""
     title = profile_fixes.title(subject, context)
     return (

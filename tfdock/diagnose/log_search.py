@@ -95,7 +95,7 @@ class LogSightings:
 
     lines: int
     sightings: tuple[Sighting, ...]
-    mended: tuple[Sighting, ...] = ()
+    resolved: tuple[Sighting, ...] = ()
     suspects: tuple[SuspectLine, ...] = ()
 
 
@@ -124,7 +124,7 @@ class Diagnostician:
         )
         self._log = Log()
         self._now = _Epoch()
-        self._mended: dict[str, Sighting] = {}
+        self._resolved: dict[str, Sighting] = {}
         self._values: dict[str, dict[str, str]] = {}
         self._looks = 0
         self._lines: dict[str, int] = {}  # The line of each rule's last match.
@@ -143,7 +143,7 @@ class Diagnostician:
         return LogSightings(
             lines=self._log.lines,
             sightings=self._in_order(now.sightings),
-            mended=self._in_order(self._mended),
+            resolved=self._in_order(self._resolved),
             suspects=(*now.suspects, *last),
         )
 
@@ -232,7 +232,7 @@ class Diagnostician:
             rule = self._rules[name]
             over = sighting.survivable or rule.stage in well
             if rule.is_failure and over:
-                self._mended[name] = sighting
+                self._resolved[name] = sighting
             else:
                 kept[name] = sighting
         self._now = _Epoch(sightings=kept)

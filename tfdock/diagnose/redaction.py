@@ -319,7 +319,7 @@ class Redactor:
     def _learn_value(self, value: str, kind: str) -> None:
         parts = {value, unescaped(value)}
         if kind != "email":
-            parts |= {part for whole in parts for part in _PARTED.split(whole)}
+            parts |= {part for text in parts for part in _PARTED.split(text)}
         for part in parts:
             if len(part) >= (_SHORTEST_WORD if part.isalpha() else _SHORTEST_LEARNT):
                 self._keep(part, kind)

@@ -180,10 +180,10 @@ class _Analyst:
             yield f"the source {refs[0]} does not work: {image.source_ref} was taken"
         before = self._last_record(cell)
         then = before.get("source")
-        found = then.get("found") if isinstance(then, Mapping) and then.get("ref") == image.source_ref else None
-        if found and found != image.source_commit:
+        earlier = then.get("found") if isinstance(then, Mapping) and then.get("ref") == image.source_ref else None
+        if earlier and earlier != image.source_commit:
             source = image.source_ref or "the source"
-            yield f"{source} is {image.source_commit}, and was {found} when the wheel was built"
+            yield f"{source} is {image.source_commit}, and was {earlier} when the wheel was built"
         if before.get("base_digest") and image.base_digest and before["base_digest"] != image.base_digest:
             base = run.plan.resolution.base
             yield f"{base} is {image.base_digest}, and was {before['base_digest']} when the wheel was built"

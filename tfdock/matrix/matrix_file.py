@@ -185,7 +185,7 @@ def json_schema() -> dict[str, Any]:
     defined["Fields"] = {**some, "properties": fields, "patternProperties": {dotted: {}}}
     defined["Axes"] = {**some, "properties": axes, "patternProperties": {dotted: values}}
     there = {"$ref": "#/$defs/Fields"}
-    for record, name, meant in (
+    for record, name, reference in (
         (schema, "profile", there),
         (schema, "axes", {"$ref": "#/$defs/Axes"}),
         (defined["Exclude"], "when", there),
@@ -193,9 +193,9 @@ def json_schema() -> dict[str, Any]:
         (defined["Override"], "set", there),
     ):
         old = record["properties"][name]
-        told = {key: old[key] for key in ("description", "examples") if key in old}
+        texts = {key: old[key] for key in ("description", "examples") if key in old}
         # Within `allOf`: what stands beside a `$ref` is not looked at in this draft.
-        record["properties"][name] = {"allOf": [meant], **told}
+        record["properties"][name] = {"allOf": [reference], **texts}
     schema["properties"]["include"] |= {"items": there}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -352,10 +352,10 @@ def _name_error(name: str, others: Collection[str]) -> tuple[str, str]:
     parts = name.split(".")
     outer = (".".join(parts[:end]) for end in range(1, len(parts)))
     # Which of the two would win?
-    whole = next((field for field in outer if field in others), None)
-    if whole is None:
+    parent = next((field for field in outer if field in others), None)
+    if parent is None:
         return "", ""
-    message = f"`{yaml_nodes.shown(name)}` is part of `{yaml_nodes.shown(whole)}`, which is set as well"
+    message = f"`{yaml_nodes.shown(name)}` is part of `{yaml_nodes.shown(parent)}`, which is set as well"
     return message, "write it into the other one"
 
 

@@ -206,11 +206,11 @@ def _refused(file: Path, why: str) -> ProfileError:
 
 
 def _malformed(revision: str, prefix: str, problem: Problem, file: Path) -> ProfileError:
-    what = f"{problem.where}: {problem.message}".replace(prefix, "")
+    text = f"{problem.where}: {problem.message}".replace(prefix, "")
     return ProfileError(
         Problem(
             code="matrix-then",
-            message=f"at `{yaml_nodes.shown(revision)}` the matrix was malformed: {what}",
+            message=f"at `{yaml_nodes.shown(revision)}` the matrix was malformed: {text}",
             why="so every cell of it counts as changed",
             severity="warning",
             file=str(file),

@@ -113,7 +113,7 @@ def _shared_out(loads: Sequence[CellLoad], count: int, cost: _Cost) -> list[Job]
     fair = max(_total(loads, cost) / count, *map(cost, loads))
     pieces = [part for group in _by(loads, lambda load: load.group) for part in _parts(group, fair, cost)]
     while True:
-        shards = _dealt(pieces, count, cost)
+        shards = _deal(pieces, count, cost)
         totals = [sum(_total(piece, cost) for piece in shard) for shard in shards]
         heaviest = shards[totals.index(max(totals))]
         divisible = [piece for piece in heaviest if len(piece) > 1]
@@ -153,11 +153,11 @@ def _halves(piece: list[CellLoad], cost: _Cost) -> list[list[CellLoad]]:
     return halves if len(halves) > 1 else [piece[:1], piece[1:]]
 
 
-def _dealt(pieces: Sequence[list[CellLoad]], count: int, cost: _Cost) -> list[list[list[CellLoad]]]:
+def _deal(pieces: Sequence[list[CellLoad]], count: int, cost: _Cost) -> list[list[list[CellLoad]]]:
     shards: list[list[list[CellLoad]]] = [[] for _ in range(count)]
     least = [(0.0, number) for number in range(count)]
     for piece in sorted(pieces, key=lambda piece: -_total(piece, cost)):
-        taken, number = heapq.heappop(least)
+        load, number = heapq.heappop(least)
         shards[number].append(piece)
-        heapq.heappush(least, (taken + _total(piece, cost), number))
+        heapq.heappush(least, (load + _total(piece, cost), number))
     return shards

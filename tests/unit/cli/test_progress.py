@@ -108,11 +108,11 @@ def test_in_a_pipe_a_line_says_how_far_a_matrix_is(clock: list[float]) -> None:
 def test_an_estimate_for_all_is_shared_out_and_wants_one_for_each() -> None:
     running = RunningPhase()
     running.take(started(ONE, expected=600.0))
-    assert Tally({OTHER: 100.0, "tf9-third": 200.0}, 1).told({ONE: running}).endswith("; about 15:00 left")
+    assert Tally({OTHER: 100.0, "tf9-third": 200.0}, 1).summary({ONE: running}).endswith("; about 15:00 left")
     # Two at a time; but nothing is faster than what takes longest.
-    assert Tally({OTHER: 500.0, "tf9-third": 500.0}, 2).told({ONE: running}).endswith("; about 13:20 left")
-    assert Tally({OTHER: 100.0}, 2).told({ONE: running}).endswith("; about 10:00 left")
-    assert Tally({OTHER: None}, 2).told({ONE: running}) == "0 of 1 done"
+    assert Tally({OTHER: 500.0, "tf9-third": 500.0}, 2).summary({ONE: running}).endswith("; about 13:20 left")
+    assert Tally({OTHER: 100.0}, 2).summary({ONE: running}).endswith("; about 10:00 left")
+    assert Tally({OTHER: None}, 2).summary({ONE: running}) == "0 of 1 done"
 
 
 @pytest.mark.usefixtures("clock")

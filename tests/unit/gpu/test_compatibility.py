@@ -899,10 +899,10 @@ def test_only_a_gpu_that_is_asked_for_as_this_machines_own_brings_its_driver(
     card = LocalGpu(name="NVIDIA GeForce RTX 3080", accelerator="cuda", target="8.6")
     mine = Host(gpus=(card,), drivers={"cuda": "470.57.02"}, architecture="x86_64")
     monkeypatch.setattr(machine, "local_host", lambda: mine)
-    assert [(one.gpu.gpu, one.host) for one in gpu_text.asked(KNOWLEDGE, ["local"])] == [("rtx3080", mine)]
-    both = gpu_text.asked(KNOWLEDGE, ["rtx5090,local", "rtx5090"])
+    assert [(one.gpu.gpu, one.host) for one in gpu_text.requested_gpus(KNOWLEDGE, ["local"])] == [("rtx3080", mine)]
+    both = gpu_text.requested_gpus(KNOWLEDGE, ["rtx5090,local", "rtx5090"])
     assert [(one.gpu.gpu, one.host) for one in both] == [("rtx5090", None), ("rtx3080", mine)]
-    assert [one.host for one in gpu_text.asked(KNOWLEDGE, ["rtx3080", "local"])] == [None]
+    assert [one.host for one in gpu_text.requested_gpus(KNOWLEDGE, ["rtx3080", "local"])] == [None]
     monkeypatch.setattr(machine, "local_host", Host)
     with pytest.raises(ProfileError, match="no GPU on this machine"):
-        gpu_text.asked(KNOWLEDGE, ["local"])
+        gpu_text.requested_gpus(KNOWLEDGE, ["local"])

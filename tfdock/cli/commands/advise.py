@@ -15,7 +15,7 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
-from tfdock.cli.gpu_text import ASIDE, answer, asked, gpu_json, reasons
+from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, reasons, requested_gpus
 from tfdock.errors import Problem, ProfileError, as_document
 from tfdock.gpu.compatibility import Compatibility
 from tfdock.host.files import write_text
@@ -56,7 +56,7 @@ def advise(
 ) -> None:
     """Say how an official wheel runs on a GPU, and which profile would do better."""
     base = knowledge_for(settings_for(knowledge=knowledge))
-    gpus = [one.gpu for one in asked(base, [*(gpu or []), *(more or [])])]
+    gpus = [request.gpu for request in requested_gpus(base, [*(gpu or []), *(more or [])])]
     _check_python(python)
     advice = advice_for(base, gpus, tensorflow=tensorflow, python=python)
     if output is not None and advice.offer is not None:
@@ -88,8 +88,8 @@ def _write(path: Path, text: str, *, force: bool) -> None:
     if path.exists() and not path.is_file():
         message, fix = f"cannot write {path}: it is no regular file", "give the name of a file"
         raise ProfileError(Problem(code="file-error", message=message, fix=fix))
-    taken = path.exists() or path.is_symlink()
-    if taken and not force and not _is_ours(path):
+    exists = path.exists() or path.is_symlink()
+    if exists and not force and not _is_ours(path):
         message = f"`{path}` is there already, and not as `tfdock advise` wrote it"
         fix = "give another name, or replace it with `--force`"
         raise ProfileError(Problem(code="advise-file-exists", message=message, fix=fix, file=str(path)))
@@ -114,7 +114,7 @@ def _digest(text: str) -> str:
 
 
 def _document(base: KnowledgeBase, advice: Advice, output: Path | None) -> dict[str, Any]:
-    gpus = [gpu_json(one) for one in advice.gpus]
+    gpus = [gpu_json(service) for service in advice.gpus]
     offer = advice.offer
     return {
         "tensorflow": advice.version,
@@ -174,10 +174,10 @@ def _lines(
         had = _pythons(advice.wheel.pythons)
         text = f"There is no official wheel of TensorFlow {advice.version} for Python {advice.python}, but for {had}."
         yield style.bad(text), "  "
-    for one in advice.gpus:
-        first = answer(base, one, style, wheel="the official wheel", release=advice.version, jit=advice.jit)
+    for gpu in advice.gpus:
+        first = answer(base, gpu, style, wheel="the official wheel", release=advice.version, jit=advice.jit)
         yield first, "  "
-        yield from reasons(one, style)
+        yield from reasons(gpu, style)
     shown = everything or not (wheel or advice.instead)
     if advice.offer is not None and shown:
         yield "", ""
@@ -191,8 +191,8 @@ def _lines(
         yield from _apart(base, advice, style)
     yield "", ""
     for index, line in enumerate(_fixes(advice, output, wheel)):
-        told = line if wheel or index else line.removeprefix("or ")
-        yield f"{style.good('fix:')} {told}", ASIDE
+        text = line if wheel or index else line.removeprefix("or ")
+        yield f"{style.good('fix:')} {text}", ASIDE
 
 
 def _no_build(advice: Advice) -> AdvisedWheel | None:
@@ -204,9 +204,9 @@ def _no_build(advice: Advice) -> AdvisedWheel | None:
 
 def _head(advice: Advice, wheel: AdvisedWheel, style: console.Style) -> Iterator[tuple[str, str]]:
     whom = "all of them" if len(advice.gpus) > 1 else "it"
-    narrow = wheel is advice.wheel and any(one.limits for one in advice.gpus)
-    told = f"the official wheel of TensorFlow {wheel.version} runs on {whom}{', within the limits below' * narrow}"
-    yield style.good(f"No build is needed: {told}."), "  "
+    narrow = wheel is advice.wheel and any(service.limits for service in advice.gpus)
+    text = f"the official wheel of TensorFlow {wheel.version} runs on {whom}{', within the limits below' * narrow}"
+    yield style.good(f"No build is needed: {text}."), "  "
     yield f"{style.good('fix:')} {_pip(wheel, advice.python)}", ASIDE
 
 
@@ -282,12 +282,12 @@ def _apart(base: KnowledgeBase, advice: Advice, style: console.Style) -> Iterato
     alone = len(advice.gpus) == 1
     which = "both" if len(advice.gpus) == 2 else "all of them"
     yield style.bad("No wheel can be built for it." if alone else f"No single wheel serves {which}."), "  "
-    for line in advice.apart or [f"{one.gpu.gpu}: {_family(base, one)}" for one in advice.gpus]:
+    for line in advice.apart or [f"{service.gpu.gpu}: {_family(base, service)}" for service in advice.gpus]:
         yield f"  {style.strong('why:')} {line}", ASIDE
 
 
-def _family(base: KnowledgeBase, one: Compatibility) -> str:
-    row = base.accelerators[one.gpu.accelerator]
+def _family(base: KnowledgeBase, service: Compatibility) -> str:
+    row = base.accelerators[service.gpu.accelerator]
     return f"needs a wheel for {row.titles.get(row.toolkit or '', row.accelerator)}"
 
 
@@ -325,15 +325,15 @@ def _whom(advice: Advice) -> str:
 
 def _vendor(advice: Advice) -> Iterator[str]:
     if advice.vendors:
-        one = advice.vendors
-        own = f"try {one.vendor}'s own wheel of TensorFlow {one.release} first"
-        yield f"{own}: `{one.project}`; {one.vendor}'s installation page says from where"
+        wheel = advice.vendors
+        own = f"try {wheel.vendor}'s own wheel of TensorFlow {wheel.release} first"
+        yield f"{own}: `{wheel.project}`; {wheel.vendor}'s installation page says from where"
 
 
 def _build(advice: Advice, output: Path | None) -> str:
     if output:
         return f"`tfdock build {shlex.quote(str(output))}`"
-    name = f"{'-'.join(one.gpu.gpu for one in advice.gpus)[:40]}.yaml"
+    name = f"{'-'.join(service.gpu.gpu for service in advice.gpus)[:40]}.yaml"
     return f"`{_again(advice, output=name)}`, then `tfdock build {name}`"
 
 
@@ -345,16 +345,16 @@ def _again(
     output: str | None = None,
 ) -> str:
     """The command that asks the same, but for what is given."""
-    words = [["--gpu", ",".join(gpus or [one.gpu.gpu for one in advice.gpus])]]
-    words += [["--tensorflow", one] for one in [tensorflow or advice.asked] if one]
-    words += [["--python", one] for one in [python or advice.python] if one]
+    words = [["--gpu", ",".join(gpus or [gpu.gpu.gpu for gpu in advice.gpus])]]
+    words += [["--tensorflow", release] for release in [tensorflow or advice.asked] if release]
+    words += [["--python", version] for version in [python or advice.python] if version]
     words += [["-o", output]] if output else []
     return shlex.join(["tfdock", "advise", *(word for pair in words for word in pair)])
 
 
 def _nothing(advice: Advice) -> Iterator[str]:
     """What is left where there is no profile."""
-    names = [one.gpu.gpu for one in advice.gpus]
+    names = [service.gpu.gpu for service in advice.gpus]
     if len(names) > 1 and (advice.mixed or advice.apart):
         yield from (f"`{_again(advice, gpus=[name])}`" for name in names)
     elif advice.apart:
@@ -372,18 +372,18 @@ def _nothing(advice: Advice) -> Iterator[str]:
 
 def _starts(advice: Advice) -> bool:
     """Whether the official wheel does anything on them, with a Python that it is for."""
-    return all(one.runs != "no" for one in advice.gpus)
+    return all(service.runs != "no" for service in advice.gpus)
 
 
 def _ways(advice: Advice) -> Iterator[str]:
     """Ways out that were tried: as commands where a command can ask for them."""
-    found = []
+    commands = []
     for problem in advice.refused:
         ways = [way.change for way in problem.ways if {*way.change} <= {"python", "tensorflow"}]
-        asked = ({name: str(value) for name, value in change.items() if value} for change in ways)
-        found += [f"`{_again(advice, **change)}`" for change in asked]
-    if not found and advice.python:
+        changes = ({name: str(value) for name, value in change.items() if value} for change in ways)
+        commands += [f"`{_again(advice, **change)}`" for change in changes]
+    if not commands and advice.python:
         which = f"no release that takes {_whom(advice)} is known to be built for Python {advice.python}"
-        found = [f"{which}: `{_again(replace(advice, python=None))}` finds one for another"]
+        commands = [f"{which}: `{_again(replace(advice, python=None))}` finds one for another"]
     texts = [problem.fix or problem.message for problem in advice.refused]
-    yield from dict.fromkeys(found or texts or ["no release is known that takes these GPUs"])
+    yield from dict.fromkeys(commands or texts or ["no release is known that takes these GPUs"])

@@ -37,7 +37,7 @@ from tfdock.cli.app import (
     settings_for,
     stoppable,
 )
-from tfdock.cli.build_progress import Building, Result, prepare_all, session_for, shown_progress, tell_result
+from tfdock.cli.build_progress import Building, Result, prepare_all, session_for, show_result, shown_progress
 from tfdock.cli.progress import ProgressDisplay
 from tfdock.errors import combined_exit_code
 from tfdock.events import Listener
@@ -149,7 +149,7 @@ def build(
 
     if matrix:
         # A plain build must not load the modules of matrices.
-        from tfdock.cli.matrix_run import CellSelection, build_matrix, told_with_matrix
+        from tfdock.cli.matrix_run import CellSelection, build_matrix, finish_matrix
 
         choice = CellSelection(file=matrix, only=only or (), missing=missing, report=report)
         choice.begin()
@@ -160,24 +160,24 @@ def build(
                 preparer,
                 lambda settings: building(settings, listen, stop),
                 stop.check,
-                lambda prepared: _explained(prepared, preparer, explain=explain),
+                lambda prepared: _with_cache_explanation(prepared, preparer, explain=explain),
             )
         done = list(finished.results)
-        raise typer.Exit(told_with_matrix(finished, choice, lambda more: _told(done, more, as_json=as_json)))
+        raise typer.Exit(finish_matrix(finished, choice, lambda more: _print_results(done, more, as_json=as_json)))
     names = profiles or []
     planner = _planner(settings, preparer, locked=locked, explain=explain)
     if bundle:
-        planner, names, inputs = _bundled(bundle, names, preparer, explain=explain)
+        planner, names, inputs = _plan_bundle(bundle, names, preparer, explain=explain)
     prepared, results, order = prepare_all(planner, names)
     for result in results:
-        tell_result(result)
+        show_result(result)
     with stoppable() as stop, shown_progress() as listen:
         results += building(settings, listen, stop).all(prepared)
     results.sort(key=lambda result: order[result["profile"]])
-    raise typer.Exit(_told(results, {}, as_json=as_json))
+    raise typer.Exit(_print_results(results, {}, as_json=as_json))
 
 
-def _told(results: list[Result], more: Mapping[str, Any], *, as_json: bool) -> int:
+def _print_results(results: list[Result], more: Mapping[str, Any], *, as_json: bool) -> int:
     """Print the wheels' paths, or the document with `more` in it; return the exit code."""
     code = combined_exit_code(part["exit_code"] for part in (*results, *more.values()))
     if as_json:
@@ -206,18 +206,18 @@ def _check_source(profiles: list[str] | None, bundle: Path | None, matrix: Path 
         raise typer.BadParameter("a bundle has its locks in it: leave `--locked` out")
 
 
-def _bundled(
+def _plan_bundle(
     bundle: Path, names: list[str], preparer: Preparer, *, explain: bool
 ) -> tuple[Callable[[str], PreparedBuild], list[str], dict[str, BundledInputs]]:
     """Return what plans the profiles of a bundle, their names, and the bundle's inputs by build id."""
     from tfdock.offline.bundled_inputs import prepare  # a build with a network needs no bundle
 
     bundled = prepare(bundle, names, preparer)
-    plans = {prepared.file: _explained(prepared, preparer, explain=explain) for prepared, _ in bundled}
+    plans = {prepared.file: _with_cache_explanation(prepared, preparer, explain=explain) for prepared, _ in bundled}
     return plans.__getitem__, list(plans), {prepared.plan.build_id: inputs for prepared, inputs in bundled}
 
 
-def _explained(prepared: PreparedBuild, preparer: Preparer, *, explain: bool) -> PreparedBuild:
+def _with_cache_explanation(prepared: PreparedBuild, preparer: Preparer, *, explain: bool) -> PreparedBuild:
     if not explain:
         return prepared
     return replace(prepared, plan=explained(prepared.plan, preparer.knowledge))
@@ -241,6 +241,6 @@ def _planner(
             prepared = prepare_locked(name, preparer, settings)
         else:
             prepared = preparer.prepare(name)
-        return _explained(prepared, preparer, explain=explain)
+        return _with_cache_explanation(prepared, preparer, explain=explain)
 
     return plan

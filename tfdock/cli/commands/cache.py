@@ -57,7 +57,7 @@ def _of_this_machine() -> None:
 def list_(cache_dir: CacheDir = None, as_json: AsJson = False) -> None:
     """Say what is in the cache: sizes by toolchain and build id, and when they were used last."""
     settings = settings_for(cache_dir=cache_dir)
-    cache = _existing(settings)
+    cache = _existing_cache(settings)
     document: dict[str, Any] = {
         "cache": str(settings.cache_dir.absolute()),
         "size": 0,
@@ -72,23 +72,23 @@ def list_(cache_dir: CacheDir = None, as_json: AsJson = False) -> None:
         _show(document)
 
 
-def _existing(settings: Settings) -> CacheFolder | None:
+def _existing_cache(settings: Settings) -> CacheFolder | None:
     return CacheFolder.existing(settings.cache_dir)
 
 
-def _toolchain(found: Listing) -> dict[str, Any]:
-    contents, described = found.contents(), dict(found.disk.description())
+def _toolchain(listing: Listing) -> dict[str, Any]:
+    contents, described = listing.contents(), dict(listing.disk.description())
     trust = described.pop("trust", None)
     return {
-        "key": found.disk.key,
-        "domain": found.disk.domain,
+        "key": listing.disk.key,
+        "domain": listing.disk.domain,
         # Why the domain is not `release`, or what shares `release` on purpose.
         "reasons": trust.get("reasons", []) if isinstance(trust, dict) else [],
         "toolchain": described,
-        "size": found.size,
-        "actions": len(found.actions),
-        "blobs": len(found.blobs),
-        "used": _moment(found.used),
+        "size": listing.size,
+        "actions": len(listing.actions),
+        "blobs": len(listing.blobs),
+        "used": _moment(listing.used),
         "builds": [
             {
                 "build_id": use.build_id,
@@ -97,7 +97,7 @@ def _toolchain(found: Listing) -> dict[str, Any]:
                 "actions": None if use.actions is None else len(use.actions),
                 "size": None if use.actions is None else contents.size_of(use.actions),
             }
-            for use in uses(found.disk)
+            for use in uses(listing.disk)
         ],
     }
 
@@ -105,8 +105,8 @@ def _toolchain(found: Listing) -> dict[str, Any]:
 def _outputs(settings: Settings, outputs: list[Output]) -> list[dict[str, Any]]:
     alive = living_runs(settings.state_dir) if outputs else set()
     return [
-        {"run": one.run, "size": one.size, "changed": _moment(one.changed), "in_use": one.run in alive}
-        for one in outputs
+        {"run": output.run, "size": output.size, "changed": _moment(output.changed), "in_use": output.run in alive}
+        for output in outputs
     ]
 
 
@@ -122,7 +122,7 @@ def _show(document: dict[str, Any]) -> None:
     console.result(f"{style.strong(document['cache'])}  {console.size(document['size'])}")
     for row in document["toolchains"]:
         _show_toolchain(row, style)
-    rows = [("build", one["run"], console.size(one["size"]), _ended(one)) for one in document["outputs"]]
+    rows = [("build", output["run"], console.size(output["size"]), _ended(output)) for output in document["outputs"]]
     if rows:
         console.result(f"\n{style.strong('output bases')}")
         _table(rows)
@@ -139,11 +139,11 @@ def _ended(output: dict[str, Any]) -> str:
 
 
 def _show_toolchain(row: dict[str, Any], style: console.Style) -> None:
-    said = row["toolchain"]
-    known = said.get("bazel") and said.get("base")
-    what = console.clean(f"Bazel {said['bazel']} in {said['base']}") if known else "not described"
+    toolchain = row["toolchain"]
+    known = toolchain.get("bazel") and toolchain.get("base")
+    description = console.clean(f"Bazel {toolchain['bazel']} in {toolchain['base']}") if known else "not described"
     size = console.size(row["size"])
-    title = f"\n{style.strong(row['key'])}  {size}, {row['actions']} actions, used {_ago(row['used'])}: {what}"
+    title = f"\n{style.strong(row['key'])}  {size}, {row['actions']} actions, used {_ago(row['used'])}: {description}"
     console.result(title)
     if row["reasons"]:
         reasons = console.clean("; ".join(map(str, row["reasons"])))
@@ -152,8 +152,12 @@ def _show_toolchain(row: dict[str, Any], style: console.Style) -> None:
             f"  shared by `--trust`: {reasons}" if shared else f"  trust domain {row['domain']}: {reasons}"
         )
     _table(
-        (one["build_id"], console.size(one["size"]) if one["size"] is not None else "unknown", _ago(one["used"]))
-        for one in row["builds"]
+        (
+            build["build_id"],
+            console.size(build["size"]) if build["size"] is not None else "unknown",
+            _ago(build["used"]),
+        )
+        for build in row["builds"]
     )
 
 
@@ -183,21 +187,23 @@ def verify(
 ) -> None:
     """Hash every entry of Bazel's disk caches again, and name each damaged one (exit status 4)."""
     settings = settings_for(cache_dir=cache_dir)
-    cache = _existing(settings)
+    cache = _existing_cache(settings)
     results = []
     with stoppable(kept="nothing was changed in the entries that were looked at") as stop:
-        for disk in _chosen(cache, toolchain):
+        for disk in _select_disks(cache, toolchain):
             with disk.held(alone=repair):
                 console.say(f"hashing {console.size(folder_size(disk.folder))} of {disk.key}")
                 results.append(verify_cache(disk, repair=repair, check=stop.check))
-    findings = [finding for one in results for finding in one.findings]
+    findings = [finding for result in results for finding in result.findings]
     ok = repair or not any(finding.harms for finding in findings)
     if as_json:
-        rows = [{**asdict(one), "findings": [_finding(finding) for finding in one.findings]} for one in results]
+        rows = [
+            {**asdict(result), "findings": [_finding(finding) for finding in result.findings]} for result in results
+        ]
         print_json("tfdock.cache-verify/1", ok, {"repaired": repair, "toolchains": rows})
     else:
-        for one in results:
-            _tell_verified(one, repair=repair)
+        for result in results:
+            _show_verified(result, repair=repair)
         if not results:
             console.tell(f"{settings.cache_dir} holds no disk cache yet")
         else:
@@ -212,7 +218,7 @@ def _finding(finding: Any) -> dict[str, Any]:
     return {**asdict(finding), "path": str(finding.path), "harms": finding.harms}
 
 
-def _chosen(cache: CacheFolder | None, toolchain: str | None) -> list[DiskCache]:
+def _select_disks(cache: CacheFolder | None, toolchain: str | None) -> list[DiskCache]:
     disks = cache.disks() if cache else []
     chosen = [disk for disk in disks if toolchain in (None, disk.key, disk.toolchain)]
     if toolchain and not chosen:
@@ -226,18 +232,18 @@ def _chosen(cache: CacheFolder | None, toolchain: str | None) -> list[DiskCache]
     return chosen
 
 
-def _tell_verified(found: VerifiedCache, *, repair: bool) -> None:
+def _show_verified(result: VerifiedCache, *, repair: bool) -> None:
     style = console.Style(sys.stdout)
-    bad = [finding for finding in found.findings if finding.harms]
+    bad = [finding for finding in result.findings if finding.harms]
     word = style.bad("not sound") if bad else style.good("sound")
-    counts = f"{found.actions} actions, {found.blobs} blobs, {console.size(found.size)}"
-    console.result(f"{found.toolchain}  {word}: {counts}")
-    for finding in found.findings:
+    counts = f"{result.actions} actions, {result.blobs} blobs, {console.size(result.size)}"
+    console.result(f"{result.toolchain}  {word}: {counts}")
+    for finding in result.findings:
         console.result(f"  {finding.kind}: {console.clean(str(finding.path))}: {console.clean(finding.text)}")
-    if found.removed:
-        console.result(f"  removed {found.removed} entries; the next build makes them again")
+    if result.removed:
+        console.result(f"  removed {result.removed} entries; the next build makes them again")
     elif bad and not repair:
-        console.tell(f"  fix: `tfdock cache verify --repair --toolchain {found.toolchain}` removes them")
+        console.tell(f"  fix: `tfdock cache verify --repair --toolchain {result.toolchain}` removes them")
 
 
 # --- prune ----------------------------------------------------------------------------------------------------------
@@ -264,24 +270,24 @@ def prune(
     """Remove what nobody needs, then what was used least recently; never what the last build of a profile used."""
     limit = None if max_size is None else read_size(max_size)
     before = None if older_than is None else time.time() - read_age(older_than)
-    cache = _existing(settings_for(cache_dir=cache_dir))
+    cache = _existing_cache(settings_for(cache_dir=cache_dir))
     engine = local_engine() if images else None
     with ExitStack() as locks:
         pruned = None
         if cache:
             locks.enter_context(cache_care.alone(cache, cache.disks()))
             pruned = cache_care.prune(cache, max_size=limit, before=before, dry_run=dry_run)
-        gone = _images_pruned(engine, dry_run=dry_run) if engine else []
+        gone = _prune_images(engine, dry_run=dry_run) if engine else []
     if as_json:
-        document = {"dry_run": dry_run, "images": [asdict(image) for image in gone], **_pruned(pruned)}
+        document = {"dry_run": dry_run, "images": [asdict(image) for image in gone], **_pruned_json(pruned)}
         print_json("tfdock.cache-prune/1", True, document)
     else:
-        _tell_pruned(pruned, gone, dry_run=dry_run)
+        _show_pruned(pruned, gone, dry_run=dry_run)
     if pruned and not pruned.reached:
-        _tell_not_reached(pruned, limit or 0)
+        _warn_not_reached(pruned, limit or 0)
 
 
-def _images_pruned(engine: Engine, *, dry_run: bool) -> list[ImageInfo]:
+def _prune_images(engine: Engine, *, dry_run: bool) -> list[ImageInfo]:
     """Remove our nameless images; one that a container uses stays."""
     gone = []
     for image in engine.dangling(IMAGE_LABEL):
@@ -295,7 +301,7 @@ def _images_pruned(engine: Engine, *, dry_run: bool) -> list[ImageInfo]:
     return gone
 
 
-def _pruned(pruned: PrunedCache | None) -> dict[str, Any]:
+def _pruned_json(pruned: PrunedCache | None) -> dict[str, Any]:
     if pruned is None:
         return {"size": 0, "left": 0, "reached": True, "toolchains": [], "outputs": [], "downloads": 0}
     return {
@@ -304,27 +310,27 @@ def _pruned(pruned: PrunedCache | None) -> dict[str, Any]:
         "reached": pruned.reached,
         "toolchains": [
             {
-                "key": one.toolchain,
-                "size": one.size,
-                "actions": len(one.actions),
-                "blobs": len(one.blobs),
-                "builds": list(one.configurations),
+                "key": disk.toolchain,
+                "size": disk.size,
+                "actions": len(disk.actions),
+                "blobs": len(disk.blobs),
+                "builds": list(disk.configurations),
             }
-            for one in pruned.disks
+            for disk in pruned.disks
         ],
-        "outputs": [{"run": one.run, "size": one.size} for one in pruned.outputs],
+        "outputs": [{"run": output.run, "size": output.size} for output in pruned.outputs],
         "downloads": pruned.downloads,
     }
 
 
-def _tell_pruned(pruned: PrunedCache | None, images: list[ImageInfo], *, dry_run: bool) -> None:
-    document = _pruned(pruned)
+def _show_pruned(pruned: PrunedCache | None, images: list[ImageInfo], *, dry_run: bool) -> None:
+    document = _pruned_json(pruned)
     would = "would remove" if dry_run else "removed"
     for row in document["toolchains"]:
         if row["size"]:
             builds = f"; no longer kept for: {', '.join(row['builds'])}" if row["builds"] else ""
-            what = f"{row['actions']} actions and {row['blobs']} blobs, {console.size(row['size'])}{builds}"
-            console.result(f"{row['key']}  {would} {what}")
+            removed = f"{row['actions']} actions and {row['blobs']} blobs, {console.size(row['size'])}{builds}"
+            console.result(f"{row['key']}  {would} {removed}")
     for row in document["outputs"]:
         console.result(f"output of {row['run']}  {would} {console.size(row['size'])}")
     if document["downloads"]:
@@ -335,7 +341,7 @@ def _tell_pruned(pruned: PrunedCache | None, images: list[ImageInfo], *, dry_run
     console.result(f"{would} {console.size(document['size'])}{left}")
 
 
-def _tell_not_reached(pruned: PrunedCache, limit: int) -> None:
+def _warn_not_reached(pruned: PrunedCache, limit: int) -> None:
     problem = Problem(
         code="cache-size-not-reached",
         message=f"{console.size(pruned.left)} are left, more than {console.size(limit)}: the last build of each "
@@ -359,13 +365,13 @@ def clean(
     as_json: AsJson = False,
 ) -> None:
     """Remove the whole cache, or one toolchain's: the next build compiles everything again."""
-    cache = _existing(settings_for(cache_dir=cache_dir))
-    chosen = _chosen(cache, toolchain)
+    cache = _existing_cache(settings_for(cache_dir=cache_dir))
+    chosen = _select_disks(cache, toolchain)
     size = 0
     if cache and toolchain:
         size = sum(folder_size(disk.folder) for disk in chosen)
         named = ", ".join(str(disk.folder) for disk in chosen)
-        _ask(f"remove {named}, {console.size(size)}?", yes=yes)  # before the lock: builds do not wait for it
+        _confirm(f"remove {named}, {console.size(size)}?", yes=yes)  # before the lock: builds do not wait for it
         with ExitStack() as locks:
             for disk in chosen:
                 locks.enter_context(disk.held(alone=True))
@@ -373,7 +379,7 @@ def clean(
                 cache_care.remove_disk(disk)
     elif cache:
         size = sum(cache.parts().values())
-        _ask(f"remove all that is in {cache.root}, {console.size(size)}?", yes=yes)
+        _confirm(f"remove all that is in {cache.root}, {console.size(size)}?", yes=yes)
         with cache_care.alone(cache, chosen):
             cache_care.clean(cache)
     if as_json:
@@ -382,7 +388,7 @@ def clean(
         console.result(f"removed {console.size(size)}")
 
 
-def _ask(question: str, *, yes: bool) -> None:
+def _confirm(question: str, *, yes: bool) -> None:
     """Return if it may be done; without a terminal to ask at, only `--yes` says so."""
     if yes:
         return

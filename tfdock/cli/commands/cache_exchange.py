@@ -81,11 +81,11 @@ def push(
     as_json: AsJson = False,
 ) -> None:
     """Send Bazel's disk cache to a registry: what is there already is not sent again. Needs `docker login`."""
-    image = _named(reference, writing=True)
+    image = _parse_reference(reference, writing=True)
     settings = settings_for(
         cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
     )
-    cache, keys = _chosen(settings, profiles or [], toolchains or [], domains or [RELEASE])
+    cache, keys = _select_toolchains(settings, profiles or [], toolchains or [], domains or [RELEASE])
     pushed: list[PushedCache] = []
     digest: Digest | None = None
     if keys:
@@ -93,10 +93,14 @@ def push(
             pushed, digest = until_stopped(lambda: exchange.push(keys), stop)
     else:
         console.say(f"the cache {settings.cache_dir} holds nothing yet: nothing is pushed", stream=sys.stderr)
-    for one in pushed:
-        _tell_pushed(one)
+    for toolchain in pushed:
+        _show_pushed(toolchain)
     if as_json:
-        document = {"reference": str(image), "digest": digest, "toolchains": [asdict(one) for one in pushed]}
+        document = {
+            "reference": str(image),
+            "digest": digest,
+            "toolchains": [asdict(toolchain) for toolchain in pushed],
+        }
         print_json("tfdock.cache-push/1", True, document)
     elif digest:
         console.say(f"{image}@{digest}", stream=sys.stdout)
@@ -113,18 +117,18 @@ def pull(
 ) -> None:
     """Take Bazel's disk cache from a registry: only what is missing here, and only what is what it should be."""
     settings = settings_for(cache_dir=cache_dir)
-    image = settings.mirrored(_named(reference, writing=False))
+    image = settings.mirrored(_parse_reference(reference, writing=False))
     cache = CacheFolder.opened(settings.cache_dir)
     with _exchange(cache, image) as (exchange, stop):
         pulled = until_stopped(lambda: exchange.pull(toolchains or [], domains or [RELEASE]), stop)
-    for one in pulled:
-        _tell_pulled(one)
+    for toolchain in pulled:
+        _show_pulled(toolchain)
     if as_json:
-        document = {"reference": str(image), "toolchains": [asdict(one) for one in pulled]}
+        document = {"reference": str(image), "toolchains": list(map(asdict, pulled))}
         print_json("tfdock.cache-pull/1", True, document)
 
 
-def _named(text: str, *, writing: bool) -> ImageRef:
+def _parse_reference(text: str, *, writing: bool) -> ImageRef:
     """The reference of a cache; one by digest cannot be pushed to."""
     try:
         image = ImageRef.parse(text)
@@ -147,7 +151,7 @@ def _named(text: str, *, writing: bool) -> ImageRef:
     return image
 
 
-def _chosen(
+def _select_toolchains(
     settings: Settings, profiles: list[str], toolchains: list[str], domains: list[str]
 ) -> tuple[CacheFolder, list[str]]:
     """The disk caches to push: those of these toolchains or all, in these trust domains.
@@ -160,23 +164,23 @@ def _chosen(
     wanted = [*toolchains, *(_built_with(disks, settings, profile) for profile in profiles)] or here
     unknown = [key for key in wanted if key not in here]
     if cache is None or unknown:
-        what = f"nothing of the toolchain {', '.join(unknown)}" if unknown else "nothing that could be pushed"
+        missing = f"nothing of the toolchain {', '.join(unknown)}" if unknown else "nothing that could be pushed"
         raise ProfileError(
             Problem(
                 code="cache-toolchain-unknown",
-                message=f"the cache {settings.cache_dir} holds {what}",
+                message=f"the cache {settings.cache_dir} holds {missing}",
                 fix=f"it holds: {', '.join(here) or 'nothing yet, so build first'}; see `tfdock cache list`",
             )
         )
     chosen = [key for key in dict.fromkeys(wanted) if in_domains(key, domains) or key in toolchains]
     if wanted and not chosen:
-        found = sorted({split_key(key)[1] for key in wanted})
+        present = sorted({split_key(key)[1] for key in wanted})
         raise ProfileError(
             Problem(
                 code="cache-domain-not-named",
                 message=f"nothing to push is in the trust domain {' or '.join(domains)}",
-                why=f"the cache of {'these builds' if profiles else 'this machine'} is in: {', '.join(found)}",
-                fix=f"name it: `--domain {found[0]}`; who pulls it trusts its source",
+                why=f"the cache of {'these builds' if profiles else 'this machine'} is in: {', '.join(present)}",
+                fix=f"name it: `--domain {present[0]}`; who pulls it trusts its source",
             )
         )
     return cache, chosen
@@ -185,8 +189,8 @@ def _chosen(
 def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str:
     """The key of the toolchain with which a profile was built last."""
     build_id = preparer_for(settings).prepare(profile).plan.build_id
-    found = [(use.when, disk.key) for disk in disks for use in uses(disk) if use.build_id == build_id]
-    if not found:
+    builds = [(use.when, disk.key) for disk in disks for use in uses(disk) if use.build_id == build_id]
+    if not builds:
         raise ProfileError(
             Problem(
                 code="cache-toolchain-unknown",
@@ -195,7 +199,7 @@ def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str
                 file=profile,
             )
         )
-    return max(found)[1]
+    return max(builds)[1]
 
 
 @contextmanager
@@ -205,19 +209,19 @@ def _exchange(cache: CacheFolder, image: ImageRef) -> Iterator[tuple[Exchange, S
         yield Exchange(cache, stored, lambda text: console.say(text, stream=sys.stderr), stop), stop
 
 
-def _tell_pushed(one: PushedCache) -> None:
+def _show_pushed(pushed: PushedCache) -> None:
     style = console.Style(sys.stderr)
-    packs = "1 pack" if one.packs == 1 else f"{one.packs} packs"
-    text = f"pushed {one.entries} entries, {console.size(one.sent)} in {packs}; {one.there} were there"
-    more = f"; {one.gone} packs replaced" if one.gone else ""
-    more += f"; {one.incomplete} actions left out, whose outputs are not here" if one.incomplete else ""
-    more += f"; {one.native} actions left out, compiled for this machine's CPU alone" if one.native else ""
-    console.say(f"{style.good(one.toolchain)}: {text}{more}", stream=sys.stderr)
+    packs = "1 pack" if pushed.packs == 1 else f"{pushed.packs} packs"
+    text = f"pushed {pushed.entries} entries, {console.size(pushed.sent)} in {packs}; {pushed.there} were there"
+    more = f"; {pushed.gone} packs replaced" if pushed.gone else ""
+    more += f"; {pushed.incomplete} actions left out, whose outputs are not here" if pushed.incomplete else ""
+    more += f"; {pushed.native} actions left out, compiled for this machine's CPU alone" if pushed.native else ""
+    console.say(f"{style.good(pushed.toolchain)}: {text}{more}", stream=sys.stderr)
 
 
-def _tell_pulled(one: PulledCache) -> None:
+def _show_pulled(pulled: PulledCache) -> None:
     style = console.Style(sys.stderr)
-    packs = "1 pack" if one.packs == 1 else f"{one.packs} packs"
-    text = f"pulled {one.entries} entries, {console.size(one.received)} in {packs}; {one.there} were there"
-    more = f"; {one.incomplete} actions left out, whose outputs are nowhere" if one.incomplete else ""
-    console.say(f"{style.good(one.toolchain)}: {text}{more}", stream=sys.stderr)
+    packs = "1 pack" if pulled.packs == 1 else f"{pulled.packs} packs"
+    text = f"pulled {pulled.entries} entries, {console.size(pulled.received)} in {packs}; {pulled.there} were there"
+    more = f"; {pulled.incomplete} actions left out, whose outputs are nowhere" if pulled.incomplete else ""
+    console.say(f"{style.good(pulled.toolchain)}: {text}{more}", stream=sys.stderr)

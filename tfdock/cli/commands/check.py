@@ -44,7 +44,7 @@ def check(
     preparer, places = preparer_for(settings, allow_untested=allow_untested), build_places(settings)
     results, codes = [], []
     for name in profiles:
-        result = _checked(preparer, places, name)
+        result = _check_profile(preparer, places, name)
         codes.append(result.exit_code)
         results.append(result)
         if not as_json:
@@ -55,7 +55,7 @@ def check(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Checked:
+class _CheckResult:
     """What became of one profile: `file` as it was asked for, `path` where it lies.
 
     `machine` are this machine's checks, none where the profile is refused: by itself, or because it is for the GPUs
@@ -72,10 +72,12 @@ class _Checked:
     machine: Sequence[PreflightCheck] = ()
 
     @property
-    def amiss(self) -> list[Problem]:
+    def machine_problems(self) -> list[Problem]:
         """What this machine lacks: it concerns the build here, not the profile."""
         lacking = [check.problem for check in self.machine if check.status in ("warning", "failed")]
-        return [replace(one, message=f"this machine: {one.message}", severity="warning") for one in lacking]
+        return [
+            replace(problem, message=f"this machine: {problem.message}", severity="warning") for problem in lacking
+        ]
 
     @property
     def document(self) -> dict[str, object]:
@@ -87,16 +89,16 @@ class _Checked:
             "build_id": self.build_id,
             "problems": [as_document(problem) for problem in self.problems],
             "untested": [as_document(problem) for problem in self.untested],
-            "warnings": [as_document(problem) for problem in (*self.warnings, *self.amiss)],
+            "warnings": [as_document(problem) for problem in (*self.warnings, *self.machine_problems)],
             "skipped": [{"rule": check.name, "reason": check.found} for check in skipped],
         }
 
 
-def _checked(preparer: Preparer, places: Sequence[WritableFolder], name: str) -> _Checked:
+def _check_profile(preparer: Preparer, places: Sequence[WritableFolder], name: str) -> _CheckResult:
     try:
         wanted = preparer.resolve(name)
     except TfdockError as error:
-        return _Checked(file=name, exit_code=int(error.exit_code), problems=error.problems)
+        return _CheckResult(file=name, exit_code=int(error.exit_code), problems=error.problems)
     # Drivers' tools can take seconds: nobody waits for them who builds for the CPU.
     host = hardware.local_host() if wanted.resolution.accelerator.toolkit else None
     machine = machine_findings(wanted, preparer.knowledge, host=host, machine=preparer.machine, places=places)
@@ -104,8 +106,8 @@ def _checked(preparer: Preparer, places: Sequence[WritableFolder], name: str) ->
     against = [check for check in machine if check.status == "failed" and check.exit_code is ExitCode.INCOMPATIBLE]
     if against:
         problems = [placed(replace(check.problem, field="gpus"), wanted.document, name) for check in against]
-        return _Checked(file=name, exit_code=int(ExitCode.INCOMPATIBLE), problems=problems)
-    return _Checked(
+        return _CheckResult(file=name, exit_code=int(ExitCode.INCOMPATIBLE), problems=problems)
+    return _CheckResult(
         file=name,
         path=wanted.file,
         build_id=wanted.resolution.build_id,
@@ -115,25 +117,25 @@ def _checked(preparer: Preparer, places: Sequence[WritableFolder], name: str) ->
     )
 
 
-def _show(result: _Checked) -> None:
+def _show(result: _CheckResult) -> None:
     """The answer on standard output; what is amiss, and why, on standard error."""
     if result.exit_code:
         console.show_problems(result.problems)
         return
     console.result(f"{result.file}: {result.build_id}")
     console.show_problems(
-        _as_asked(problem, result) for problem in (*map(_allowed, result.untested), *result.warnings)
+        _with_given_name(problem, result) for problem in (*map(_as_warning, result.untested), *result.warnings)
     )
-    console.show_problems(result.amiss)
+    console.show_problems(result.machine_problems)
 
 
-def _allowed(problem: Problem) -> Problem:
+def _as_warning(problem: Problem) -> Problem:
     """What nobody is known to have tested and the profile or `--allow-untested` takes all the same: a warning."""
     message = f"untested, as is allowed: {problem.message}"
     return replace(problem, severity="warning", message=message, fixes=(), ways=())
 
 
-def _as_asked(problem: Problem, result: _Checked) -> Problem:
+def _with_given_name(problem: Problem, result: _CheckResult) -> Problem:
     """With the name that was given for a shipped profile in place of where that lies."""
     asked = result.file if problem.file == result.path else problem.file
     return replace(problem, file=asked)

@@ -138,10 +138,10 @@ def _answer(checks: list[PreflightCheck], profiles: list[str], style: console.St
     warnings = sum(check.status == "warning" for check in checks)
     # What no profile is named for stands in the way of all of them.
     concerned = {check.profile for check in failed}
-    what = ", ".join(name for name in profiles if None in concerned or not failed or name in concerned)
+    names = ", ".join(name for name in profiles if None in concerned or not failed or name in concerned)
     if failed and all(check.name == _REFUSED for check in failed):
-        return f"{style.bad('no')}: {what} {'is' if len(concerned) == 1 else 'are'} refused"
+        return f"{style.bad('no')}: {names} {'is' if len(concerned) == 1 else 'are'} refused"
     if failed:
-        return f"{style.bad('no')}: {what or 'TensorFlow'} cannot be built on this machine as it is"
-    amiss = f", but see {'the warning' if warnings == 1 else f'{warnings} warnings'}" if warnings else ""
-    return f"{style.good('yes')}: {what or 'TensorFlow'} can be built on this machine{amiss}"
+        return f"{style.bad('no')}: {names or 'TensorFlow'} cannot be built on this machine as it is"
+    hint = f", but see {'the warning' if warnings == 1 else f'{warnings} warnings'}" if warnings else ""
+    return f"{style.good('yes')}: {names or 'TensorFlow'} can be built on this machine{hint}"

@@ -86,13 +86,13 @@ def pack(
         wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
     )
     image_pack.check_pack_target(output)
-    with _chosen(settings, asked, "nothing was written", allow_untested=allow_untested) as (choosing, shipped, stop):
-        size = until_stopped(lambda: image_pack.pack(shipped, choosing.stream, output, stop.check), stop)
+    with _select(settings, asked, "nothing was written", allow_untested=allow_untested) as (selection, shipped, stop):
+        size = until_stopped(lambda: image_pack.pack(shipped, selection.stream, output, stop.check), stop)
     _say(f"{console.Style(sys.stderr).good('packed')}  {output}  {console.size(size)}")
-    _tell_tags(shipped)
+    _show_tags(shipped)
     if as_json:
         file = {"path": str(output), "size": size}
-        print_json("tfdock.image-pack/1", True, {"file": file, "images": _described(shipped)})
+        print_json("tfdock.image-pack/1", True, {"file": file, "images": _image_rows(shipped)})
     else:
         for content, tags in shipped.named:
             console.say(f"{content.digest}  {tags[0]}", stream=sys.stdout)
@@ -127,23 +127,23 @@ def push(
     settings = settings_for(
         wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
     )
-    builds, where = _apart(names, settings.registries)
+    builds, where = _split_names(names, settings.registries)
     asked = RequestedImages(names=builds, together=_tag(together), moving=not no_moving_tags)
-    with _chosen(settings, asked, "what was sent is there", allow_untested=allow_untested) as (
-        choosing,
+    with _select(settings, asked, "what was sent is there", allow_untested=allow_untested) as (
+        selection,
         shipped,
         stop,
     ):
         repository = Repository(where.registry, where.repository)
-        sending = Push(repository, choosing.stream, _say, stop.check)
+        sending = Push(repository, selection.stream, _say, stop.check)
         pushed = until_stopped(lambda: sending.push(shipped), stop)
     sent, there = console.size(pushed.sent), console.size(pushed.there)
     _say(f"{console.Style(sys.stderr).good('pushed')}  {where}: {sent} sent, {there} there before")
-    _tell_tags(shipped)
+    _show_tags(shipped)
     if as_json:
         document = {
             "repository": str(where),
-            "images": _described(shipped),
+            "images": _image_rows(shipped),
             "sent": pushed.sent,
             "there": pushed.there,
         }
@@ -163,7 +163,7 @@ class RequestedImages:
 
 
 @contextmanager
-def _chosen(
+def _select(
     settings: Settings, asked: RequestedImages, kept: str, *, allow_untested: bool
 ) -> Iterator[tuple[WheelSelection, Shipment, Stop]]:
     """The builds, their wheels held open, and the images of them."""
@@ -171,10 +171,10 @@ def _chosen(
     try:
         with (
             stoppable(kept) as stop,
-            WheelSelection(house, _planner(settings, allow_untested=allow_untested), stop.check) as choosing,
+            WheelSelection(house, _planner(settings, allow_untested=allow_untested), stop.check) as selection,
         ):
-            builds = until_stopped(lambda: choosing.builds(asked.names), stop)
-            yield choosing, shipment(builds, together=asked.together, moving=asked.moving), stop
+            builds = until_stopped(lambda: selection.builds(asked.names), stop)
+            yield selection, shipment(builds, together=asked.together, moving=asked.moving), stop
     except OSError as error:
         raise file_error(error, {"the wheelhouse": house.root, "the current folder": Path.cwd()}) from error
 
@@ -188,7 +188,7 @@ def _say(text: str) -> None:
     console.say(text, stream=sys.stderr)
 
 
-def _tell_tags(shipped: Shipment) -> None:
+def _show_tags(shipped: Shipment) -> None:
     """By what else each image can be asked for; the first of its tags is the result."""
     for _, tags in shipped.named:
         _say("  tags  " + ", ".join(tags))
@@ -196,12 +196,12 @@ def _tell_tags(shipped: Shipment) -> None:
         _say(f"  {build_id} gets no moving tag: it is not in the trust domain `release` (`--as TAG` names a tag)")
 
 
-def _described(shipped: Shipment) -> list[dict[str, Any]]:
+def _image_rows(shipped: Shipment) -> list[dict[str, Any]]:
     """Images, and indexes of images, as JSON has them."""
-    found = []
+    rows = []
     for content, tags in shipped.named:
         images = members(content)
-        found.append(
+        rows.append(
             {
                 "digest": content.digest,
                 "tags": list(tags),
@@ -214,13 +214,13 @@ def _described(shipped: Shipment) -> list[dict[str, Any]]:
                 ],
             }
         )
-    return found
+    return rows
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
 
 
-def _apart(names: Sequence[str], registries: Sequence[str]) -> tuple[tuple[str, ...], ImageRef]:
+def _split_names(names: Sequence[str], registries: Sequence[str]) -> tuple[tuple[str, ...], ImageRef]:
     """The builds, and the repository: the last name if it can be one, else the first of the setting."""
     *builds, last = names
     if _is_repository(last):

@@ -88,19 +88,19 @@ def runtime(
         allow_paths=allow_path,
         allow_endpoints=allow_endpoint,
     )
-    names = (_named(tag, "--tag"), _named(push, "--push"))
+    names = (_parse_name(tag, "--tag"), _parse_name(push, "--push"))
 
     def wish(build: WheelBuild) -> RuntimeImageRequest:
         own = default_name(build.build_id)
         sent = _with_tag(names[1], build.build_id)
         return RuntimeImageRequest(name=_with_tag(names[0], "latest") or own, push=sent, gpu=not no_gpu_libraries)
 
-    made = _made(settings, name, wish, allow_untested=allow_untested)
-    _tell(made)
+    image = _made(settings, name, wish, allow_untested=allow_untested)
+    _show(image)
     if as_json:
-        print_json("tfdock.image-runtime/1", True, {"image": asdict(made)})
+        print_json("tfdock.image-runtime/1", True, {"image": asdict(image)})
     else:
-        console.say(_pushed(made.pushed) if made.pushed else made.name, stream=sys.stdout)
+        console.say(_pushed(image.pushed) if image.pushed else image.name, stream=sys.stdout)
 
 
 def _made(
@@ -126,37 +126,37 @@ def _made(
         raise file_error(error, {"the wheelhouse": house.root}) from error
 
 
-def _tell(made: BuiltRuntimeImage) -> None:
+def _show(image: BuiltRuntimeImage) -> None:
     style = console.Style(sys.stderr)
-    more = console.size(max(made.size - made.base_size, 0))
-    console.say(f"{style.good(made.status)}  {made.name}")
-    console.say(f"  size  {console.size(made.size)}, {more} of them beside {made.base}")
-    for one in made.lacking:
-        console.tell(f"  {style.warn('lacks')} {one}", indent=" " * 8)
-    gpus = "--gpus all " if made.variables else ""
-    console.say(f"  run   docker run --rm -it {gpus}{made.name}")
-    if made.pushed:
-        console.say(f"  sent  {_pushed(made.pushed)}")
+    more = console.size(max(image.size - image.base_size, 0))
+    console.say(f"{style.good(image.status)}  {image.name}")
+    console.say(f"  size  {console.size(image.size)}, {more} of them beside {image.base}")
+    for reason in image.lacking:
+        console.tell(f"  {style.warn('lacks')} {reason}", indent=" " * 8)
+    gpus = "--gpus all " if image.variables else ""
+    console.say(f"  run   docker run --rm -it {gpus}{image.name}")
+    if image.pushed:
+        console.say(f"  sent  {_pushed(image.pushed)}")
 
 
 def _pushed(image: Mapping[str, str]) -> str:
     return f"{image['reference']}@{image['digest']}"
 
 
-def _named(text: str | None, option: str) -> ImageRef | None:
+def _parse_name(text: str | None, option: str) -> ImageRef | None:
     """An image's name as it was given; none by digest, which nobody can choose."""
     if text is None:
         return None
     try:
         image = ImageRef.parse(text)
     except ValueError as error:
-        raise _malformed(f"`{option} {text}` is no name of an image") from error
+        raise _invalid_name(f"`{option} {text}` is no name of an image") from error
     if image.digest:
-        raise _malformed(f"`{option} {text}` has a digest, which follows from what is made")
+        raise _invalid_name(f"`{option} {text}` has a digest, which follows from what is made")
     return image
 
 
-def _malformed(message: str) -> ProfileError:
+def _invalid_name(message: str) -> ProfileError:
     fix = "write `name:tag` or `host/name:tag`, such as `ghcr.io/me/tensorflow:2.18`: no `https://`, no capitals"
     return ProfileError(Problem(code="reference-malformed", message=message, fix=fix))
 

@@ -60,18 +60,18 @@ def init(
         )
     try:
         devices = _devices(base, gpu, detect=detect, asking=asking)
-        found = _starter(base, devices, tensorflow, python, asking=asking)
+        start = _starter(base, devices, tensorflow, python, asking=asking)
     except typer.Abort as error:
         # The question's line is still open: nobody has ended it.
         console.say("\ninterrupted")
         raise typer.Exit(ExitCode.INTERRUPTED) from error
-    _write(path, found.text)
+    _write(path, start.text)
     if as_json:
-        document = {"profile": str(path), "build_id": found.resolution.build_id, "text": found.text}
+        document = {"profile": str(path), "build_id": start.resolution.build_id, "text": start.text}
         print_json("tfdock.init/1", True, document)
         return
     console.say(str(path), stream=sys.stdout)
-    console.tell(f"It makes {found.resolution.build_id}.")
+    console.tell(f"It makes {start.resolution.build_id}.")
     file = shlex.quote(str(path))
     console.tell(f"Next: `tfdock check {file}`, `tfdock plan {file} --why`, `tfdock build {file}`.")
 
@@ -114,7 +114,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, asking: bool) -> StarterDevices:
-    words = [word.strip() for one in asked or () for word in one.split(",") if word.strip()]
+    words = [word.strip() for option in asked or () for word in option.split(",") if word.strip()]
     if asked and not words:
         message, fix = "`--gpu` names no GPU", "name one: `--gpu rtx3080`, or `--gpu cpu` for none"
         raise ProfileError(Problem(code="gpu-unknown", message=message, fix=fix))
@@ -160,19 +160,19 @@ def _starter(
         return starter(base, devices, tensorflow=tensorflow, python=python, machine=machine)
     release = tensorflow
     if release is None:
-        release, found = _asked_release(base, devices, python, machine)
+        release, start = _ask_release(base, devices, python, machine)
     else:
-        found = starter(base, devices, tensorflow=release, python=python, machine=machine)
+        start = starter(base, devices, tensorflow=release, python=python, machine=machine)
     while python is None:
-        answer = _ask("Which Python", found.resolution.python)
+        answer = _ask("Which Python", start.resolution.python)
         try:
             return starter(base, devices, tensorflow=release, python=answer, machine=machine)
         except (ProfileError, Incompatible) as error:
             console.show_problems(_answerable(error.problems))
-    return found
+    return start
 
 
-def _asked_release(
+def _ask_release(
     base: KnowledgeBase, devices: StarterDevices, python: str | None, machine: str
 ) -> tuple[str, Starter]:
     """The release that somebody chose, and the profile for it with a Python of its own."""

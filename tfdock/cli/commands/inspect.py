@@ -13,7 +13,7 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
-from tfdock.cli.gpu_text import RequestedGpus, answer, asked, gpu_json, reasons
+from tfdock.cli.gpu_text import RequestedGpus, answer, gpu_json, reasons, requested_gpus
 from tfdock.errors import ExitCode, as_document
 from tfdock.gpu.compatibility import XLA_TRACE, evidence_of, library_verdicts, own_libraries, serve
 from tfdock.gpu.coverage import coverage, coverage_rows
@@ -54,16 +54,16 @@ def inspect_(
 ) -> None:
     """List what is in a wheel: its GPU code by architecture, what its libraries need, whether its files are whole."""
     base = knowledge_for(settings_for(knowledge=knowledge))
-    gpus = asked(base, gpu) if gpu else ()  # a misspelt name is told before anybody waits
+    gpus = requested_gpus(base, gpu) if gpu else ()  # a misspelt name is told before anybody waits
     with console.ReadProgress(sys.stderr, wheel.name) as reading:
-        found = inspected(wheel, traces=[XLA_TRACE.encode()] if gpus else (), progress=reading)
-    sound = not _damages(found)
+        inspection = inspected(wheel, traces=[XLA_TRACE.encode()] if gpus else (), progress=reading)
+    sound = not _damages(inspection)
     if as_json:
-        print_json("tfdock.inspect/1", sound, _document(base, found, gpus))
+        print_json("tfdock.inspect/1", sound, _document(base, inspection, gpus))
     else:
-        _print(_answers(base, found, gpus) if gpus else _lines(base, found, every=libraries))
+        _print(_answers(base, inspection, gpus) if gpus else _lines(base, inspection, every=libraries))
         bad = console.Style(sys.stdout).bad("error:")
-        _print((f"{bad} {console.clean(one)}", "  ") for one in _some(_damages(found)))
+        _print((f"{bad} {console.clean(damage)}", "  ") for damage in _first_of(_damages(inspection)))
     raise typer.Exit(ExitCode.OK if sound else ExitCode.VERIFICATION)
 
 
@@ -72,15 +72,15 @@ def _print(lines: Iterable[tuple[str, str]]) -> None:
         console.tell(line, stream=sys.stdout, indent=indent)
 
 
-def _some(damages: list[str], most: int = 20) -> list[str]:
+def _first_of(damages: list[str], most: int = 20) -> list[str]:
     more = len(damages) - most
     return damages if more <= 0 else [*damages[:most], f"and {more} more"]
 
 
-def _damages(found: Inspection) -> list[str]:
+def _damages(inspection: Inspection) -> list[str]:
     """What makes it unsound: files that are not as RECORD lists them, libraries that are damaged."""
-    record = [problem.message for problem in found.wheel.record_problems]
-    return record + [f"{one.path}: {problem}" for one in found.libraries for problem in one.problems]
+    record = [problem.message for problem in inspection.wheel.record_problems]
+    return record + [f"{library.path}: {problem}" for library in inspection.libraries for problem in library.problems]
 
 
 def _shown(texts: Iterable[str]) -> str:
@@ -91,13 +91,14 @@ def _shown(texts: Iterable[str]) -> str:
 # --- for programs ---------------------------------------------------------------------------------------------------
 
 
-def _document(base: KnowledgeBase, found: Inspection, gpus: Sequence[RequestedGpus]) -> dict[str, Any]:
-    wheel = found.wheel
-    own = own_libraries(base, found.libraries)
+def _document(base: KnowledgeBase, inspection: Inspection, gpus: Sequence[RequestedGpus]) -> dict[str, Any]:
+    wheel = inspection.wheel
+    own = own_libraries(base, inspection.libraries)
     names = {library.path for library in own}
-    evidence = evidence_of(base, found)
+    evidence = evidence_of(base, inspection)
     answers = [
-        gpu_json(serve(base, one.gpu, evidence, one.host), library_verdicts(base, one.gpu, found)) for one in gpus
+        gpu_json(serve(base, request.gpu, evidence, request.host), library_verdicts(base, request.gpu, inspection))
+        for request in gpus
     ]
     return {
         "name": wheel.name,
@@ -110,14 +111,14 @@ def _document(base: KnowledgeBase, found: Inspection, gpus: Sequence[RequestedGp
         "sha256": wheel.sha256,
         "members": wheel.members,
         "gpu_code": code_json(merged(library.loadable for library in own)),
-        "libraries": [{"own": one.path in names, **library_json(one)} for one in found.libraries],
-        "build_info": found.build_info,
+        "libraries": [{"own": library.path in names, **library_json(library)} for library in inspection.libraries],
+        "build_info": inspection.build_info,
         "record": {"ok": wheel.record_ok, "problems": [as_document(problem) for problem in wheel.record_problems]},
         "tag_problem": wheel.tag_problem or None,
-        "requires_python": found.metadata.requires_python,
-        "requires_dist": list(found.metadata.requires_dist),
-        "extras": _extras(found),
-        "manylinux": _manylinux(found),
+        "requires_python": inspection.metadata.requires_python,
+        "requires_dist": list(inspection.metadata.requires_dist),
+        "extras": _extras(inspection),
+        "manylinux": _manylinux(inspection),
         **({"gpu": answers[0]} if len(answers) == 1 else {}),
         **({"gpus": answers} if answers else {}),
     }
@@ -126,19 +127,19 @@ def _document(base: KnowledgeBase, found: Inspection, gpus: Sequence[RequestedGp
 _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']*)["']""")
 
 
-def _extras(found: Inspection) -> dict[str, list[str]]:
+def _extras(inspection: Inspection) -> dict[str, list[str]]:
     """What each extra installs besides, as METADATA has it."""
-    extras: dict[str, list[str]] = {extra: [] for extra in found.metadata.provides_extra}
-    for line in found.metadata.requires_dist:
+    extras: dict[str, list[str]] = {extra: [] for extra in inspection.metadata.provides_extra}
+    for line in inspection.metadata.requires_dist:
         installed, _, marker = map(str.strip, line.partition(";"))
         for extra in extras.keys() & set(_EXTRA.findall(marker)):
             extras[extra].append(installed)
     return extras
 
 
-def _manylinux(found: Inspection) -> dict[str, Any]:
+def _manylinux(inspection: Inspection) -> dict[str, Any]:
     """Which systems its libraries fit, and what keeps them from those that its name promises."""
-    fact = audit(found)
+    fact = audit(inspection)
     return {"fits": None, "reason": fact} if isinstance(fact, str) else asdict(fact)
 
 
@@ -178,49 +179,50 @@ def library_json(library: Library) -> dict[str, Any]:
 # --- for people -----------------------------------------------------------------------------------------------------
 
 
-def _answers(base: KnowledgeBase, found: Inspection, gpus: Sequence[RequestedGpus]) -> Iterator[tuple[str, str]]:
+def _answers(base: KnowledgeBase, inspection: Inspection, gpus: Sequence[RequestedGpus]) -> Iterator[tuple[str, str]]:
     """For each GPU: how it runs the wheel, why, and what is narrower; libraries that differ from that."""
     style = console.Style(sys.stdout)
-    evidence = evidence_of(base, found)
-    what = f"{found.wheel.name} {found.wheel.version}"
-    for one in gpus:
-        service = serve(base, one.gpu, evidence, one.host)
-        yield answer(base, service, style, wheel=what), "  "
+    evidence = evidence_of(base, inspection)
+    wheel = f"{inspection.wheel.name} {inspection.wheel.version}"
+    for request in gpus:
+        service = serve(base, request.gpu, evidence, request.host)
+        yield answer(base, service, style, wheel=wheel), "  "
         yield from reasons(service, style)
-        for library in library_verdicts(base, one.gpu, found):
+        for library in library_verdicts(base, request.gpu, inspection):
             if library.runs != service.runs and not (library.own and service.refused):
                 whose = "" if library.own else " (bundled)"
                 yield f"  {style.strong('but')} {library.path}{whose}: {library.reason}", " " * 6
 
 
-def _lines(base: KnowledgeBase, found: Inspection, *, every: bool) -> Iterator[tuple[str, str]]:
+def _lines(base: KnowledgeBase, inspection: Inspection, *, every: bool) -> Iterator[tuple[str, str]]:
     style = console.Style(sys.stdout)
-    wheel = found.wheel
+    wheel = inspection.wheel
     tags = "-".join((wheel.python_tag, wheel.abi_tag, wheel.platform_tag))
     yield f"{style.strong(wheel.name)} {wheel.version}  {tags}", "  "
-    yield from _table([(style.strong(name), text) for name, text in _facts(found, style)])
-    own = own_libraries(base, found.libraries)
+    yield from _table([(style.strong(name), text) for name, text in _facts(inspection, style)])
+    own = own_libraries(base, inspection.libraries)
     code = merged(library.loadable for library in own)
     yield "", ""
     yield from _code(code, style)
     apart = merged(library.embedded for library in own if library.embedded)
     if apart.images:
-        held, count = ", ".join((*apart.sass, *apart.ptx, *apart.amdgpu)), sum(one.count for one in apart.containers)
+        held = ", ".join((*apart.sass, *apart.ptx, *apart.amdgpu))
+        count = sum(container.count for container in apart.containers)
         yield (
             f"  {style.warn('note:')} {count} containers more among constants, as MLIR's kernels are, with {held}",
             " " * 8,
         )
-    covered = coverage(base, evidence_of(base, found))
+    covered = coverage(base, evidence_of(base, inspection))
     if covered:
         yield "", ""
         head = tuple(map(style.strong, ("runs on", "", "how")))
         yield from _table([head, *coverage_rows(covered)])
         yield "  `--gpu NAME` says why, and what the limits are.", "  "
-    listed = [one for one in found.libraries if every or _has_code(one)]
+    listed = [library for library in inspection.libraries if every or _has_code(library)]
     if listed:
         yield "", ""
         names = {library.path for library in own}
-        rows = [_library_row(one, own=one.path in names) for one in listed]
+        rows = [_library_row(library, own=library.path in names) for library in listed]
         yield from _table([tuple(map(style.strong, ("library", "size", "GPU code"))), *rows])
 
 
@@ -228,27 +230,29 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
     yield from ((line, "") for line in console.table(rows))
 
 
-def _facts(found: Inspection, style: console.Style) -> Iterator[tuple[str, str]]:
-    wheel = found.wheel
+def _facts(inspection: Inspection, style: console.Style) -> Iterator[tuple[str, str]]:
+    wheel = inspection.wheel
     yield "sha256", wheel.sha256
-    yield "size", f"{console.size(wheel.size)}, {wheel.members} files, {len(found.libraries)} libraries"
+    yield "size", f"{console.size(wheel.size)}, {wheel.members} files, {len(inspection.libraries)} libraries"
     wrong = len(wheel.record_problems)
     yield "RECORD", style.bad(f"{wrong} files are not as listed") if wrong else style.good("every file is as listed")
     if wheel.tag_problem:
         yield "tags", style.warn(console.clean(wheel.tag_problem))
-    if found.build_info:
-        yield "build", ", ".join(f"{key} {_plain(value)}" for key, value in sorted(found.build_info.items()))
-    newest = {name: _newest(getattr(one, name) for one in found.libraries) for name in ("glibc", "libstdcxx")}
+    if inspection.build_info:
+        yield "build", ", ".join(f"{key} {_plain(value)}" for key, value in sorted(inspection.build_info.items()))
+    newest = {
+        name: _newest(getattr(library, name) for library in inspection.libraries) for name in ("glibc", "libstdcxx")
+    }
     titles = (("glibc", "glibc"), ("libstdcxx", "GLIBCXX"))
     yield (
         "needs",
         ", ".join(f"{title} {newest[name]}" for name, title in titles if newest[name]) or "neither glibc nor GLIBCXX",
     )
-    fact = _manylinux(found)
+    fact = _manylinux(inspection)
     yield "fits", fact["fits"] or console.clean(fact["reason"])
     for tag, obstacles in fact.get("obstacles", {}).items():
-        yield "", style.warn(f"not {tag}, which its name promises: {_shown(_some(list(obstacles), 3))}")
-    for extra, installed in _extras(found).items():
+        yield "", style.warn(f"not {tag}, which its name promises: {_shown(_first_of(list(obstacles), 3))}")
+    for extra, installed in _extras(inspection).items():
         yield f"[{console.clean(extra)}]", _shown(dict.fromkeys(installed)) or "installs nothing more"
 
 
@@ -257,7 +261,7 @@ def _plain(value: object) -> str:
 
 
 def _newest(versions: Iterator[str]) -> str:
-    return max((one for one in versions if one), key=lambda one: tuple(map(int, one.split("."))), default="")
+    return max(filter(None, versions), key=lambda version: tuple(map(int, version.split("."))), default="")
 
 
 def _has_code(library: Library) -> bool:
@@ -271,13 +275,13 @@ def _code(code: GpuCode, style: console.Style) -> Iterator[tuple[str, str]]:
         return
     rows = [
         (
-            one.target,
-            f"{one.count}",
-            console.size(one.size),
-            "/".join(one.packing),
-            {"sass": "SASS", "ptx": f"PTX, ISA {one.isa}", "amdgpu": "code objects"}.get(one.kind, one.kind),
+            image.target,
+            f"{image.count}",
+            console.size(image.size),
+            "/".join(image.packing),
+            {"sass": "SASS", "ptx": f"PTX, ISA {image.isa}", "amdgpu": "code objects"}.get(image.kind, image.kind),
         )
-        for one in code.images
+        for image in code.images
     ]
     head = tuple(map(style.strong, ("GPU code", "images", "size", "packed", "kind")))
     yield from _table([head, *rows])

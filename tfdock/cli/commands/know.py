@@ -59,44 +59,46 @@ def gpus(
     """List the GPUs that are known, or say who compiles for one and which releases take it."""
     base = _knowledge(knowledge)
     exact = named(base, words or [])
-    found = exact or search(base, words or [])
-    if not found:
+    rows = exact or search(base, words or [])
+    if not rows:
         raise ProfileError(unknown_gpu(base, " ".join(words or [])))
     accelerators = base.accelerators
     facts = {
         key: target_facts(base, accelerators[key[0]], key[1])
-        for key in dict.fromkeys((gpu.accelerator, gpu.target) for gpu in found)
+        for key in dict.fromkeys((gpu.accelerator, gpu.target) for gpu in rows)
     }
     if as_json:
-        print_json("tfdock.gpus/1", True, {"gpus": [_gpu_json(gpu, facts) for gpu in found]})
-    elif exact or len(found) == 1:
-        for index, gpu in enumerate(found):
+        print_json("tfdock.gpus/1", True, {"gpus": [_gpu_json(gpu, facts) for gpu in rows]})
+    elif exact or len(rows) == 1:
+        for index, gpu in enumerate(rows):
             _print([""] if index else [])
             _print(_gpu_lines(base, gpu, facts[gpu.accelerator, gpu.target]))
     else:
-        _print(_gpu_list(base, found, facts))
+        _print(_gpu_list(base, rows, facts))
 
 
 def _gpu_json(gpu: Gpu, facts: dict[tuple[str, str], TargetFacts]) -> dict[str, Any]:
     return {**gpu.model_dump(mode="json"), **asdict(facts[gpu.accelerator, gpu.target])}
 
 
-def _gpu_list(base: KnowledgeBase, found: Sequence[Gpu], facts: dict[tuple[str, str], TargetFacts]) -> Iterator[str]:
+def _gpu_list(base: KnowledgeBase, gpus: Sequence[Gpu], facts: dict[tuple[str, str], TargetFacts]) -> Iterator[str]:
     """The GPUs below what they have in common: their target, who compiles for it, which releases take it, and which
     driver they need."""
     style = console.Style(sys.stdout)
-    for index, (key, one) in enumerate(facts.items()):
+    for index, (key, target) in enumerate(facts.items()):
         if index:
             yield ""
-        heading = f"{_target(one)}{f', {one.architecture}' if one.architecture else ''}"
-        driver = _driver(base, one)
-        told = [toolkit_words(base, one), release_words(base, one), *([f"driver {driver}"] if driver else [])]
-        yield f"{style.strong(heading)}: {'; '.join(told)}"
-        rows = [gpu for gpu in found if (gpu.accelerator, gpu.target) == key]
-        yield from console.table([(gpu.gpu, _memory(gpu), ", ".join(gpu.names) or _named(base, gpu)) for gpu in rows])
+        heading = f"{_target(target)}{f', {target.architecture}' if target.architecture else ''}"
+        driver = _driver(base, target)
+        notes = [toolkit_words(base, target), release_words(base, target), *([f"driver {driver}"] if driver else [])]
+        yield f"{style.strong(heading)}: {'; '.join(notes)}"
+        rows = [gpu for gpu in gpus if (gpu.accelerator, gpu.target) == key]
+        yield from console.table(
+            [(gpu.gpu, _memory(gpu), ", ".join(gpu.names) or _box_name(base, gpu)) for gpu in rows]
+        )
 
 
-def _named(base: KnowledgeBase, gpu: Gpu) -> str:
+def _box_name(base: KnowledgeBase, gpu: Gpu) -> str:
     """The name as it is written on the box, where that is not ours."""
     name = title(base, gpu)
     return "" if name == gpu.gpu else name
@@ -105,7 +107,7 @@ def _named(base: KnowledgeBase, gpu: Gpu) -> str:
 def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[str]:
     style = console.Style(sys.stdout)
     accelerator = base.accelerators[gpu.accelerator]
-    yield f"{style.strong(gpu.gpu)}  {', '.join(gpu.names) or _named(base, gpu)}".rstrip()
+    yield f"{style.strong(gpu.gpu)}  {', '.join(gpu.names) or _box_name(base, gpu)}".rstrip()
     rows = [
         ("capability" if accelerator.capabilities else "target", _target(facts)),
         ("architecture", facts.architecture or ""),
@@ -126,7 +128,10 @@ def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[st
         yield ""
         yield style.strong(f"releases that take {facts.written}, and the {_title(accelerator)} to take with them")
         yield from console.table(
-            [(one.release, _range(one.toolkits), _notes(one, elsewhere=elsewhere)) for one in facts.releases]
+            [
+                (release.release, _range(release.toolkits), _notes(release, elsewhere=elsewhere))
+                for release in facts.releases
+            ]
         )
 
 
@@ -134,12 +139,13 @@ def _range(versions: Sequence[str]) -> str:
     return versions[0] if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
 
 
-def _notes(one: ReleaseFor, *, elsewhere: bool) -> str:
+def _notes(release: ReleaseFor, *, elsewhere: bool) -> str:
     """What to know of a release; its official wheel is of no use `elsewhere`, beside another kind of CPU."""
     wheel = {"native": "official wheel runs", "native-same-major": "official wheel runs", "ptx-jit": "JIT"}
-    notes = [] if one.tested else ["not the one it was tested with"]
-    notes += [] if one.xla else ["with `xla: false`"]
-    notes += [f"{wheel[one.wheel_runs]} ({one.wheel_by})"] if one.wheel_runs in wheel and not elsewhere else []
+    notes = [] if release.tested else ["not the one it was tested with"]
+    notes += [] if release.xla else ["with `xla: false`"]
+    if release.wheel_runs in wheel and not elsewhere:
+        notes.append(f"{wheel[release.wheel_runs]} ({release.wheel_by})")
     return ", ".join(notes)
 
 
@@ -237,10 +243,10 @@ def _release_lines(base: KnowledgeBase, row: Release) -> Iterator[str]:
     yield style.strong(f"TensorFlow {row.release}")
     last = ("note", "unverified", "checked", "source")
     fields = row.model_dump(exclude={"release", "components", *last})
-    told = [(name.replace("_", " "), _value(value)) for name, value in fields.items() if value not in (None, (), {})]
+    rows = [(name.replace("_", " "), _value(value)) for name, value in fields.items() if value not in (None, (), {})]
     components = [(name, _value(support.model_dump())) for name, support in row.components.items()]
     rest = [("note", row.note or ""), ("unverified", _unverified(row)), ("checked", row.checked)]
-    yield from console.table([*told, *components, *((name, value) for name, value in rest if value)])
+    yield from console.table([*rows, *components, *((name, value) for name, value in rest if value)])
     yield ""
     yield style.strong("sources")
     texts = base.sources("releases")
@@ -251,10 +257,10 @@ def _release_lines(base: KnowledgeBase, row: Release) -> Iterator[str]:
 def _value(value: object) -> str:
     """A field's value for people: lists with commas, records as `name: value`."""
     if isinstance(value, dict):
-        pairs = [(name, one) for name, one in value.items() if one not in (None, (), False)]
-        return "; ".join(f"{name.replace('_', ' ')}: {_value(one)}" for name, one in pairs)
+        pairs = [(name, part) for name, part in value.items() if part not in (None, (), False)]
+        return "; ".join(f"{name.replace('_', ' ')}: {_value(part)}" for name, part in pairs)
     if isinstance(value, tuple):
-        return ", ".join(_value(one) for one in value)
+        return ", ".join(_value(part) for part in value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -288,7 +294,7 @@ def explain(
         names = f"{asks} {' or '.join(f'`{name}`' for name in near)}{'' if begun else '?'}"
         fix = names if near else "`tfdock explain` lists all"
         raise ProfileError(Problem(code="code-unknown", message=f"there is no code `{code}`", fix=fix))
-    problems = _provoked(base, row)
+    problems = _problems_of(base, row)
     if as_json:
         document = {**_code_json(row), "problems": [as_document(problem) for problem in problems]}
         print_json("tfdock.explain/1", True, document)
@@ -300,7 +306,7 @@ def _code_json(row: ErrorCode) -> dict[str, Any]:
     return row.model_dump(mode="json", exclude={"source", "checked", "note", "unverified"})
 
 
-def _provoked(base: KnowledgeBase, row: ErrorCode) -> tuple[Problem, ...]:
+def _problems_of(base: KnowledgeBase, row: ErrorCode) -> tuple[Problem, ...]:
     """What the row's own profile is refused with: shown as it is today, not as it was when the row was written."""
     if row.profile is None:
         return ()

@@ -61,11 +61,11 @@ def lock(
         for name in profiles:
             try:
                 stop.check()
-                results.append(_locked(name, preparer, session))
+                results.append(_lock_profile(name, preparer, session))
             except TfdockError as error:
                 codes.append(int(error.exit_code))
                 console.show_problems(error.problems)
-                results.append(_refused(name, error))
+                results.append(_refusal_row(name, error))
                 continue
             if not as_json:
                 console.say(results[-1]["file"], stream=sys.stdout)
@@ -74,38 +74,40 @@ def lock(
     raise typer.Exit(combined_exit_code(codes))
 
 
-def _locked(name: str, preparer: Preparer, session: BuildSession) -> dict[str, Any]:
-    made = make(name, preparer, session, session.tell)
-    _tell(made)
+def _lock_profile(name: str, preparer: Preparer, session: BuildSession) -> dict[str, Any]:
+    written = make(name, preparer, session, session.tell)
+    _show(written)
     return {
         "profile": name,
-        "file": str(made.path),
+        "file": str(written.path),
         "ok": True,
-        "build_id": made.lock.build_id,
-        "fingerprint": made.lock.fingerprint,
-        "knowledge": made.lock.knowledge,
+        "build_id": written.lock.build_id,
+        "fingerprint": written.lock.fingerprint,
+        "knowledge": written.lock.knowledge,
         "pins": [
-            {"pin": pin.kind, "name": pin.name, "value": pin.value, "from": pin.origin} for pin in made.lock.pins
+            {"pin": pin.kind, "name": pin.name, "value": pin.value, "from": pin.origin} for pin in written.lock.pins
         ],
-        "moved": [asdict(difference) for difference in made.differences],
+        "moved": [asdict(difference) for difference in written.differences],
         "problems": [],
     }
 
 
-def _refused(name: str, error: TfdockError) -> dict[str, Any]:
+def _refusal_row(name: str, error: TfdockError) -> dict[str, Any]:
     problems = [as_document(problem) for problem in error.problems]
     unknown = dict.fromkeys(("file", "build_id", "fingerprint", "knowledge"))
     return {"profile": name, "ok": False, **unknown, "pins": [], "moved": [], "problems": problems}
 
 
-def _tell(made: WrittenLock) -> None:
+def _show(written: WrittenLock) -> None:
     style = console.Style(sys.stderr)
-    console.say(f"{style.good('locked')}  {made.lock.build_id}")
-    counts = Counter(pin.kind for pin in made.lock.pins)
+    console.say(f"{style.good('locked')}  {written.lock.build_id}")
+    counts = Counter(pin.kind for pin in written.lock.pins)
     for line in console.table([(kind, str(count)) for kind, count in counts.items()]):
         console.say(line)
-    if made.differences:
+    if written.differences:
         console.say(f"  {style.warn('moved')} since it was locked before:")
-        for one in made.differences:
-            text = console.clean(f"{one.pin}: {one.locked or 'not there'} → {one.found or 'gone'}")
+        for difference in written.differences:
+            text = console.clean(
+                f"{difference.pin}: {difference.locked or 'not there'} → {difference.found or 'gone'}"
+            )
             console.tell(f"    {text}", indent="      ")

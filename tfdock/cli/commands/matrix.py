@@ -30,7 +30,7 @@ from tfdock.cli.app import (
     stoppable,
 )
 from tfdock.cli.matrix_formats import analyse
-from tfdock.cli.matrix_run import CellSelection, tell_registry
+from tfdock.cli.matrix_run import CellSelection, warn_registry
 from tfdock.errors import NetworkError, ProfileError
 from tfdock.host.settings import Settings
 from tfdock.matrix.matrix_history import fingerprints_at
@@ -156,7 +156,7 @@ def matrix(
         analyse(selection.cells, settings, time_limit=time_limit, as_json=wanted is Format.JSON)
     with stoppable("nothing was changed") as stop:
         cells = selection.cells(stop.check)
-    _tell(cells, wanted, shards)
+    _print_cells(cells, wanted, shards)
 
 
 def _check_analysis(wanted: Format, shards: int | None, time_limit: str | None, *, dry_analyse: bool) -> None:
@@ -208,19 +208,19 @@ class _MatrixSelection:
 
     def _located(self, cells: Cells, check: Callable[[], None]) -> Cells:
         """Return the cells with where the wheel of each is; with `missing`, only those whose wheel is nowhere."""
-        tell_registry(cells, self.settings)
+        warn_registry(cells, self.settings)
         missing = self.choice.missing
-        cells = locate_wheels(cells, self.settings, check, failed=unanswered if missing else _warn)
+        cells = locate_wheels(cells, self.settings, check, failed=unanswered if missing else _warn_unreachable)
         return cells.where(lambda cell: cell.status == "missing") if missing else cells
 
 
-def _warn(error: NetworkError) -> None:
+def _warn_unreachable(error: NetworkError) -> None:
     """Print why a registry could not be asked, as a warning."""
     warning = replace(error.problems[0], severity="warning", why="what it has counts as missing")
     console.show_problems([warning])
 
 
-def _tell(cells: Cells, wanted: Format, shards: int | None) -> None:
+def _print_cells(cells: Cells, wanted: Format, shards: int | None) -> None:
     """Print the cells in the format that is asked for."""
     jobs = matrix_formats.jobs_of(cells, shards)
     match wanted:

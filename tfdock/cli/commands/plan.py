@@ -53,11 +53,11 @@ def plan(
     prepared = preparer.prepare(profile)
     expected = expectation(prepared.plan, Wheelhouse(settings.wheelhouse).records(), preparer.knowledge)
     if as_json:
-        told = {"seconds": round(expected.total), "source": expected.source} if expected else None
-        print_json("tfdock.plan/1", True, plan_json(prepared.plan) | {"estimate": told})
+        estimate = {"seconds": round(expected.total), "source": expected.source} if expected else None
+        print_json("tfdock.plan/1", True, plan_json(prepared.plan) | {"estimate": estimate})
         return
     columns = console.width(sys.stdout)
-    for line in (*_plan_lines(prepared, why=why), *_sized_lines(prepared.plan, expected)):
+    for line in (*_plan_lines(prepared, why=why), *_limit_lines(prepared.plan, expected)):
         for part in console.wrapped(line, columns):
             console.say(ci_log.here().harmless(part), stream=sys.stdout)
 
@@ -74,8 +74,8 @@ def _plan_lines(prepared: PreparedBuild, *, why: bool) -> Iterator[str]:
         else (choice.field, choice.value)
         for choice in resolution.choices
     ]
-    said = "; ".join(plan.trust.reasons) or "an unchanged release on a known base image"
-    rows.append(("trust domain", plan.trust.name, style.faint(said)) if why else ("trust domain", plan.trust.name))
+    reasons = "; ".join(plan.trust.reasons) or "an unchanged release on a known base image"
+    rows.append(("trust domain", plan.trust.name, style.faint(reasons)) if why else ("trust domain", plan.trust.name))
     yield from console.table(rows)
     yield ""
     yield style.strong("environment of ./configure and Bazel")
@@ -90,16 +90,16 @@ def _plan_lines(prepared: PreparedBuild, *, why: bool) -> Iterator[str]:
         yield f"{style.warn('untested')}  {problem.message}"
 
 
-def _sized_lines(plan: BuildPlan, expected: PhaseEstimate | None) -> Iterator[str]:
+def _limit_lines(plan: BuildPlan, expected: PhaseEstimate | None) -> Iterator[str]:
     """What a build takes of the machine, and how long; and what that was told from, because no engine is asked."""
     style = console.Style(sys.stdout)
     limits, machine, gib = plan.resources, plan.machine, 1 << 30
-    taken = (
+    text = (
         f"{limits.jobs} job{'s' if limits.jobs != 1 else ''}, {limits.cpus} cores, {limits.memory / gib:.1f} GiB of "
         f"memory, {limits.heap / gib:.1f} of them for Bazel; sized for {machine.cpus} cores and "
         f"{machine.memory / gib:.1f} GiB here: no engine was asked, and on one that has less a build takes less"
     )
-    rows = [(style.strong("limits"), taken)]
+    rows = [(style.strong("limits"), text)]
     if expected:
         rows.append((style.strong("estimate"), f"about {console.duration(expected.total)}, by {expected.source}"))
     yield ""
@@ -159,8 +159,8 @@ def schema(
     if name and of_matrix:
         raise typer.BadParameter("`--matrix` is the name `matrix`: leave one of both out")
     if name in (None, "profile", "matrix"):
-        found = matrix_file.json_schema() if of_matrix or name == "matrix" else profile.json_schema()
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        document = matrix_file.json_schema() if of_matrix or name == "matrix" else profile.json_schema()
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
         return
     names = {file.stem: file for file in (Path(__file__).parents[2] / "schemas").glob("*.json")}
     if name not in names:

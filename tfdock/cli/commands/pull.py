@@ -36,10 +36,10 @@ from tfdock.cli.matrix_run import (
     CellSelection,
     FinishedMatrix,
     as_build,
-    tell_registry,
-    told_with_matrix,
+    finish_matrix,
+    warn_registry,
 )
-from tfdock.cli.pull_text import LocalGpus, tell_pulled
+from tfdock.cli.pull_text import LocalGpus, show_pulled
 from tfdock.errors import NetworkError, Problem, ProfileError, TfdockError, combined_exit_code
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop, until_stopped
@@ -108,24 +108,24 @@ def pull(
     )
     _check_names(names, matrix, platform=platform)
     check_matrix_options(matrix, only=only, report=report)
-    looking = _Looking(settings, platform=platform, allow_untested=allow_untested)
-    wanted = [looking.wanted(name) for name in names or ()]  # a misspelt name is told before anybody waits
+    finder = _ImageFinder(settings, platform=platform, allow_untested=allow_untested)
+    items = [finder.item(name) for name in names or ()]  # a misspelt name is told before anybody waits
     with stoppable("what has arrived is kept") as stop:
         if matrix:
             code = _pull_matrix(
-                looking, CellSelection(file=matrix, only=only or (), report=report), stop, as_json=as_json
+                finder, CellSelection(file=matrix, only=only or (), report=report), stop, as_json=as_json
             )
         else:
-            results = [_result(looking, one, stop) for one in wanted]
-            code = _all_told(results, {}, as_json=as_json)
+            results = [_result(finder, item, stop) for item in items]
+            code = _print_results(results, {}, as_json=as_json)
     raise typer.Exit(code)
 
 
-def _all_told(results: list[dict[str, Any]], more: Mapping[str, Any], *, as_json: bool) -> int:
+def _print_results(results: list[dict[str, Any]], more: Mapping[str, Any], *, as_json: bool) -> int:
     """Print the results: the wheels' paths, or the document, with what `more` there is to it; the exit code."""
-    code = combined_exit_code(one["exit_code"] for one in (*results, *more.values()))
+    code = combined_exit_code(result["exit_code"] for result in (*results, *more.values()))
     if as_json:
-        pulls = [{name: value for name, value in one.items() if name != "exit_code"} for one in results]
+        pulls = [{name: value for name, value in result.items() if name != "exit_code"} for result in results]
         print_json("tfdock.pull/1", code == 0, {"pulls": pulls, **more})
     else:
         for wheel in (wheel for result in results for build in result["builds"] for wheel in build["wheels"]):
@@ -141,7 +141,7 @@ def _check_names(names: list[str] | None, matrix: Path | None, *, platform: str 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class _PullItem:
     """A word of the command line, or a cell of a matrix: `find` gives the image that it stands for.
 
     `needed`: that there is none is an error.
@@ -149,10 +149,10 @@ class _Wanted:
 
     name: str
     find: Callable[[Callable[[], None]], StoredImage]
-    needed: bool = True
+    required: bool = True
 
 
-class _Lacking(NetworkError):
+class _NotInRegistries(NetworkError):
     """Every registry has answered, and none has it; or none can."""
 
 
@@ -160,23 +160,23 @@ class _Lacking(NetworkError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Looking:
+class _ImageFinder:
     """Makes images of words: a profile where there is one of that name, else a build id, else an image's name."""
 
     settings: Settings
     platform: str | None = field(kw_only=True)
     allow_untested: bool = field(kw_only=True)
 
-    def wanted(self, name: str) -> _Wanted:
+    def item(self, name: str) -> _PullItem:
         """What a word stands for; raises ProfileError, and what planning a profile raises."""
         _check_no_wheel(name)
         if _is_image(name):
             asked = _named(name)
             image = self.settings.mirrored(asked if asked.tag or asked.digest else asked.tagged("latest"))
-            return _Wanted(name=name, find=lambda check: self._image([image], check))
+            return _PullItem(name=name, find=lambda check: self._image([image], check))
         if is_promise(name):
             images = [one.tagged(name) for one in self._repositories(name)]
-            return _Wanted(name=name, find=lambda check: self._image(images, check))
+            return _PullItem(name=name, find=lambda check: self._image(images, check))
         try:
             return self._profile(name)
         except ProfileError as error:
@@ -186,12 +186,12 @@ class _Looking:
         down: list[NetworkError] = []
         for image in images:
             try:
-                found = find_image(image, self.platform or local_platform(), check)
+                stored = find_image(image, self.platform or local_platform(), check)
             except NetworkError as error:
                 down.append(error)
                 continue
-            if found:
-                return found
+            if stored:
+                return stored
         if down:
             raise down[0]
         places = ", ".join(f"`{image}`" for image in images)
@@ -200,15 +200,15 @@ class _Looking:
             Problem(code="image-not-found", message=f"there is no {places}, or it is private", fix=fix)
         )
 
-    def _profile(self, name: str) -> _Wanted:
+    def _profile(self, name: str) -> _PullItem:
         plan = preparer_for(self.settings, allow_untested=self.allow_untested).prepare(name).plan
         refused = native_refusal(plan)
         if refused:
             raise refused
         repositories = self._repositories(name)
-        return _Wanted(name=name, find=lambda check: self._found(name, plan, repositories, check))
+        return _PullItem(name=name, find=lambda check: self._found(name, plan, repositories, check))
 
-    def cell(self, cells: Cells, cell: Cell) -> _Wanted:
+    def cell(self, cells: Cells, cell: Cell) -> _PullItem:
         """The same for a cell of a matrix, which is planned when its turn comes."""
         repositories = self._repositories(cell.name)
 
@@ -216,23 +216,23 @@ class _Looking:
             plan = cells.prepared(cell).plan
             refused = native_refusal(plan)
             if refused:
-                raise _Lacking(*refused.problems)
+                raise _NotInRegistries(*refused.problems)
             return self._found(cell.name, plan, repositories, check)
 
-        return _Wanted(name=cell.name, find=find, needed=False)
+        return _PullItem(name=cell.name, find=find, required=False)
 
     def _found(
         self, name: str, plan: BuildPlan, repositories: tuple[ImageRef, ...], check: Callable[[], None]
     ) -> StoredImage:
         down: list[NetworkError] = []
         asked = ImageLookup(repositories=repositories, check=check)
-        found = next(asked.images(plan, None, down.append), None)
-        if found:
-            return found
+        image = next(asked.images(plan, None, down.append), None)
+        if image:
+            return image
         if down:
             raise down[0]
         build = f"build it: `tfdock build {name}`" if name != plan.build_id else "build it"
-        raise _Lacking(
+        raise _NotInRegistries(
             Problem(
                 code="image-not-found",
                 message=f"no registry has this build of {plan.build_id}: {', '.join(map(str, repositories))}",
@@ -294,33 +294,33 @@ def _named(text: str) -> ImageRef:
 # --- pulling --------------------------------------------------------------------------------------------------------
 
 
-def _result(looking: _Looking, wanted: _Wanted, stop: Stop) -> dict[str, Any]:
+def _result(finder: _ImageFinder, item: _PullItem, stop: Stop) -> dict[str, Any]:
     """Pull one; what became of it, which is told."""
     try:
         stop.check()
-        builds = _pulled(looking.settings, wanted, stop)
-        result = {"name": wanted.name, "problems": [], "builds": builds, "exit_code": 0}
+        builds = _pulled(finder.settings, item, stop)
+        result = {"name": item.name, "problems": [], "builds": builds, "exit_code": 0}
     except TfdockError as error:
         problems = list(error.problems)
-        if isinstance(error, _Lacking) and not wanted.needed:
+        if isinstance(error, _NotInRegistries) and not item.required:
             problems = [replace(problem, severity="warning") for problem in problems]
             console.show_problems(problems)
-            return {"name": wanted.name, "problems": problems, "builds": [], "exit_code": 0}
-        result = {"name": wanted.name, "problems": problems, "builds": [], "exit_code": int(error.exit_code)}
-        console.say(f"{console.Style(sys.stderr).bad('not pulled')}  {wanted.name}")
+            return {"name": item.name, "problems": problems, "builds": [], "exit_code": 0}
+        result = {"name": item.name, "problems": problems, "builds": [], "exit_code": int(error.exit_code)}
+        console.say(f"{console.Style(sys.stderr).bad('not pulled')}  {item.name}")
         console.show_problems(problems)
     return result
 
 
-def _pull_matrix(looking: _Looking, choice: CellSelection, stop: Stop, *, as_json: bool) -> int:
+def _pull_matrix(finder: _ImageFinder, choice: CellSelection, stop: Stop, *, as_json: bool) -> int:
     """Pull the cells of a matrix whose wheels are not here; the exit code."""
     choice.begin()
-    started, settings = time.monotonic(), looking.settings
-    cells = choice.here(settings, preparer_for(settings, allow_untested=looking.allow_untested), stop.check)
-    tell_registry(cells, settings)
+    started, settings = time.monotonic(), finder.settings
+    cells = choice.here(settings, preparer_for(settings, allow_untested=finder.allow_untested), stop.check)
+    warn_registry(cells, settings)
     todo = [cell for cell in cells.wanted if cell.status == "missing"]
     _say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to pull")
-    results = [_result(looking, looking.cell(cells, cell), stop) for cell in todo]
+    results = [_result(finder, finder.cell(cells, cell), stop) for cell in todo]
     finished = FinishedMatrix(
         cells=cells,
         results=[as_build(result) for result in results],
@@ -328,22 +328,22 @@ def _pull_matrix(looking: _Looking, choice: CellSelection, stop: Stop, *, as_jso
         seconds=time.monotonic() - started,
         by="tfdock pull",
     )
-    return told_with_matrix(finished, choice, lambda more: _all_told(results, more, as_json=as_json))
+    return finish_matrix(finished, choice, lambda more: _print_results(results, more, as_json=as_json))
 
 
-def _pulled(settings: Settings, wanted: _Wanted, stop: Stop) -> list[dict[str, Any]]:
+def _pulled(settings: Settings, item: _PullItem, stop: Stop) -> list[dict[str, Any]]:
     gpus = LocalGpus(settings)
     house = House(settings.wheelhouse.absolute())
-    with console.ReadProgress(sys.stderr, wanted.name, "received") as reading:
+    with console.ReadProgress(sys.stderr, item.name, "received") as reading:
         pulling = ImagePull(house, stop.check, _say, reading, gpus.reader)
 
-        def taken() -> tuple[StoredImage, list[PulledImage]]:
-            image = wanted.find(stop.check)
+        def pull_item() -> tuple[StoredImage, list[PulledImage]]:
+            image = item.find(stop.check)
             reading.total = sum(wheel.size for build in image.builds for wheel in build.wheels)
             return image, pulling.pull_all(image)
 
-        image, found = until_stopped(taken, stop, _Waiting(wanted.name, reading))
-    return [tell_pulled(image, one, gpus) for one in found]
+        image, builds = until_stopped(pull_item, stop, _Waiting(item.name, reading))
+    return [show_pulled(image, build, gpus) for build in builds]
 
 
 @dataclass
@@ -352,12 +352,12 @@ class _Waiting:
 
     name: str
     reading: console.ReadProgress
-    said: bool = False
+    reported: bool = False
 
     def __call__(self, silent: float) -> None:
         """Time passes."""
-        if silent > _SILENT and not (self.said or self.reading.total):
-            self.said = True
+        if silent > _SILENT and not (self.reported or self.reading.total):
+            self.reported = True
             _say(f"waiting for an answer about {self.name}")
 
 

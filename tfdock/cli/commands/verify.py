@@ -123,23 +123,24 @@ def verify(
         with console.ReadProgress(sys.stderr, wheel.name) as reading:
             inspection = inspected(wheel, traces=build_traces(), progress=reading)
     except WheelRefused as error:
-        found = unsound_wheel(base, error)
+        verification = unsound_wheel(base, error)
     else:
         wanted = replace(wanted, options=_options(base, wheel, inspection.wheel.sha256))
-        found = _verified(settings, base, wheel, inspection, wanted)
-    document = _document(base, wheel, profile, asked, inspection, found)
+        verification = _verify_wheel(settings, base, wheel, inspection, wanted)
+    document = _document(base, wheel, profile, asked, inspection, verification)
     shown = None
-    if found.failed and inspection and not wanted.run:
+    if verification.failed and inspection and not wanted.run:
         context = preparer_for(settings, allow_untested=allow_untested).context(profile) if profile else None
         shown = diagnose_run_log(_log(settings, inspection), base, context)
     document["diagnosis"] = shown.findings_json if shown else []
-    _tell(document, found, as_json=as_json)
+    _show(document, verification, as_json=as_json)
     if inspection:
         show(shown, str(_log(settings, inspection)))
     if html:  # told first: a page that cannot be written loses nothing
         write_text(html, verify_page(document))
-    failed = () if found.ok else (ExitCode.VERIFICATION,)
-    raise typer.Exit(combined_exit_code([*failed, *([found.impossible.exit_code] if found.impossible else [])]))
+    codes = [] if verification.ok else [ExitCode.VERIFICATION]
+    codes += [verification.impossible.exit_code] if verification.impossible else []
+    raise typer.Exit(combined_exit_code(codes))
 
 
 def _may_be_written(page: Path) -> None:
@@ -163,13 +164,13 @@ def _beginning(path: Path) -> bytes:
 def _options(base: KnowledgeBase, wheel: Path, sha256: str) -> tuple[str, ...] | None:
     """The compiler's options, where the record of the wheel's build lies beside it."""
     for record in Wheelhouse(wheel.absolute().parent).records():
-        if any(one.get("sha256") == sha256 for one in record.get("wheels", ())):
+        if any(entry.get("sha256") == sha256 for entry in record.get("wheels", ())):
             plan = record["plan"]
             return compiler_options(base, plan["environment"], plan["bazel_flags"])
     return None
 
 
-def _verified(
+def _verify_wheel(
     settings: Settings, base: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: TrialRequest
 ) -> Verification:
     """All checks; without an engine those that need none."""
@@ -182,8 +183,8 @@ def _verified(
             with trial_environment(engine, settings, listen, stop, log, wheel.name) as environment:
                 return verify_wheel(environment, base, wheel, inspection, wanted)
     except EngineError as error:
-        found = verify_wheel(None, base, wheel, inspection, replace(wanted, run=error.problems[0].message))
-        return replace(found, impossible=error)
+        verification = verify_wheel(None, base, wheel, inspection, replace(wanted, run=error.problems[0].message))
+        return replace(verification, impossible=error)
 
 
 def _log(settings: Settings, inspection: Inspection) -> Path:
@@ -200,22 +201,22 @@ def _document(
     profile: str | None,
     asked: ResolvedProfile | None,
     inspection: Inspection | None,
-    found: Verification,
+    verification: Verification,
 ) -> dict[str, Any]:
     """The result for programs; the page is made of it as well."""
-    problems = found.impossible.problems if found.impossible else ()
+    problems = verification.impossible.problems if verification.impossible else ()
     return {
-        "ok": found.ok and not problems,
+        "ok": verification.ok and not problems,
         "wheel": wheel.name,
         "sha256": inspection.wheel.sha256 if inspection else None,
         "profile": profile,
         "build_id": asked.resolution.build_id if asked else None,
-        "checks": [asdict(check) for check in found.checks],
-        "told_by_wheel": list(answered_by_wheel(found.checks)),
-        "runtime": found.runtime,
+        "checks": [asdict(check) for check in verification.checks],
+        "told_by_wheel": list(answered_by_wheel(verification.checks)),
+        "runtime": verification.runtime,
         "problems": [as_document(problem) for problem in problems],
         **(_facts(base, inspection) if inspection else {}),
-        "gpu_code": found.document["gpu_code"] if inspection else None,
+        "gpu_code": verification.document["gpu_code"] if inspection else None,
     }
 
 
@@ -229,34 +230,36 @@ def _facts(base: KnowledgeBase, inspection: Inspection) -> dict[str, Any]:
         "abi_tag": wheel.abi_tag,
         "platform_tag": wheel.platform_tag,
         "size": wheel.size,
-        "coverage": [asdict(one) for one in coverage(base, evidence_of(base, inspection))],
-        "libraries": [{"own": one.path in own, **library_json(one)} for one in inspection.libraries],
+        "coverage": [asdict(row) for row in coverage(base, evidence_of(base, inspection))],
+        "libraries": [{"own": library.path in own, **library_json(library)} for library in inspection.libraries],
     }
 
 
-def _tell(document: dict[str, Any], found: Verification, *, as_json: bool) -> None:
+def _show(document: dict[str, Any], verification: Verification, *, as_json: bool) -> None:
     if as_json:
         document = dict(document)
         print_json("tfdock.verify/1", document.pop("ok"), document)
     else:
-        for line in _lines(found):
+        for line in _lines(verification):
             console.say(line, stream=sys.stdout)
-        if told := document["told_by_wheel"]:
-            console.tell(f"note: the wheel's own code answered {told[0]} to {told[-1]}; the file shows the rest")
+        if names := document["told_by_wheel"]:
+            console.tell(f"note: the wheel's own code answered {names[0]} to {names[-1]}; the file shows the rest")
         console.say(_ending(document), stream=sys.stdout)
-    for check in found.failed:
+    for check in verification.failed:
         console.tell(f"{console.Style(sys.stderr).bad('failed:')} {_sentence(check)}")
-    if found.impossible:
-        console.show_problems(found.impossible.problems)
+    if verification.impossible:
+        console.show_problems(verification.impossible.problems)
 
 
-def _lines(found: Verification) -> Iterator[str]:
+def _lines(verification: Verification) -> Iterator[str]:
     style = console.Style(sys.stdout)
     paint = {"passed": style.good, "failed": style.bad, "skipped": style.faint}
     rows, above = [], ""
-    for one in found.checks:
-        shown = _shown(one)
-        rows.append((one.name, paint[one.status](one.status), "as above" if shown and shown == above else shown))
+    for check in verification.checks:
+        shown = _shown(check)
+        rows.append(
+            (check.name, paint[check.status](check.status), "as above" if shown and shown == above else shown)
+        )
         above = shown
     yield from console.table([tuple(map(style.strong, ("check", "status", "found"))), *rows])
 
@@ -264,7 +267,7 @@ def _lines(found: Verification) -> Iterator[str]:
 def _ending(document: Mapping[str, Any]) -> str:
     """`17 passed, 7 skipped: tensorflow_cpu-2.18.0-….whl, tried in python:3.11-slim-bookworm`."""
     counted = Counter(check["status"] for check in document["checks"])
-    counts = ", ".join(f"{counted[one]} {one}" for one in ("passed", "failed", "skipped") if counted[one])
+    counts = ", ".join(f"{counted[status]} {status}" for status in ("passed", "failed", "skipped") if counted[status])
     against = f", against {document['profile']}" if document["profile"] else ""
     installed = any(check["name"] == "install" and check["status"] != "skipped" for check in document["checks"])
     tried = f", tried in {document['runtime']}" if installed else ""

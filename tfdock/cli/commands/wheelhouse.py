@@ -43,7 +43,7 @@ _DAY = 86400
 
 
 @contextmanager
-def _opened(settings: Settings) -> Iterator[store.Wheelhouse]:
+def _open_wheelhouse(settings: Settings) -> Iterator[store.Wheelhouse]:
     """The wheelhouse, which must be there; what goes wrong with its files is told as such."""
     root = settings.wheelhouse.absolute()
     if not root.is_dir():
@@ -68,58 +68,58 @@ def _opened(settings: Settings) -> Iterator[store.Wheelhouse]:
 def list_(wheelhouse: Wheelhouse = None, knowledge: Knowledge = None, as_json: AsJson = False) -> None:
     """Say what wheels there are: for which TensorFlow, Python and GPUs, whether they were verified, where from."""
     settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge)
-    with _opened(settings) as house:
-        found = list_wheels(house, lambda: knowledge_for(settings).accelerators)
+    with _open_wheelhouse(settings) as house:
+        wheels = list_wheels(house, lambda: knowledge_for(settings).accelerators)
         warnings = unreadable_records(house)
     console.show_problems(warnings)
     if as_json:
-        document = {"wheelhouse": str(house.root), "size": sum(one.size for one in found), "problems": warnings}
-        print_json("tfdock.wheelhouse-list/1", True, document | {"wheels": [_held_json(one) for one in found]})
+        document = {"wheelhouse": str(house.root), "size": sum(wheel.size for wheel in wheels), "problems": warnings}
+        print_json("tfdock.wheelhouse-list/1", True, document | {"wheels": [_wheel_json(wheel) for wheel in wheels]})
         return
-    for line in _listing(house.root, found):
+    for line in _listing(house.root, wheels):
         console.say(line, stream=sys.stdout)
 
 
-def _held_json(one: StoredWheel) -> dict[str, Any]:
-    told = one.claims
+def _wheel_json(wheel: StoredWheel) -> dict[str, Any]:
+    claims = wheel.claims
     return {
-        "file": one.path.name,
-        "size": one.size,
-        "sha256": one.sha256,
-        "name": one.name,
-        "version": one.version,
-        "tags": one.tags,
-        "tensorflow": told.tensorflow,
-        "python": told.python,
-        "accelerator": told.accelerator,
-        "toolkit": told.toolkit,
-        "gpu_code": None if told.gpu_code is None else list(told.gpu_code),
-        "verified": told.verified,
-        "finished": datetime.fromtimestamp(one.finished, UTC).isoformat(timespec="seconds"),
-        "origin": _origin(one),
-        "pulled_from": one.pulled_from,
-        "build_id": one.recorded.build_id if one.recorded else None,
-        "fingerprint": one.recorded.fingerprint if one.recorded else None,
-        "problem": one.problem or None,
+        "file": wheel.path.name,
+        "size": wheel.size,
+        "sha256": wheel.sha256,
+        "name": wheel.name,
+        "version": wheel.version,
+        "tags": wheel.tags,
+        "tensorflow": claims.tensorflow,
+        "python": claims.python,
+        "accelerator": claims.accelerator,
+        "toolkit": claims.toolkit,
+        "gpu_code": None if claims.gpu_code is None else list(claims.gpu_code),
+        "verified": claims.verified,
+        "finished": datetime.fromtimestamp(wheel.finished, UTC).isoformat(timespec="seconds"),
+        "origin": _origin(wheel),
+        "pulled_from": wheel.pulled_from,
+        "build_id": wheel.recorded.build_id if wheel.recorded else None,
+        "fingerprint": wheel.recorded.fingerprint if wheel.recorded else None,
+        "problem": wheel.problem or None,
     }
 
 
-def _origin(one: StoredWheel) -> str:
-    if one.recorded is None:
+def _origin(wheel: StoredWheel) -> str:
+    if wheel.recorded is None:
         return "foreign"
-    return "pulled" if one.pulled_from else "built"
+    return "pulled" if wheel.pulled_from else "built"
 
 
 _VERIFIED = {"tried": "yes", "files": "its files", "failed": "failed", "no": "no"}
 
 
-def _listing(root: Path, found: Sequence[StoredWheel]) -> Iterator[str]:
+def _listing(root: Path, wheels: Sequence[StoredWheel]) -> Iterator[str]:
     style = console.Style(sys.stdout)
-    size = console.size(sum(one.size for one in found))
-    yield f"{style.strong(console.clean(str(root)))}  {_wheels(len(found))}, {size}"
-    if found:
+    size = console.size(sum(wheel.size for wheel in wheels))
+    yield f"{style.strong(console.clean(str(root)))}  {_wheels(len(wheels))}, {size}"
+    if wheels:
         head = ("TensorFlow", "Python", "for", "GPU code", "verified", "size", "made", "from", "wheel")
-        rows = [tuple(map(_in_a_line, _row(one))) for one in found]
+        rows = [tuple(map(_in_a_line, _row(wheel))) for wheel in wheels]
         yield from console.table([tuple(map(style.strong, head)), *rows])
 
 
@@ -128,21 +128,21 @@ def _in_a_line(text: str) -> str:
     return console.clean(text.replace("\n", "\0"))
 
 
-def _row(one: StoredWheel) -> tuple[str, ...]:
-    told = one.claims
-    made_for = f"{told.accelerator} {told.toolkit or ''}".strip() if told.accelerator else "?"
-    code = "?" if told.gpu_code is None else " ".join(told.gpu_code) or "-"
+def _row(wheel: StoredWheel) -> tuple[str, ...]:
+    claims = wheel.claims
+    made_for = f"{claims.accelerator} {claims.toolkit or ''}".strip() if claims.accelerator else "?"
+    code = "?" if claims.gpu_code is None else " ".join(claims.gpu_code) or "-"
     return (
-        told.tensorflow or one.version.partition("+")[0] or "?",
-        told.python or one.tags.partition("-")[0] or "?",
+        claims.tensorflow or wheel.version.partition("+")[0] or "?",
+        claims.python or wheel.tags.partition("-")[0] or "?",
         made_for,
-        "-" if told.accelerator == "cpu" else code,
-        _VERIFIED[told.verified],
-        console.size(one.size),
-        _ago(one.finished),
-        {"foreign": "elsewhere", "built": "here", "pulled": "registry"}[_origin(one)],
-        f"{one.path.name}{f', from {one.pulled_from}' if one.pulled_from else ''}"
-        f"{f': {one.problem}' if one.problem else ''}",
+        "-" if claims.accelerator == "cpu" else code,
+        _VERIFIED[claims.verified],
+        console.size(wheel.size),
+        _ago(wheel.finished),
+        {"foreign": "elsewhere", "built": "here", "pulled": "registry"}[_origin(wheel)],
+        f"{wheel.path.name}{f', from {wheel.pulled_from}' if wheel.pulled_from else ''}"
+        f"{f': {wheel.problem}' if wheel.problem else ''}",
     )
 
 
@@ -168,7 +168,7 @@ def index_(
 ) -> None:
     """Make the index in `simple/`, from which pip and uv install; then it follows builds, pulls and prunes."""
     settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge)
-    with _opened(settings) as house:
+    with _open_wheelhouse(settings) as house:
         page = house.root / "index.html" if html else None
         if page:
             _may_be_written(page)  # told before anybody waits
@@ -180,15 +180,15 @@ def index_(
         document = {"index": str(house.root / "simple"), "page": str(page) if page else None, **as_document(indexed)}
         print_json("tfdock.wheelhouse-index/1", True, document)
     else:
-        _tell_indexed(house.root, page, indexed)
+        _show_update(house.root, page, indexed)
 
 
-def _tell_indexed(root: Path, page: Path | None, found: IndexUpdate) -> None:
+def _show_update(root: Path, page: Path | None, update: IndexUpdate) -> None:
     console.result(str(root / "simple"))
     if page:
         console.result(str(page))
-    counts = f"{_wheels(len(found.wheels))}, {len(found.added)} new, {len(found.removed)} gone"
-    console.say(f"{counts}, {len(found.left_out)} left out")
+    counts = f"{_wheels(len(update.wheels))}, {len(update.added)} new, {len(update.removed)} gone"
+    console.say(f"{counts}, {len(update.left_out)} left out")
 
 
 def _wheels(count: int) -> str:
@@ -244,7 +244,7 @@ def serve(
     """
     from tfdock.wheelhouse import server  # its package, tornado, is for this command alone
 
-    with _opened(settings_for(wheelhouse=wheelhouse)) as house:
+    with _open_wheelhouse(settings_for(wheelhouse=wheelhouse)) as house:
         index = WheelIndex(house)
         if not index.exists:
             making = f"tfdock wheelhouse index --wheelhouse {shlex.quote(str(house.root))}"
@@ -264,7 +264,7 @@ def serve(
         else:
             console.result(f"{address.url}simple/")
         sys.stdout.flush()
-        _tell_serving(address, wanted)
+        _show_address(address, wanted)
 
     allowed = frozenset(allow_host or ())
     server.serve(house, host, port, ready, lambda line: console.say(console.clean(line)), allowed)
@@ -286,7 +286,7 @@ def _installing(address: ServerAddress, wanted: str) -> Iterator[tuple[str, str]
     yield "uv", f"uv pip install --index {url} {shlex.quote(wanted)}"
 
 
-def _tell_serving(address: ServerAddress, wanted: str) -> None:
+def _show_address(address: ServerAddress, wanted: str) -> None:
     for _, line in _installing(address, wanted or "NAME==VERSION"):
         console.say(f"  {line}")
     if not wanted:
@@ -336,15 +336,15 @@ def prune(
         max_size=None if max_size is None else read_size(max_size),
         keep=keep_latest,
     )
-    with _opened(settings) as house:
+    with _open_wheelhouse(settings) as house:
         pruned = wheelhouse_pruning.prune(house, settings.state_dir, rules, failed=failed, dry_run=dry_run)
         console.show_problems(unreadable_records(house))
     if as_json:
         print_json("tfdock.wheelhouse-prune/1", True, {"dry_run": dry_run, **_pruned_json(house.root, pruned)})
     else:
-        _tell_pruned(house.root, pruned, dry_run=dry_run)
+        _show_pruned(house.root, pruned, dry_run=dry_run)
     if not pruned.reached:
-        _tell_not_reached(pruned, rules.max_size or 0)
+        _warn_not_reached(pruned, rules.max_size or 0)
 
 
 def _pruned_json(root: Path, pruned: PrunedWheelhouse) -> dict[str, Any]:
@@ -353,30 +353,31 @@ def _pruned_json(root: Path, pruned: PrunedWheelhouse) -> dict[str, Any]:
         "left": pruned.left,
         "reached": pruned.reached,
         "wheels": [
-            {"file": one.file, "size": one.size, "build_id": one.build_id, "fingerprint": one.fingerprint}
-            for one in pruned.wheels
+            {"file": wheel.file, "size": wheel.size, "build_id": wheel.build_id, "fingerprint": wheel.fingerprint}
+            for wheel in pruned.wheels
         ],
         "leftovers": [
-            {"path": str(one.path.relative_to(root)), "what": one.kind, "size": one.size} for one in pruned.leftovers
+            {"path": str(orphan.path.relative_to(root)), "what": orphan.kind, "size": orphan.size}
+            for orphan in pruned.leftovers
         ],
         "busy": list(pruned.busy),
     }
 
 
-def _tell_pruned(root: Path, pruned: PrunedWheelhouse, *, dry_run: bool) -> None:
+def _show_pruned(root: Path, pruned: PrunedWheelhouse, *, dry_run: bool) -> None:
     would = "would remove" if dry_run else "removed"
     for wheel in pruned.wheels:
-        told = f"{console.size(wheel.size)}, made {_ago(wheel.finished)}"
-        console.result(f"{would} {_in_a_line(wheel.file)}  {told}")
-    for one in pruned.leftovers:
-        path = _in_a_line(str(one.path.relative_to(root)))
-        console.result(f"{would} {path}  {console.size(one.size)}, {one.kind}")
+        details = f"{console.size(wheel.size)}, made {_ago(wheel.finished)}"
+        console.result(f"{would} {_in_a_line(wheel.file)}  {details}")
+    for orphan in pruned.leftovers:
+        path = _in_a_line(str(orphan.path.relative_to(root)))
+        console.result(f"{would} {path}  {console.size(orphan.size)}, {orphan.kind}")
     for build_id in pruned.busy:
         console.tell(f"{console.clean(build_id)} is left alone: a run has it")
     console.result(f"{would} {console.size(pruned.size)}, {console.size(pruned.left)} of wheels are left")
 
 
-def _tell_not_reached(pruned: PrunedWheelhouse, limit: int) -> None:
+def _warn_not_reached(pruned: PrunedWheelhouse, limit: int) -> None:
     problem = Problem(
         code="wheelhouse-size-not-reached",
         message=f"wheels of {console.size(pruned.left)} are left, more than {console.size(limit)}",
