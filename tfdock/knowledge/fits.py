@@ -107,14 +107,11 @@ def is_used(release: Release, accelerator: Accelerator, gpu: str) -> bool:
 def libraries(knowledge: KnowledgeBase, component: str, version: str) -> list[LibraryRow]:
     """Return the rows of a component's version: one, or several for an incomplete version."""
 
-    def side(bound: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        length = min(len(Version(version).parts), len(Version(bound).parts))
-        return Version(version).parts[:length], Version(bound).parts[:length]
+    wanted = Version(version).parts
 
     def within(row: LibraryRow) -> bool:
-        wanted, since = side(row.since)
-        cut, until = side(row.until) if row.until else (wanted, wanted)
-        return wanted >= since and cut <= until
+        since, until = Version(row.since).parts, Version(row.until).parts if row.until else wanted
+        return wanted[: len(since)] >= since[: len(wanted)] and wanted[: len(until)] <= until[: len(wanted)]
 
     return [row for row in knowledge.libraries if row.component == component and within(row)]
 
