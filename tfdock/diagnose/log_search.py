@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Protocol
 
 import ahocorasick_rs
@@ -109,6 +110,14 @@ class _Epoch:
     last: deque[SuspectLine] = field(default_factory=lambda: deque(maxlen=_SUSPECTS))
 
 
+@lru_cache(maxsize=4)
+def _search_for(literals: tuple[str, ...]) -> ahocorasick_rs.BytesAhoCorasick:
+    """Return what finds all these texts at once; to make it takes longer than to read a small log."""
+    return ahocorasick_rs.BytesAhoCorasick(
+        [literal.encode() for literal in literals], implementation=ahocorasick_rs.Implementation.DFA
+    )
+
+
 class Diagnostician:
     """Reads one log, block after block, against all rules."""
 
@@ -119,9 +128,7 @@ class Diagnostician:
                 uses.setdefault(pattern.has, []).append((rule, place))
         self._uses = list(uses.values())
         self._rules = {rule.id: rule for rule in rules}
-        self._search = ahocorasick_rs.BytesAhoCorasick(
-            [literal.encode() for literal in uses], implementation=ahocorasick_rs.Implementation.DFA
-        )
+        self._search = _search_for(tuple(uses))
         self._log = Log()
         self._now = _Epoch()
         self._resolved: dict[str, Sighting] = {}
