@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -37,6 +38,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         else:
             group = item.path.stem
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over the thousands of tests, which live to the end."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000)  # as the program has it
 
 
 @pytest.fixture(scope="session")
