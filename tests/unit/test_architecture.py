@@ -9,14 +9,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from functools import cache
+from pathlib import PurePosixPath
 
 import pytest
 
-import tfdock
-
-ROOT = Path(tfdock.__file__).parent
-MODULES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in ROOT.rglob("*.py")}
+from .program_sources import MODULES, ROOT
 
 ORDER = (
     "documents", "profile", "host", "knowledge", "wheel", "gpu", "resolve", "plan", "oci", "engine", "bazel", "run",
@@ -81,6 +79,7 @@ def package(module: str) -> str:
     return "cli" if module == "__main__.py" else ""
 
 
+@cache
 def is_pure(module: str) -> bool:
     return any(PurePosixPath(module).match(pattern) for pattern in PURE)
 
