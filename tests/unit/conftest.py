@@ -12,7 +12,10 @@ from typer.testing import CliRunner
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 
+from .command_trees import share_trees
 from .desk import MADE_UP_TABLES, MADE_UP_TEMPLATES, Desk
+
+share_trees(pytest.MonkeyPatch())  # at once: some modules make trees when they are imported
 
 
 @pytest.fixture(scope="session")

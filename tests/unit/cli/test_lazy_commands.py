@@ -29,6 +29,8 @@ LONG = 1000
 
 def groups() -> dict[str, Any]:
     """Return the groups by name, the application itself without one, each with its commands imported."""
+    for module, _ in COMMANDS.values():
+        import_module(f"{tfdock.cli.commands.__name__}.{module}")  # before the first tree, which is made once then
     root = typer.main.get_group(app)
     assert isinstance(root, LazyGroup)
     commands = {name: root.load_command(name) for name in COMMANDS}

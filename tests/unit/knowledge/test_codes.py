@@ -5,21 +5,20 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-import tfdock
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.knowledge import loader
 from tfdock.knowledge.program_rows import ErrorCode
 
 from ..desk import FILE, Desk
+from ..program_sources import MODULES
 
-ROOT = Path(tfdock.__file__).parent
-MODULES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in ROOT.rglob("*.py")}
 CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 WORDS = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 CODES = loader.knowledge().codes
@@ -135,14 +134,19 @@ def test_the_scan_finds_codes_in_whatever_way_they_are_given() -> None:
 # --- every code is provoked ---------------------------------------------------------------------------------------
 
 WITH_PROFILE = {code: row.profile for code, row in CODES.items() if row.profile is not None}
-QUOTED = {
-    text
-    for path in (Path(__file__).parents[2]).rglob("test_*.py")
-    if path != Path(__file__)
-    for node in ast.walk(ast.parse(path.read_text("utf-8")))
-    if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    for text in WORDS.findall(node.value)
-}
+
+
+@cache
+def quoted() -> set[str]:
+    """The words of all texts in other tests."""
+    return {
+        text
+        for path in (Path(__file__).parents[2]).rglob("test_*.py")
+        if path != Path(__file__)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for text in WORDS.findall(node.value)
+    }
 
 
 def answer(desk: Desk, text: str) -> list[Problem]:
@@ -197,7 +201,7 @@ def test_a_way_out_changes_adds_and_removes_fields() -> None:
 @pytest.mark.parametrize("code", sorted(set(CODES) - set(WITH_PROFILE)))
 def test_a_code_that_no_profile_provokes_has_an_example_and_a_test_that_names_it(code: str) -> None:
     assert CODES[code].example
-    assert code in QUOTED, "no test provokes it"
+    assert code in quoted(), "no test provokes it"
 
 
 # --- the explanations read well -----------------------------------------------------------------------------------
