@@ -257,6 +257,7 @@ def test_names_cannot_steer_a_terminal() -> None:
     assert "\x1b" not in "".join(text for _, text in summary_text.lines(told))
 
 
+@pytest.mark.slow
 def test_events_without_end_take_bounded_memory() -> None:
     def flood() -> Iterator[str]:
         for _ in range(3_000):

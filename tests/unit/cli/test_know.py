@@ -68,6 +68,7 @@ def test_a_short_name_is_written_as_drivers_write_it(gpu: str, name: str) -> Non
     assert run("gpus", gpu).stdout.splitlines()[0] == f"{gpu}  {name}"
 
 
+@pytest.mark.slow
 def test_the_releases_of_a_gpu_are_those_that_resolve(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """For every target of a GPU that stands in any machine, and every release."""
     monkeypatch.setattr(resolving, "suggestions", lambda *_: [])

@@ -38,6 +38,8 @@ from tfdock.resolve.profile_changes import describe_change
 from tfdock.run.carrier import Carrier
 from tfdock.run.phases import PhaseRunner
 
+from ..samples import sample
+
 KNOWLEDGE = loader.knowledge()
 ROWS = list(KNOWLEDGE.failures.values())
 ARCH = "nvcc fatal   : Unsupported gpu architecture 'compute_35'"
@@ -244,6 +246,7 @@ def test_a_line_of_any_length_is_searched_and_shown_in_part(place: str) -> None:
     assert found.lines == 3
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_whatever_the_log() -> None:
     reader = Diagnostician(ROWS)
     many = f"{ARCH}\n{KILLED}\nERROR: x failed\nerror: {'y' * 500}\n".encode() * 500
@@ -263,18 +266,21 @@ def test_memory_is_bounded_whatever_the_log() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "libc++" * 500 + ": version",
-        "nvcc fatal : " * 200,
-        "undefined reference to `" * 100,
-        "error: '" * 300 + "' was not declared in this scope",
-        "\x1b[" * 1000,
-        "\x1b]0;" * 500,
-        '"' * 3000 + " is not defined for option",
-        "ERROR: " + "no such target '" * 200,
-        "E: " * 1000,
-        "No such file or directory: " * 100,
-    ],
+    sample(
+        [
+            "libc++" * 500 + ": version",
+            "nvcc fatal : " * 200,
+            "undefined reference to `" * 100,
+            "error: '" * 300 + "' was not declared in this scope",
+            "\x1b[" * 1000,
+            "\x1b]0;" * 500,
+            '"' * 3000 + " is not defined for option",
+            "ERROR: " + "no such target '" * 200,
+            "E: " * 1000,
+            "No such file or directory: " * 100,
+        ],
+        every=4,
+    ),
 )
 def test_no_line_repeated_a_thousand_times_takes_long(line: str) -> None:
     log = f"{line}\n".encode() * (4 * BLOCK // len(line))

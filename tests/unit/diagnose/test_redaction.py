@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from tfdock.diagnose.redaction import LocalNames, Redactor
 
+from ..samples import sample
+
 # Secrets of nobody, put together so that no scanner takes them for somebody's.
 CANARY = "c4nary/S3cret+42"
 GITHUB = "gh" + "p_" + "c4nary" * 6
@@ -346,13 +348,15 @@ def test_whatever_a_secret_is_made_of_it_goes(secret: str) -> None:
 
 @pytest.mark.parametrize(
     "evil",
-    ["a" * 200_000, "token=" * 30_000, "--" * 60_000, "a@" * 60_000, "x://" * 50_000, "AAAA" * 50_000, "%25" * 50_000,
+    sample([
+     "a" * 200_000, "token=" * 30_000, "--" * 60_000, "a@" * 60_000, "x://" * 50_000, "AAAA" * 50_000, "%25" * 50_000,
      f"{BEGIN}\n" * 3000, f"{END}\n" * 3000, f"{PEM}\n" * 700,
      f"{BEGIN}\n{PEM}\n" * 500, "a1B2c3D4e5F6g7H8\n" * 9000,
      "a1B2c3D4e5F6g7H8\n" * 60_000,
      "\n".join(f"MY_TOKEN={number:03}{'616263646566abcdef' * 200}" for number in range(100)),
      "eyJ" * 50_000, '"headers": {' * 10_000, "curl " * 20_000, "a.b-" * 40_000,
-     "password " * 20_000, "-u " * 60_000, "-u a" * 50_000, "a_token\t" * 20_000, "password for " * 15_000],
+     "password " * 20_000, "-u " * 60_000, "-u a" * 50_000, "a_token\t" * 20_000, "password for " * 15_000,
+    ], every=4),
     ids=lambda text: text[:12],
 )  # fmt: skip
 def test_no_text_takes_long(evil: str) -> None:

@@ -537,6 +537,7 @@ def test_half_a_secret_of_a_long_line_is_no_part_of_its_diagnosis(place: Place, 
     assert not [name for name, data in files.items() if b"canary" in data or b"hunter" in data]
 
 
+@pytest.mark.slow
 def test_a_huge_log_is_bounded(place: Place) -> None:
     log = place.fail(place.profile())
     with log.open("ab") as file:

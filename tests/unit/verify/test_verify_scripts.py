@@ -19,6 +19,7 @@ import pytest
 
 from tfdock.verify.trial import MarkedLines
 
+from ..samples import sample
 from ..small_wheels import wheel_of
 
 SCRIPTS = Path(__file__).parents[3] / "dockerfiles/verify"
@@ -87,24 +88,27 @@ def test_a_result_is_what_the_script_returns_with_its_time(trial: Trial) -> None
 
 @pytest.mark.parametrize(
     ("script", "reason"),
-    [
-        pytest.param(
-            "def probe(facts):\n    raise ValueError('no such thing')\n", "ValueError: no such thing", id="error"
-        ),
-        pytest.param("import nowhere\n", "No module named 'nowhere'", id="import"),
-        pytest.param(
-            "import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n", "killed by SIGILL: it uses inst", id="ill"
-        ),
-        pytest.param("import os\nos.abort()\n", "killed by SIGABRT", id="abort"),
-        pytest.param("import ctypes\nctypes.string_at(0)\n", "killed by SIGSEGV", id="segmentation fault"),
-        pytest.param("import sys\nsys.exit(3)\n", "exit status 3", id="exit"),
-        pytest.param(
-            "import os\nprint('last words', flush=True)\nos._exit(0)\n", "no result: last words", id="silence"
-        ),
-        pytest.param("def probe(facts):\n    return {1, 2}\n", "exit status 1: TypeError", id="no JSON"),
-        pytest.param("def probe(facts):\n    return 'fine'\n", "no result", id="no result"),
-        pytest.param("def probe(facts:\n", "SyntaxError", id="syntax"),
-    ],
+    sample(
+        [
+            pytest.param(
+                "def probe(facts):\n    raise ValueError('no such thing')\n", "ValueError: no such thing", id="error"
+            ),
+            pytest.param("import nowhere\n", "No module named 'nowhere'", id="import"),
+            pytest.param(
+                "import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n", "killed by SIGILL: it uses inst", id="ill"
+            ),
+            pytest.param("import os\nos.abort()\n", "killed by SIGABRT", id="abort"),
+            pytest.param("import ctypes\nctypes.string_at(0)\n", "killed by SIGSEGV", id="segmentation fault"),
+            pytest.param("import sys\nsys.exit(3)\n", "exit status 3", id="exit"),
+            pytest.param(
+                "import os\nprint('last words', flush=True)\nos._exit(0)\n", "no result: last words", id="silence"
+            ),
+            pytest.param("def probe(facts):\n    return {1, 2}\n", "exit status 1: TypeError", id="no JSON"),
+            pytest.param("def probe(facts):\n    return 'fine'\n", "no result", id="no result"),
+            pytest.param("def probe(facts:\n", "SyntaxError", id="syntax"),
+        ],
+        every=3,
+    ),
 )
 def test_a_script_that_dies_or_says_nothing_has_failed_for_that_reason(
     trial: Trial, script: str, reason: str
@@ -204,6 +208,7 @@ def test_a_wheel_is_installed_with_what_it_requires_into_an_environment_of_its_o
     assert found[2]["found"].startswith(str(trial.folder / "work" / "environment"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the wheel is for Python 3.11")
 def test_another_tensorflow_that_the_image_has_is_not_the_one_that_is_tried(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
@@ -217,6 +222,7 @@ def test_another_tensorflow_that_the_image_has_is_not_the_one_that_is_tried(
     assert found[2]["found"].startswith(str(trial.folder / "work" / "environment"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the wheel is for Python 3.11")
 def test_a_wheel_whose_requirement_is_not_in_the_folder_is_not_installed(trial: Trial) -> None:
     (trial.folder / "wheels" / WHEEL).write_bytes(wheel_of(FILES))
@@ -226,6 +232,7 @@ def test_a_wheel_whose_requirement_is_not_in_the_folder_is_not_installed(trial: 
     assert "numpy<2.1" in found[0]["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the wheel is for Python 3.11")
 def test_requirements_that_contradict_one_another_are_found_by_pip_check(trial: Trial) -> None:
     (trial.folder / "wheels" / WHEEL).write_bytes(wheel_of(FILES))

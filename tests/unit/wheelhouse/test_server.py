@@ -21,6 +21,7 @@ from tfdock.wheelhouse.index import WheelIndex
 from tfdock.wheelhouse.store import Wheelhouse
 
 from .. import houses
+from ..samples import sample
 from .test_simple_index import install, installed
 
 TFDOCK = Path(sys.executable).with_name("tfdock")
@@ -238,7 +239,14 @@ def ended(server: Server) -> str:
 
 @pytest.mark.parametrize(
     "begun",
-    [b"", b"GET /simple/ HTTP/1.1\r\nHost: loc", b"PUT /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"],
+    sample(
+        [
+            b"GET /simple/ HTTP/1.1\r\nHost: loc",
+            b"",
+            b"PUT /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n",
+        ],
+        every=3,
+    ),
 )
 def test_half_sent_requests_keep_nobody_waiting_and_say_nothing(house: Wheelhouse, begun: bytes) -> None:
     with ExitStack() as stack:

@@ -439,6 +439,7 @@ def test_pip_and_uv_install_from_the_folder(house: Wheelhouse, tmp_path: Path, p
     assert installed(tmp_path / "env") == {"version": "2.18.0+cuda12.5.sm86", "salt": "ours"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["pip", "uv"])
 def test_pip_and_uv_refuse_bytes_that_the_index_does_not_name(
     house: Wheelhouse, tmp_path: Path, program: str

@@ -214,6 +214,7 @@ def test_no_byte_of_a_pack_can_be_another(place: int, other: int) -> None:
         read(CONTENTS, squeezed(bytes(data)))
 
 
+@pytest.mark.slow
 def test_a_bomb_is_left_before_it_is_unpacked() -> None:
     taken = 0
     bomb = io.BytesIO(squeezed(bytes(3000 << 20)))

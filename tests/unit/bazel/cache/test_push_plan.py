@@ -143,6 +143,7 @@ def test_packs_have_no_more_entries_than_a_table_may_list(monkeypatch: pytest.Mo
     assert [len(bundle) for bundle in bundles] == [4, 4, 4, 3]
 
 
+@pytest.mark.slow
 def test_the_largest_table_can_be_read() -> None:
     entries = (blob(str(number), number + 1) for number in range(PACK_ENTRIES // 2))
     actions = (act(str(number)).entry for number in range(PACK_ENTRIES // 2))

@@ -420,6 +420,7 @@ def problem_of(url: str, machine: Settings | None = None) -> str:
     return f"{problem.code}: {problem.message} {problem.fix}"
 
 
+@pytest.mark.slow
 def test_large_frames_that_never_come_keep_no_other_call_waiting_and_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,6 +447,7 @@ def test_a_name_that_none_can_have_is_an_error_of_ours() -> None:
         assert "its name" in problem_of(f"grpc://{host}:1")
 
 
+@pytest.mark.slow
 def test_a_server_that_answers_for_ever_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_session, "_LONGEST", 0.5)
 
@@ -531,6 +533,7 @@ def test_a_certificate_of_another_host_is_not_trusted(tmp_path: Path, monkeypatc
 # --- in the container ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_forwarder_outlives_a_time_without_free_files(tmp_path: Path) -> None:
     """Whoever is in the container may take them all; what is asked later is answered."""
     script = tmp_path / "forward.py"
