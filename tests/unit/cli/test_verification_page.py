@@ -517,7 +517,7 @@ def test_no_text_becomes_a_tag_or_an_attribute(text: str) -> None:
     check_is_text(text)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.text(max_size=60) | st.text("<>\"'&/=`!-{}%#", max_size=40))
 def test_no_text_at_all_becomes_one(text: str) -> None:
     check_is_text(text.replace("`", ""))

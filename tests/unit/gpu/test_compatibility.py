@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdock.cli import gpu_text
@@ -769,7 +769,6 @@ groups = st.lists(st.sampled_from(IMAGES), max_size=4, unique=True).map(lambda w
 text = st.text(max_size=12) | st.sampled_from(["12.5.1", "9", "11.8", "==12.5", ">=9,<10", "nvidia-cudnn-cu12"])
 
 
-@settings(deadline=None)
 @given(
     held=st.lists(groups, max_size=4),
     said=st.dictionaries(

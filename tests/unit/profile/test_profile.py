@@ -1096,7 +1096,7 @@ def problems_of(text: str) -> tuple[Problem, ...]:
     return ()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.dictionaries(KEYS, VALUES, max_size=6))
 def test_any_document_is_read_or_refused_at_a_place_and_never_crashes(document: dict[str, object]) -> None:
     text = yaml_of({"schema": 1, "tensorflow": "2.18.0", **document})

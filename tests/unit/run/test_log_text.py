@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdock.run.log_text import LogText
@@ -52,7 +52,6 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(st.lists(PIECES, max_size=60))
 def test_nothing_that_acts_on_a_terminal_is_left_however_it_is_cut(pieces: list[bytes]) -> None:
     text = written(*pieces).decode("utf-8", "surrogateescape")

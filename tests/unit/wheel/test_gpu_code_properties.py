@@ -131,7 +131,7 @@ def assert_reads(code: GpuCode, containers: Sequence[Container]) -> None:
     assert sum(one.size for one in code.containers) == len(written(containers))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(CONTAINERS, CONTAINERS, st.lists(DECOYS, min_size=3, max_size=3), st.sampled_from([8, 64, 4096]))
 def test_any_containers_in_any_layout_are_read_back(
     loadable: list[Container], relocatable: list[Container], decoys: list[bytes], alignment: int
@@ -153,7 +153,7 @@ def test_any_containers_in_any_layout_are_read_back(
 NOISE = st.binary(max_size=100) | DECOYS.map(lambda data: data.replace(MAGIC[:8], b""))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.tuples(NOISE, st.lists(image_of(), min_size=1, max_size=4)), min_size=1, max_size=4), NOISE)
 def test_containers_among_other_constants_are_embedded(pairs: list[tuple[bytes, Container]], rest: bytes) -> None:
     """Programs that hand code to the driver themselves have it anywhere, aligned to 8 bytes."""
@@ -175,7 +175,7 @@ CODES = st.dictionaries(st.sampled_from(GFX), st.binary(min_size=1, max_size=300
 FORMS = st.sampled_from(["raw", "zstd1", "zstd2", "zstd3", "zlib1", "zlib2", "zlib3"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(CODES, FORMS), min_size=1, max_size=4), DECOYS, st.booleans())
 def test_any_bundles_are_read_back(bundles: list[tuple[Codes, str]], decoy: bytes, older: bool) -> None:
     section = elf.hip_section(*(bundled(codes, form, older) for codes, form in bundles))
@@ -184,7 +184,7 @@ def test_any_bundles_are_read_back(bundles: list[tuple[Codes, str]], decoy: byte
     assert_bundles(found.loadable, bundles)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(NOISE, CODES), min_size=1, max_size=4))
 def test_bundles_among_other_constants_are_embedded(pairs: list[tuple[bytes, Codes]]) -> None:
     """There they are aligned to 16 bytes, and not to a page."""
@@ -307,7 +307,7 @@ def test_blocks_of_any_size_give_the_same_library(data: bytes, size: int) -> Non
     assert read(data, size) == read(data, len(data))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(BOTH, st.lists(st.integers(20, 5000), min_size=1, max_size=8))
 def test_blocks_of_changing_size_give_the_same_library(data: bytes, lengths: list[int]) -> None:
     assert read_library("lib.so", len(data), lambda: cut(data, lengths)) == read(data)
@@ -345,7 +345,7 @@ BLOCKS = st.sampled_from([33, 64, 1000, 4096])
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(BOTH.flatmap(damaged), BLOCKS)
 def test_damage_raises_nothing_and_is_read_alike_in_any_blocks(data: bytes, size: int) -> None:
     assert read(data, size) == read(data)
@@ -364,7 +364,7 @@ TABLES = {
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(st.sampled_from(sorted(TABLES)), st.data(), BLOCKS)
 def test_damaged_code_raises_nothing(table: str, data: st.DataObject, size: int) -> None:
     sound, start, length = TABLES[table]
@@ -375,14 +375,14 @@ def test_damaged_code_raises_nothing(table: str, data: st.DataObject, size: int)
     assert (found.soname, found.glibc) == ("libit.so", "2.17"), "what lies elsewhere is read all the same"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(1, len(CUDA)))
 def test_a_library_cut_short_says_so(lost: int) -> None:
     """The table of sections is at its end."""
     assert read(CUDA[:-lost]).problems
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=300), st.sampled_from([b"", b"\x7fELF", CUDA[:64], CUDA[:200]]))
 def test_no_bytes_at_all_raise_anything(data: bytes, start: bytes) -> None:
     assert read(start + data).problems

@@ -523,7 +523,7 @@ def test_of_several_damaged_members_the_first_of_the_archive_is_named() -> None:
         read(data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_damaged_bytes_raise_nothing_but_wheel_errors(data: st.DataObject) -> None:
     sound = bytearray(make_wheel())
@@ -632,14 +632,14 @@ def varied(file: File) -> st.SearchStrategy[File]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(packings())
 def test_wheels_that_differ_only_in_packing_become_the_same_bytes(data: bytes) -> None:
     assert read(data).record_ok
     assert normal(data) == normal(make_wheel())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     packings(),
     st.integers(-(10**12), 10**12),
@@ -656,7 +656,7 @@ def test_normalising_again_changes_nothing(
     assert read(once, filename).record_ok
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,8}(/[a-z]{1,8}){0,2}\.py", fullmatch=True), st.binary(), max_size=6))
 def test_normalising_keeps_every_byte_of_the_contents(contents: dict[str, bytes]) -> None:
     data = make_wheel(contents=[File(name=name, data=value) for name, value in contents.items()])
