@@ -49,8 +49,7 @@ class BuildEvents:
     `sources` says where hits came from: `disk`, `remote`, or `cache` if this Bazel does not tell which. `runners`
     counts executed actions by runner, with Bazel's names. `actions` counts all actions, Bazel's own among them.
     `critical` is the critical path, first action first. `cpu_seconds` are those of Bazel's own process.
-    `output_bytes` are
-    those of the built files.
+    `output_bytes` are those of the built files.
     """
 
     version: str | None = None
@@ -80,9 +79,10 @@ def read_events(lines: Iterable[str]) -> BuildEvents:
     metrics: Mapping[str, int] = {}
     texts: deque[str] = deque(maxlen=_MOST_TEXTS)
     options: list[str] = []
-    for event in _parsed_events(lines):
+    for event in parsed_lines(lines):
         if version := _value_at(event, "started", "buildToolVersion"):
             build = replace(build, version=str(version))
+        # A container may write any number of options.
         added = islice(_as_list(_value_at(event, "optionsParsed", "cmdLine")), _MOST_TEXTS - len(options))
         options += (str(option)[:_LONGEST] for option in added)
         metrics = _runner_counts(event) or metrics
@@ -115,8 +115,7 @@ def _sources(hits: Mapping[str, int], options: list[str]) -> dict[str, int]:
     """Return the hits by where they came from.
 
     Older Bazels call a hit in the disk cache a `remote cache hit` too. If both caches were in use, and no hit was
-    named
-    after the disk cache, nobody can tell which cache it was.
+    named after the disk cache, nobody can tell which cache it was.
     """
     disk, remote = any(map(_DISK.match, options)), any(map(_REMOTE.match, options))
     disk_is_named = any("disk" in name for name in hits)
@@ -192,7 +191,8 @@ def _with_output(build: BuildEvents, texts: Iterable[str]) -> BuildEvents:
 # --- JSON that may be of any shape --------------------------------------------------------------------------------
 
 
-def _parsed_events(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+def parsed_lines(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the JSON objects of lines; skip torn lines and other values."""
     for line in lines:
         try:
             event = json.loads(line)

@@ -38,9 +38,8 @@ class InputDifference:
 class Inputs:
     """The inputs of a build. A field is None if its record does not say.
 
-    `toolchain` are the lines of the image's toolchain file. `context` and `files` (of a local checkout) map paths
-    to the
-    hashes of their contents.
+    `toolchain` are the lines of the image's toolchain file. `context` and `files` (of a local checkout) map paths to
+    the hashes of their contents.
     """
 
     build_id: str = ""
@@ -60,9 +59,8 @@ class Inputs:
 class CacheMissReport:
     """The comparison of a build with the last one.
 
-    `since` names the build that it was compared with. `sentences` are for the user. `misses` counts for each
-    mnemonic the
-    executed actions by the reason of their miss, if both builds were explained.
+    `since` names the build that it was compared with. `sentences` are for the user. `misses` counts for each mnemonic
+    the executed actions by the reason of their miss, if both builds were explained.
     """
 
     since: Mapping[str, str] | None = None

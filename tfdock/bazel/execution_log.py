@@ -31,8 +31,7 @@ class Spawn:
     """A process that an action ran, or that a cache saved.
 
     `output` is the first of its outputs. `arguments`, `sources` (source files) and `generated` (outputs of other
-    actions)
-    are hashes. `environment` is an index of `Spawns.environments`.
+    actions) are hashes. `environment` is an index of `Spawns.environments`.
     """
 
     output: str

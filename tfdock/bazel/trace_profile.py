@@ -8,7 +8,6 @@ line, because a profile of TensorFlow is too large for memory. A profile that wa
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from bisect import bisect_left
 from collections import Counter
@@ -16,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tfdock.bazel.build_events import Step
+from tfdock.bazel.build_events import Step, parsed_lines
 
 How = Literal["executed", "cached", "own"]
 """How an action ended: a process ran, a cache had it, or Bazel did it itself, such as writing a file."""
@@ -125,16 +124,9 @@ def _actions(rows: list[tuple[int, int, int, str, str]], marks: Mapping[int, lis
 
 
 def _events(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
-    for line in lines:
-        text = line.strip().rstrip(",")
-        if not text.startswith("{") or not text.endswith("}"):
-            continue
-        try:
-            event = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(event, dict):
-            yield event
+    texts = (line.strip().rstrip(",") for line in lines)
+    # The lines around the events open and close their list or object.
+    return parsed_lines(text for text in texts if text.startswith("{") and text.endswith("}"))
 
 
 def _mnemonic(event: Mapping[str, Any]) -> str:

@@ -23,10 +23,9 @@ _OPEN_FILES = 65536
 def open_files_allowed(address: EngineAddress) -> int | None:
     """Return how many open files a container may have: a full file table truncates Bazel's cache entries.
 
-    An engine without CAP_SYS_RESOURCE (in a sandbox, or rootless) refuses to start a container with a higher
-    limit than
-    its own. So the limit is looked up if the engine is a process of this machine. Elsewhere it is left to the engine
-    (None).
+    An engine without CAP_SYS_RESOURCE (in a sandbox, or rootless) refuses to start a container with a higher limit
+    than its own. So the limit is looked up if the engine is a process of this machine. Elsewhere it is left to the
+    engine (None).
     """
     if not address.local:
         return None

@@ -253,9 +253,8 @@ class DockerEngine:
     ) -> Iterator[Iterator[bytes]]:
         """Yield the body of a response. A lost engine raises an error instead of ending the body.
 
-        The client of its own makes the response visible, which the SDK's generators hide. So another thread
-        or a signal
-        handler can break it off.
+        The client of its own makes the response visible, which the SDK's generators hide. So another thread or a
+        signal handler can break it off.
         """
         self._client(self._timeout)
         with self._open(self._timeout, self._version or OLDEST_API) as client:
@@ -351,6 +350,7 @@ class DockerEngine:
         try:
             self._build(request, progress, output, cancel)
         except BaseException:
+            # The classic builder may leave the container of the step that was running.
             self._clear_step(progress.container)
             raise
         if cancel:
@@ -474,7 +474,8 @@ class DockerEngine:
         try:
             with self._stream("load images", request, cancel) as chunks:
                 for message in messages(chunks):
-                    _report_load(message)
+                    if (words := _error_text(message)) is not None:
+                        raise archive_refusal(words)
         except TfdockError as error:
             if upload.error is not None:
                 raise upload.error from None
@@ -730,23 +731,28 @@ def _build_request(request: ImageBuild, upload: EngineUpload) -> Callable[[Sdk],
     )
 
 
-def _report_load(message: Mapping[str, Any]) -> None:
-    if "error" in message or "errorDetail" in message:
-        raise archive_refusal((message.get("errorDetail") or {}).get("message") or message.get("error") or "")
+def _error_text(message: Mapping[str, Any]) -> str | None:
+    """Return the words of an error inside a stream; None if the message is no error."""
+    if "error" not in message and "errorDetail" not in message:
+        return None
+    return (message.get("errorDetail") or {}).get("message") or message.get("error") or ""
 
 
 def _report_pull(reference: str, message: Mapping[str, Any], output: Output | None) -> None:
-    if "error" in message or "errorDetail" in message:
-        words = (message.get("errorDetail") or {}).get("message") or message.get("error") or ""
+    if (words := _error_text(message)) is not None:
         raise registry_refusal(reference, words)
-    if output and "status" in message and not message.get("progressDetail"):
-        layer = f"{message['id']}: " if message.get("id") else ""
-        output(f"{layer}{message['status']}\n".encode())
+    if output:
+        _report_status(message, output)
 
 
 def _report_push(name: str, message: Mapping[str, Any], output: Output) -> None:
-    if "error" in message or "errorDetail" in message:
-        raise push_refusal(name, (message.get("errorDetail") or {}).get("message") or message.get("error") or "")
+    if (words := _error_text(message)) is not None:
+        raise push_refusal(name, words)
+    _report_status(message, output)
+
+
+def _report_status(message: Mapping[str, Any], output: Output) -> None:
+    # A message with `progressDetail` belongs to a progress bar: only changes of a layer are shown.
     if "status" in message and not message.get("progressDetail"):
         layer = f"{message['id']}: " if message.get("id") else ""
         output(f"{layer}{message['status']}\n".encode())

@@ -161,8 +161,8 @@ class Engine(Protocol):
     def build(self, request: ImageBuild, output: Output, cancel: Cancel) -> str:
         """Build an image, hand its output on as it comes, return the image's id.
 
-        A failing step raises BuildFailed (`image-step-failed`), a full disk DiskFull. Intermediate containers
-        are removed on every way out. When `cancel` is set the engine is told to stop and Interrupted is raised.
+        A failing step raises BuildFailed (`image-step-failed`), a full disk DiskFull. Intermediate containers are
+        removed on every way out. When `cancel` is set the engine is told to stop and Interrupted is raised.
         """
 
     def tag(self, image: str, name: str) -> None:

@@ -111,8 +111,8 @@ def skip_bytes(skip: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class EngineUpload:
-    """A build context, images or files on the way to the engine. It stops when cancelled, and keeps an error of
-    its source.
+    """A build context, images or files on the way to the engine. It stops when cancelled, and keeps an error of its
+    source.
 
     urllib3 turns an OSError of the body into its own "Connection aborted", as if the engine had failed.
     """

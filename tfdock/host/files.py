@@ -9,6 +9,7 @@ import errno
 import fcntl
 import grp
 import hashlib
+import json
 import os
 import pwd
 import stat
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from tfdock.errors import BuildFailed, DiskFull, Fix, Locked, Problem, ProfileError, TfdockError
 from tfdock.host.hardware import free_disk
@@ -52,6 +54,17 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False, follow: bool 
     except OSError as error:
         message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner and its mode"
         raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error
+
+
+def read_json_map(path: Path, most: int) -> dict[str, Any] | None:
+    """Return the JSON map in a file of at most so many bytes; None if there is none or it is malformed."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(most + 1)
+        document = json.loads(text) if len(text) <= most else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
 
 
 def file_sha256(path: Path) -> str:

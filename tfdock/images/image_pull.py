@@ -66,11 +66,9 @@ class PulledImage:
 class ImagePull:
     """Pulls builds from images into a wheelhouse.
 
-    `check` is called now and then and raises to stop. `say` is called with messages, `progress` with the number
-    of new
-    bytes. `read` is for a caller that looks at the members of wheels. Without it, they are read while they
-    arrive. Every
-    method raises what `Repository` raises, and WheelRefused, DiskFull and errors of files.
+    `check` is called now and then and raises to stop. `say` is called with messages, `progress` with the number of
+    new bytes. `read` is for a caller that looks at the members of wheels. Without it, they are read while they
+    arrive. Every method raises what `Repository` raises, and WheelRefused, DiskFull and errors of files.
     """
 
     wheelhouse: Wheelhouse
@@ -124,6 +122,7 @@ class ImagePull:
     def _fetch_wheels(self, image: StoredImage, build: FoundBuild, folder: Path) -> dict[Path, WheelFile]:
         """Return all wheels of a build, on the wheelhouse's disk and verified."""
         parts = [folder / f"pull-{wheel.layer.digest[7:23]}.part" for wheel in build.wheels]
+        # Parts of other wheels, from pulls of this build id that broke off.
         for stale in set(folder.glob("pull-*.part")) - set(parts):
             stale.unlink(missing_ok=True)
         wheels: dict[Path, WheelFile] = {}

@@ -55,15 +55,16 @@ class Push:
     def push(self, shipment: Shipment) -> PushedImages:
         """Send what is missing. A push that is stopped has given no tag to an incomplete image.
 
-        Raises what `Repository` raises, and ProfileError (`image-tag-taken`) if a tag stands for something
-        else than wheels.
-        That is checked before anything is sent.
+        Raises what `Repository` raises, and ProfileError (`image-tag-taken`) if a tag stands for something else than
+        wheels. That is checked before anything is sent.
         """
+        # All tags are checked before anything is sent.
         before = {tag: self._current_manifest(tag) for tag in shipment.tags}
         for wheel in _unique((wheel.layer, wheel) for image in shipment.images for wheel in image.wheels):
             self._send_wheel(wheel)
         for blob, data in _unique((pair[0], pair) for image in shipment.images for pair in image.small_blobs):
             self._count(blob.size, sent=self._repository.upload(blob, data))
+        # Manifests after their blobs, tags last: a push that is stopped leaves no tag on half an image.
         tagged = {content.digest for content in shipment.tags.values()}
         for image in shipment.images:
             if image.digest not in tagged:  # an index names it

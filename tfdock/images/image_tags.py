@@ -47,10 +47,8 @@ def shipment(builds: Sequence[WheelBuild], *, together: str | None = None, movin
     """Return an image for each build, and with `together` one image of all of them under that tag.
 
     Builds for several platforms give an index. `moving`: tags without the last numbers are given as well, to the
-    newest of
-    these builds. Only builds in the trust domain `release` get them: others have the same build ids. Raises
-    WheelRefused
-    (`image-platform-unknown`) and ProfileError (`image-builds-collide`, `image-too-large`).
+    newest of these builds. Only builds in the trust domain `release` get them: others have the same build ids. Raises
+    WheelRefused (`image-platform-unknown`) and ProfileError (`image-builds-collide`, `image-too-large`).
     """
     alone = [_image([build]) for build in builds]
     tags: dict[str, Content] = {}

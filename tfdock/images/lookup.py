@@ -181,6 +181,7 @@ class ImageLookup:
                 yield image
 
     def _find_in(self, repository: ImageRef, plan: BuildPlan) -> StoredImage | None:
+        # The fingerprint first: under the build id another build may have been pushed since.
         tags = (fingerprint_tag(plan.fingerprint), plan.build_id)
         # That of the wheel, not of this machine: the engine may be another one.
         platform = machine_platform(plan.build_id.rpartition("-")[2])

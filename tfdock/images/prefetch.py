@@ -23,9 +23,8 @@ _Place = tuple[int, int, int, int, int]
 class Prefetch:
     """Reads a wheel of `size` bytes behind the writer of `file`, until the context ends.
 
-    The file is open for reading too, and bytes that have arrived never change. Memory holds a block for each
-    thread, and
-    some 100 bytes for each member.
+    The file is open for reading too, and bytes that have arrived never change. Memory holds a block for each thread,
+    and some 100 bytes for each member.
     """
 
     def __init__(self, file: FileIO, size: int, threads: int = 2) -> None:

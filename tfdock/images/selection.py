@@ -64,8 +64,7 @@ class WheelSelection:
         """Return the builds of these names, each once.
 
         Raises ProfileError (`build-not-here`, `wheel-not-found`), WheelRefused (`wheel-without-record`,
-        `wheel-changed`, and
-        problems of a wheel), OSError, and what planning a profile raises.
+        `wheel-changed`, and problems of a wheel), OSError, and what planning a profile raises.
         """
         builds = [self._build(name) for name in names]
         return tuple({(build.build_id, build.fingerprint): build for build in builds}.values())

@@ -206,6 +206,7 @@ def builds(image: Labelled, layer: bytes) -> tuple[FoundBuild, ...]:
     files = dict(members(layer, lambda path: _FOLDER.fullmatch(path) is not None))
     wheels = {wheel.file: wheel for wheel in image.wheels}
     _check_names(files, wheels)
+    # Equal bytes leave no room for anything that two readers of tars understand differently.
     if archive(files) != layer:
         raise MalformedManifest("its papers are not put together as tfdock does it")
     if _sums(files.get(SUMS)) != {wheel.file: wheel.sha256 for wheel in image.wheels}:

@@ -58,13 +58,13 @@ def is_promise(tag: str) -> bool:
     return bool(_OF_FINGERPRINT.fullmatch(tag) or _OF_BUILD.fullmatch(tag))
 
 
-def broken_promise(tag: str, found: Iterable[FoundBuild]) -> str:
+def broken_promise(tag: str, builds: Iterable[FoundBuild]) -> str:
     """Return how an image breaks the promise of its tag, in words; empty if it keeps it, or if the tag promises
     nothing.
 
     A build id and a fingerprint stand for one build; every other tag may be moved.
     """
-    builds = tuple(found)
+    builds = tuple(builds)
     if _OF_FINGERPRINT.fullmatch(tag):
         tags = [fingerprint_tag(build.fingerprint) for build in builds]
         return "" if tags == [tag] else f"it is the build of {', '.join(tags)}"

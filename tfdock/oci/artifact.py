@@ -92,9 +92,8 @@ class NamedArtifact:
 def from_blob(pieces: Iterator[bytes], contents: Iterable[_T]) -> Iterator[_T]:
     """Yield contents that are read from the pieces of a blob.
 
-    If they are malformed, the rest of the blob is read first. Its digest tells whether it was pushed so, or
-    whether the
-    registry damaged it.
+    If they are malformed, the rest of the blob is read first. Its digest tells whether it was pushed so, or whether
+    the registry damaged it.
     """
     try:
         yield from contents

@@ -53,9 +53,11 @@ def plain_header(name: str, size: int) -> bytes:
 
     Bazel's caches have some 100,000 entries, and each has one.
     """
+    # POSIX ustar: name, mode, owner, group; then size and time in octal digits.
     before = name.encode().ljust(100, b"\0") + b"0000644\0" + 2 * b"0000000\0"
     before += b"%011o\0%011o\0" % (size, 0)
     after = b"0".ljust(101, b"\0") + b"ustar\x0000".ljust(255, b"\0")
+    # The checksum counts its own field as eight spaces.
     return before + b"%06o\0 " % (sum(before) + 8 * ord(" ") + sum(after)) + after
 
 

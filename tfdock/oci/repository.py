@@ -68,6 +68,7 @@ class BlobUpload:
         self.doubt = False
 
     def _begin(self) -> None:
+        # OCI distribution specification, "Pushing a blob in chunks": POST, a PATCH for each chunk, PUT.
         headers = self._ask("POST", f"{self.session.url}/blobs/uploads/", data=b"")
         if "Location" not in headers:
             raise StrangeAnswer("it does not say where an upload goes")
@@ -220,9 +221,8 @@ class Repository(Session):
     def blob(self, blob: Descriptor, begun: Iterable[bytes] = ()) -> Iterator[bytes]:
         """Yield the bytes of a blob as they come, and continue after a broken transfer.
 
-        They are verified only when the last one has been taken: then damaged ones raise. `begun` are the
-        first bytes, from an
-        earlier transfer. They are not fetched again, and count for the digest.
+        They are verified only when the last one has been taken: then damaged ones raise. `begun` are the first bytes,
+        from an earlier transfer. They are not fetched again, and count for the digest.
         """
         sha256, received, fruitless = hashlib.sha256(), 0, 0
         for piece in begun:
@@ -239,6 +239,7 @@ class Repository(Session):
                         sha256.update(piece)
                         yield piece
                 except HTTP_ERRORS as error:
+                    # A slow line that breaks often still gets there, as long as each try brings something.
                     fruitless = 1 if received - before >= _PROGRESS else fruitless + 1
                     delay = http.retry_delay(error, fruitless, breaks=True)
                     if delay is None or fruitless >= TRIES:
@@ -279,6 +280,7 @@ class Repository(Session):
 
     def upload(self, blob: Descriptor, data: BinaryIO | bytes) -> bool:
         """Send a blob unless it is there; return whether it was sent."""
+        # "Checking if content exists in the registry": layers are shared by images and pushes.
         if self.has_blob(blob.digest):
             return False
         with self.error_context(f"the blob {blob.digest}", writing=True):

@@ -29,8 +29,8 @@ DEEPEST = 40
 """Levels of a document; a record has about ten."""
 
 Verified = Literal["tried", "files", "failed", "no"]
-"""`tried`: installed and imported in a clean container. `files`: only its files and GPU code were checked.
-`failed`: a check failed. `no`: we did not check it.
+"""`tried`: installed and imported in a clean container. `files`: only its files and GPU code were checked. `failed`:
+a check failed. `no`: we did not check it.
 """
 
 _Check = Callable[[object], bool]

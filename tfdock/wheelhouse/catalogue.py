@@ -50,9 +50,8 @@ class StoredRecord:
 class StoredWheel:
     """A wheel that lies in the wheelhouse.
 
-    `changed` is its file's time in seconds since 1970. `recorded` is the build that made it. It is None for a
-    wheel from
-    elsewhere, and for a wheel whose bytes are not those that a build published. `problem` says what is wrong, if
+    `changed` is its file's time in seconds since 1970. `recorded` is the build that made it. It is None for a wheel
+    from elsewhere, and for a wheel whose bytes are not those that a build published. `problem` says what is wrong, if
     anything.
     """
 

@@ -126,8 +126,8 @@ class WheelIndex:
                 page.unlink()
 
     def add(self, files: Mapping[str, str]) -> None:
-        """Add wheels to the index, given with their sha256. The caller holds the wheelhouse and has just
-        published them.
+        """Add wheels to the index, given with their sha256. The caller holds the wheelhouse and has just published
+        them.
 
         Without any wheels, it writes the pages of the others again.
         """
@@ -210,6 +210,7 @@ class WheelIndex:
     def _write(self, entries: Mapping[str, IndexEntry], documents: Mapping[str, bytes], gone: Iterable[str]) -> None:
         """Write what differs. A file is written before the page that names it, and removed after that page."""
         self._pages.mkdir(exist_ok=True)
+        # What a page names is written before the page: pip then never asks for a missing file.
         self._write_documents(entries, documents)
         rows = [_entry_row(entries[file]) for file in sorted(entries)]
         state = json.dumps({"schema": SCHEMA, "wheels": rows}, separators=(",", ":"))
@@ -221,6 +222,7 @@ class WheelIndex:
             (self._pages / project).mkdir(exist_ok=True)
             _write(self._pages / project / "index.html", project_page(project, files))
         _write(self._root_page, root_page(projects))
+        # The root page no longer names these projects.
         self._remove_pages(projects)
         for file in gone:
             self._document(file).unlink(missing_ok=True)

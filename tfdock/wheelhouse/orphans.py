@@ -93,15 +93,15 @@ def find_half_written(house: Wheelhouse) -> Iterator[Orphan]:
     """Yield files whose writing was interrupted, unless somebody holds what they belong to; raise OSError."""
     if any(orphan.kind == _HALF_KIND for orphan in _stray_files(house)):
         with house.changing():
-            found = [orphan for orphan in _stray_files(house) if orphan.kind == _HALF_KIND]
-        yield from found
+            orphans = [orphan for orphan in _stray_files(house) if orphan.kind == _HALF_KIND]
+        yield from orphans
     for folder in _record_folders(house):
         files = [path for path in _entries(folder) if _HALF_WRITTEN.fullmatch(path.name) and path.is_file()]
         build_id = BuildId(folder.parent.name)
         # Another user's folder, in a wheelhouse that several share, is that user's to look after.
         with suppress(Locked, PermissionError), house.locked(build_id, patience=0) if files else nullcontext():
-            found = [Orphan(path=path, kind=_HALF_KIND, trace=_trace_of(path), build_id=build_id) for path in files]
-            yield from (orphan for orphan in found if orphan.trace)
+            orphans = [Orphan(path=path, kind=_HALF_KIND, trace=_trace_of(path), build_id=build_id) for path in files]
+            yield from (orphan for orphan in orphans if orphan.trace)
 
 
 def remove_half_written(house: Wheelhouse, orphan: Orphan) -> None:

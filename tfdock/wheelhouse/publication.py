@@ -37,6 +37,7 @@ def publish(
             house.check_replaceable(build_id, wheel, recorded(record))
         # An index never names bytes that are no longer there.
         index.remove(wheel.file for wheel in sealed.values())
+        # The record first: after a kill the build is unfinished, and no wheel lies here without a record.
         _write_record(house, build_id, record, beside or {})
         write_atomically(house.constraints(build_id), pins.encode())
         for path, wheel in sealed.items():

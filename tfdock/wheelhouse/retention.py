@@ -111,12 +111,11 @@ class RetentionChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules of retention. Wheels made before `before` go; then the oldest go until all take at most
-    `max_size` bytes.
+    """The rules of retention. Wheels made before `before` go; then the oldest go until all take at most `max_size`
+    bytes.
 
-    `keep` newest builds of each build id stay in any case. Alone, `keep` lets all others go. A rule that is None
-    has no
-    effect.
+    `keep` newest builds of each build id stay in any case. Alone, `keep` lets all others go. A rule that is None has
+    no effect.
     """
 
     before: float | None = None

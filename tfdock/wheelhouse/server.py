@@ -69,7 +69,7 @@ class ServerAddress:
         name = host.lower().removesuffix(".")
         own = {"localhost", self.host.lower(), self.name.lower()}
         bare = name[1:-1] if name.startswith("[") and name.endswith("]") else name
-        return name in own or name in allowed or name.endswith(".localhost") or _is_address(bare)
+        return name in own or name in allowed or name.endswith(".localhost") or _has_property(bare, "packed")
 
     @property
     def url(self) -> str:
@@ -82,10 +82,6 @@ def _has_property(host: str, name: str) -> bool:
         return bool(getattr(ipaddress.ip_address(host), name))
     except ValueError:
         return False
-
-
-def _is_address(host: str) -> bool:
-    return _has_property(host, "packed")
 
 
 def serve(

@@ -32,9 +32,8 @@ class IndexedWheel:
     """A wheel as an index names it.
 
     `file` is its name and `sha256` the hash of its bytes (64 hexadecimal digits). `requires_python` stands as in
-    METADATA. `metadata_sha256` is the hash of METADATA's bytes, which are served as `<file>.metadata`; None if
-    they are
-    not served.
+    METADATA. `metadata_sha256` is the hash of METADATA's bytes, which are served as `<file>.metadata`; None if they
+    are not served.
     """
 
     file: str

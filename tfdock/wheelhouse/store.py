@@ -13,7 +13,6 @@ wheelhouse/
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import filelock
 
 from tfdock.errors import Locked, Problem, WheelRefused
-from tfdock.host.files import file_sha256
+from tfdock.host.files import file_sha256, read_json_map
 from tfdock.plan.trust_domain import recorded, replaces, stands_for
 from tfdock.run.journal import staging_folder
 from tfdock.types import BuildId
@@ -103,8 +102,8 @@ class Wheelhouse:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold the visible part of the wheelhouse: one process at a time adds, replaces or removes wheels,
-        and briefly.
+        """Hold the visible part of the wheelhouse: one process at a time adds, replaces or removes wheels, and
+        briefly.
 
         A process that holds a build id may take this. A process that holds this waits for no build id.
         """
@@ -150,7 +149,7 @@ class Wheelhouse:
     def pulled_from(self, record: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return `reference` and `digest` of the image that a build came from; None if it was built here."""
         folder = self.record_folder(BuildId(str(record.get("build_id"))), str(record.get("fingerprint")))
-        return _read_json(folder / PULLED)
+        return read_json_map(folder / PULLED, LARGEST_RECORD)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield every record of the wheelhouse."""
@@ -242,19 +241,9 @@ def kept_files(record: Mapping[str, Any]) -> dict[str, str]:
 
 def load_record(path: Path) -> dict[str, Any] | None:
     """Return the record in a file; None if there is none, if it is damaged, or if another program wrote it."""
-    record = _read_json(path) or {}
+    record = read_json_map(path, LARGEST_RECORD) or {}
     has_fields = all(isinstance(record.get(name), kind) for name, kind in _FIELDS.items())
     return record if has_fields and all(_is_wheel(wheel) for wheel in record["wheels"]) else None
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        with path.open("rb") as file:
-            text = file.read(LARGEST_RECORD + 1)
-        data = json.loads(text) if len(text) <= LARGEST_RECORD else None
-    except (OSError, ValueError, RecursionError):
-        return None
-    return data if isinstance(data, dict) else None
 
 
 def _is_wheel(node: object) -> bool:

@@ -52,24 +52,25 @@ def prune(
     folder of the journal of runs. Raises OSError.
     """
     busy = {build_id for build_id in sorted(build_ids(house)) if not _is_free(house, build_id)}
-    # Looked at first: what a run writes from here on is no leftover, whatever the wheels are found to be.
+    # Traced first: what a run writes from here on is no orphan, whichever wheels are found afterwards.
     traces_before = traces(house) if failed else {}
     wheels = list_wheels(house, tuple)
     chosen = _choose_sound(wheels, rules, busy)
     leftovers = list(find_orphans(house, state, busy))
     if failed:
-        doomed = {one.file for one in chosen.gone}
-        kept_wheels = [one for one in wheels if one.path.name not in doomed]
+        doomed = {wheel.file for wheel in chosen.gone}
+        kept_wheels = [wheel for wheel in wheels if wheel.path.name not in doomed]
         unneeded = find_without_wheel(house, traces_before, kept_wheels)
-        leftovers = merge(leftovers, [one for one in unneeded if rules.before is None or one.changed < rules.before])
-    leftovers = [one for one in leftovers if one.build_id not in busy]
+        old = [orphan for orphan in unneeded if rules.before is None or orphan.changed < rules.before]
+        leftovers = merge(leftovers, old)
+    leftovers = [orphan for orphan in leftovers if orphan.build_id not in busy]
     removal = _Removal(house, wheels)
     if not dry_run:
         removal.remove(chosen.gone, leftovers)
-    kept_size = sum(one.size for one in chosen.gone if one in removal.kept)
+    kept_size = sum(wheel.size for wheel in chosen.gone if wheel in removal.kept)
     return PrunedWheelhouse(
-        wheels=tuple(one for one in chosen.gone if one not in removal.kept),
-        leftovers=tuple(one for one in leftovers if one not in removal.kept),
+        wheels=tuple(wheel for wheel in chosen.gone if wheel not in removal.kept),
+        leftovers=tuple(orphan for orphan in leftovers if orphan not in removal.kept),
         left=chosen.left + kept_size,
         reached=chosen.reached and (rules.max_size is None or chosen.left + kept_size <= rules.max_size),
         busy=tuple(sorted(busy | removal.busy)),
@@ -129,9 +130,8 @@ def _retainable(wheel: StoredWheel, recorded: StoredRecord, busy: Collection[str
 class _Removal:
     """Remove what was chosen. What has changed since, or what a run has come to need, is `kept`.
 
-    Everything is moved aside first, which takes no time: nobody waits while hundreds of megabytes are removed.
-    Only on a
-    full disk is it removed at once.
+    Everything is moved aside first, which takes no time: nobody waits while hundreds of megabytes are removed. Only
+    on a full disk is it removed at once.
     """
 
     def __init__(self, house: Wheelhouse, stored: Sequence[StoredWheel]) -> None:
@@ -149,6 +149,7 @@ class _Removal:
         self._make_room_aside()
         index = WheelIndex(self._house)
         with self._house.changing():
+            # First out of the index, so that no installer is sent to a wheel that goes.
             index.remove(item.file for item in wheels if self._is_same(item.file))
         parts: dict[BuildId | None, list[RetainableWheel | Orphan]] = {}
         everything: list[RetainableWheel | Orphan] = [*wheels, *leftovers]
@@ -158,6 +159,7 @@ class _Removal:
             self._remove_build(build_id, items)
         if self._aside:
             remove_folder(self._aside)
+        # What stayed after all comes back into the index.
         stayed = {
             item.file: self._found[item.file].sha256 or "" for item in self.kept if isinstance(item, RetainableWheel)
         }

@@ -18,6 +18,7 @@ LARGEST = 64 << 20
 """Bytes of a message. No message that names digests comes near it; nothing larger is read into memory."""
 
 _HASH = re.compile(r"[0-9a-f]{64}")
+# Wire types of protocol buffers.
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from tfdock.bazel.cache.action_cache import LARGEST, MalformedEntry
 from tfdock.errors import BuildFailed, Problem, ProfileError
-from tfdock.host.files import held, make_folder, make_private, other_writers, write_atomically
+from tfdock.host.files import held, make_folder, make_private, other_writers, read_json_map, write_atomically
 from tfdock.host.untrusted_folders import FoundFile, UntrustedFolder, folder_size, is_hollow
 from tfdock.plan.trust_domain import RELEASE, split_key
 
@@ -49,6 +49,8 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 _HALF_WRITTEN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 """Bazel writes an entry under such a name, and renames it when it is complete."""
 _OLD_ACTION = "ac_"
+_MOST_NOTE = 8 << 20
+"""Bytes of a note about a toolchain: far more than its packages and tools take."""
 _DEPTH = 3
 
 Waiting = Callable[[str], None]
@@ -58,9 +60,8 @@ Waiting = Callable[[str], None]
 class CacheEntry:
     """A file of a disk cache. `size` in bytes; `written` and `read` are its times in nanoseconds.
 
-    `kind` is `action`, `blob`, `half` (half written) or `foreign` (not Bazel's). `digest` is the name of an
-    action or a
-    blob, 64 hexadecimal digits.
+    `kind` is `action`, `blob`, `half` (half written) or `foreign` (not Bazel's). `digest` is the name of an action or
+    a blob, 64 hexadecimal digits.
     """
 
     kind: str
@@ -124,11 +125,11 @@ class DiskCache:
         return opened(self.folder)
 
     def entries(self) -> Iterator[CacheEntry]:
-        """Yield its files, in both layouts that Bazel has had. Links are foreign; files that disappear
-        meanwhile are left out.
+        """Yield its files, in both layouts that Bazel has had. Links are foreign; files that disappear meanwhile are
+        left out.
 
-        Raises OSError for a folder that cannot be read: its contents are unknown, which does not mean that it
-        is empty.
+        Raises OSError for a folder that cannot be read: its contents are unknown, which does not mean that it is
+        empty.
         """
         try:
             folder = self.opened()
@@ -170,7 +171,7 @@ class DiskCache:
 
     def description(self) -> Mapping[str, Any]:
         """Return the last note of `describe`; empty if there is none."""
-        return read_json(self.about / "toolchain.json")
+        return read_json_map(self.about / "toolchain.json", _MOST_NOTE) or {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +184,8 @@ class CacheFolder:
     def opened(cls, path: Path) -> CacheFolder:
         """Return the cache folder at a path, and make it if needed. A folder of an earlier version gets the tag.
 
-        Raises ProfileError (`cache-foreign`) for a folder that holds anything else, or that others can write
-        to. Such a folder
-        is not touched.
+        Raises ProfileError (`cache-foreign`) for a folder that holds anything else, or that others can write to. Such
+        a folder is not touched.
         """
         root = path.absolute()
         with suppress(OSError):  # told by what comes next
@@ -282,15 +282,6 @@ def folders(folder: Path) -> list[Path]:
     """Return the folders in a folder, by name; none if it is a link or missing. Links are not followed."""
     entries = [] if folder.is_symlink() else _list_entries(folder)
     return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON map in one of our files; empty if there is none or it cannot be read."""
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
 
 
 def opened(path: Path) -> UntrustedFolder:

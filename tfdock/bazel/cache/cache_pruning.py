@@ -102,6 +102,7 @@ class _Decision:
         action = self.keep.pop(key)
         size = action.size
         for blob in set(action.blobs):
+            # A blob goes with the last action that needs it.
             self.users[blob] -= 1
             size += 0 if self.users[blob] else self.contents.blobs.get(blob, 0)
         return size
@@ -126,8 +127,7 @@ def prune(
     """Choose the entries that go. `others` are bytes that stay in any case; entries last used before `before` go.
 
     Configurations go by age as a whole. For a size, the least recently used actions go first, each with the blobs
-    that
-    only it needs. What the last build of a remaining configuration used stays.
+    that only it needs. What the last build of a remaining configuration used stays.
     """
     decisions = [_Decision(contents) for contents in disks]
     if before is not None:

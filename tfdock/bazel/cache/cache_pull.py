@@ -98,6 +98,7 @@ class CachePull:
                 self.waiting[entry.name] = file
             else:
                 self._reveal(entry.name, file)
+        # An action last: Bazel must find everything that it names.
         for name, file in list(self.waiting.items()):
             if self._is_complete(file):
                 del self.waiting[name]

@@ -115,6 +115,7 @@ def save_read_times(disk: DiskCache, since: int | None = None) -> frozenset[str]
     used = set()
     with suppress(FileNotFoundError), disk.opened() as folder:
         for entry in disk.entries():
+            # With `relatime` the kernel notes a read only if the last noted one is not later than the change.
             if entry.read > entry.written:
                 with suppress(OSError):  # gone meanwhile, or another user's
                     folder.touch(entry.name, (entry.read, entry.read))

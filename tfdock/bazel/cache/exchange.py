@@ -55,6 +55,7 @@ class Exchange:
                 self.stop.check()
                 stored = self.stored.read()
                 layers, before = stored or (Layers(), None)
+                # After a race the other push is in `layers`: only what is still missing is sent.
                 packs_by_key = push.prepare(layers)
                 if not packs_by_key:
                     return push.results(), before

@@ -163,8 +163,7 @@ class CacheFinding:
     """A finding about an entry.
 
     `kind` is `damaged` (other bytes than its name says), `truncated`, `unreadable`, `incomplete` (an action whose
-    outputs
-    are gone: a miss to Bazel, no harm) or `foreign` (not Bazel's).
+    outputs are gone: a miss to Bazel, no harm) or `foreign` (not Bazel's).
     """
 
     toolchain: str
@@ -194,8 +193,7 @@ def verify_cache(disk: DiskCache, *, repair: bool = False, check: Callable[[], N
     """Hash every blob, which is named by its sha256, and check that every action's entry is readable and complete.
 
     `repair` removes bad entries, and the actions that need them; the caller then holds the lock alone. `check` is
-    called
-    by several threads, between pieces of blobs, and may raise.
+    called by several threads, between pieces of blobs, and may raise.
     """
     listed = listing(disk)
     bad = dict(_bad_blobs(listed, check))
@@ -326,20 +324,19 @@ def prune(
     """Make a cache smaller: first what nobody needs, then what was used least recently. The caller holds `alone`.
 
     With `before` (Unix seconds), configurations go that were last used before it, and downloads: of Bazel's
-    repository
-    cache, and for trials of wheels. With `max_size` (bytes of the whole folder), actions go as `cache_pruning`
-    decides.
+    repository cache, and for trials of wheels. With `max_size` (bytes of the whole folder), actions go as
+    `cache_pruning` decides.
     """
     output_folders = outputs(cache)
     listings = [listing(disk) for disk in cache.disks()]
-    half = [entry for one in listings for entry in one.half]
+    half = [entry for listed in listings for entry in listed.half]
     old = list(_old_downloads(cache, before)) if before is not None else []
-    downloads = sum(one.size for one in old)
+    downloads = sum(download.size for download in old)
     gone = sum(entry.size for entry in half) + sum(output.size for output in output_folders) + downloads
     others = folder_size(cache.root) - gone
     decided = cache_pruning.prune(
-        contents := [one.contents() for one in listings],
-        others=max(0, others - sum(one.size for one in contents)),
+        contents := [listed.contents() for listed in listings],
+        others=max(0, others - sum(disk.size for disk in contents)),
         max_size=max_size,
         before=before,
     )

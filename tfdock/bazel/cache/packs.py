@@ -168,14 +168,13 @@ def most_packed(contents: PackContents) -> int:
 def unpacked(contents: PackContents, read: Callable[[int], bytes]) -> Iterator[tuple[PackEntry, bytes, bool]]:
     """Yield the entries of a pack as they come: the entry, a piece of it, and whether that is its last.
 
-    `read(size)` returns bytes of the pack, none at its end. Memory is bounded, and the table of contents bounds
-    what is
-    unpacked. Raises MalformedManifest if the pack differs, at the latest after its last entry. A complete entry
-    has the
-    sha256 of the table.
+    `read(size)` returns bytes of the pack, none at its end. Memory is bounded, and the table of contents bounds what
+    is unpacked. Raises MalformedManifest if the pack differs, at the latest after its last entry. A complete entry
+    has the sha256 of the table.
     """
     stream = _Stream(read)
     for entry in contents.entries:
+        # A comparison, not a parser: no name in the pack is ever interpreted.
         if stream.exactly(BLOCK) != plain_header(entry.name, entry.size):
             raise MalformedManifest(f"the pack holds something else where {entry.name} should be")
         sha256, left = hashlib.sha256(), entry.size

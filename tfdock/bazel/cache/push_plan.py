@@ -40,9 +40,8 @@ class PushedAction:
 class Plan:
     """The plan for a shelf: the packs that stay, entries for each new pack, and how many packs go.
 
-    `missing` counts the entries that the registry lacks, `there` those that it has; both count only entries that
-    can be
-    hits.
+    `missing` counts the entries that the registry lacks, `there` those that it has; both count only entries that can
+    be hits.
     """
 
     kept: tuple[Pack, ...]

@@ -224,11 +224,12 @@ class StoredCache(NamedArtifact):
     def publish(self, layers: Layers, before: Digest | None) -> Digest | None:
         """Make the name stand for the cache, whose packs are there. Return the manifest's digest.
 
-        Returns None if another push was quicker: the name no longer stands for `before`, or, a moment later,
-        for ours.
+        Returns None if another push was quicker: the name no longer stands for `before`, or, a moment later, for
+        ours.
         """
         config, manifest = layers.encoded()
         self._upload(Descriptor.of(CONFIG_TYPE, config), config)
+        # A registry replaces a name without any condition, so the name is read before and after.
         now = self.manifest()
         if (now.digest if now else None) != before:
             return None

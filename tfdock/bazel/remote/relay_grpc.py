@@ -170,6 +170,7 @@ class _Connection:
     async def forward_requests(self, client: Reader, server: Writer) -> None:
         decoder, encoder = hpack.Decoder(), hpack.Encoder()
         decoder.max_allowed_table_size = _TABLE
+        # An encoder without a table never depends on the size that the endpoint allows.
         encoder.header_table_size = 0
         if await client.readexactly(len(PREFACE)) != PREFACE:
             raise ValueError("a client that does not speak HTTP/2")
@@ -229,6 +230,7 @@ class _Connection:
 
     def _forget(self, frame: Frame) -> None:
         """Drop a frame of a refused call, and give back its share of the connection's window."""
+        # RFC 9113, section 5.2.1: all streams share the window of the connection.
         if frame.kind == _DATA and frame.body:
             self.client.write(_frame(_WINDOW, 0, 0, len(frame.body).to_bytes(4, "big")))
 
@@ -250,6 +252,7 @@ class _Connection:
         while True:
             frame = await Frame.read(server)
             self.heard = monotonic()
+            # The answer to a ping of the relay itself, which Bazel knows nothing of.
             if frame.kind == _PING and frame.body == _ARE_YOU_THERE:
                 continue
             self.client.write(frame.head + frame.body)
@@ -297,11 +300,13 @@ def _frames(stream: int, end: int, block: bytes) -> bytes:
 
 
 def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
+    # RFC 9113, section 4.1: length, type, flags, stream.
     return len(body).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + body
 
 
 def _literal(name: bytes, value: bytes) -> bytes:
     """Return a header in HPACK that needs no table; both parts are shorter than 127 bytes."""
+    # RFC 7541, section 6.2.2: a literal without indexing, with a new name.
     return b"\0" + bytes((len(name),)) + name + bytes((len(value),)) + value
 
 

@@ -59,6 +59,7 @@ class Head:
     def certain(self) -> bool:
         """Whether every reader understands the same end of the body."""
         codings, lengths = self.values("transfer-encoding"), self.values("content-length")
+        # RFC 9112, section 6.3: both headers together may be an attempt at request smuggling.
         if codings:
             return codings == {"chunked"} and not lengths
         return len(lengths) <= 1 and all(_NUMBER.fullmatch(length) for length in lengths)
@@ -264,6 +265,7 @@ async def _forward_chunks(reader: Reader, give: Give) -> int:
         await give(b"%x\r\n" % left)
         async for data in _pieces(reader, left):
             await give(data)
+        # RFC 9112, section 7.1: every chunk ends with CRLF.
         if await reader.readexactly(2) != b"\r\n":
             raise ValueError("a chunk that does not end where it said")
         await give(b"\r\n")

@@ -59,8 +59,8 @@ def _credentials(role: str, endpoint: Endpoint, settings: Settings) -> Headers:
     """Return the credentials for an endpoint.
 
     Those of the environment are only for endpoints of this machine's own settings. A profile may come from a
-    stranger, and
-    name a server that collects credentials. A helper program is asked whatever the endpoint: it decides.
+    stranger, and name a server that collects credentials. A helper program is asked whatever the endpoint: it
+    decides.
     """
     headers: dict[str, tuple[str, str]] = {}
     if endpoint in (settings.remote.cache, settings.remote.executor):
@@ -310,6 +310,7 @@ def open_relay(remote: Remote, settings: Settings, folder: Path, listen: events.
         yield link
         return
     make_folder(folder)
+    # The script in the container that connects Bazel to the sockets.
     (folder / "forward.py").write_text(loader.templates()["run/forward.py"])
     with relay.running(link.lines, folder):
         yield link

@@ -64,9 +64,9 @@ class RuntimeImage:
 def libraries(knowledge: KnowledgeBase, inspection: Inspection, offered: Sequence[str], python: str) -> Libraries:
     """Return the accelerator's libraries for a wheel that `python` (`3.11`) shall run.
 
-    `offered` are the lines of the wheel's own extra. They are taken if they bring the libraries that the wheel
-    opens. A
-    wheel that was built with another version of the toolkit than the official wheel still names the official version.
+    `offered` are the lines of the wheel's own extra. They are taken if they bring the libraries that the wheel opens.
+    A wheel that was built with another version of the toolkit than the official wheel still names the official
+    version.
     """
     rows = opened_libraries(knowledge, inspection, with_driver=False)
     toolkit = _toolkit(knowledge, inspection)
