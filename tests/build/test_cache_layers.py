@@ -569,7 +569,7 @@ def good(toolchain: str = KEY) -> tuple[PackContents, bytes]:
         ]
     )
     contents = PackContents(toolchain=toolchain, entries=found)
-    return contents, b"".join(packs.packed(found, lambda one: [result if one.is_action else DATA]))
+    return contents, b"".join(packs.pack_entries(found, lambda one: [result if one.is_action else DATA]))
 
 
 def test_a_pack_with_other_bytes_than_its_table_says_is_refused(site: Site) -> None:
@@ -590,7 +590,7 @@ def test_an_action_that_needs_what_nobody_has_is_never_seen(site: Site) -> None:
     result = action_result(b"never pushed")
     entry = PackEntry(f"ac/00/{'0' * 64}", len(result), sha256(result))
     contents = PackContents(toolchain=KEY, entries=(entry,))
-    outcome = hostile(site, contents.encoded(), b"".join(packs.packed([entry], lambda _: [result])))
+    outcome = hostile(site, contents.encoded(), b"".join(packs.pack_entries([entry], lambda _: [result])))
     assert outcome.code == 0
     assert outcome.document["toolchains"][0]["incomplete"] == 1
 

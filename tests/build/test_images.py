@@ -315,7 +315,7 @@ def test_a_push_gives_every_name_and_the_same_again_sends_nothing(
     assert image["tags"] == [CUDA, f"fp-{one.fingerprint[:32]}", MOVING]
     for tag in (*image["tags"], image["digest"]):
         found = manifest(registry, repository, tag)
-        assert oci.digest(oci.canonical(found)) == image["digest"]
+        assert oci.digest(oci.canonical_json(found)) == image["digest"]
     assert found["artifactType"] == ARTIFACT_TYPE
     layer = registry.blob(found["layers"][0]["digest"]).read_bytes()
     assert layer[1024 : 1024 + one.wheel.stat().st_size] == one.wheel.read_bytes()
@@ -356,7 +356,7 @@ def test_a_new_record_of_the_same_wheel_sends_no_wheel(desk: Tfdock, registry: O
     document = push(desk, one.build_id, repository)
     assert document["sent"] < 30_000 < document["there"]
     assert document["images"][0]["digest"] != first["digest"]
-    assert oci.digest(oci.canonical(manifest(registry, repository, MOVING))) == document["images"][0]["digest"]
+    assert oci.digest(oci.canonical_json(manifest(registry, repository, MOVING))) == document["images"][0]["digest"]
 
 
 def test_two_platforms_are_an_index_under_the_tag_that_moves(
@@ -458,7 +458,7 @@ def test_a_push_goes_on_after_a_fault(
     before.faults.append(fault)
     digest = pushed_here(tmp_path, one.build_id, repository).tags[CUDA]
     assert fault.times == 0, "it has happened"
-    assert oci.digest(oci.canonical(manifest(registry, repository, CUDA))) == digest
+    assert oci.digest(oci.canonical_json(manifest(registry, repository, CUDA))) == digest
     assert before.count("^PATCH") < 8, "no chunk but the one that broke is sent again"
 
 
@@ -473,7 +473,7 @@ def test_a_push_survives_whatever_fails_once(
     pushed = pushed_here(tmp_path, one.build_id, repository)
     assert [fault.times for fault in before.faults] == [0], "it did fail"
     found = manifest(registry, repository, CUDA)
-    assert oci.digest(oci.canonical(found)) == pushed.tags[CUDA]
+    assert oci.digest(oci.canonical_json(found)) == pushed.tags[CUDA]
     layer = registry.blob(found["layers"][0]["digest"]).read_bytes()
     assert layer[1024 : 1024 + one.wheel.stat().st_size] == one.wheel.read_bytes()
 

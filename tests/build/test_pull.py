@@ -352,7 +352,7 @@ def test_a_tag_that_stands_for_a_build_and_was_moved_is_refused(
     tag = fingerprint_tag(build.fingerprint) if kind == "fingerprint" else build.build_id
     if kind == "index":
         index = {"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": []}
-        digest = put(site.where, tag, oci.canonical(index), {})
+        digest = put(site.where, tag, oci.canonical_json(index), {})
     else:
         digest = Forged(other, artifact_type=foreign).push(site.where, tag)
     status, found = site.told(tag)
@@ -737,7 +737,7 @@ def test_a_manifest_that_lies_about_sizes_is_refused(
     manifest, blobs = Forged(build).manifest()
     document = json.loads(manifest)
     document["layers"][layer]["size"] = size
-    put(site.where, "lying", oci.canonical(document), blobs)
+    put(site.where, "lying", oci.canonical_json(document), blobs)
     _, found = site.told("lying")
     assert found.code == code
     assert site.parts == []

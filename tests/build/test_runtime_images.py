@@ -243,7 +243,7 @@ def made(
 ) -> BuiltRuntimeImage:
     """The runtime image of a wheel that no build has made; of CUDA it gets these `libraries`, or none."""
     data = wheel.read_bytes()
-    listed, metadata = simple_index.listed(io.BytesIO(data), wheel.name, hashlib.sha256(data).hexdigest())
+    listed, metadata = simple_index.read_indexed_wheel(io.BytesIO(data), wheel.name, hashlib.sha256(data).hexdigest())
     one = ImageWheel(listed=listed, metadata=metadata, size=len(data), layer=Descriptor.of("x", b""))
     chosen = [
         {"field": key, "value": value, "source": "profile"} for key, value in ({"python": "3.11"} | choices).items()

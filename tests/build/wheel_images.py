@@ -118,7 +118,7 @@ class Forged:
             "config": {"Labels": self.labels, "Cmd": ["/wheels"]},
             "rootfs": {"type": "layers", "diff_ids": [one.digest for one in found]},
         } | self.config
-        data = oci.canonical(config)
+        data = oci.canonical_json(config)
         annotations = self.labels if self.annotations is None else self.annotations
         document = {
             "schemaVersion": 2,
@@ -129,7 +129,7 @@ class Forged:
             "annotations": annotations,
         }
         blobs: dict[str, bytes] = {one.digest: layer for one, layer in zip(found, layers, strict=True)}
-        return oci.canonical(document), {**blobs, oci.digest(data): data}
+        return oci.canonical_json(document), {**blobs, oci.digest(data): data}
 
     def push(self, where: str, tag: str) -> str:
         """Push it, whatever it is; its digest."""

@@ -87,12 +87,12 @@ def _context_address(name: str | None) -> EngineAddress:
         key = hashlib.sha256(name.encode()).hexdigest()
         meta = folder / "contexts/meta" / key / "meta.json"
         if not meta.is_file():
-            raise unavailable(f"there is no docker context `{name}`", "see `docker context ls`")
+            raise unavailable_error(f"there is no docker context `{name}`", "see `docker context ls`")
         endpoint = json.loads(meta.read_bytes())["Endpoints"]["docker"]
         tls = _context_tls(folder / "contexts/tls" / key / "docker", verify=not endpoint.get("SkipTLSVerify"))
         return EngineAddress(endpoint["Host"] or _DEFAULT_SOCKET, f"from the docker context `{name}`", tls)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, DockerException) as error:
-        raise unavailable(f"the docker context cannot be read: {error}", "see `docker context ls`") from error
+        raise unavailable_error(f"the docker context cannot be read: {error}", "see `docker context ls`") from error
 
 
 def _chosen_context(folder: Path) -> str:
@@ -111,7 +111,7 @@ def _context_tls(folder: Path, *, verify: bool) -> TLSConfig | bool:
     return TLSConfig(client_cert=pair, ca_cert=files.get("ca"), verify=verify)
 
 
-def unavailable(message: str, fix: str) -> EngineUnavailable:
+def unavailable_error(message: str, fix: str) -> EngineUnavailable:
     return EngineUnavailable(Problem(code="engine-unavailable", message=message, fix=fix))
 
 
@@ -122,14 +122,14 @@ def cannot_connect(address: EngineAddress, error: BaseException) -> EngineUnavai
     if "DOCKER_HOST" in address.origin:
         start = f"correct or unset DOCKER_HOST, or {start}"
     if any(isinstance(cause, PermissionError) for cause in reasons):
-        return unavailable(
+        return unavailable_error(
             f"you may not talk to the container engine at {address}",
             "join the group `docker` (`sudo usermod -aG docker $USER`, then log in again), or use sudo",
         )
     if any(isinstance(cause, FileNotFoundError) for cause in reasons):
-        return unavailable(f"no container engine: {address} does not exist", start)
+        return unavailable_error(f"no container engine: {address} does not exist", start)
     if any(isinstance(cause, ConnectionRefusedError) for cause in reasons):
-        return unavailable(f"no container engine answers at {address}", start)
+        return unavailable_error(f"no container engine answers at {address}", start)
     if "paramiko" in str(error):
-        return unavailable(f"{address} needs the SDK's support of SSH", "`pip install 'tfdock[ssh]'`")
-    return unavailable(f"no container engine at {address}: {error}", start)
+        return unavailable_error(f"{address} needs the SDK's support of SSH", "`pip install 'tfdock[ssh]'`")
+    return unavailable_error(f"no container engine at {address}: {error}", start)

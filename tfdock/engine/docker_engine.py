@@ -38,7 +38,7 @@ from tenacity import (
 from tfdock.engine import terminal
 from tfdock.engine.address import EngineAddress, cannot_connect, causes, find_address
 from tfdock.engine.containers import container_state, host_config_of, image_info, open_files_allowed, timestamp
-from tfdock.engine.engine_archives import only_file, unreadable
+from tfdock.engine.engine_archives import only_file, unreadable_error
 from tfdock.engine.engine_errors import archive_refusal, push_refusal, refusal, registry_refusal
 from tfdock.engine.protocol import (
     IMAGE_LABEL,
@@ -62,7 +62,7 @@ from tfdock.engine.streams import (
     skip_bytes,
     step_failed,
     step_killed,
-    stopped,
+    stopped_error,
     wait_forever,
 )
 from tfdock.errors import (
@@ -285,7 +285,7 @@ class DockerEngine:
                 yield chunk
         except _TRANSPORT as error:
             if cancel:
-                raise stopped() from None
+                raise stopped_error() from None
             raise (self._hung(action) if watch.hung else self._lost(action, error)) from error
 
     # The engine itself --------------------------------------------------------------------------------------
@@ -354,14 +354,14 @@ class DockerEngine:
             self._clear_step(progress.container)
             raise
         if cancel:
-            raise stopped()
+            raise stopped_error()
         if not progress.image:
             raise self._lost("build an image", RuntimeError("the output ended without an image"))
         return progress.image
 
     def _build(self, request: ImageBuild, progress: ImageProgress, output: Output, cancel: Cancel) -> None:
         if cancel:
-            raise stopped()
+            raise stopped_error()
         upload = EngineUpload(request.context(), cancel)
         try:
             with self._stream("build an image", _build_request(request, upload), cancel) as chunks:
@@ -458,7 +458,7 @@ class DockerEngine:
             return client.get(url, params={"names": list(images)}, stream=True, timeout=client.timeout)
 
         if cancel:
-            raise stopped()
+            raise stopped_error()
         with self._stream(f"save {' and '.join(images)}", request, cancel) as chunks:
             yield from chunks
 
@@ -585,7 +585,7 @@ class DockerEngine:
             archive, stat = client.get_archive(container, path)
             with contextlib.closing(archive):
                 if stat["size"] > limit:
-                    raise unreadable(path, f"its {stat['size']} bytes are over the limit of {limit}")
+                    raise unreadable_error(path, f"its {stat['size']} bytes are over the limit of {limit}")
                 return only_file(archive, path)
 
         return self._query(action, _none_for(_ABSENT, request))

@@ -203,11 +203,11 @@ def only_file(archive: Iterator[bytes], path: str) -> bytes:
         member = tar.next()
         content = tar.extractfile(member) if member and member.isreg() else None
         if content is None:
-            raise unreadable(path, "it is not a regular file")
+            raise unreadable_error(path, "it is not a regular file")
         return content.read()
 
 
-def unreadable(path: str, reason: str) -> EngineError:
+def unreadable_error(path: str, reason: str) -> EngineError:
     return EngineError(
         Problem(code="container-file-refused", message=f"{path} is not read out of the container: {reason}")
     )

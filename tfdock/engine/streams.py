@@ -125,14 +125,14 @@ class EngineUpload:
         try:
             for chunk in self._chunks:
                 if self._cancel:
-                    raise stopped()
+                    raise stopped_error()
                 yield chunk
         except Exception as error:
             self.error = error
             raise
 
 
-def stopped() -> Interrupted:
+def stopped_error() -> Interrupted:
     return Interrupted(Problem(code="interrupted", message="the engine's work was stopped on request"))
 
 

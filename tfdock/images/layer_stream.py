@@ -46,7 +46,7 @@ class WheelLayer:
                 wheel.update(block)
                 layer_job.result()
         layer.update(self._tail)
-        listed, metadata = simple_index.listed(self._file, self.path.name, wheel.hexdigest())
+        listed, metadata = simple_index.read_indexed_wheel(self._file, self.path.name, wheel.hexdigest())
         descriptor = Descriptor(
             media_type=LAYER_TYPE,
             digest=Digest(f"sha256:{layer.hexdigest()}"),

@@ -77,7 +77,7 @@ def find_image(image: ImageRef, platform: str, check: Callable[[], None]) -> Sto
         if not wheel_image_read.is_wheel_image(manifest):
             raise _no_wheels_error(named, stored.digest)
         config = _small_blob(named.repository, manifest.config, wheel_image_read.MOST_CONFIG)
-        labelled = wheel_image_read.labelled(manifest, config)
+        labelled = wheel_image_read.read_labels(manifest, config)
         if labelled.platform != platform:
             raise _platform_error(image, platform, [labelled.platform])
         builds = wheel_image_read.builds(labelled, _small_blob(named.repository, labelled.papers, MOST_PAPERS))

@@ -25,7 +25,7 @@ from packaging.utils import parse_wheel_filename
 
 from tfdock.images.wheel_labels import CREATED, labels
 from tfdock.images.wheel_layer import LAYER_TYPE, WHEELS, ImageWheel
-from tfdock.oci.manifest import INDEX, MANIFEST, Descriptor, Manifest, canonical, digest
+from tfdock.oci.manifest import INDEX, MANIFEST, Descriptor, Manifest, canonical_json, digest
 from tfdock.oci.plain_tar import archive
 from tfdock.types import Digest
 from tfdock.wheel.identity import constraints
@@ -173,7 +173,7 @@ class WheelImage:
             "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in self.layers]},
             "history": [{"created": CREATED, "created_by": f"tfdock image: {name}"} for name in names],
         }
-        return canonical(document)
+        return canonical_json(document)
 
     @cached_property
     def layers(self) -> tuple[Descriptor, ...]:
@@ -217,7 +217,7 @@ class ImageIndex:
         document = {"schemaVersion": 2, "mediaType": INDEX, "artifactType": ARTIFACT_TYPE, "manifests": manifests}
         builds = sorted((build for image in self.images for build in image.builds), key=lambda build: build.build_id)
         annotations = labels([build.record for build in builds], sorted_wheels(builds))
-        return canonical(document | {"annotations": annotations})
+        return canonical_json(document | {"annotations": annotations})
 
     @property
     def digest(self) -> Digest:

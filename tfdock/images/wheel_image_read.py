@@ -23,7 +23,7 @@ from tfdock.images.wheel_image import (
 )
 from tfdock.images.wheel_labels import OWN
 from tfdock.images.wheel_layer import LAYER_TYPE, WHEELS, FoundWheel, frame
-from tfdock.oci.manifest import INDEX, MANIFEST, Descriptor, MalformedManifest, Manifest, parsed
+from tfdock.oci.manifest import INDEX, MANIFEST, Descriptor, MalformedManifest, Manifest, parse_json
 from tfdock.oci.plain_tar import archive, members
 from tfdock.wheelhouse.build_record import BUILD_ID, WHEEL, read_record
 
@@ -64,7 +64,7 @@ def is_wheel_image(manifest: Manifest) -> bool:
 def says_wheels(data: bytes) -> bool:
     """Return whether the bytes of a manifest, or of an index, say that it is one of wheels."""
     try:
-        node = parsed(data)
+        node = parse_json(data)
     except MalformedManifest:
         return False
     return isinstance(node, dict) and node.get("artifactType") == ARTIFACT_TYPE
@@ -75,7 +75,7 @@ def says_wheels(data: bytes) -> bool:
 
 def platforms(data: bytes) -> dict[str, Descriptor]:
     """Return the manifest of each platform in an index (`linux/amd64`); raise MalformedManifest."""
-    node = parsed(data)
+    node = parse_json(data)
     rows = node.get("manifests") if isinstance(node, dict) else None
     if not isinstance(rows, list) or node.get("schemaVersion") != 2 or node.get("mediaType", INDEX) != INDEX:
         raise MalformedManifest("it is no index of images")
@@ -110,12 +110,12 @@ def machine_platform(machine: str) -> str:
 # --- manifest and configuration -------------------------------------------------------------------------------------
 
 
-def labelled(manifest: Manifest, config: bytes) -> Labelled:
+def read_labels(manifest: Manifest, config: bytes) -> Labelled:
     """Return what an image says of itself.
 
     Raises MalformedManifest if its parts disagree, or if tfdock would not write it so.
     """
-    node = parsed(config)
+    node = parse_json(config)
     if not isinstance(node, dict) or manifest.config.media_type != CONFIG_TYPE:
         raise MalformedManifest("its configuration is not that of an image")
     packed = [layer.media_type for layer in manifest.layers if layer.media_type != LAYER_TYPE]
@@ -161,7 +161,7 @@ def _labels(node: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
 
 
 def _wheel_rows(labels: Mapping[str, str]) -> list[dict[str, Any]]:
-    rows = parsed(labels.get(f"{OWN}.wheels", "").encode())
+    rows = parse_json(labels.get(f"{OWN}.wheels", "").encode())
     if not isinstance(rows, list) or not 0 < len(rows) <= MOST_WHEELS:
         raise MalformedManifest("its labels list no wheels")
     for row in rows:

@@ -15,7 +15,7 @@ from packaging.metadata import parse_email
 from packaging.utils import parse_wheel_filename
 
 from tfdock.images.wheel_layer import ImageWheel
-from tfdock.oci.manifest import canonical
+from tfdock.oci.manifest import canonical_json
 from tfdock.wheel.zip_archive import EARLIEST_EPOCH
 from tfdock.wheelhouse.build_record import verified
 
@@ -40,12 +40,12 @@ def labels(records: Sequence[Mapping[str, Any]], wheels: Sequence[ImageWheel]) -
     own = {
         "build-id": _join_unique(str(record["build_id"]) for record in records),
         "fingerprint": _join_unique(str(record["fingerprint"]) for record in records),
-        "wheels": canonical(
+        "wheels": canonical_json(
             [{"file": wheel.file, "sha256": wheel.sha256, "size": wheel.size} for wheel in wheels]
         ).decode(),
-        "python": _join_unique(chosen(record, "python") for record in records),
+        "python": _join_unique(plan_choice(record, "python") for record in records),
         "platform": _join_unique(wheel.file.removesuffix(".whl").rpartition("-")[2] for wheel in wheels),
-        "gpu-code": canonical(_gpu_code(records)).decode(),
+        "gpu-code": canonical_json(_gpu_code(records)).decode(),
         "verified": _join_unique(verified(record) for record in records),
     }
     prefixed = {f"{STANDARD}.{name}": value for name, value in standard.items()}
@@ -59,7 +59,7 @@ def _description(records: Sequence[Mapping[str, Any]]) -> str:
         code = _map(_map(record.get("verification")).get("gpu_code"))
         targets = [str(target) for kind in ("sass", "ptx", "amdgpu") for target in code.get(kind) or ()]
         gpus = f", GPU code for {', '.join(targets)}" if targets else ""
-        release, python = chosen(record, "tensorflow"), chosen(record, "python")
+        release, python = plan_choice(record, "tensorflow"), plan_choice(record, "python")
         parts.append(f"TensorFlow {release} for Python {python}{gpus}")
     return f"{'; '.join(parts)}. Built by tfdock."
 
@@ -98,7 +98,7 @@ def plan_choices(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [choice for choice in choices if isinstance(choice, Mapping)] if isinstance(choices, list) else []
 
 
-def chosen(record: Mapping[str, Any], name: str) -> str:
+def plan_choice(record: Mapping[str, Any], name: str) -> str:
     """Return what a build's plan chose for a field; empty where its record does not say."""
     choices = (choice for choice in plan_choices(record) if choice.get("field") == name and "value" in choice)
     return next((str(choice["value"]) for choice in choices), "")

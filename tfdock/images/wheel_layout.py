@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tfdock.images.wheel_image import ImageIndex, WheelImage
-from tfdock.oci.manifest import INDEX, Descriptor, canonical
+from tfdock.oci.manifest import INDEX, Descriptor, canonical_json
 from tfdock.oci.plain_tar import member_header
 
 FOLDER = "blobs/sha256"
@@ -38,15 +38,15 @@ def documents(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the files behind the blobs, in their order."""
     manifests = [_entry(tag, content) for tag, content in sorted(tags.items())]
-    yield "index.json", canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})
+    yield "index.json", canonical_json({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})
     names: dict[str, list[str]] = {image.digest: [] for image in images}
     for tag, content in sorted(tags.items()):
         # An engine cannot load what is for several platforms: it has their images, without this name.
         if isinstance(content, WheelImage):
             names[content.digest].append(f"{REPOSITORY}:{tag}")
     loaded = sorted(images, key=lambda image: image.digest)
-    yield "manifest.json", canonical([_loaded(image, names[image.digest]) for image in loaded])
-    yield "oci-layout", canonical({"imageLayoutVersion": "1.0.0"})
+    yield "manifest.json", canonical_json([_loaded(image, names[image.digest]) for image in loaded])
+    yield "oci-layout", canonical_json({"imageLayoutVersion": "1.0.0"})
 
 
 def _entry(tag: str, content: WheelImage | ImageIndex) -> dict[str, Any]:

@@ -40,12 +40,12 @@ def is_digest(text: object) -> bool:
     return isinstance(text, str) and _DIGEST.match(text) is not None
 
 
-def canonical(document: object) -> bytes:
+def canonical_json(document: object) -> bytes:
     """Return the canonical bytes of a document: keys sorted, no spaces, UTF-8."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def parsed(data: bytes) -> Any:
+def parse_json(data: bytes) -> Any:
     """Return any JSON document; raise MalformedManifest."""
     try:
         return json.loads(data)
@@ -99,7 +99,7 @@ class Manifest:
     @classmethod
     def read(cls, data: bytes) -> Manifest:
         """Return a manifest from its bytes; raise MalformedManifest."""
-        node = parsed(data)
+        node = parse_json(data)
         # One with both would be a manifest to some readers and an index to others.
         if not isinstance(node, dict) or node.get("schemaVersion") != 2 or "manifests" in node:
             raise MalformedManifest("it is no image manifest")
@@ -122,7 +122,7 @@ class Manifest:
             "layers": [layer.document() for layer in self.layers],
         }
         node |= {"artifactType": self.artifact_type} if self.artifact_type else {}
-        return canonical(node | ({"annotations": dict(self.annotations)} if self.annotations else {}))
+        return canonical_json(node | ({"annotations": dict(self.annotations)} if self.annotations else {}))
 
 
 def _annotations(node: Mapping[str, object]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from tfdock.oci.manifest import MalformedManifest, canonical, parsed
+from tfdock.oci.manifest import MalformedManifest, canonical_json, parse_json
 
 SCHEMA = "tfdock.record/1"
 LARGEST_RECORD = 8 << 20
@@ -43,13 +43,13 @@ def read_record(data: bytes) -> dict[str, Any]:
     """
     if len(data) > LARGEST_RECORD:
         raise MalformedManifest(f"a record has more than {LARGEST_RECORD} bytes")
-    record = parsed(data)
+    record = parse_json(data)
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise MalformedManifest(f"a record is not `{SCHEMA}`")
     if not is_shallow(record, DEEPEST):
         raise MalformedManifest("a record is deeper than anything that tfdock writes")
     try:
-        canonical(record)
+        canonical_json(record)
     except UnicodeEncodeError as error:  # half a character, which JSON can name and nobody can write
         raise MalformedManifest("a record has text that is none") from error
     for name, check in _SHAPE.items():

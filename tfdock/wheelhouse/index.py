@@ -25,7 +25,14 @@ from tfdock.wheel.facts import FIXES, WheelError
 from tfdock.wheel.wheel import facts_of
 from tfdock.wheel.zip_archive import open_archive
 from tfdock.wheelhouse.build_record import WHEEL
-from tfdock.wheelhouse.simple_index import METADATA_SUFFIX, IndexedWheel, is_ours, listed, project_page, root_page
+from tfdock.wheelhouse.simple_index import (
+    METADATA_SUFFIX,
+    IndexedWheel,
+    is_ours,
+    project_page,
+    read_indexed_wheel,
+    root_page,
+)
 from tfdock.wheelhouse.store import Wheelhouse
 
 SCHEMA = "tfdock.index/1"
@@ -262,7 +269,7 @@ def _read_wheel(path: Path, sha256: str = "") -> tuple[IndexEntry, bytes]:
                 first = facts.record_problems[0]
                 raise WheelError(first.code, first.message, FIXES[first.code])
             sha256 = facts.sha256
-        wheel, data = listed(file, path.name, sha256)
+        wheel, data = read_indexed_wheel(file, path.name, sha256)
         if signature(os.fstat(file.fileno())) != before:
             raise WheelError("wheel-changed", "it was written to while it was read.", "make the index again")
     return IndexEntry(listed=wheel, signature=before, metadata_size=len(data)), data

@@ -47,7 +47,7 @@ class IndexedWheel:
         return canonicalize_name(self.file.partition("-")[0])
 
 
-def listed(file: BinaryIO, filename: str, sha256: str) -> tuple[IndexedWheel, bytes]:
+def read_indexed_wheel(file: BinaryIO, filename: str, sha256: str) -> tuple[IndexedWheel, bytes]:
     """Return the row of an open wheel in an index, and the bytes of its METADATA. `sha256` is that of the whole file.
 
     Raises `WheelError` if the file is no wheel of that name. The members of the wheel are not unpacked.

@@ -306,7 +306,7 @@ def build_of(folder: Path, **plan: Any) -> tuple[WheelBuild, list[Path]]:
     path = folder / NAME
     path.write_bytes(wheel_of({"tensorflow/__init__.py": b""}))
     with path.open("rb") as file:
-        listed, metadata = simple_index.listed(file, NAME, hashlib.sha256(path.read_bytes()).hexdigest())
+        listed, metadata = simple_index.read_indexed_wheel(file, NAME, hashlib.sha256(path.read_bytes()).hexdigest())
     layer = Descriptor.of("x", b"")
     wheel = ImageWheel(listed=listed, metadata=metadata, size=path.stat().st_size, layer=layer)
     choices = [{"field": "python", "value": "3.11", "source": "default"}]

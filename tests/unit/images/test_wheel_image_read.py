@@ -184,7 +184,7 @@ def test_a_label_that_is_no_text_is_refused() -> None:
     config = json.dumps({"config": {"Labels": labels}}).encode()
     manifest = Manifest(config=Descriptor.of(CONFIG_TYPE, config), layers=(), annotations=labels)
     with pytest.raises(MalformedManifest, match="letters"):
-        wheel_image_read.labelled(manifest, config)
+        wheel_image_read.read_labels(manifest, config)
 
 
 # --- papers ---------------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def row(**changes: Any) -> dict[str, Any]:
 
 
 def index(*rows: object, **changes: object) -> bytes:
-    return oci.canonical({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": list(rows)} | changes)
+    return oci.canonical_json({"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": list(rows)} | changes)
 
 
 def test_an_index_says_what_it_has_for_each_platform() -> None:

@@ -25,7 +25,7 @@ from tfdock.cli.app import app
 from tfdock.errors import ProfileError
 from tfdock.wheel.facts import WheelError
 from tfdock.wheelhouse.index import WheelIndex
-from tfdock.wheelhouse.simple_index import API_VERSION, IndexedWheel, listed, pages, quoted
+from tfdock.wheelhouse.simple_index import API_VERSION, IndexedWheel, pages, quoted, read_indexed_wheel
 from tfdock.wheelhouse.store import Wheelhouse
 
 from .. import houses
@@ -108,7 +108,7 @@ def test_a_quoted_name_is_read_back_as_it_was(name: str) -> None:
 
 def test_a_wheel_is_listed_by_its_own_metadata() -> None:
     file, data = houses.wheel()
-    row, metadata = listed(io.BytesIO(data), file, "00" * 32)
+    row, metadata = read_indexed_wheel(io.BytesIO(data), file, "00" * 32)
     assert row == IndexedWheel(
         file=file,
         sha256="00" * 32,
@@ -124,7 +124,7 @@ def test_a_wheel_is_listed_by_its_own_metadata() -> None:
 )
 def test_a_wheel_under_another_name_is_not_listed(file: str) -> None:
     with pytest.raises(WheelError):
-        listed(io.BytesIO(houses.wheel()[1]), file, "00" * 32)
+        read_indexed_wheel(io.BytesIO(houses.wheel()[1]), file, "00" * 32)
 
 
 # --- the index of a wheelhouse ------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ class CachePush:
             for number, bundle in enumerate(bundles, start=1):
                 size = sum(entry.size for entry in bundle)
                 self.say(f"{key}: pack {number} of {len(bundles)}, {len(bundle)} entries, {format_megabytes(size)}")
-                parcel = self.stored.packed(key, bundle, inventory.read, self.stage)
+                parcel = self.stored.pack(key, bundle, inventory.read, self.stage)
                 try:
                     for earlier in transfers[-1:]:  # no more than two of them on the disk
                         earlier.result()

@@ -17,7 +17,7 @@ import zstandard
 
 from tfdock.bazel.cache import action_cache
 from tfdock.bazel.cache.action_cache import EMPTY
-from tfdock.oci.manifest import MalformedManifest, canonical, parsed
+from tfdock.oci.manifest import MalformedManifest, canonical_json, parse_json
 from tfdock.oci.plain_tar import BLOCK, END, LARGEST_PLAIN, padded_size, padding, plain_header
 
 CONTENTS_SCHEMA = "tfdock.cache.contents/1"
@@ -75,7 +75,7 @@ class PackContents:
     def encoded(self) -> bytes:
         """Return its bytes, the same every time. The sha256 of a blob is in its name."""
         rows = [[entry.name, entry.size, *([entry.sha256] if entry.is_action else [])] for entry in self.entries]
-        text = canonical({"schema": CONTENTS_SCHEMA, "toolchain": self.toolchain, "entries": rows})
+        text = canonical_json({"schema": CONTENTS_SCHEMA, "toolchain": self.toolchain, "entries": rows})
         return zstandard.ZstdCompressor(level=_CONTENTS_LEVEL).compress(text)
 
     @classmethod
@@ -88,7 +88,7 @@ class PackContents:
             raise MalformedManifest("a table of contents cannot be unpacked") from error
         if len(text) > _MOST_UNPACKED:
             raise MalformedManifest("a table of contents is too long")
-        node = parsed(text)
+        node = parse_json(text)
         if not isinstance(node, dict) or node.get("schema") != CONTENTS_SCHEMA:
             raise MalformedManifest(f"a table of contents is not `{CONTENTS_SCHEMA}`")
         rows, toolchain = node.get("entries"), node.get("toolchain")
@@ -128,7 +128,7 @@ class PackEntryChanged(Exception):
         self.entry = entry
 
 
-def packed(entries: Iterable[PackEntry], read: Callable[[PackEntry], Iterable[bytes]]) -> Iterator[bytes]:
+def pack_entries(entries: Iterable[PackEntry], read: Callable[[PackEntry], Iterable[bytes]]) -> Iterator[bytes]:
     """Yield the bytes of a pack; `read` yields those of a file.
 
     Raise PackEntryChanged for a file that has changed.
@@ -165,7 +165,7 @@ def most_packed(contents: PackContents) -> int:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def unpacked(contents: PackContents, read: Callable[[int], bytes]) -> Iterator[tuple[PackEntry, bytes, bool]]:
+def read_entries(contents: PackContents, read: Callable[[int], bytes]) -> Iterator[tuple[PackEntry, bytes, bool]]:
     """Yield the entries of a pack as they come: the entry, a piece of it, and whether that is its last.
 
     `read(size)` returns bytes of the pack, none at its end. Memory is bounded, and the table of contents bounds what

@@ -18,7 +18,7 @@ from tfdock.bazel.cache import packs
 from tfdock.bazel.cache.packs import CONTENTS_TYPE, PACK_TYPE, PackContents, PackEntry
 from tfdock.oci import manifest as oci
 from tfdock.oci.artifact import ArtifactKind, NamedArtifact, from_blob
-from tfdock.oci.manifest import Descriptor, MalformedManifest, Manifest, canonical, parsed
+from tfdock.oci.manifest import Descriptor, MalformedManifest, Manifest, canonical_json, parse_json
 from tfdock.types import Digest
 
 SCHEMA = "tfdock.cache/1"
@@ -64,7 +64,7 @@ class Layers:
             key: {"pushes": shelf.pushes, "moment": shelf.moment, "seen": [pack.seen for pack in shelf.packs]}
             for key, shelf in self.shelves.items()
         }
-        config = canonical({"schema": SCHEMA, "pushes": self.pushes, "toolchains": rows})
+        config = canonical_json({"schema": SCHEMA, "pushes": self.pushes, "toolchains": rows})
         layers = [
             layer
             for _, shelf in sorted(self.shelves.items())
@@ -79,7 +79,7 @@ class Layers:
     @classmethod
     def read(cls, manifest: Manifest, config: bytes) -> Layers:
         """Return a cache from its manifest and configuration; raise MalformedManifest."""
-        node = parsed(config)
+        node = parse_json(config)
         rows = node.get("toolchains") if isinstance(node, dict) and node.get("schema") == SCHEMA else None
         if not isinstance(rows, dict):
             raise MalformedManifest(f"its configuration is not `{SCHEMA}`")
@@ -188,16 +188,16 @@ class StoredCache(NamedArtifact):
                 raise MalformedManifest(f"it is for the toolchain {contents.toolchain[:40]!a}, not for {toolchain}")
             if pack.layer.size > packs.most_packed(contents):
                 raise MalformedManifest(f"it has {pack.layer.size} bytes, too many for what it should hold")
-            yield from from_blob(pieces, packs.unpacked(contents, _Pieces(pieces).read))
+            yield from from_blob(pieces, packs.read_entries(contents, _Pieces(pieces).read))
 
-    def packed(
+    def pack(
         self, toolchain: str, entries: tuple[PackEntry, ...], read: Callable[[PackEntry], Iterable[bytes]], near: Path
     ) -> OutgoingPack:
         """Pack entries into a file in the folder `near`; raise `PackEntryChanged`."""
         sha256, size = hashlib.sha256(), 0
         file = cast("BinaryIO", tempfile.TemporaryFile(dir=near))  # noqa: SIM115  # closed when it was sent
         try:
-            for piece in packs.packed(entries, read):
+            for piece in packs.pack_entries(entries, read):
                 self.check()
                 sha256.update(piece)
                 size += file.write(piece)

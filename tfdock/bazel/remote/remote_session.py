@@ -126,7 +126,7 @@ def check(remote: Remote, settings: Settings) -> None:
     for role, line in lines_for(remote, settings).items():
         try:
             _ask_http(line) if line.endpoint.http else _ask_grpc(line, remote.instance)
-        except _Refused as refused:
+        except _AccessDenied as refused:
             raise _problem(
                 "remote-denied",
                 f"the remote {role} {line.endpoint} does not take the credentials: {refused}"
@@ -134,7 +134,7 @@ def check(remote: Remote, settings: Settings) -> None:
                 else f"the remote {role} {line.endpoint} wants credentials: {refused}",
                 f"give {VARIABLE}='Authorization: …' with {_variable(role)}, or set `remote_credential_helper`",
             ) from None
-        except _Strange as strange:
+        except _UnexpectedAnswer as strange:
             raise _problem(
                 "remote-unusable",
                 f"the remote {role} {line.endpoint} answers, but not as one: {strange}",
@@ -175,11 +175,11 @@ def _variable(role: str) -> str:
     return f"TFDOCK_REMOTE_{role.upper()}"
 
 
-class _Refused(Exception):
+class _AccessDenied(Exception):
     """The endpoint wants credentials, or other ones."""
 
 
-class _Strange(Exception):
+class _UnexpectedAnswer(Exception):
     """The endpoint is no such server."""
 
 
@@ -225,26 +225,26 @@ def _ask_http(line: relay_line.RelayLine) -> None:
         connection.request("GET", f"{line.endpoint.path}/ac/{_NOTHING}", headers=headers)
         answer = connection.getresponse()
     if answer.status in _DENIED:
-        raise _Refused(f"HTTP status {answer.status}")
+        raise _AccessDenied(f"HTTP status {answer.status}")
     if answer.status not in (200, 204, 404):
-        raise _Strange(f"HTTP status {answer.status}")
+        raise _UnexpectedAnswer(f"HTTP status {answer.status}")
 
 
 def _ask_grpc(line: relay_line.RelayLine, instance: str) -> None:
     """Ask a gRPC endpoint for its capabilities."""
     with _connected(line.endpoint) as connection:
         if isinstance(connection, ssl.SSLSocket) and connection.selected_alpn_protocol() != "h2":
-            raise _Strange("it does not offer HTTP/2")
+            raise _UnexpectedAnswer("it does not offer HTTP/2")
         connection.settimeout(TIMEOUT)
         status, message = relay_grpc.capabilities(
             line, instance, connection.sendall, lambda: connection.recv(1 << 16)
         )
     if status in ("7", "16"):
-        raise _Refused(f"gRPC status {status}")
+        raise _AccessDenied(f"gRPC status {status}")
     # UNIMPLEMENTED: some caches have nothing but the cache.
     if status not in ("0", "12"):
         # What a server says may repeat what it was sent, so that it is not shown where that was a secret.
-        raise _Strange(f"gRPC status {status} {'' if line.headers else message}".strip()[:200])
+        raise _UnexpectedAnswer(f"gRPC status {status} {'' if line.headers else message}".strip()[:200])
 
 
 def _problem(code: str, message: str, fix: str) -> TfdockError:

@@ -32,7 +32,7 @@ from tfdock.images.runtime.runtime_contents import (
 )
 from tfdock.images.runtime.runtime_trial import RuntimeTrial
 from tfdock.images.wheel_image_read import says_wheels
-from tfdock.images.wheel_labels import STANDARD, chosen, labels, plan_choices
+from tfdock.images.wheel_labels import STANDARD, labels, plan_choice, plan_choices
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.oci.repository import Repository
@@ -189,7 +189,7 @@ class _RuntimeBuild(TrialContainers):
     def _base(self) -> tuple[ImageRef, str]:
         """Return the base, and the Python in it: the profile's `runtime`, else the known one."""
         tags = self._inspection.wheel.python_tag, self._inspection.wheel.abi_tag
-        python = chosen(self._build.record, "python")
+        python = plan_choice(self._build.record, "python")
         asked = self._plan.get("runtime") if self._is_asked_for("runtime") else None
         known = self._knowledge.runtimes.get(python)
         reference = asked or (known.image if known and runs_on_python(*tags, python) else None)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdock.bazel.cache import packs
-from tfdock.bazel.cache.packs import PackContents, PackEntry, PackEntryChanged, in_order, packed, unpacked
-from tfdock.oci.manifest import MalformedManifest, canonical
+from tfdock.bazel.cache.packs import PackContents, PackEntry, PackEntryChanged, in_order, pack_entries, read_entries
+from tfdock.oci.manifest import MalformedManifest, canonical_json
 from tfdock.oci.plain_tar import plain_header
 
 KEY = "0123456789abcdef"
@@ -35,12 +35,12 @@ CONTENTS = PackContents(toolchain=KEY, entries=in_order(FILES))
 
 
 def pack_of(files: dict[PackEntry, bytes]) -> bytes:
-    return b"".join(packed(in_order(files), lambda entry: [files[entry]]))
+    return b"".join(pack_entries(in_order(files), lambda entry: [files[entry]]))
 
 
 def read(contents: PackContents, pack: bytes) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
-    for entry, piece, _ in unpacked(contents, io.BytesIO(pack).read):
+    for entry, piece, _ in read_entries(contents, io.BytesIO(pack).read):
         found[entry.name] = found.get(entry.name, b"") + piece
     return found
 
@@ -70,7 +70,7 @@ def test_a_pack_is_a_tar_that_anybody_can_read() -> None:
 def test_a_file_that_has_changed_is_not_packed(data: bytes) -> None:
     entry, _ = action("a", b"result")
     with pytest.raises(PackEntryChanged) as caught:
-        b"".join(packed([entry], lambda _: [data]))
+        b"".join(pack_entries([entry], lambda _: [data]))
     assert caught.value.entry == entry
 
 
@@ -79,7 +79,7 @@ def test_a_file_that_has_changed_is_not_packed(data: bytes) -> None:
 
 def table(*rows: object, toolchain: object = KEY, schema: str = packs.CONTENTS_SCHEMA) -> bytes:
     return zstandard.ZstdCompressor().compress(
-        canonical({"schema": schema, "toolchain": toolchain, "entries": list(rows)})
+        canonical_json({"schema": schema, "toolchain": toolchain, "entries": list(rows)})
     )
 
 
@@ -227,20 +227,22 @@ def test_a_bomb_is_left_before_it_is_unpacked() -> None:
 
     entry, _ = blob(b"small")
     with pytest.raises(MalformedManifest):
-        list(unpacked(PackContents(toolchain=KEY, entries=(entry,)), count))
+        list(read_entries(PackContents(toolchain=KEY, entries=(entry,)), count))
     assert taken <= 1 << 18
 
 
 def test_the_pieces_of_an_entry_are_bounded_and_its_last_one_comes_when_it_is_known_to_be_right() -> None:
     entry, data = blob(b"0123456789" * 200_000)
     wrong = PackEntry(entry.name, entry.size, entry.sha256)
-    pieces = list(unpacked(PackContents(toolchain=KEY, entries=(wrong,)), io.BytesIO(pack_of({entry: data})).read))
+    pieces = list(
+        read_entries(PackContents(toolchain=KEY, entries=(wrong,)), io.BytesIO(pack_of({entry: data})).read)
+    )
     assert max(len(piece) for _, piece, _ in pieces) <= 1 << 18
     assert [last for _, _, last in pieces] == [False] * (len(pieces) - 1) + [True]
     poisoned = raw_pack(entry, b"9" * entry.size)
     seen: list[bool] = []
     with pytest.raises(MalformedManifest, match="not what its name says"):
-        seen.extend(last for _, _, last in unpacked(PackContents(toolchain=KEY, entries=(entry,)), poisoned))
+        seen.extend(last for _, _, last in read_entries(PackContents(toolchain=KEY, entries=(entry,)), poisoned))
     assert True not in seen
 
 
