@@ -14,7 +14,7 @@ from fake_engine import FakeRun
 
 from tfdock import events
 from tfdock.builder.build import build
-from tfdock.builder.parallel import Ledger, side_by_side
+from tfdock.builder.parallel import Ledger, build_side_by_side
 from tfdock.builder.session import BuildRequest
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, DiskFull, OutOfMemory, TimeLimit
@@ -195,7 +195,7 @@ def run_all(desks: list[Desk], count: int, effect: Callable[[int], FakeRun]) -> 
         except BuildFailed as error:
             return error.problems[0].code
 
-    return side_by_side(plans, ledger, build_one), [spec for specs in started for spec in specs]
+    return build_side_by_side(plans, ledger, build_one), [spec for specs in started for spec in specs]
 
 
 def test_several_builds_share_the_machine_and_one_that_fails_stops_no_other(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_the_results_are_in_the_plans_order_whoever_ends_first(desk: Desk) -> No
         time.sleep(delays[place])
         return place
 
-    assert side_by_side(plans, Ledger(3, set()), build) == [0, 1, 2]
+    assert build_side_by_side(plans, Ledger(3, set()), build) == [0, 1, 2]
 
 
 def test_a_mistake_of_ours_in_one_build_is_raised_when_the_others_are_done(desk: Desk) -> None:
@@ -258,7 +258,7 @@ def test_a_mistake_of_ours_in_one_build_is_raised_when_the_others_are_done(desk:
         ended.append(place)
 
     with pytest.raises(AssertionError, match="ours"):
-        side_by_side([desk.plan] * 2, Ledger(2, set()), build)
+        build_side_by_side([desk.plan] * 2, Ledger(2, set()), build)
     assert ended == [1]
 
 

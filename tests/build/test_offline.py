@@ -19,7 +19,7 @@ from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import Incompatible, Interrupted, ProfileError, TfdockError, VerificationFailed
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
-from tfdock.offline.bundle_file import opened
+from tfdock.offline.bundle_file import open_bundle
 from tfdock.offline.bundle_writer import WrittenBundle
 from tfdock.offline.bundled_inputs import prepare
 from tfdock.offline.fetch import Bundler, warm
@@ -285,7 +285,7 @@ def test_damage_is_told_before_the_engine_has_an_image(there: Place, bundle: Pat
 def test_a_name_that_another_bundle_took_does_not_bring_its_image_into_an_own_bundle(
     here: Place, there: Place, bundle: Path, profile: Path
 ) -> None:
-    (made,) = opened(bundle).index.builds
+    (made,) = open_bundle(bundle).index.builds
     evil = ImageInfo(id=f"sha256:{'e' * 64}", tags=(made.image.name,))
     here.engine.images[made.image.name] = evil
     there.build(here.bundle(profile, target=here.folder / "another.tar").path)
@@ -299,7 +299,7 @@ def test_a_name_that_another_bundle_takes_meanwhile_does_not_change_the_image_th
     there: Place, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ((prepared, inputs),) = prepare(bundle, (), there.preparer)
-    (made,) = opened(bundle).index.builds
+    (made,) = open_bundle(bundle).index.builds
     provide = inputs.supply.provide
 
     def provided(runner: PhaseRunner, settings: Settings) -> None:

@@ -10,7 +10,7 @@ import pytest
 from fake_engine import FakeRun
 
 from tfdock.builder.build import build
-from tfdock.builder.run_document import document_of, failed_runs
+from tfdock.builder.run_document import failed_runs, load_document
 from tfdock.builder.session import BuildRequest
 from tfdock.diagnose.reported_fields import FIELDS, keep_fields
 from tfdock.errors import BuildFailed, TfdockError
@@ -41,7 +41,7 @@ def test_a_build_that_fails_leaves_what_it_was_to_build_and_how_it_failed(desk: 
     with pytest.raises(BuildFailed):
         build(session, request)
     (path,) = papers(desk)
-    document = document_of(path)
+    document = load_document(path)
     assert document is not None
     assert path.with_name(f"{document['run']}.log") == session.log_path(request)
     assert (document["build_id"], document["fingerprint"]) == (desk.plan.build_id, desk.plan.fingerprint)
@@ -66,7 +66,7 @@ def test_the_papers_hold_the_text_that_was_planned_though_the_file_was_saved_aga
     desk.engine.phases["compile"] = FakeRun(output=[b"ERROR: no\n"], exit_code=1)
     with pytest.raises(BuildFailed):
         build(desk.session, BuildRequest(prepared=prepared))
-    document = document_of(papers(desk)[0])
+    document = load_document(papers(desk)[0])
     assert document is not None
     assert (document["profile"]["text"], document["fingerprint"]) == (text, prepared.plan.fingerprint)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tfdock.builder.build_summary import kept_profile
+from tfdock.builder.build_summary import load_profile
 from tfdock.host.settings import load
 from tfdock.types import ImageRef
 
@@ -127,7 +127,7 @@ def test_what_is_kept_lies_beside_the_record_and_nothing_else_stays(cold: Built)
     folder, run = cold.path.parent, Path(cold.record["log"]).stem
     kept = [f"{run}.{what}.gz" for what in ("inputs", "profile", "spawns")]
     assert sorted(path.name for path in folder.glob(f"{run}.*")) == sorted([*kept, f"{run}.log"])
-    assert sum(one.how == "executed" for one in kept_profile(folder / f"{run}.profile.gz").actions) == 18
+    assert sum(one.how == "executed" for one in load_profile(folder / f"{run}.profile.gz").actions) == 18
     assert (folder / f"{run}.spawns.gz").stat().st_size < 20_000
 
 

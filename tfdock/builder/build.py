@@ -1,4 +1,4 @@
-"""Carrying out a plan: image, fetch, compile, seal, verify. What is visible at the end is whole, or is not there."""
+"""Build a plan: image, fetch, compile, seal, verify. The wheel appears completely at the end, or not at all."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ _T = TypeVar("_T")
 
 
 def build(session: BuildSession, request: BuildRequest) -> BuildResult:
-    """Build a plan, or find that it is built. What a bundle has for it is neither built, nor pulled, nor downloaded.
+    """Build a plan, unless it is up to date. Inputs of a bundle are neither built, nor pulled, nor downloaded.
 
-    With a lock, by which the plan was made, an image that holds something else is refused.
+    With a lock, an image with other contents than the lock is refused.
     Raises a TfdockError whose problems name the phase, the log and what to do next.
     """
     plan, house = request.prepared.plan, session.wheelhouse
     make_folder(house.root)
-    with _own_files(session), house.locked(plan.build_id):
+    with _file_errors(session), house.locked(plan.build_id):
         done = None if request.force else session.up_to_date(request.prepared)
         if done is None and not (request.force or request.inputs):
-            done = _pulled(session, request)
+            done = _pull(session, request)
         if done is None:
             house.check_early(plan.build_id, plan.fingerprint, plan.trust.name)
-        return done or _built(session, request)
+        return done or _run_build(session, request)
 
 
-def _pulled(session: BuildSession, request: BuildRequest) -> BuildResult | None:
-    """Return the very build of a plan, out of the first registry that has it; ask no engine."""
+def _pull(session: BuildSession, request: BuildRequest) -> BuildResult | None:
+    """Return the build of a plan from the first registry that has it. No engine is asked."""
     if not (session.pulls and session.settings.registries):
         return None
     # Here, not above: a build without registries needs no module that knows images.
     from tfdock.builder import prebuilt
 
     plan = request.prepared.plan
-    found = prebuilt.pulled(session, plan, request.prepared.lock)
-    return session.result(plan, "pulled", found.build.record, found.origin) if found else None
+    pulled = prebuilt.pull(session, plan, request.prepared.lock)
+    return session.result(plan, "pulled", pulled.build.record, pulled.origin) if pulled else None
 
 
-def _built(session: BuildSession, request: BuildRequest) -> BuildResult:
+def _run_build(session: BuildSession, request: BuildRequest) -> BuildResult:
     plan = session.fitted(request.prepared.plan)
-    _preflight(session, plan)
-    _ask_remote(session, plan)
+    _check_machine(session, plan)
+    _check_remote(session, plan)
     request = replace(request, fresh=request.run if request.force else request.fresh)
     expected = expectation(plan, session.wheelhouse.records(), session.knowledge)
     with _run(session, request, plan, expected) as run:
@@ -75,7 +75,7 @@ def shell(session: BuildSession, request: BuildRequest, command: tuple[str, ...]
 
     The container sees what the compile phase sees, and the network. `ready` is called before it takes the terminal.
     """
-    with _own_files(session), _run(session, request, request.prepared.plan) as run:
+    with _file_errors(session), _run(session, request, request.prepared.plan) as run:
         containers = BuildContainers(run, image_phase.make_image(run))
         spec = containers.spec(run.plan.phases[1])
         spec = replace(spec, command=command, network=session.settings.network, terminal=True)
@@ -88,35 +88,32 @@ def shell(session: BuildSession, request: BuildRequest, command: tuple[str, ...]
 
 
 def pins(session: BuildSession, request: BuildRequest) -> tuple[Pin, ...]:
-    """Build a plan's image, no further, and return what it holds: Bazel, packages, Python requirements, tools."""
+    """Build only a plan's image; return what it holds: Bazel, packages, Python requirements, tools."""
     make_folder(session.wheelhouse.root)
-    with _own_files(session):
+    with _file_errors(session):
         plan = request.prepared.plan
-        _room_for_image(session, plan)
+        _check_image_space(session, plan)
         with _run(session, request, plan) as run:
             return image_phase.make_image(run).installed
 
 
 def fetch(session: BuildSession, request: BuildRequest, then: Callable[[BuildRun, FetchResult], _T]) -> _T:
-    """Have a plan's image and all that its build downloads, and compile nothing; return what `then` does.
+    """Make a plan's image and fetch its downloads, but compile nothing. Return the result of `then`.
 
-    `then` is a phase of its own, `pack`, with the run's containers and folders still there.
+    `then` is the phase `pack`. The run's containers and folders still exist while it works.
     """
-    with analysed(session, request) as (run, fetched):
+    with fetched_build(session, request) as (run, fetched):
         result, _ = run.timed("pack", lambda: then(run, fetched))
         return result
 
 
 @contextmanager
-def analysed(session: BuildSession, request: BuildRequest) -> Iterator[tuple[BuildRun, FetchResult]]:
-    """Give a run that has its image, and for which Bazel has downloaded and analysed everything.
-
-    Nothing is compiled.
-    """
+def fetched_build(session: BuildSession, request: BuildRequest) -> Iterator[tuple[BuildRun, FetchResult]]:
+    """Give a run with its image, after Bazel has downloaded and analysed everything. Nothing is compiled."""
     make_folder(session.wheelhouse.root)
-    with _own_files(session), session.wheelhouse.locked(request.prepared.plan.build_id):
+    with _file_errors(session), session.wheelhouse.locked(request.prepared.plan.build_id):
         plan = session.fitted(request.prepared.plan)
-        _room_for_image(session, plan)
+        _check_image_space(session, plan)
         with _run(session, request, plan) as run:
             yield run, compile_phase.prepare_source(run)
 
@@ -125,8 +122,8 @@ def analysed(session: BuildSession, request: BuildRequest) -> Iterator[tuple[Bui
 
 
 @contextmanager
-def _own_files(session: BuildSession) -> Iterator[None]:
-    """Tell what goes wrong with files of ours; in a phase it has become a TfdockError already."""
+def _file_errors(session: BuildSession) -> Iterator[None]:
+    """Raise errors of our own files as TfdockError. Phases do this themselves."""
     try:
         yield
     except OSError as error:
@@ -137,7 +134,7 @@ def _own_files(session: BuildSession) -> Iterator[None]:
 def _run(
     session: BuildSession, request: BuildRequest, plan: BuildPlan, expected: PhaseEstimate | None = None
 ) -> Iterator[BuildRun]:
-    """Give a run: known to the journal while it lives, cleaned up when it ends, well or not."""
+    """Give a run. The journal knows it while it lives, and it is cleaned up when it ends or fails."""
     settings, engine, info = session.settings, session.engine, session.engine_info
     clean_up_killed_runs(engine, info, settings, session.listen)
     name = request.run
@@ -146,9 +143,9 @@ def _run(
     log_path = session.log_path(request)
     make_folder(log_path.parent)
     make_private(staged.parent)
-    # Unbuffered: a disk that runs full shall be noticed in the phase that fills it, not when the log is closed.
+    # Unbuffered: a full disk is noticed in the phase that fills it, not when the log is closed.
     with ExitStack() as locks, journal.running(settings.state_dir, entry), log_path.open("wb", buffering=0) as log:
-        papers, folders = _papers(session, request, plan), RunFolders.create(own, staged)
+        document, folders = _begin_run_document(session, request, plan), RunFolders.create(own, staged)
         try:
             runner, started = _runner(session, plan, name, log), time.time()
             _tell_shared(session, plan)
@@ -165,45 +162,45 @@ def _run(
                 expected=expected,
             )
         except BaseException as error:
-            papers.failed(error)
-            kept = _keeps(session, error, folders)
-            # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later. An
-            # engine that does not answer is not asked, for minutes, for what it cannot do.
+            document.failed(error)
+            kept = _keeps_output(session, error, folders)
+            # The first error is the one to report; the journal keeps what cannot be cleaned now. An engine that
+            # does not answer is not asked to clean up: that would take minutes.
             if not isinstance(error, EngineError) or engine.ping():
                 with suppress(TfdockError, OSError):
                     journal.clean_own_run(settings.state_dir, entry, engine, keep_output=kept)
             if kept:
                 session.tell(f"the output base is kept in {own}; `tfdock cache prune` removes it")
             raise
-        papers.over()
-        _clean(session, entry)
+        document.succeeded()
+        _clean_up(session, entry)
 
 
 def _tell_shared(session: BuildSession, plan: BuildPlan) -> None:
-    """Tell that a build writes to the cache of `release`, though it is not one."""
+    """Tell that a build of another trust domain writes to the cache of `release`."""
     if plan.trust.shared:
         message = f"this build writes to the cache of `release`: {'; '.join(plan.trust.reasons)}"
         session.tell(str(Problem(code="trust-shared", message=message)))
 
 
-def _papers(session: BuildSession, request: BuildRequest, plan: BuildPlan) -> RunDocumentWriter:
-    """Return what `tfdock report --bundle` finds of a run that ends badly."""
-    papers, info = RunDocumentWriter(session.log_path(request)), session.engine_info
-    papers.begin(
+def _begin_run_document(session: BuildSession, request: BuildRequest, plan: BuildPlan) -> RunDocumentWriter:
+    """Begin the document that `tfdock report --bundle` reads after a failed run."""
+    document, info = RunDocumentWriter(session.log_path(request)), session.engine_info
+    document.begin(
         build_id=plan.build_id,
         fingerprint=plan.fingerprint,
         knowledge=session.knowledge.version,
-        profile=run_document.written(request.prepared),
-        plan=seal_phase.without_places(plan),
+        profile=run_document.profile_document(request.prepared),
+        plan=seal_phase.shareable_plan(plan),
         machine={"cpus": info.cpus, "memory": info.memory},
         engine={"name": info.name, "version": info.version, "local": info.local},
         at_once=session.at_once,
     )
-    return papers
+    return document
 
 
-def _keeps(session: BuildSession, error: BaseException, folders: RunFolders) -> bool:
-    """Return whether the output base of a build is kept, for somebody to look at."""
+def _keeps_output(session: BuildSession, error: BaseException, folders: RunFolders) -> bool:
+    """Return whether the output base of a failed build is kept for the user."""
     failed = isinstance(error, TfdockError) and not isinstance(error, Interrupted)
     return session.settings.keep_output == "failed" and failed and folders.output.has_folder("base")
 
@@ -222,8 +219,8 @@ def _runner(session: BuildSession, plan: BuildPlan, name: str, log: BinaryIO) ->
     )
 
 
-def _clean(session: BuildSession, entry: journal.RunEntry) -> None:
-    """Clean up after a run that did what it should: if that fails, its work counts all the same."""
+def _clean_up(session: BuildSession, entry: journal.RunEntry) -> None:
+    """Clean up after a successful run. If that fails, the run still counts as successful."""
     try:
         journal.clean_own_run(session.settings.state_dir, entry, session.engine)
     except (TfdockError, OSError) as error:
@@ -233,20 +230,20 @@ def _clean(session: BuildSession, entry: journal.RunEntry) -> None:
 # --- before ---------------------------------------------------------------------------------------------------------
 
 
-def _preflight(session: BuildSession, plan: BuildPlan) -> None:
-    """Refuse before hours of work what cannot end well on this machine, and say what else is amiss."""
+def _check_machine(session: BuildSession, plan: BuildPlan) -> None:
+    """Refuse, before hours of work, a build that must fail on this machine. Tell the warnings."""
     for check in doctor.before_build(plan, session.knowledge, session.settings, session.engine, session.engine_info):
         session.tell(str(check.problem))
 
 
-def _room_for_image(session: BuildSession, plan: BuildPlan) -> None:
-    """The same where nothing but the image is made."""
+def _check_image_space(session: BuildSession, plan: BuildPlan) -> None:
+    """Refuse an image that must fail on this machine. Tell the warnings."""
     for check in doctor.before_image(plan, session.settings, session.engine, session.engine_info):
         session.tell(str(check.problem))
 
 
-def _ask_remote(session: BuildSession, plan: BuildPlan) -> None:
-    """See that the remote cache and executor can be used, before hours of work."""
+def _check_remote(session: BuildSession, plan: BuildPlan) -> None:
+    """Check, before hours of work, that the remote cache and executor can be used."""
     if not plan.remote.endpoints:
         return
     from tfdock.bazel.remote import remote_session

@@ -85,9 +85,9 @@ class BuildRun:
         session, build_id = self.session, self.plan.build_id
         session.stop.check()
         self.runner.output.clear()
-        known = self.expected.seconds.get(phase) if self.expected else None
+        expected = self.expected.seconds.get(phase) if self.expected else None
         after = self.expected.after(phase) if self.expected else 0.0
-        session.listen(events.PhaseStarted(build_id=build_id, phase=phase, expected=known, after=after))
+        session.listen(events.PhaseStarted(build_id=build_id, phase=phase, expected=expected, after=after))
         started = session.clock()
         ok = False
         try:
@@ -276,12 +276,12 @@ class BuildContainers:
         mount = replace(mount, volume="", given=True)
         if repository is None or self.run.session.engine_info.local:
             return mount
-        back = came_back(repository)
+        back = returned_repository(repository)
         source = os.path.realpath(back if back.is_dir() else repository)
         return replace(mount, source=source, results=() if mount.read_only else (DOWNLOADS,), kept=str(back))
 
 
-def came_back(repository: Path) -> Path:
+def returned_repository(repository: Path) -> Path:
     """Return the folder in which a repository cache comes back from an engine elsewhere."""
     return repository.with_name(f"{repository.name}-back")
 

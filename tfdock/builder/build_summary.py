@@ -1,4 +1,4 @@
-"""What happened in a build: what Bazel wrote down -> figures for the record, files beside it, why it was cold."""
+"""Summarise a build from the files that Bazel wrote: figures, files to keep, and why cache hits were missing."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tfdock.wheelhouse.store import Wheelhouse, kept_files
 
 _SLOWEST = 10
 _PIECE = 1 << 20
-"""Characters read at a time, and the longest line that is looked at."""
+"""Characters read at a time, and the length of the longest line."""
 _MOST_TEXT = 1 << 33
-"""Characters that are read of a file: a packed one may hold any number. Some 1,000 times what a TensorFlow has."""
+"""Characters read of a file: a packed file may hold any number. TensorFlow's files have about a thousandth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTraces:
-    """What a run left: the copies of its results and its log, and what it was made from.
+    """The files and facts of a run: copies of its results, its log, and what it was made from.
 
-    `compiling` is the line of the log where compiling begins. `files` list a local checkout as `tree_listing` does.
-    `cache_was_empty`: the disk cache, before.
+    `compiling` is the line of the log where compiling begins. `files` lists a local checkout as `tree_listing` does.
+    `cache_was_empty`: the disk cache was empty before the build.
     """
 
     run: str
@@ -49,51 +49,51 @@ class RunTraces:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """What is known of a build: for the record under `bazel` and `kept`, and the files it names."""
+class BuildSummary:
+    """The summary of a build: the record's entries `bazel` and `kept`, and the files that `kept` names."""
 
     bazel: Mapping[str, Any] | None
     kept: Mapping[str, str]
     files: Mapping[str, bytes]
 
 
-def account(record: Mapping[str, Any], traces: RunTraces, wheelhouse: Wheelhouse) -> Account:
-    """Read what Bazel wrote, compare with the last build, and choose what is kept beside the record."""
-    build = _build(traces)
-    profile = kept_profile(traces.results / TOLD["profile"])
-    spawns = _spawns(traces.results / TOLD["execution_log"])
+def summarize(record: Mapping[str, Any], traces: RunTraces, wheelhouse: Wheelhouse) -> BuildSummary:
+    """Return the summary: read Bazel's files, compare with the last build, and choose the files to keep."""
+    build = _build_events(traces)
+    profile = load_profile(traces.results / TOLD["profile"])
+    spawns = _read_spawns(traces.results / TOLD["execution_log"])
     inputs = cache_misses.kept_inputs(traces.toolchain, traces.context, traces.files)
-    files = {"inputs": _packed(inputs)}
-    files |= {"profile": _repacked(traces.results / TOLD["profile"])} if profile.actions else {}
-    files |= {"spawns": _packed(execution_log.as_json(spawns))} if spawns else {}
-    kept = {what: f"{traces.run}.{what}.gz" for what in files}
+    files = {"inputs": _compress(inputs)}
+    files |= {"profile": _compress_file(traces.results / TOLD["profile"])} if profile.actions else {}
+    files |= {"spawns": _compress(execution_log.as_json(spawns))} if spawns else {}
+    kept = {kind: f"{traces.run}.{kind}.gz" for kind in files}
     figures = None
     if build.figures:
-        why = _why(record, inputs, spawns, build.figures.executed, traces, wheelhouse)
+        why = _explain_misses(record, inputs, spawns, build.figures.executed, traces, wheelhouse)
         figures = _figures(build, profile) | {"why": cache_misses.as_json(why)}
-    return Account(bazel=figures, kept=kept, files={kept[what]: data for what, data in files.items()})
+    return BuildSummary(bazel=figures, kept=kept, files={kept[kind]: data for kind, data in files.items()})
 
 
 # --- figures ------------------------------------------------------------------------------------------------------
 
 
-def _build(traces: RunTraces) -> BuildEvents:
-    """What Bazel says of the build: in its event file, or for one that writes none in its output."""
-    with _lines(traces.results / TOLD["events"]) as lines:
-        found = read_events(lines)
-    if found.figures:
-        return found
-    with _lines(traces.log) as lines:
-        return read_output(_after(lines, traces.compiling))
+def _build_events(traces: RunTraces) -> BuildEvents:
+    """Return Bazel's events: from its event file, or from its output if it wrote no file."""
+    with _open_lines(traces.results / TOLD["events"]) as lines:
+        events = read_events(lines)
+    if events.figures:
+        return events
+    with _open_lines(traces.log) as lines:
+        return read_output(_lines_after(lines, traces.compiling))
 
 
 def figures_of(log: Path, build_id: str) -> Figures | None:
-    """What Bazel said of its actions in the log of a build that has no record; None where it did not come so far."""
-    with _lines(log) as lines:
-        return read_output(_after(lines, step_heading(f"compile of {build_id}"))).figures
+    """Return Bazel's figures from the log of a build without a record; None if Bazel printed none."""
+    with _open_lines(log) as lines:
+        return read_output(_lines_after(lines, step_heading(f"compile of {build_id}"))).figures
 
 
-def _after(lines: Iterator[str], first: str) -> Iterator[str]:
+def _lines_after(lines: Iterator[str], first: str) -> Iterator[str]:
     began = False
     for line in lines:
         if began:
@@ -102,10 +102,10 @@ def _after(lines: Iterator[str], first: str) -> Iterator[str]:
 
 
 def _figures(build: BuildEvents, profile: TraceProfile) -> dict[str, Any]:
-    """The account as it stands in a record; seconds are rounded to what was measured."""
+    """Return the figures as a record has them, with seconds rounded to milliseconds."""
     assert build.figures is not None
     critical = profile.critical or build.critical
-    seconds = sum(one.seconds for one in critical) if build.critical_seconds is None else build.critical_seconds
+    seconds = sum(step.seconds for step in critical) if build.critical_seconds is None else build.critical_seconds
     return {
         **asdict(build.figures),
         "sources": dict(build.sources),
@@ -114,13 +114,13 @@ def _figures(build: BuildEvents, profile: TraceProfile) -> dict[str, Any]:
         "executed_by_mnemonic": profile.by_mnemonic if profile.actions else None,
         "critical_path": {
             "seconds": round(seconds, 3),
-            "actions": [{"name": one.name, "seconds": round(one.seconds, 3)} for one in critical],
+            "actions": [{"name": step.name, "seconds": round(step.seconds, 3)} for step in critical],
         }
         if critical or build.critical_seconds is not None
         else None,
         "slowest": [
-            {"name": one.name, "mnemonic": one.mnemonic, "how": one.how, "seconds": round(one.seconds, 3)}
-            for one in profile.slowest(_SLOWEST)
+            {"name": action.name, "mnemonic": action.mnemonic, "how": action.how, "seconds": round(action.seconds, 3)}
+            for action in profile.slowest(_SLOWEST)
         ],
         "wall_seconds": build.wall_seconds,
         "bazel_cpu_seconds": build.cpu_seconds,
@@ -131,7 +131,7 @@ def _figures(build: BuildEvents, profile: TraceProfile) -> dict[str, Any]:
 # --- why it was cold ----------------------------------------------------------------------------------------------
 
 
-def _why(
+def _explain_misses(
     record: Mapping[str, Any],
     inputs: Mapping[str, object],
     spawns: Spawns | None,
@@ -139,15 +139,15 @@ def _why(
     traces: RunTraces,
     wheelhouse: Wheelhouse,
 ) -> cache_misses.CacheMissReport:
-    # What was pulled has left nothing in the cache here.
-    own = (one for one in wheelhouse.records() if not wheelhouse.pulled_from(one))
+    # A pulled build has left nothing in the cache here.
+    own = (record_of_build for record_of_build in wheelhouse.records() if not wheelhouse.pulled_from(record_of_build))
     last = cache_misses.last_build(own, record["build_id"])
     before = None
     theirs: Spawns | None = None
     if last is not None:
         folder = wheelhouse.record_folder(BuildId(str(last["build_id"])), str(last.get("fingerprint")))
-        before = (last, cache_misses.inputs_of(last, kept_document(folder, last, "inputs")))
-        theirs = execution_log.from_json(kept_document(folder, last, "spawns")) if spawns else None
+        before = (last, cache_misses.inputs_of(last, load_kept_document(folder, last, "inputs")))
+        theirs = execution_log.from_json(load_kept_document(folder, last, "spawns")) if spawns else None
     return cache_misses.explain(
         cache_misses.inputs_of(record, inputs),
         before,
@@ -160,36 +160,36 @@ def _why(
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-def kept_document(folder: Path, record: Mapping[str, Any], what: str) -> object:
-    """A JSON document that is kept beside a record; None where it is not there or broken."""
-    name = kept_files(record).get(what)
+def load_kept_document(folder: Path, record: Mapping[str, Any], kind: str) -> object:
+    """Return a JSON document that is kept beside a record; None if it is missing or damaged."""
+    name = kept_files(record).get(kind)
     try:
         return json.loads(gzip.decompress((folder / name).read_bytes())) if name else None
     except (OSError, EOFError, zlib.error, ValueError, RecursionError):
         return None
 
 
-def kept_profile(path: Path) -> TraceProfile:
-    """Read a profile, compressed or not; what is none is empty."""
-    with _lines(path) as lines:
+def load_profile(path: Path) -> TraceProfile:
+    """Return a trace profile from a file, compressed or not; an empty one if the file is no profile."""
+    with _open_lines(path) as lines:
         return read_profile(lines)
 
 
-def _spawns(path: Path) -> Spawns | None:
-    """The execution log, reduced; None without one."""
-    with plain_file(path) as file:
+def _read_spawns(path: Path) -> Spawns | None:
+    """Return the reduced execution log; None without a log."""
+    with open_plain_file(path) as file:
         if file is None:
             return None
         with io.TextIOWrapper(file, "utf-8", "replace") as text:
             return execution_log.read_log(iter(lambda: text.read(_PIECE), ""))
 
 
-def _packed(document: object) -> bytes:
+def _compress(document: object) -> bytes:
     return gzip.compress(json.dumps(document, sort_keys=True, separators=(",", ":")).encode(), mtime=0)
 
 
-def _repacked(path: Path) -> bytes:
-    """A file's content, compressed if it is not."""
+def _compress_file(path: Path) -> bytes:
+    """Return a file's content in compressed form."""
     data = path.read_bytes()
     return data if data[:2] == _GZIP else gzip.compress(data, mtime=0)
 
@@ -198,12 +198,12 @@ _GZIP = b"\x1f\x8b"
 
 
 @contextmanager
-def _lines(path: Path) -> Iterator[Iterator[str]]:
-    """The lines of a text file that may be compressed, missing, or cut off; a longer line comes in pieces.
+def _open_lines(path: Path) -> Iterator[Iterator[str]]:
+    """Give the lines of a text file that may be compressed, missing or cut off. A long line comes in pieces.
 
-    What comes after `_MOST_TEXT` characters is left out.
+    Characters after the first `_MOST_TEXT` are left out.
     """
-    with plain_file(path) as file:
+    with open_plain_file(path) as file:
         if file is None:
             yield iter(())
             return
@@ -211,10 +211,10 @@ def _lines(path: Path) -> Iterator[Iterator[str]]:
         file.seek(0)
         source: Any = gzip.GzipFile(fileobj=file) if packed else file
         with io.TextIOWrapper(source, "utf-8", "replace") as text:
-            yield _read(text)
+            yield _read_lines(text)
 
 
-def _read(text: TextIO) -> Iterator[str]:
+def _read_lines(text: TextIO) -> Iterator[str]:
     left = _MOST_TEXT
     try:
         while left > 0 and (line := text.readline(_PIECE)):
@@ -225,8 +225,8 @@ def _read(text: TextIO) -> Iterator[str]:
 
 
 @contextmanager
-def plain_file(path: Path) -> Iterator[BinaryIO | None]:
-    """A file that a container may have left in many shapes: only a plain one is opened, and no link followed."""
+def open_plain_file(path: Path) -> Iterator[BinaryIO | None]:
+    """Open a file that a container may have left. Only a plain file is opened, and no link is followed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

@@ -1,12 +1,12 @@
-"""A trust domain's disk cache over the one of `release`: an overlay that the engine mounts.
+"""Show a trust domain's disk cache over the cache of `release`: an overlay that the engine mounts.
 
-The build reads both and writes to its own only. The kernel copies a file before it is changed.
+The build reads both and writes only to its own. The kernel copies a file before it is changed.
 
     <cache>/disk/<toolchain key>                   below: the cache of `release`, which nothing can change
     <cache>/disk/<toolchain key>-<domain>          above: what the domain's builds wrote
     <cache>/disk/<toolchain key>-<domain>.work     the kernel's own
 
-All runs of a domain use one volume and so one mount: two mounts with one folder above would spoil it.
+All runs of a domain use one volume and so one mount: two mounts would damage the folder above.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def over_release(run: BuildRun, disk: DiskCache, release: DiskCache) -> Iterator
         with ExitStack() as locks:
             waiting = run.runner.waiting("image", f"has the disk cache {disk.key} for itself")
             locks.enter_context(disk.held(alone=False, waiting=waiting))
-            if why := _obstacle(run, disk):
+            if why := _overlay_obstacle(run, disk):
                 run.tell_cache_alone(disk, why)
             else:
                 locks.enter_context(_on_one_engine(run, disk))
@@ -67,7 +67,7 @@ def _create_volume(engine: Engine, disk: DiskCache, release: DiskCache) -> str:
     return name
 
 
-def _obstacle(run: BuildRun, disk: DiskCache) -> str:
+def _overlay_obstacle(run: BuildRun, disk: DiskCache) -> str:
     if not run.session.engine_info.local:
         return "the engine is elsewhere"
     if special := sorted(_SPECIAL & set(str(disk.folder))):

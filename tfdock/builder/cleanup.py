@@ -1,4 +1,4 @@
-"""What runs that were killed left on this machine, and removing it: `tfdock doctor --fix`."""
+"""Find and remove what killed runs left on this machine: `tfdock doctor --fix`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _AGAIN = "run `tfdock doctor --fix` again when that is mended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KilledRun:
-    """Something that is left of a run: what it is for people, and the journal's entry or the file."""
+class Leftover:
+    """A leftover of a run: its name for people, and the journal's entry, the path or the file."""
 
-    what: str
+    name: str
     entry: journal.RunEntry | None = None
     half: Orphan | None = None
     strange: journal.StrangePath | None = None
@@ -29,36 +29,36 @@ class KilledRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotRemoved:
-    """Why something could not be removed now, and what somebody can do."""
+    """Why a leftover could not be removed, and how to remove it."""
 
     why: str
     fix: str = _AGAIN
 
 
-def found(settings: Settings) -> list[KilledRun]:
-    """What is left of runs that are over, and what lies in the journal and is no run's.
+def find_leftovers(settings: Settings) -> list[Leftover]:
+    """Return the leftovers of runs that ended, and paths in the journal that belong to no run.
 
-    A file half written counts only where nobody holds the build that it belongs to. Raises OSError where journal or
-    wheelhouse cannot be looked at, and ProfileError (`state-not-private`) where others can write to the journal.
+    A half-written file counts only while nobody holds the lock of its build. Raises OSError if journal or wheelhouse
+    cannot be read, and ProfileError (`state-not-private`) where others can write to the journal.
     """
-    runs = [KilledRun(what=entry.run, entry=entry) for entry in journal.killed_runs(settings.state_dir)]
-    others = [KilledRun(what=str(one.path), strange=one) for one in journal.strange_paths(settings.state_dir)]
+    runs = [Leftover(name=entry.run, entry=entry) for entry in journal.killed_runs(settings.state_dir)]
+    others = [Leftover(name=str(path.path), strange=path) for path in journal.strange_paths(settings.state_dir)]
     halves = find_half_written(_house(settings))
-    return [*runs, *others, *(KilledRun(what=f"half written {one.path}", half=one) for one in halves)]
+    return [*runs, *others, *(Leftover(name=f"half written {path.path}", half=path) for path in halves)]
 
 
-def removed(one: KilledRun, settings: Settings, engine: Engine, engine_id: str) -> NotRemoved | None:
-    """Remove it; why not, where that cannot be done now."""
+def remove_leftover(leftover: Leftover, settings: Settings, engine: Engine, engine_id: str) -> NotRemoved | None:
+    """Remove a leftover. Return the reason if that fails, else None."""
     try:
-        if one.entry is not None:
-            if one.entry.engine not in ("", engine_id):
-                return _of_another_engine(one.entry, settings)
-            if left := journal.clean_killed_run(settings, one.entry, engine):
-                return _elsewhere(one.entry, left)
-        elif one.strange is not None:
-            return NotRemoved(why=one.strange.why, fix=_look([one.strange.path]))
-        elif one.half is not None:
-            remove_half_written(_house(settings), one.half)
+        if leftover.entry is not None:
+            if leftover.entry.engine not in ("", engine_id):
+                return _on_another_engine(leftover.entry, settings)
+            if left := journal.clean_killed_run(settings, leftover.entry, engine):
+                return _elsewhere(leftover.entry, left)
+        elif leftover.strange is not None:
+            return NotRemoved(why=leftover.strange.why, fix=_remove_by_hand([leftover.strange.path]))
+        elif leftover.half is not None:
+            remove_half_written(_house(settings), leftover.half)
     except TfdockError as error:
         return NotRemoved(why="; ".join(problem.message for problem in error.problems))
     except OSError as error:
@@ -67,24 +67,24 @@ def removed(one: KilledRun, settings: Settings, engine: Engine, engine_id: str) 
 
 
 def _elsewhere(entry: journal.RunEntry, left: Sequence[journal.StrangePath]) -> NotRemoved:
-    """Say which folders of a run stay, and the command that removes them, where there is one."""
+    """Return which folders of a run stay, and the command that removes them, if there is one."""
     places = {}
-    for path in (one.path for one in left):
+    for path in (stays.path for stays in left):
         if path.parts[-3:] == (".tfdock", "staging", entry.run):
             places["--wheelhouse"] = path.parents[2]
         elif path.parts[-2:] == ("output", entry.run):
             places["--cache-dir"] = path.parents[1]
-    why = "; ".join(f"{one.path} is left alone: {one.why}" for one in left)
+    why = "; ".join(f"{stays.path} is left alone: {stays.why}" for stays in left)
     options = "".join(f" {option} {shlex.quote(str(place))}" for option, place in places.items())
     command = f"if the run was yours, run `tfdock doctor --fix{options}`; " if places else ""
-    return NotRemoved(why=why, fix=command + _look([one.path for one in left]))
+    return NotRemoved(why=why, fix=command + _remove_by_hand([stays.path for stays in left]))
 
 
-def _look(paths: Sequence[Path]) -> str:
+def _remove_by_hand(paths: Sequence[Path]) -> str:
     return f"look at {', '.join(map(str, paths))}, and remove it yourself"
 
 
-def _of_another_engine(entry: journal.RunEntry, settings: Settings) -> NotRemoved:
+def _on_another_engine(entry: journal.RunEntry, settings: Settings) -> NotRemoved:
     return NotRemoved(
         why="its containers are on another engine",
         fix=f"run `tfdock doctor --fix` with that engine (`DOCKER_HOST`); if it is gone for good, remove "

@@ -1,4 +1,4 @@
-"""What this machine lacks: for building anything, and for building one plan. Gathers the facts; judging is pure."""
+"""Check this machine: for any build, and for one plan. This module gathers facts; `plan/preflight` judges them."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def examine(
     *,
     fix: bool = False,
 ) -> Iterator[PreflightCheck]:
-    """Look at everything that a build needs, most important first; with plans (by file), at what each one needs.
+    """Yield the checks of everything that a build needs, most important first; with plans (by file), for each plan.
 
-    With `fix`, what killed runs left is removed.
+    With `fix`, the leftovers of killed runs are removed.
     """
-    info, answer = _asked(engine)
+    info, answer = _ask_engine(engine)
     yield answer
     machine, host = engine_machine(info) if info else local_machine(), local_host()
     places = build_places(settings, info)
@@ -71,51 +71,51 @@ def examine(
             plan, knowledge, host=host, machine=machine, places=places, profile=file
         )
     yield from preflight.folder_checks(places)
-    yield from _devices(host, info, _families(settings, knowledge), troubles=not plans)
+    yield from _devices(host, info, _accelerators(settings, knowledge), troubles=not plans)
     yield from _leftovers(settings, engine, info, fix=fix)
 
 
 def before_build(
     plan: BuildPlan, knowledge: KnowledgeBase, settings: Settings, engine: Engine, info: EngineInfo
 ) -> list[PreflightCheck]:
-    """The same checks for a build that is about to start, whose engine answers.
+    """Return the warnings for a build that is about to start, whose engine answers.
 
-    Raises the error of what would end it; returns what else is worth telling.
+    Raises the error that would end the build.
     """
     places = build_places(settings, info)
     if not _images_needed(places, plan, engine):
-        places = [one for one in places if one.what != _IMAGES]
-    # Drivers' tools can take seconds: nobody waits for them who builds for the CPU.
+        places = [folder for folder in places if folder.what != _IMAGES]
+    # Drivers' tools can take seconds: a build for the CPU does not wait for them.
     host = local_host() if plan.resolution.accelerator.toolkit else Host()
     checks = [
         _engine_check(info),
         *preflight.machine_findings(plan, knowledge, host=host, machine=engine_machine(info), places=places),
     ]
-    return _sorted(checks)
+    return _warnings(checks)
 
 
 def before_image(plan: BuildPlan, settings: Settings, engine: Engine, info: EngineInfo) -> list[PreflightCheck]:
-    """As `before_build`, where nothing but the image is made: whether there is room for that."""
-    places = [one for one in build_places(settings, info) if one.what == _IMAGES]
+    """Return the warnings before only an image is made: whether there is disk space for it."""
+    places = [folder for folder in build_places(settings, info) if folder.what == _IMAGES]
     if not _images_needed(places, plan, engine):
         return []
-    return _sorted(list(preflight.disk_checks(places, plan.resources.disk)))
+    return _warnings(list(preflight.disk_checks(places, plan.resources.disk)))
 
 
 def _images_needed(places: Sequence[WritableFolder], plan: BuildPlan, engine: Engine) -> bool:
-    """Whether an image is still to be made, where one can see how much room there is for it."""
-    return any(one.what == _IMAGES for one in places) and engine.image(plan.image_name) is None
+    """Return whether an image must be made, on an engine whose disk space is known."""
+    return any(folder.what == _IMAGES for folder in places) and engine.image(plan.image_name) is None
 
 
-def _sorted(checks: Sequence[PreflightCheck]) -> list[PreflightCheck]:
-    """The warnings; what would end it is raised."""
+def _warnings(checks: Sequence[PreflightCheck]) -> list[PreflightCheck]:
+    """Return the warnings. Raise the failed checks as one error."""
     stopping = [check for check in checks if check.status == FAILED]
     if stopping:
-        raise _error(stopping)
+        raise _combined_error(stopping)
     return [check for check in checks if check.status == WARNING]
 
 
-def _error(checks: list[PreflightCheck]) -> TfdockError:
+def _combined_error(checks: list[PreflightCheck]) -> TfdockError:
     code = combined_exit_code(check.exit_code for check in checks)
     first = sorted(checks, key=lambda check: check.exit_code != code)
     kind = _ERRORS.get(ExitCode(code), EngineError)
@@ -125,7 +125,7 @@ def _error(checks: list[PreflightCheck]) -> TfdockError:
 
 
 def build_places(settings: Settings, info: EngineInfo | None = None) -> list[WritableFolder]:
-    """The folders of this machine that a build writes to; the engine's only where this user can see it."""
+    """Return the folders that a build writes to. The engine's folder is included if this user can read it."""
     cache, wheels, state = (
         folder.absolute() for folder in (settings.cache_dir, settings.wheelhouse, settings.state_dir)
     )
@@ -146,7 +146,7 @@ def _engine_check(info: EngineInfo) -> PreflightCheck:
     return preflight.engine_check(info.name, info.version, info.api_version, where=info.address, local=info.local)
 
 
-def _asked(engine: Engine) -> tuple[EngineInfo | None, PreflightCheck]:
+def _ask_engine(engine: Engine) -> tuple[EngineInfo | None, PreflightCheck]:
     try:
         info = engine.info()
     except EngineError as error:
@@ -162,8 +162,8 @@ def _asked(engine: Engine) -> tuple[EngineInfo | None, PreflightCheck]:
     return info, _engine_check(info)
 
 
-def _families(settings: Settings, knowledge: KnowledgeBase | None) -> Iterable[Accelerator]:
-    # Here and not above: `check` asks this module for folders only.
+def _accelerators(settings: Settings, knowledge: KnowledgeBase | None) -> Iterable[Accelerator]:
+    # Here, not above: `tfdock check` needs only the folders of this module, and starts faster.
     from tfdock.knowledge import loader
 
     return (knowledge or loader.knowledge(settings.knowledge, settings.cache_dir)).accelerators.values()
@@ -172,11 +172,11 @@ def _families(settings: Settings, knowledge: KnowledgeBase | None) -> Iterable[A
 def _devices(
     host: Host, info: EngineInfo | None, families: Iterable[Accelerator], *, troubles: bool
 ) -> Iterator[PreflightCheck]:
-    """GPUs, and whether containers can see them: a build needs neither."""
+    """Yield checks of the GPUs, and of containers' access to them. A build needs neither."""
     if host.wsl:
         found = "this is Windows' own Linux (WSL2): the GPU's driver is that of Windows, install none here"
         yield PreflightCheck(name="wsl", status=OK, found=found)
-    if troubles:  # a plan for these GPUs has told of them
+    if troubles:  # the checks of a plan report them too
         yield from (preflight.trouble_check(host, accelerator) for accelerator in host.troubles)
     if not host.gpus:
         if not host.troubles:
@@ -202,21 +202,21 @@ def _devices(
 
 
 def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, fix: bool) -> Iterator[PreflightCheck]:
-    # Here and not above: `check` asks this module for folders only, and need not wait for locks and engines.
+    # Here, not above: `tfdock check` needs only the folders of this module, and no locks and engines.
     from tfdock.builder import cleanup
 
     try:
-        left = cleanup.found(settings)
-    except OSError:  # said by the check of that folder
+        left = cleanup.find_leftovers(settings)
+    except OSError:  # the check of that folder reports it
         return
     except ProfileError as error:
         problem = error.problems[0]
-        told = f"{problem.message}: {problem.why}"
+        text = f"{problem.message}: {problem.why}"
         yield PreflightCheck(
             name="leftovers",
             code=problem.code,
             status=FAILED,
-            found=told,
+            found=text,
             fixes=problem.fixes,
             exit_code=ExitCode.USAGE,
         )
@@ -231,15 +231,15 @@ def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, f
         )
         return
     if not (fix and info):
-        told = ", ".join(one.what for one in left)
+        text = ", ".join(leftover.name for leftover in left)
         way = "`tfdock doctor --fix` removes them" + ("" if info else ", once the engine answers")
-        yield PreflightCheck(name="leftovers", code="run-left-behind", status=WARNING, found=told, fixes=(way,))
+        yield PreflightCheck(name="leftovers", code="run-left-behind", status=WARNING, found=text, fixes=(way,))
         return
-    for one in left:
-        if kept := cleanup.removed(one, settings, engine, info.id):
-            told = f"{one.what} is still there: {kept.why}"
+    for leftover in left:
+        if kept := cleanup.remove_leftover(leftover, settings, engine, info.id):
+            text = f"{leftover.name} is still there: {kept.why}"
             yield PreflightCheck(
-                name="leftovers", code="run-left-behind", status=WARNING, found=told, fixes=(kept.fix,)
+                name="leftovers", code="run-left-behind", status=WARNING, found=text, fixes=(kept.fix,)
             )
         else:
-            yield PreflightCheck(name="leftovers", status=OK, found=f"{one.what} was removed")
+            yield PreflightCheck(name="leftovers", status=OK, found=f"{leftover.name} was removed")

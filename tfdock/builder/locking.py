@@ -1,7 +1,7 @@
-"""Locks on disk: gathering the pins of a profile into one, and holding a profile against its own.
+"""Gather the pins of a profile into a lock file, and compare a profile with its lock.
 
-Registries and git servers are asked here and nowhere else; what an image holds is read from it. A lock is written
-whole or not at all.
+Only this module asks registries and git servers for pins. The contents of an image are read from the image. A lock is
+written completely or not at all.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tfdock.profile import endpoint
 from tfdock.resolve.resolution import Resolution
 
 _OTHER_REF = {"source-ref-missing", "image-step-failed"}
-"""Codes of failures that another of the profile's refs may not have. A network that fails is none: what it hides may
-be what the profile asks for first."""
+"""Codes of failures that the profile's next ref may not have. A network failure is not among them: the first ref may
+exist, and would be skipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenLock:
-    """A lock that was written, and in what it differs from the one that was there before."""
+    """A lock that was written, and its differences from the earlier lock."""
 
     path: Path
     lock: Lock
@@ -41,70 +41,69 @@ class WrittenLock:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse profiles of one call that share a lock, or one that lies where another's lock belongs."""
+    """Refuse profiles of one call that share a lock, and a profile in the place of another profile's lock."""
     owners: dict[Path, Path] = {}
     for name in names:
         try:
             profile, lock = find_profile(name), lock_path(name)
         except ProfileError:
-            continue  # what is not there is told when it is locked
+            continue  # a missing profile is reported when it is locked
         for place in (profile, lock):
             owner = owners.setdefault(place.absolute(), profile)
             if owner.absolute() != profile.absolute():
-                raise _taken(place, f"belongs to {owner} and to {profile}")
+                raise _name_taken(place, f"belongs to {owner} and to {profile}")
 
 
-def _taken(path: Path, why: str) -> ProfileError:
+def _name_taken(path: Path, why: str) -> ProfileError:
     fix = "give one of the two another name"
     return ProfileError(Problem(code="lock-name-taken", message=f"`{path.name}` {why}", fix=fix, file=str(path)))
 
 
 def _check_place(path: Path) -> None:
-    """Refuse early what could not be written at the end, or would replace what is no lock."""
+    """Refuse early a lock that cannot be written, or would replace a file that is no lock."""
     if os.path.lexists(path) and not lock_text(path).startswith(locks.MARK):
-        raise _taken(path, "is there already, and `tfdock lock` did not write it")
+        raise _name_taken(path, "is there already, and `tfdock lock` did not write it")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise _unwritable(path, "its folder cannot be written to")
 
 
-# --- making one -----------------------------------------------------------------------------------------------------
+# --- write a lock ---------------------------------------------------------------------------------------------------
 
 
-def make(name: str, preparer: Preparer, session: BuildSession, notice: Callable[[str], None]) -> WrittenLock:
-    """Gather the pins of a profile and write its lock; raises TfdockError for what cannot be pinned.
+def write_lock(name: str, preparer: Preparer, session: BuildSession, notice: Callable[[str], None]) -> WrittenLock:
+    """Gather the pins of a profile and write its lock; raises TfdockError for inputs that cannot be pinned.
 
-    The image is built for it, from the base by its digest and the source at its commit: a locked build uses it.
+    The image is built, from the base by its digest and the source at its commit. A locked build uses that image.
     """
     path = lock_path(name)
-    lock = gathered(name, preparer, session, notice, before=lambda: _check_place(path))
-    before = _former(path)
+    lock = gather_pins(name, preparer, session, notice, before=lambda: _check_place(path))
+    before = _earlier_lock(path)
     _write(path, locks.to_text(lock))
     return WrittenLock(path=path, lock=lock, differences=locks.compare(before.pins, lock.pins) if before else ())
 
 
-def gathered(
+def gather_pins(
     name: str,
     preparer: Preparer,
     session: BuildSession,
     notice: Callable[[str], None],
     before: Callable[[], None] = lambda: None,
 ) -> Lock:
-    """All pins of a profile; raises TfdockError for what cannot be pinned. `before` is called before any is asked
-    for."""
+    """Return the lock of a profile; raises TfdockError for inputs that cannot be pinned. `before` is called first."""
     prepared = preparer.prepare(name)
     resolution = prepared.plan.resolution
     _refuse(locks.native(resolution, prepared.file))
     _check_servers(prepared, session.settings)
     before()
-    asked = _asked_base(resolution, session.settings, session.stop.check)
-    known = (*locks.stated(resolution, preparer.knowledge), *asked)
-    pins, plan = _first_ref(prepared.written, preparer, session, resolution, known, notice)
+    base_pins = _base_pins(resolution, session.settings, session.stop.check)
+    known = (*locks.stated(resolution, preparer.knowledge), *base_pins)
+    pins, plan = _pins_of_first_ref(prepared.written, preparer, session, resolution, known, notice)
     lock = locks.make_lock(Path(prepared.file).name, plan, preparer.knowledge.version, pins)
     _refuse(locks.unpinned(lock, resolution))
     return lock
 
 
-def _first_ref(
+def _pins_of_first_ref(
     written: WrittenProfile,
     preparer: Preparer,
     session: BuildSession,
@@ -112,41 +111,41 @@ def _first_ref(
     known: tuple[Pin, ...],
     notice: Callable[[str], None],
 ) -> tuple[tuple[Pin, ...], BuildPlan]:
-    """All pins, and the plan with them, for the first source ref that exists and can be configured."""
+    """Return all pins, and the plan with them, for the first source ref that exists and can be configured."""
     refs: tuple[str | None, ...] = resolution.source.refs or (None,)
     for number, ref in enumerate(refs, start=1):
         try:
-            pins = (*known, *([_asked_source(resolution, ref, session.stop.check)] if ref else []))
+            pins = (*known, *([_source_pin(resolution, ref, session.stop.check)] if ref else []))
             prepared = preparer.prepare_written(written, partial(locks.pinned, pins=pins))
             return (*pins, *build.pins(session, BuildRequest(prepared=prepared))), prepared.plan
         except (BuildFailed, NetworkError) as error:
             if number == len(refs) or error.problems[0].code not in _OTHER_REF:
                 raise
-            said = error.problems[0].message.partition("\n")[0]
-            notice(f"source {ref} does not work ({said}); trying {refs[number]}")
+            reason = error.problems[0].message.partition("\n")[0]
+            notice(f"source {ref} does not work ({reason}); trying {refs[number]}")
     raise AssertionError("there is at least one ref")
 
 
 def _check_servers(prepared: PreparedBuild, settings: Settings) -> None:
     """Refuse to ask servers that a profile names and no setting allows: the profile may be a stranger's.
 
-    The server of a release's own repository is known, as are the images that the knowledge names.
+    The server of a release's own repository is allowed, and so are the images of the knowledge.
     """
-    resolution, found = prepared.plan.resolution, []
+    resolution, problems = prepared.plan.resolution, []
     base, source = resolution.base, resolution.source
     chosen = any(choice.field == "base" and choice.source == "profile" for choice in resolution.choices)
     if chosen and not base.digest and not settings.allows_registry(base.registry):
         fix = "name the digest: `base: NAME@sha256:…`"
-        found.append(_not_allowed("base", "registry", f"https://{base.registry}", fix))
-    by_web = source.location.startswith(("https://", "http://", "git://"))  # nothing else can be asked
+        problems.append(_not_allowed("base", "registry", f"https://{base.registry}", fix))
+    by_web = source.location.startswith(("https://", "http://", "git://"))  # other addresses cannot be asked
     asks = by_web and not all(map(locks.COMMIT.fullmatch, source.refs))
     known = endpoint.server(resolution.release.repository)
     if asks and endpoint.server(source.location) != known and not settings.allows_server(source.location):
         fix = "name the commit: `ref: <40 hexadecimal digits>`"
-        found.append(_not_allowed("tensorflow.git", "git server", endpoint.server(source.location), fix))
-    if found:
+        problems.append(_not_allowed("tensorflow.git", "git server", endpoint.server(source.location), fix))
+    if problems:
         document = prepared.written.document
-        raise ProfileError(*(placed(problem, document, prepared.file) for problem in found))
+        raise ProfileError(*(placed(problem, document, prepared.file) for problem in problems))
 
 
 def _not_allowed(field: str, kind: str, address: str, fix: str) -> Problem:
@@ -163,23 +162,21 @@ def _not_allowed(field: str, kind: str, address: str, fix: str) -> Problem:
     )
 
 
-def _asked_base(
-    resolution: Resolution, settings: Settings, check: Callable[[], None] = lambda: None
-) -> Iterable[Pin]:
-    """The base's digest, unless the profile has it already. `check` is called meanwhile, and raises to give up."""
+def _base_pins(resolution: Resolution, settings: Settings, check: Callable[[], None] = lambda: None) -> Iterable[Pin]:
+    """Yield the pin of the base's digest, unless the profile has it. `check` raises to stop meanwhile."""
     base = resolution.base
     if not base.digest:
         digest = registry.digest(settings.mirrored(base), check)
         yield Pin(kind="base", name=str(base), value=digest, origin="registry")
 
 
-def _asked_source(resolution: Resolution, ref: str, check: Callable[[], None]) -> Pin:
-    """The commit of a ref; raises where there is none, or not the one that the knowledge has for it."""
+def _source_pin(resolution: Resolution, ref: str, check: Callable[[], None]) -> Pin:
+    """Return the pin of a ref's commit. Raises if there is no such ref, or the knowledge has another commit."""
     source = resolution.source
     if locks.COMMIT.fullmatch(ref):
         return Pin(kind="source", name=ref, value=ref, origin="profile")
-    found = registry.commit(source.location, ref, check)
-    if found is None:
+    commit = registry.commit(source.location, ref, check)
+    if commit is None:
         raise NetworkError(
             Problem(
                 code="source-ref-missing",
@@ -187,25 +184,25 @@ def _asked_source(resolution: Resolution, ref: str, check: Callable[[], None]) -
                 fix="name one that it has, or a whole commit",
             )
         )
-    if source.commit and found != source.commit:
+    if source.commit and commit != source.commit:
         raise Incompatible(
             Problem(
                 code="pin-moved",
                 message=f"{ref} at {source.location} is not the commit that is known for this release\n"
-                f"    known  {source.commit}\n    now    {found}",
+                f"    known  {source.commit}\n    now    {commit}",
                 fix="find out who moved it; to build it all the same, name the commit: "
-                f"`tensorflow: {{release: …, ref: {found}}}`",
+                f"`tensorflow: {{release: …, ref: {commit}}}`",
             )
         )
-    return Pin(kind="source", name=ref, value=found, origin=f"git {source.location}")
+    return Pin(kind="source", name=ref, value=commit, origin=f"git {source.location}")
 
 
 def _write(path: Path, text: str) -> None:
     try:
         write_atomically(path, text.encode())
     except OSError as error:
-        told = file_error(error, {"the profile's folder": path.parent})
-        raise (told if isinstance(told, DiskFull) else _unwritable(path, error.strerror)) from error
+        problem = file_error(error, {"the profile's folder": path.parent})
+        raise (problem if isinstance(problem, DiskFull) else _unwritable(path, error.strerror)) from error
 
 
 def _unwritable(path: Path, why: str | None) -> ProfileError:
@@ -219,18 +216,18 @@ def _unwritable(path: Path, why: str | None) -> ProfileError:
     )
 
 
-def _former(path: Path) -> Lock | None:
-    """The lock that is there, if there is one that can be read."""
+def _earlier_lock(path: Path) -> Lock | None:
+    """Return the lock that exists, or None if there is none that can be read."""
     try:
-        return read(path).lock
+        return read_lock(path).lock
     except (ProfileError, Incompatible):
         return None
 
 
-# --- holding a profile against its lock -----------------------------------------------------------------------------
+# --- compare a profile with its lock --------------------------------------------------------------------------------
 
 
-def read(path: Path) -> LockFile:
+def read_lock(path: Path) -> LockFile:
     """Read a lock; raises Incompatible (`lock-missing`) or ProfileError (`lock-malformed`)."""
     try:
         text = lock_text(path)
@@ -248,34 +245,34 @@ def read(path: Path) -> LockFile:
 
 
 def prepare_locked(name: str, preparer: Preparer, settings: Settings) -> PreparedBuild:
-    """Plan a profile with the pins of its lock; raises Incompatible for all that no longer holds.
+    """Plan a profile with the pins of its lock; raises Incompatible for every pin that no longer holds.
 
-    What only the image can tell is compared when the image is there (`build.build`).
+    Pins of the image's contents are compared when the image exists (`build.build`).
     """
-    asked = preparer.prepare(name)
-    _check_servers(asked, settings)
-    file = read(lock_path(name))
-    lock, resolution = file.lock, asked.plan.resolution
-    prepared = replace(preparer.prepare_written(asked.written, partial(locks.pinned, pins=lock.pins)), lock=file)
+    unlocked = preparer.prepare(name)
+    _check_servers(unlocked, settings)
+    file = read_lock(lock_path(name))
+    lock, resolution = file.lock, unlocked.plan.resolution
+    prepared = replace(preparer.prepare_written(unlocked.written, partial(locks.pinned, pins=lock.pins)), lock=file)
     _refuse(locks.outdated(lock, prepared.plan, file.path))
     _refuse(locks.unpinned(lock, resolution), file.path)
-    now = [*locks.stated(resolution, preparer.knowledge), *_asked_base(resolution, settings)]
-    now += _asked_locked_source(lock, resolution)
+    now = [*locks.stated(resolution, preparer.knowledge), *_base_pins(resolution, settings)]
+    now += _locked_source_pins(lock, resolution)
     kinds = ("base", "source", "redistributable")
     _refuse(locks.moved(lock.of(*kinds), now, file.path))
     _refuse(locks.altered(lock, prepared.plan, preparer.knowledge.version, file.path))
     return prepared
 
 
-def _asked_locked_source(lock: Lock, resolution: Resolution) -> list[Pin]:
-    """What the locked ref is now; nothing where the server no longer has it."""
+def _locked_source_pins(lock: Lock, resolution: Resolution) -> list[Pin]:
+    """Return the pin of the locked ref's commit now; nothing if the server no longer has the ref."""
     ref = next((pin.name for pin in lock.of("source") if pin.name in resolution.source.refs), None)
     if ref is None:
         return []
     if locks.COMMIT.fullmatch(ref):
         return [Pin(kind="source", name=ref, value=ref, origin="profile")]
-    found = registry.commit(resolution.source.location, ref)
-    return [Pin(kind="source", name=ref, value=found, origin="git")] if found else []
+    commit = registry.commit(resolution.source.location, ref)
+    return [Pin(kind="source", name=ref, value=commit, origin="git")] if commit else []
 
 
 def _refuse(problem: Problem | None, file: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Builds side by side: a few threads, each with one build at a time, that share a machine among themselves."""
+"""Run several builds at a time: each thread runs one build, and the builds share the machine."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tfdock.types import BuildId, Machine
 
 _T = TypeVar("_T")
 _LOOK = 0.2
-"""Seconds after which the main thread, which alone hears signals, looks up from its waiting."""
+"""Seconds between wake-ups of the main thread, the only one that gets signals."""
 
 
 @dataclass
 class Ledger:
-    """Who has how much of the machine. `count` builds run at a time; `unserved` are those that have no share yet."""
+    """The shares of the machine. `count` builds run at a time; `unserved` are the builds without a share yet."""
 
     count: int
     unserved: set[BuildId]
@@ -28,26 +28,26 @@ class Ledger:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def allot(self, plan: BuildPlan, machine: Machine) -> BuildResources:
-        """A share for a build; asked again, it may grow by what others left, as long as nobody waits for that."""
+        """Return a build's share. A later call may return a larger share, if builds ended and no build waits."""
         with self._lock:
             own = self._taken.pop(plan.build_id, None)
             self.unserved.discard(plan.build_id)
-            others = list(self._taken.values())
-            share = next_share(machine, others, min(self.count - len(others), len(self.unserved) + 1))
+            shares = list(self._taken.values())
+            share = next_share(machine, shares, min(self.count - len(shares), len(self.unserved) + 1))
             self._taken[plan.build_id] = share if own is None or share.memory >= own.memory else own
             return within(plan, machine, self._taken[plan.build_id])
 
     def end(self, plan: BuildPlan) -> None:
-        """A build is over: its share is free."""
+        """Free the share of a build that ended."""
         with self._lock:
             self.unserved.discard(plan.build_id)
             self._taken.pop(plan.build_id, None)
 
 
-def side_by_side(plans: Sequence[BuildPlan], ledger: Ledger, build: Callable[[int], _T]) -> list[_T]:
-    """Call `build` for the place of each plan, at most `ledger.count` at a time; their results, in the plans' order.
+def build_side_by_side(plans: Sequence[BuildPlan], ledger: Ledger, build: Callable[[int], _T]) -> list[_T]:
+    """Call `build` with the index of each plan, at most `ledger.count` at a time; return the results in order.
 
-    `build` returns what became of it, and raises only what is a mistake of ours: that is raised here, at the end.
+    `build` returns the outcome of a build. It raises only for a bug; the first such error is raised at the end.
     """
     places: queue.SimpleQueue[int] = queue.SimpleQueue()
     for place in range(len(plans)):

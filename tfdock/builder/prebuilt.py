@@ -1,4 +1,4 @@
-"""Before a build: the same build out of a registry, where one has it. A registry that is down is a warning."""
+"""Pull a plan's build from a registry, if one has it. A registry that does not answer is only a warning."""
 
 from __future__ import annotations
 
@@ -17,58 +17,58 @@ from tfdock.plan.lock_file import LockFile
 _PHASE = "pull"
 
 
-def pulled(session: BuildSession, plan: BuildPlan, lock: LockFile | None) -> PulledImage | None:
-    """The very build of a plan, in the wheelhouse, whose build id is held; None where no registry has it.
+def pull(session: BuildSession, plan: BuildPlan, lock: LockFile | None) -> PulledImage | None:
+    """Pull the build of a plan into the wheelhouse; return None if no registry has it. The build id is held.
 
-    Raises VerificationFailed for an image that is damaged or not what it says: whoever put it there wants it to be
-    taken for this build, and hours of compiling would hide that.
+    Raises VerificationFailed for an image that is damaged or not what it claims. It was pushed under the build's
+    name, and hours of compiling would hide that.
     """
     refused = lookup.native_refusal(plan)
     if refused:
         problem = refused.problems[0]
         session.tell(f"no registry is asked: {problem.message}")
         return None
-    asking = _Asking(session, plan)
-    return until_stopped(lambda: asking.first(lock), session.stop, asking.tick)
+    search = _RegistrySearch(session, plan)
+    return until_stopped(lambda: search.first(lock), session.stop, search.tick)
 
 
-class _Asking:
-    """Asks one registry after another, in a thread of its own."""
+class _RegistrySearch:
+    """Asks one registry after another, in its own thread."""
 
     def __init__(self, session: BuildSession, plan: BuildPlan) -> None:
         self._session, self._plan = session, plan
         self._limit = session.limit_from_now(plan)
 
     def tick(self, silent: float) -> None:
-        """Time passes."""
+        """Report that time passes."""
         self._session.listen(events.Tick(silent=silent))
 
     def first(self, lock: LockFile | None) -> PulledImage | None:
-        """What the first registry has that has it whole."""
-        asked = lookup.ImageLookup(repositories=self._session.settings.repositories, check=self._check)
+        """Return the build from the first registry that has it completely."""
+        search = lookup.ImageLookup(repositories=self._session.settings.repositories, check=self._check)
         try:
-            for image in asked.images(self._plan, lock, self._down):
+            for image in search.images(self._plan, lock, self._down):
                 try:
-                    return self._taken(image)
+                    return self._pull_image(image)
                 except NetworkError as error:
                     self._down(error)
         except VerificationFailed as error:
-            raise type(error)(*map(_or_build, error.problems)) from error
+            raise type(error)(*map(_with_way_around, error.problems)) from error
         return None
 
-    def _taken(self, image: StoredImage) -> PulledImage:
-        """Take it, as a phase of its own."""
+    def _pull_image(self, image: StoredImage) -> PulledImage:
+        """Pull an image, as its own phase."""
         session, build_id = self._session, self._plan.build_id
         session.listen(events.PhaseStarted(build_id=build_id, phase=_PHASE))
         started, ok = session.clock(), False
         try:
-            taking = ImagePull(session.wheelhouse, self._check, self._say)
-            found = taking.pull_build(image, image.builds[0])
+            pull = ImagePull(session.wheelhouse, self._check, self._say)
+            pulled_image = pull.pull_build(image, image.builds[0])
             ok = True
         finally:
             seconds = round(session.clock() - started, 3)
             session.listen(events.PhaseEnded(build_id=build_id, phase=_PHASE, seconds=seconds, ok=ok))
-        return found
+        return pulled_image
 
     def _say(self, text: str) -> None:
         self._session.tell(text)
@@ -77,7 +77,7 @@ class _Asking:
         self._say(f"{error.problems[0].message}; the build goes on without it")
 
     def _check(self) -> None:
-        """Raise where the build is to end."""
+        """Raise if the build must end."""
         self._session.stop.check()
         limit = self._limit
         if limit and self._session.clock() > limit.deadline:
@@ -86,6 +86,6 @@ class _Asking:
             raise TimeLimit(Problem(code="time-limit", message=message, fix=fix))
 
 
-def _or_build(problem: Problem) -> Problem:
-    """With the way around the registry."""
+def _with_way_around(problem: Problem) -> Problem:
+    """Return the problem with the fix to build without registries."""
     return replace(problem, fixes=(*problem.fixes, "build it here, without registries: `tfdock build --no-pull`"))

@@ -1,8 +1,8 @@
-"""What a run keeps beside its log until it has ended well: what it was to build, out of what, and how it failed.
+"""The document that a run keeps beside its log until it succeeds: its plan, its inputs, and how it failed.
 
     <wheelhouse>/.tfdock/<build id>/<fingerprint 12>/<run id>.run.json
 
-It is written when the run begins, so that it is there however the run ends. The record of a build takes its place.
+It is written when the run begins, so that it exists however the run ends. The build record replaces it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdock import __version__
-from tfdock.builder.build_summary import plain_file
+from tfdock.builder.build_summary import open_plain_file
 from tfdock.errors import TfdockError, as_document
 from tfdock.host.files import write_atomically
 from tfdock.plan.prepare import PreparedBuild, lock_path, lock_text
@@ -25,30 +25,35 @@ from tfdock.wheelhouse.store import Wheelhouse
 
 SCHEMA = "tfdock.run/1"
 SUFFIX = ".run.json"
-MOST = 16 << 20
-"""Bytes of a document that is read."""
+LARGEST = 16 << 20
+"""Maximum of bytes read of a document."""
 
 
 class RunDocumentWriter:
-    """The papers of one run, by its log. That they cannot be kept never makes a build fail, nor hides why it did."""
+    """Writes the document of one run, beside its log. A failed write never fails the build or hides its error."""
 
     def __init__(self, log: Path) -> None:
-        self.path = papers_of(log)
+        self.path = run_document_path(log)
         self._document: dict[str, Any] = {}
 
-    def begin(self, **what: object) -> None:
-        """Keep what the run is about to do."""
-        self._document = {"schema": SCHEMA, "tfdock": __version__, "run": self.path.name.removesuffix(SUFFIX), **what}
+    def begin(self, **entries: object) -> None:
+        """Write what the run will do."""
+        self._document = {
+            "schema": SCHEMA,
+            "tfdock": __version__,
+            "run": self.path.name.removesuffix(SUFFIX),
+            **entries,
+        }
         self._write(started=_now())
 
     def failed(self, error: BaseException) -> None:
-        """Keep how it ended."""
+        """Write how the run failed."""
         problems = [as_document(problem) for problem in error.problems] if isinstance(error, TfdockError) else []
-        what = {"problems": problems} if problems else {"error": f"{type(error).__name__}: {error}"}
-        self._write(ended=_now(), **what)
+        entries = {"problems": problems} if problems else {"error": f"{type(error).__name__}: {error}"}
+        self._write(ended=_now(), **entries)
 
-    def over(self) -> None:
-        """It has ended well."""
+    def succeeded(self) -> None:
+        """Remove the document: the run succeeded."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 
@@ -62,16 +67,16 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def papers_of(log: Path) -> Path:
-    """Where the papers of the run with that log lie."""
+def run_document_path(log: Path) -> Path:
+    """Return the path of the run document for a log."""
     return log.with_name(f"{log.name.removesuffix('.log')}{SUFFIX}")
 
 
-def written(prepared: PreparedBuild) -> dict[str, Any]:
-    """What a profile said when it was planned, with those it extends, and its lock if that can be read."""
+def profile_document(prepared: PreparedBuild) -> dict[str, Any]:
+    """Return a profile's text when it was planned, the profiles that it extends, and its lock if it can be read."""
     profile = Path(prepared.file)
-    # The path is for reading it again, as the context of a diagnosis; it goes nowhere.
-    found: dict[str, Any] = {
+    # The path is for a later diagnosis, which reads the profile again. Reports leave it out.
+    document: dict[str, Any] = {
         "file": profile.name,
         "path": str(profile.absolute()),
         "text": prepared.written.text,
@@ -80,29 +85,29 @@ def written(prepared: PreparedBuild) -> dict[str, Any]:
     }
     with suppress(TfdockError, OSError):
         path = Path(prepared.lock.path) if prepared.lock else lock_path(prepared.file)
-        found["lock"] = {"file": path.name, "text": lock_text(path), "used": prepared.lock is not None}
-    return found
+        document["lock"] = {"file": path.name, "text": lock_text(path), "used": prepared.lock is not None}
+    return document
 
 
 def failed_runs(house: Wheelhouse, state: Path, build_id: str | None = None) -> list[Path]:
-    """The papers of runs that did not end well, of a build id or of all, the newest first; none that still runs."""
+    """Return the documents of failed runs, of one build id or of all, newest first. Living runs are left out."""
     if build_id is not None and not BUILD_ID.fullmatch(build_id):
         return []
     living: set[str] = set()
     with suppress(OSError):
         living = journal.living_runs(state)
     own = house.root / ".tfdock"
-    found = own.glob(f"{build_id or '*'}/*/*{SUFFIX}")
-    over = [path for path in found if path.name.removesuffix(SUFFIX) not in living and not path.is_symlink()]
+    paths = own.glob(f"{build_id or '*'}/*/*{SUFFIX}")
+    over = [path for path in paths if path.name.removesuffix(SUFFIX) not in living and not path.is_symlink()]
     return sorted(over, key=lambda path: path.name, reverse=True)
 
 
-def document_of(path: Path, schemas: Collection[str] = (SCHEMA,)) -> dict[str, Any] | None:
-    """A JSON document of ours, of a schema of these; None where there is none that is whole."""
-    with plain_file(path) as file:
-        data = file.read(MOST + 1) if file else b""
+def load_document(path: Path, schemas: Collection[str] = (SCHEMA,)) -> dict[str, Any] | None:
+    """Return a JSON document of one of these schemas; None if there is none, or it is damaged."""
+    with open_plain_file(path) as file:
+        data = file.read(LARGEST + 1) if file else b""
     try:
-        document = json.loads(data) if len(data) <= MOST else None
+        document = json.loads(data) if len(data) <= LARGEST else None
     except (ValueError, RecursionError):
         return None
     ours = isinstance(document, dict) and document.get("schema") in schemas

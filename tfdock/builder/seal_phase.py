@@ -1,4 +1,4 @@
-"""From what the compile phase left to a wheel that others see: sealed, verified, with its record."""
+"""The seal and verify phases: from the compile phase's files to a visible wheel with its record."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def _seal(run: BuildRun) -> dict[Path, WheelFile]:
 
 
 def sealed_wheels(plan: BuildPlan, folders: RunFolders, run: str) -> dict[Path, WheelFile]:
-    """Check the marker and the sums, normalise each wheel, and check it against its own RECORD.
+    """Check the marker and the checksums, normalise each wheel, and check it against its own RECORD.
 
-    Returns where each sealed wheel lies, outside the wheelhouse. Raises BuildFailed without a marker of this run, and
-    WheelRefused for a wheel that is not sound or not the one asked for.
+    Returns the sealed wheels by path, outside the wheelhouse. Raises BuildFailed without a marker of this run, and
+    WheelRefused for a wheel that is not sound or not the requested one.
     """
     results = folders.results
     if _text(results / "done").strip() != run:
@@ -76,7 +76,7 @@ def sealed_wheels(plan: BuildPlan, folders: RunFolders, run: str) -> dict[Path, 
         if file_sha256(raw) != sums.get(raw.name):
             message = f"{raw.name} changed after it was built"
             raise WheelRefused(Problem(code="wheel-changed", message=message, fix="build again"))
-        path, wheel = _sealed(plan, raw, folders.sealed)
+        path, wheel = _seal_wheel(plan, raw, folders.sealed)
         sealed[path] = wheel
     if not sealed:
         raise _unfinished("the compile container left no wheel")
@@ -88,11 +88,11 @@ def _unfinished(message: str) -> BuildFailed:
     return BuildFailed(Problem(code="build-unfinished", message=message, fix=fix))
 
 
-def _sealed(plan: BuildPlan, raw: Path, folder: Path) -> tuple[Path, WheelFile]:
+def _seal_wheel(plan: BuildPlan, raw: Path, folder: Path) -> tuple[Path, WheelFile]:
     folder.mkdir(0o700, exist_ok=True)
     target = folder / "wheel"
     try:
-        name = _normalized(plan, raw, target)
+        name = _normalize(plan, raw, target)
         with target.open("rb") as file:
             facts = wheel_files.read_wheel(file, name)
     except InvalidWheelFilename as error:
@@ -105,8 +105,8 @@ def _sealed(plan: BuildPlan, raw: Path, folder: Path) -> tuple[Path, WheelFile]:
     return target.rename(folder / name), WheelFile(file=name, sha256=facts.sha256, size=facts.size)
 
 
-def _normalized(plan: BuildPlan, raw: Path, target: Path) -> str:
-    """Write the wheel anew, byte for byte repeatable, with its local version; returns its name."""
+def _normalize(plan: BuildPlan, raw: Path, target: Path) -> str:
+    """Write the wheel again, reproducible byte for byte, with its local version. Return its name."""
     local = plan.resolution.local_version
     version = f"{parse_wheel_filename(raw.name)[1].public}+{local}" if local else None
     with raw.open("rb") as source, target.open("w+b") as sink:
@@ -158,7 +158,7 @@ def _publish(run: BuildRun, sealed: SealResult) -> dict[str, Any]:
     _refuse_failed(run, wheels, verifications)
     verification = verify.combined_document(verifications)
     record = _record(run, sealed, seconds, verification)
-    account = _account(run, sealed.compiled, record)
+    account = _summarize(run, sealed.compiled, record)
     record |= {"bazel": account.bazel, "kept": dict(account.kept)}
     run.session.stop.check()
     publish(run.session.wheelhouse, run.plan.build_id, record, wheels, account.files)
@@ -195,7 +195,7 @@ def _refuse_failed(
 def _keep_refused(
     run: BuildRun, wheels: Mapping[Path, WheelFile], verification: Mapping[str, object]
 ) -> tuple[Path, ...]:
-    """Keep wheels that were refused, with what was found: hours of work are for somebody to look at."""
+    """Keep refused wheels with their verification, so that hours of work can be examined. Return their paths."""
     folder = run.session.wheelhouse.record_folder(run.plan.build_id, run.plan.fingerprint) / "refused"
     remove_folder(folder)
     folder.mkdir(parents=True)
@@ -204,8 +204,8 @@ def _keep_refused(
     return tuple(path.rename(folder / wheel.file) for path, wheel in wheels.items())
 
 
-def _account(run: BuildRun, compiled: CompileResult, record: Mapping[str, Any]) -> build_summary.Account:
-    """What happened in the build; an execution log takes its time to be read."""
+def _summarize(run: BuildRun, compiled: CompileResult, record: Mapping[str, Any]) -> build_summary.BuildSummary:
+    """Return the summary of the build. Reading an execution log takes a while, so it can be stopped."""
     traces = build_summary.RunTraces(
         run=run.name,
         results=run.folders.results,
@@ -219,14 +219,14 @@ def _account(run: BuildRun, compiled: CompileResult, record: Mapping[str, Any]) 
     stopper = run.runner.stopper(gently=lambda: run.runner.give_up("verify"))
     return run.runner.watch(
         run.title("account"),
-        lambda _: build_summary.account(record, traces, run.session.wheelhouse),
+        lambda _: build_summary.summarize(record, traces, run.session.wheelhouse),
         stopper,
         on_engine=False,
     )
 
 
 def _listing(run: BuildRun) -> dict[str, str] | None:
-    """The files of a local checkout, if they are still those that were built."""
+    """Return the files of a local checkout; None if they changed since the build."""
     tree = run.request.prepared.tree
     listing = tree_listing(tree) if tree else None
     return listing if listing and listing_hash(listing) == run.plan.resolution.source.sha256 else None
@@ -235,7 +235,7 @@ def _listing(run: BuildRun) -> dict[str, str] | None:
 def _record(
     run: BuildRun, sealed: SealResult, seconds: Mapping[str, float], verification: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The build record: no secret, no path of this machine."""
+    """Return the build record. It holds no secret and no path of this machine."""
     plan, info, lock = run.plan, run.session.engine_info, run.request.prepared.lock
     compiled, image = sealed.compiled, sealed.compiled.image
     return {
@@ -245,7 +245,7 @@ def _record(
         "tfdock": __version__,
         "log": run.log.name,
         "wheels": [asdict(wheel) for wheel in sealed.wheels.values()],
-        "plan": without_places(plan),
+        "plan": shareable_plan(plan),
         "toolchain_key": image.toolchain,
         "toolchain": described_toolchain(image.toolchain_file),
         "base_digest": image.base_digest,
@@ -255,7 +255,7 @@ def _record(
         "attempts": image.source_number + len(compiled.attempts) - 1,
         "resources": list(compiled.attempts),
         "at_once": run.session.at_once,
-        "estimate": _estimated(run),
+        "estimate": _estimate_row(run),
         "remote": compiled.remote,
         "machine": {"cpus": info.cpus, "memory": info.memory},
         "engine": {"name": info.name, "version": info.version, "local": info.local},
@@ -268,22 +268,22 @@ def _record(
     }
 
 
-def _estimated(run: BuildRun) -> dict[str, Any]:
-    """What the build was expected to take when it began, and how much there was to compile beside a CPU build."""
-    known = run.expected
+def _estimate_row(run: BuildRun) -> dict[str, Any]:
+    """Return the estimate from before the build, and its compile work as a multiple of a CPU build."""
+    expected = run.expected
     return {
-        "seconds": dict(known.seconds) if known else None,
-        "source": known.source if known else None,
+        "seconds": dict(expected.seconds) if expected else None,
+        "source": expected.source if expected else None,
         "weight": round(weight(run.plan, run.session.knowledge), 3),
     }
 
 
 _USER = re.compile(r"(?<=://)[^/@\s]*@")
-"""User and password in a web address."""
+"""User and password in a URL."""
 
 
-def without_places(plan: BuildPlan) -> Any:
-    """The plan as JSON, without where a local checkout lies on this machine, and without anybody's password."""
+def shareable_plan(plan: BuildPlan) -> Any:
+    """Return the plan as JSON, without paths of a local checkout and without passwords."""
     source = plan.resolution.source
     local = json.dumps(source.location)[1:-1] if source.kind == "path" else None
     text = json.dumps(as_json(plan))

@@ -1,4 +1,4 @@
-"""What all builds of one command share, and what is asked of each: frozen values that a whole build reads."""
+"""What all builds of one command share, and the request of each build: frozen values."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildResult:
-    """A wheel that is in the wheelhouse, and how it came there. `status` is `built`, `up-to-date` or `pulled`.
+    """A wheel in the wheelhouse, and where it came from. `status` is `built`, `up-to-date` or `pulled`.
 
-    `origin` is the image that a pulled one came from.
+    `origin` is the image of a pulled wheel.
     """
 
     status: str
@@ -44,7 +44,7 @@ class BuildResult:
 
 
 class BundledInputs(Protocol):
-    """What an offline bundle has for one build. Images can be asked for once they were provided."""
+    """The inputs of one build from an offline bundle. Images have ids after `provide`."""
 
     def provide(self, runner: PhaseRunner, settings: Settings) -> None:
         """Load the images, and put downloads and wheels where a build looks for them."""
@@ -79,23 +79,23 @@ class BundledInputs(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequest:
-    """What one run is asked to do, with a planned profile; all of it is settled before the run begins."""
+    """The request of one run, with a planned profile. It does not change during the run."""
 
     prepared: PreparedBuild
     run: str = field(default_factory=new_run_id)
-    """The run's id, by which its caller finds the log."""
+    """The run's id. The caller finds the log by it."""
     force: bool = False
-    """Build even what is up to date, from an image that is built again."""
+    """Build even if the wheel is up to date, from an image that is built again."""
     inputs: BundledInputs | None = None
-    """What a bundle has for it: then nothing comes from a network."""
+    """The inputs from a bundle: then nothing comes from a network."""
     repository: Path | None = None
-    """A repository cache of its own, instead of the one that all builds share."""
+    """A separate repository cache, instead of the one that all builds share."""
     fresh: str = ""
-    """A word: an image that is there is built again, its source fetched anew, once for all runs with that word."""
+    """A word: all runs with the same word build the image again, and fetch its source again, once together."""
 
 
-def alone(plan: BuildPlan, machine: Machine) -> BuildResources:
-    """Return what a build gets that has a machine for itself."""
+def whole_machine(plan: BuildPlan, machine: Machine) -> BuildResources:
+    """Return the resources of a build that has the machine for itself."""
     return size(plan.asked, plan.resolution.release.cost, machine)
 
 
@@ -103,7 +103,7 @@ def alone(plan: BuildPlan, machine: Machine) -> BuildResources:
 class BuildSession:
     """What a whole command shares: one engine, one knowledge base, one listener. `clock` is monotonic seconds.
 
-    `connect` is called when the engine is first needed: what is up to date needs neither it nor its SDK.
+    `connect` is called when the engine is first needed: an up-to-date build needs neither the engine nor its SDK.
     """
 
     connect: Callable[[], Engine]
@@ -112,14 +112,14 @@ class BuildSession:
     listen: events.Listener
     stop: Stop = field(default_factory=Stop)
     clock: Callable[[], float] = time.monotonic
-    allotted: Callable[[BuildPlan, Machine], BuildResources] = alone
-    """How much of the engine's machine a build gets; asked when it starts, and again before it compiles."""
+    allotted: Callable[[BuildPlan, Machine], BuildResources] = whole_machine
+    """Returns a build's share of the engine's machine. Called when the build starts, and before it compiles."""
     at_once: int = 1
     """How many builds share the machine, this one included."""
     limit: Limit | None = None
-    """When all has to end, whatever the profiles say."""
+    """The time limit of the whole command. It overrides the profiles."""
     pulls: bool = True
-    """Whether the registries of the settings are asked before anything is built."""
+    """Whether the registries of the settings are asked before a build."""
 
     @cached_property
     def engine(self) -> Engine:
@@ -128,51 +128,51 @@ class BuildSession:
 
     @cached_property
     def engine_info(self) -> EngineInfo:
-        """What the engine says of itself and of its machine."""
+        """The engine's description of itself and its machine."""
         return self.engine.info()
 
     @property
     def wheelhouse(self) -> Wheelhouse:
-        """Where finished wheels go."""
+        """The folder of finished wheels."""
         return Wheelhouse(self.settings.wheelhouse.absolute())
 
     @cached_property
     def cache(self) -> CacheFolder:
-        """Where the caches lie; raises ProfileError (`cache-foreign`) for a folder that is somebody else's."""
+        """The folder of the caches; raises ProfileError (`cache-foreign`) for a folder with other files."""
         return CacheFolder.opened(self.settings.cache_dir)
 
     @property
     def folders(self) -> dict[str, Path]:
-        """What may run full, for people."""
+        """The folders whose disks can be full, by their names for people."""
         return {"the cache": self.settings.cache_dir.absolute(), "the wheelhouse": self.wheelhouse.root}
 
     @property
     def disks(self) -> dict[str, Path]:
-        """Where a build writes: these folders, and where an engine keeps its data that this user can look at."""
+        """The folders that a build writes to: these, and the engine's data folder if this user can read it."""
         root = engine_data(self.engine_info)
         return self.folders | ({"the engine's data": root} if root else {})
 
     def tell(self, text: str) -> None:
-        """Tell whoever listens."""
+        """Send a line to the listener."""
         self.listen(events.Notice(text=text))
 
     def log_path(self, request: BuildRequest) -> Path:
-        """Return where the log of a run lies, if the run got as far as to write one.
+        """Return the path of a run's log. The file exists once the run has begun to write it.
 
-        There is one log a run: another try, or a shell, leaves the log of the wheel that is here alone.
+        Each run has its own log: another try, or a shell, does not touch the log of the finished wheel.
         """
         plan = request.prepared.plan
         return self.wheelhouse.record_folder(plan.build_id, plan.fingerprint) / f"{request.run}.log"
 
     def machine(self, plan: BuildPlan) -> Machine:
-        """Return what builds a plan: the engine's machine, as far as it is not more than the plan was made for."""
+        """Return the engine's machine, at most as large as the machine that the plan was made for."""
         here, there = plan.machine, self.engine_info
         if not there.local:
             return Machine(cpus=there.cpus, memory=there.memory)
         return Machine(cpus=min(here.cpus, there.cpus), memory=min(here.memory, there.memory), swap=here.swap)
 
     def fitted(self, plan: BuildPlan) -> BuildPlan:
-        """Return the plan within what its machine has, or its share of that."""
+        """Return the plan with the resources of its machine, or of its share of the machine."""
         machine = self.machine(plan)
         resources = self.allotted(plan, machine)
         if resources == plan.resources:
@@ -183,12 +183,12 @@ class BuildSession:
         return with_resources(plan, resources, self.knowledge)
 
     def limit_from_now(self, plan: BuildPlan) -> Limit | None:
-        """Return when what begins now for a plan has to end: the command's own limit goes before the profile's."""
+        """Return the time limit of work that begins now. The command's limit overrides the profile's."""
         asked = plan.resources.time_limit
         return self.limit or (Limit(asked, self.clock() + asked) if asked else None)
 
     def up_to_date(self, prepared: PreparedBuild) -> BuildResult | None:
-        """Return the finished build of that very plan, by that very lock, if there is one; ask no engine."""
+        """Return the finished build of exactly this plan and lock, if there is one. No engine is asked."""
         record, lock = self.wheelhouse.complete_record_for(prepared.plan), prepared.lock
         by_lock = record is not None and (lock is None or record.get("lock") == lock.sha256)
         return self.result(prepared.plan, "up-to-date", record) if record and by_lock else None

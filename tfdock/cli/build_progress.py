@@ -123,7 +123,7 @@ class Building:
 
     def _side_by_side(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
         # One build at a time, the usual case, needs no schedule.
-        from tfdock.builder.parallel import Ledger, side_by_side
+        from tfdock.builder.parallel import Ledger, build_side_by_side
         from tfdock.plan.schedule import at_once
 
         plans = [build.plan for build in prepared]
@@ -141,7 +141,7 @@ class Building:
 
         console.say(f"{len(plans)} builds, {count} at a time")
         self._expect(count)
-        return side_by_side(plans, ledger, build_one)
+        return build_side_by_side(plans, ledger, build_one)
 
     def _build(self, session: BuildSession, prepared: PreparedBuild) -> Result:
         inputs = self.inputs.get(prepared.plan.build_id)

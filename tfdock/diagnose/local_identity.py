@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from tfdock.builder.build_summary import plain_file
+from tfdock.builder.build_summary import open_plain_file
 from tfdock.diagnose.redaction import LocalNames, Redactor
 from tfdock.host.settings import Settings
 
@@ -75,7 +75,7 @@ def learn(redactor: Redactor, environment: Mapping[str, str] | None = None) -> N
 
 def _text(path: Path, limit: int = _MOST) -> str:
     """Return up to `limit` bytes of a file as text, all of it for -1; nothing for what cannot be read."""
-    with suppress(OSError), plain_file(path.resolve()) as file:
+    with suppress(OSError), open_plain_file(path.resolve()) as file:
         return file.read(limit).decode("utf-8", "replace") if file else ""
     return ""
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tfdock import __version__
-from tfdock.builder.build_summary import plain_file
+from tfdock.builder.build_summary import open_plain_file
 from tfdock.diagnose import local_identity
 from tfdock.diagnose.diagnose_logs import diagnose_log, load_context
 from tfdock.diagnose.diagnosis import Diagnosis
@@ -103,7 +103,7 @@ def _read_log(
     """Return what the log shows, and the lines of it for the report; add to `notes` what is wrong with the log."""
     if subject.log is None:
         return None, None
-    with plain_file(subject.log) as log:
+    with open_plain_file(subject.log) as log:
         if log is None:
             notes.append("the log is not here any more, or is no file")
             return None, None

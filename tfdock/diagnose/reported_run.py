@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tfdock.builder.build_summary import plain_file
-from tfdock.builder.run_document import SUFFIX, document_of, failed_runs, papers_of, written
-from tfdock.builder.seal_phase import without_places
+from tfdock.builder.build_summary import open_plain_file
+from tfdock.builder.run_document import SUFFIX, failed_runs, load_document, profile_document, run_document_path
+from tfdock.builder.seal_phase import shareable_plan
 from tfdock.errors import Problem, ProfileError, TfdockError
 from tfdock.host.project_files import MOST_TEXT, Project
 from tfdock.plan.prepare import PreparedBuild, Preparer, find_profile
@@ -86,12 +86,12 @@ def _find(name: str | None, house: Wheelhouse, state: Path, preparer: Preparer) 
 
 
 def _load_record(path: Path) -> dict[str, Any] | None:
-    return document_of(path, (build_record.SCHEMA,))
+    return load_document(path, (build_record.SCHEMA,))
 
 
 def _from_run_document(path: Path) -> ReportSubject:
     """Return a run that did not end well."""
-    document = document_of(path) or {}
+    document = load_document(path) or {}
     run = path.name.removesuffix(SUFFIX)
     record = _load_record(path.with_name(_RECORD))
     notes = [] if document else [f"{path.name} cannot be read: the profile and the plan are not in it"]
@@ -123,7 +123,7 @@ def _unchanged_file(profile: Mapping[str, Any]) -> str | None:
     path, text = profile.get("path"), profile.get("text")
     if not (isinstance(path, str) and isinstance(text, str)):
         return None
-    with suppress(OSError, ValueError, RuntimeError), plain_file(Path(path).resolve()) as file:
+    with suppress(OSError, ValueError, RuntimeError), open_plain_file(Path(path).resolve()) as file:
         data = text.encode()  # Read no more than this: the run document may be a stranger's.
         return path if file and file.read(len(data) + 1) == data else None
     return None
@@ -153,7 +153,7 @@ def _from_folder(folder: Path, name: str, house: Wheelhouse) -> ReportSubject:
 
 def _from_log(path: Path) -> ReportSubject:
     """Return the run of a log if its run document or its record lies beside it, else the log alone."""
-    run_document = papers_of(path)
+    run_document = run_document_path(path)
     if run_document.is_file() and not path.is_symlink():
         return _from_run_document(run_document)
     record = _load_record(path.with_name(_RECORD))
@@ -189,7 +189,7 @@ def _from_profile(name: str, house: Wheelhouse, state: Path, preparer: Preparer)
 
 def _is_run_of(path: Path, now: ReportSubject) -> bool:
     """Return whether a run was of a profile: of its build id, or of its file, whatever the file said then."""
-    document = document_of(path) or {}
+    document = load_document(path) or {}
     is_file = _profile_of(document).get("path") == str(Path(now.file or "").absolute())
     return is_file or bool(now.fingerprint and document.get("build_id") == now.name)
 
@@ -230,8 +230,8 @@ def _plan_now(name: str, preparer: Preparer) -> ReportSubject:
         name=plan.build_id,
         file=str(file),
         fingerprint=plan.fingerprint,
-        profile=written(prepared),
-        plan=without_places(plan),
+        profile=profile_document(prepared),
+        plan=shareable_plan(plan),
     )
 
 

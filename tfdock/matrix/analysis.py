@@ -154,7 +154,7 @@ class _Analyst:
             self.session.stop.check()
             request = BuildRequest(prepared=self.cells.prepared(cell), repository=repository, fresh=self.run)
             log = self.session.log_path(request)
-            with build.analysed(self.session, request) as (run, fetched):
+            with build.fetched_build(self.session, request) as (run, fetched):
                 analysis = self._passed(cell, run, fetched)
         except TfdockError as error:
             log = log if log and log.is_file() else None  # none was begun where another one is at this cell

@@ -104,10 +104,10 @@ class Bundle:
         return b"".join(self.chunks(sha256))
 
     def _damaged(self, name: str) -> VerificationFailed:
-        return damaged(self.path, f"{name} is not what was put into it")
+        return damaged_error(self.path, f"{name} is not what was put into it")
 
 
-def damaged(path: Path, why: str) -> VerificationFailed:
+def damaged_error(path: Path, why: str) -> VerificationFailed:
     """The error for a bundle that is not what it was."""
     return VerificationFailed(
         Problem(
@@ -118,11 +118,11 @@ def damaged(path: Path, why: str) -> VerificationFailed:
     )
 
 
-def opened(path: Path) -> Bundle:
+def open_bundle(path: Path) -> Bundle:
     """Open a bundle and read its index; raises ProfileError or VerificationFailed for what is none, or is cut."""
     try:
         with path.open("rb") as file:
-            return _opened(path, file)
+            return _read_bundle(path, file)
     except BundleError as error:
         raise _refused(path, error) from None
     except OSError as error:
@@ -131,7 +131,7 @@ def opened(path: Path) -> Bundle:
         raise ProfileError(Problem(code="bundle-unreadable", message=message, fix=fix)) from error
 
 
-def _opened(path: Path, file: BinaryIO) -> Bundle:
+def _read_bundle(path: Path, file: BinaryIO) -> Bundle:
     size = bundle_format.index_size(file.read(BLOCK))
     begin, there = BLOCK + padded_size(size), path.stat().st_size
     read = file.read(begin - BLOCK)
@@ -144,12 +144,12 @@ def _opened(path: Path, file: BinaryIO) -> Bundle:
         # Of another schema the rest may look otherwise; else what is not what was written is not to be interpreted.
         if whole or error.code == "bundle-schema":
             raise
-        raise damaged(path, "its index is not the one it was written with") from None
+        raise damaged_error(path, "its index is not the one it was written with") from None
     wanted = begin + index.length
     if there < wanted:
-        raise damaged(path, f"it is cut: it has {there:,} of its {wanted:,} bytes")
+        raise damaged_error(path, f"it is cut: it has {there:,} of its {wanted:,} bytes")
     if not whole or there > wanted:
-        raise damaged(path, "its index is not the one it was written with")
+        raise damaged_error(path, "its index is not the one it was written with")
     return Bundle(path, index, begin)
 
 

@@ -85,11 +85,11 @@ def _read(kind: Any, node: Any) -> Any:
         return tuple(_read(arguments[0], item) for item in node)
     if origin is Mapping:
         return {_read(arguments[0], key): _read(arguments[1], value) for key, value in node.items()}
-    return kind(**{name: _read(hint, node[name]) for name, hint in _fields(kind).items()})
+    return kind(**{name: _read(hint, node[name]) for name, hint in _type_hints(kind).items()})
 
 
 @cache
-def _fields(kind: type) -> dict[str, Any]:
+def _type_hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
@@ -273,7 +273,7 @@ def _index(document: Mapping[str, Any]) -> Index:
     known = {blob.sha256 for blob in index.blobs}
     if len(known) != len(index.blobs):
         raise ValueError("a blob stands in it twice")
-    missing = [name for name in _named(index) if name not in known]
+    missing = [name for name in _named_blobs(index) if name not in known]
     if missing:
         raise ValueError(f"{missing[0][:12]} is no blob of it")
     ids = {build.build_id for build in index.builds}
@@ -285,7 +285,7 @@ def _index(document: Mapping[str, Any]) -> Index:
     return index
 
 
-def _named(index: Index) -> Iterator[str]:
+def _named_blobs(index: Index) -> Iterator[str]:
     """Every blob that something stands for."""
     yield index.images
     yield from index.repository.values()

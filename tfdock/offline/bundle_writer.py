@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tfdock import __version__, events
-from tfdock.builder.build_run import came_back
+from tfdock.builder.build_run import returned_repository
 from tfdock.engine.protocol import Cancel, ImageInfo
 from tfdock.errors import EngineLost, Interrupted, Problem, TfdockError
 from tfdock.host.files import check_space, file_sha256, gib
@@ -83,7 +83,7 @@ class BundlePacker:
         """Write it under another name, and move it to its own when it is whole."""
         work = self.work
         images = _images(self.packed)
-        cached = _cached(_downloaded(work.folder))
+        cached = _cached_files(_downloads_folder(work.folder))
         self._check_room(images, cached)
         self.work.runner.listen(events.PhaseStarted(build_id=NAME, phase="bundle"))
         began, ok = work.runner.clock(), False
@@ -116,7 +116,9 @@ class BundlePacker:
         try:
             return runner.watch(
                 f"saving {len(names)} images",
-                lambda output: writer.add(_whole(_with_progress(runner.engine.save(names, cancel), output))),
+                lambda output: writer.add(
+                    _checked_archive(_with_progress(runner.engine.save(names, cancel), output))
+                ),
                 stopper,
             )
         except Interrupted:  # the engine's own, which knows only that it was told to stop
@@ -145,7 +147,7 @@ class BundlePacker:
         return Index(
             tfdock=__version__,
             knowledge=self.knowledge,
-            builds=tuple(_build(build, number, names) for number, build in enumerate(self.packed)),
+            builds=tuple(_bundled_build(build, number, names) for number, build in enumerate(self.packed)),
             images=names[_IMAGES],
             repository={path: names[f"repository/{path}"] for path in cached},
         )
@@ -194,16 +196,16 @@ def _image(image: ImageInfo) -> BundledImage:
     return BundledImage(name=bundle_format.image_name(image.id), id=image.id, size=image.size)
 
 
-def _downloaded(folder: Path) -> Path:
+def _downloads_folder(folder: Path) -> Path:
     """Return the folder with copies of the downloads. No container has been in it."""
     repository = folder / REPOSITORY
-    back, copies = came_back(repository), folder / "downloads"
+    back, copies = returned_repository(repository), folder / "downloads"
     if not back.is_dir():
         copy_from_folder(repository, (DOWNLOADS,), copies)
     return back if back.is_dir() else copies
 
 
-def _cached(folder: Path) -> dict[str, Path]:
+def _cached_files(folder: Path) -> dict[str, Path]:
     """What a repository cache holds, by its path there, sorted."""
     found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return {name: path for name, path in found.items() if bundle_format.is_cached(name)}
@@ -213,7 +215,7 @@ def _wheels(packed: PackedInputs) -> list[Path]:
     return sorted(packed.wheels.glob("*.whl")) if packed.wheels else []
 
 
-def _build(packed: PackedInputs, number: int, names: Mapping[str, str]) -> BundledBuild:
+def _bundled_build(packed: PackedInputs, number: int, names: Mapping[str, str]) -> BundledBuild:
     plan, written = packed.prepared.plan, packed.prepared.written
     runtime = plan.resolution.runtime
     return BundledBuild(
@@ -256,7 +258,7 @@ def _with_progress(chunks: Iterable[bytes], output: Output) -> Iterator[bytes]:
             output(f"{done / _GIB:.2f} GiB of images\n".encode())
 
 
-def _whole(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def _checked_archive(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The same chunks; raises EngineLost where they do not end as an archive does.
 
     An engine that fails in the middle ends its answer as if all were well, or writes its error into the archive.

@@ -18,7 +18,7 @@ from tfdock.errors import EngineError, Incompatible, Problem, ProfileError, Veri
 from tfdock.host.files import check_space, gib, make_folder, write_atomically
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import remove_folder
-from tfdock.offline.bundle_file import Bundle, opened
+from tfdock.offline.bundle_file import Bundle, open_bundle
 from tfdock.offline.bundle_format import BundledBuild, BundledImage
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import in_domain
@@ -50,7 +50,7 @@ class SharedInputs:
         with self._lock:
             if not self._done:
                 self._load(runner)
-                self.ids = {image.name: _id_of(runner.engine, image.name) for image in self._images}
+                self.ids = {image.name: _image_id(runner.engine, image.name) for image in self._images}
                 self._fill(settings, runner)
                 self._unpack_wheels(settings, runner)
                 self._done = True
@@ -216,7 +216,7 @@ class BuildInputs:
         return self.supply.bundle.chunks(self.build.external) if self.build.external else None
 
 
-def _id_of(engine: Engine, name: str) -> str:
+def _image_id(engine: Engine, name: str) -> str:
     found = engine.image(name)
     assert found is not None, "it was provided"
     return found.id
@@ -232,16 +232,16 @@ def prepare(path: Path, names: Sequence[str], preparer: Preparer) -> list[tuple[
 
     Raises Incompatible (`bundle-outdated`) for a profile that is no longer the one that was put into it.
     """
-    found = opened(path)
-    asked = [_asked(found, name, preparer) for name in dict.fromkeys(names)]
+    found = open_bundle(path)
+    asked = [_find_build(found, name, preparer) for name in dict.fromkeys(names)]
     written: Sequence[tuple[BundledBuild, WrittenProfile | None]] = asked or [
         (build, None) for build in found.index.builds
     ]
     supply = SharedInputs(found, tuple(build for build, _ in written))
-    return [_prepared(found, build, mine, supply, preparer) for build, mine in written]
+    return [_prepare_build(found, build, mine, supply, preparer) for build, mine in written]
 
 
-def _asked(found: Bundle, name: str, preparer: Preparer) -> tuple[BundledBuild, WrittenProfile | None]:
+def _find_build(found: Bundle, name: str, preparer: Preparer) -> tuple[BundledBuild, WrittenProfile | None]:
     """The build that a name means, with the caller's own profile if it is one."""
     builds = {build.build_id: build for build in found.index.builds}
     if name in builds:
@@ -260,21 +260,21 @@ def _asked(found: Bundle, name: str, preparer: Preparer) -> tuple[BundledBuild, 
     return builds[prepared.plan.build_id], prepared.written
 
 
-def _prepared(
+def _prepare_build(
     found: Bundle, build: BundledBuild, mine: WrittenProfile | None, supply: SharedInputs, preparer: Preparer
 ) -> tuple[PreparedBuild, BuildInputs]:
-    lock = _lock(found, build)
-    written = mine or _written(found, build)
+    lock = _read_lock(found, build)
+    written = mine or _bundled_profile(found, build)
     prepared = preparer.prepare_written(written, partial(locks.pinned, pins=lock.lock.pins if lock else ()))
     if prepared.plan.fingerprint != build.fingerprint:
-        raise _outdated(found, build, prepared, preparer.knowledge.version)
+        raise _outdated_error(found, build, prepared, preparer.knowledge.version)
     plan = prepared.plan
     if not preparer.trusted:
         plan = in_domain(plan, of_bundle(found.index.images), preparer.knowledge)
     return replace(prepared, plan=plan, lock=lock), BuildInputs(supply, build)
 
 
-def _lock(found: Bundle, build: BundledBuild) -> LockFile | None:
+def _read_lock(found: Bundle, build: BundledBuild) -> LockFile | None:
     if build.lock is None:
         return None
     text = found.read(build.lock)
@@ -283,7 +283,7 @@ def _lock(found: Bundle, build: BundledBuild) -> LockFile | None:
     return LockFile(path=path, sha256=hashlib.sha256(text).hexdigest(), lock=lock)
 
 
-def _written(found: Bundle, build: BundledBuild) -> WrittenProfile:
+def _bundled_profile(found: Bundle, build: BundledBuild) -> WrittenProfile:
     """The profile as it was when the bundle was made."""
     kept = build.profile
     file, text = f"{found.path}: {kept.file}", found.read(kept.text).decode("utf-8", "replace")
@@ -301,7 +301,7 @@ def _written(found: Bundle, build: BundledBuild) -> WrittenProfile:
     )
 
 
-def _outdated(found: Bundle, build: BundledBuild, prepared: PreparedBuild, knowledge: str) -> Incompatible:
+def _outdated_error(found: Bundle, build: BundledBuild, prepared: PreparedBuild, knowledge: str) -> Incompatible:
     """Whose fault it is that the plan is another one: the tool's, the knowledge's, or the profile's."""
     index = found.index
     if index.tfdock != __version__:

@@ -17,7 +17,7 @@ from packaging.requirements import InvalidRequirement
 from tfdock.builder import build
 from tfdock.builder.build_run import BuildContainers, BuildRun
 from tfdock.builder.compile_phase import FetchResult
-from tfdock.builder.locking import gathered, prepare_locked
+from tfdock.builder.locking import gather_pins, prepare_locked
 from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
@@ -140,7 +140,7 @@ class Bundler:
         if problem:
             self._notice(f"{prepared.file}: the bundle has no lock for it: {problem.message}")
             return prepared, None
-        lock = gathered(name, self.preparer, self.session, self._notice)
+        lock = gather_pins(name, self.preparer, self.session, self._notice)
         text = locks.to_text(lock)
         file = LockFile(path="the lock", sha256=hashlib.sha256(text.encode()).hexdigest(), lock=lock)
         return replace(self.preparer.prepare(name, partial(locks.pinned, pins=lock.pins)), lock=file), text
@@ -184,14 +184,14 @@ class Bundler:
         """
         run, plan = containers.run, containers.run.plan
         fetch = containers.spec(plan.phases[0])
-        if self._runs(run, _elsewhere(run, fetch, "tried"), "fetch without a network"):
+        if self._runs(run, _with_output(run, fetch, "tried"), "fetch without a network"):
             return None
         packed = containers.beside("pack", packing(), EXTERNAL)
         unpacked = containers.beside("unpack", unpacking(), given=run.folders.results)
         if not (
             self._runs(run, packed, "what repository rules fetched")
-            and self._runs(run, _elsewhere(run, unpacked, "again"), "the same unpacked")
-            and self._runs(run, _elsewhere(run, fetch, "again"), "fetch without a network, from what rules fetched")
+            and self._runs(run, _with_output(run, unpacked, "again"), "the same unpacked")
+            and self._runs(run, _with_output(run, fetch, "again"), "fetch without a network, from what rules fetched")
         ):
             said = next(
                 (line for line in reversed(run.runner.output.errors or run.runner.output.tail) if line.strip()), ""
@@ -285,7 +285,7 @@ def _is_bundle(file: BinaryIO) -> bool:
     return True
 
 
-def _elsewhere(run: BuildRun, spec: ContainerSpec, name: str) -> ContainerSpec:
+def _with_output(run: BuildRun, spec: ContainerSpec, name: str) -> ContainerSpec:
     """Return the same container with another output base, a folder of that name."""
     output = run.folders.container_folder(name).make()
     mounts = (

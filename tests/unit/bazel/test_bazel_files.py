@@ -364,4 +364,4 @@ def test_of_a_packed_file_only_so_many_characters_are_read(tmp_path: Path, monke
     action = json.dumps({"cat": "action processing", "name": "x", "ts": 1, "dur": 1, "tid": 1}) + ",\n"
     (tmp_path / "profile.gz").write_bytes(gzip.compress(action.encode() * 10))
     monkeypatch.setattr(build_summary, "_MOST_TEXT", 3 * len(action))
-    assert len(build_summary.kept_profile(tmp_path / "profile.gz").actions) == 3
+    assert len(build_summary.load_profile(tmp_path / "profile.gz").actions) == 3

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tfdock.bazel.build_events import read_events
-from tfdock.builder.build_summary import Account, RunTraces, account, kept_document, kept_profile
+from tfdock.builder.build_summary import BuildSummary, RunTraces, load_kept_document, load_profile, summarize
 from tfdock.cli import summary_text
 from tfdock.plan.local_source import listing_hash, tree_hash, tree_listing
 from tfdock.types import BuildId
@@ -78,14 +78,14 @@ def record(*flags: str, fingerprint: str = "f" * 64, finished: str = "2026-11-21
     }
 
 
-def publish(house: Wheelhouse, written: dict[str, Any], told: Account) -> Path:
+def publish(house: Wheelhouse, written: dict[str, Any], told: BuildSummary) -> Path:
     house.record_folder(ID, written["fingerprint"]).mkdir(parents=True, exist_ok=True)
     sealed: dict[Path, WheelFile] = {}
     publication.publish(house, ID, written | {"bazel": told.bazel, "kept": dict(told.kept)}, sealed, told.files)
     return house.record_folder(ID, written["fingerprint"])
 
 
-def figures(told: Account) -> Mapping[str, Any]:
+def figures(told: BuildSummary) -> Mapping[str, Any]:
     assert told.bazel is not None
     return told.bazel
 
@@ -95,7 +95,7 @@ def figures(told: Account) -> Mapping[str, Any]:
 
 @pytest.mark.parametrize("version", ["4.2.3", "0.26.1"])
 def test_the_account_of_a_cold_build(staged: Staged, house: Wheelhouse, version: str) -> None:
-    found = figures(account(record(), staged(f"{version}-cold"), house))
+    found = figures(summarize(record(), staged(f"{version}-cold"), house))
     assert (found["hits"], found["executed"]) == (0, 5)
     assert found["executed_by_mnemonic"] == {"CppCompile": 3, "CppLink": 1, "Genrule": 1}
     assert found["slowest"][0]["name"] == "Compiling prog.cc"
@@ -105,7 +105,7 @@ def test_the_account_of_a_cold_build(staged: Staged, house: Wheelhouse, version:
 
 
 def test_without_a_profile_no_mnemonic_is_made_up(staged: Staged, house: Wheelhouse) -> None:
-    found = account(record(), staged(without=("profile",)), house)
+    found = summarize(record(), staged(without=("profile",)), house)
     assert figures(found)["executed_by_mnemonic"] is None
     assert figures(found)["slowest"] == []
     assert figures(found)["critical_path"]["seconds"] == 1.05, "the event file has it"
@@ -113,7 +113,7 @@ def test_without_a_profile_no_mnemonic_is_made_up(staged: Staged, house: Wheelho
 
 
 def test_a_bazel_that_writes_nothing_is_read_by_its_output(staged: Staged, house: Wheelhouse) -> None:
-    found = figures(account(record(), staged(without=tuple(STAGED)), house))
+    found = figures(summarize(record(), staged(without=tuple(STAGED)), house))
     assert (found["hits"], found["executed"], found["critical_path"]) == (2, 3, None), "what fetched does not count"
 
 
@@ -121,7 +121,7 @@ def test_a_bazel_that_writes_nothing_is_read_by_its_output(staged: Staged, house
 def test_a_profile_that_cannot_be_read_is_not_kept(staged: Staged, house: Wheelhouse, content: bytes) -> None:
     traces = staged()
     (traces.results / "profile.gz").write_bytes(content)
-    found = account(record(), traces, house)
+    found = summarize(record(), traces, house)
     assert "profile" not in found.kept
     assert figures(found)["executed"] == 5
 
@@ -131,7 +131,7 @@ def test_a_profile_that_is_cut_off_says_what_it_can(staged: Staged) -> None:
     file = traces.results / "profile.gz"
     whole = gzip.compress(file.read_bytes())
     file.write_bytes(whole[: 3 * len(whole) // 4])
-    assert 0 < len(kept_profile(file).actions) < 7
+    assert 0 < len(load_profile(file).actions) < 7
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
@@ -148,7 +148,7 @@ def test_what_a_container_puts_in_their_place_is_left_alone(staged: Staged, hous
             os.mkfifo(file)
         else:
             file.mkdir()
-    found = account(record(), traces, house)
+    found = summarize(record(), traces, house)
     assert figures(found)["executed"] == 3, "that is the log's"
     assert set(found.kept) == {"inputs"}
 
@@ -167,9 +167,9 @@ def test_a_checkout_is_hashed_as_it_is_listed(tmp_path: Path) -> None:
 
 
 def test_the_next_build_is_compared_with_what_was_kept(staged: Staged, house: Wheelhouse) -> None:
-    publish(house, record(), account(record(), staged(), house))
+    publish(house, record(), summarize(record(), staged(), house))
     later = record("--copt=-O3", fingerprint="e" * 64)
-    told = figures(account(later, staged(run="run-2", files={"a.cc": "file\0bb"}), house))["why"]
+    told = figures(summarize(later, staged(run="run-2", files={"a.cc": "file\0bb"}), house))["why"]
     assert told["sentences"] == (
         "source: a.cc changed",
         "`--copt=-O3` was added",
@@ -181,8 +181,8 @@ def test_the_next_build_is_compared_with_what_was_kept(staged: Staged, house: Wh
 
 
 def test_without_both_logs_no_action_is_given_a_reason(staged: Staged, house: Wheelhouse) -> None:
-    publish(house, record(), account(record(), staged(without=("execution",)), house))
-    told = figures(account(record(), staged(run="run-2"), house))["why"]
+    publish(house, record(), summarize(record(), staged(without=("execution",)), house))
+    told = figures(summarize(record(), staged(run="run-2"), house))["why"]
     assert told["misses"] is None
 
 
@@ -194,23 +194,23 @@ def test_without_both_logs_no_action_is_given_a_reason(staged: Staged, house: Wh
 def test_what_was_kept_and_is_damaged_is_not_compared(
     staged: Staged, house: Wheelhouse, content: bytes | None
 ) -> None:
-    told = account(record(), staged(), house)
+    told = summarize(record(), staged(), house)
     folder = publish(house, record(), told)
     file = folder / told.kept["inputs"]
     file.unlink() if content is None else file.write_bytes(content)
-    again = figures(account(record(), staged(run="run-2", files={"a.cc": "other"}), house))["why"]
+    again = figures(summarize(record(), staged(run="run-2", files={"a.cc": "other"}), house))["why"]
     assert "the files of the checkout" in again["not_compared"]
     assert again["differences"] == ()
 
 
 def test_a_record_that_is_replaced_takes_its_files_with_it(staged: Staged, house: Wheelhouse) -> None:
-    first = account(record(), staged(), house)
+    first = summarize(record(), staged(), house)
     folder = publish(house, record(), first)
     assert sorted(path.name for path in folder.iterdir()) == sorted([*first.kept.values(), "record.json"])
-    second = account(record(), staged(run="run-2", without=("execution",)), house)
+    second = summarize(record(), staged(run="run-2", without=("execution",)), house)
     publish(house, record(), second)
     assert sorted(path.name for path in folder.iterdir()) == sorted([*second.kept.values(), "record.json"])
-    assert kept_document(folder, {"kept": dict(second.kept)}, "inputs")
+    assert load_kept_document(folder, {"kept": dict(second.kept)}, "inputs")
 
 
 @pytest.mark.parametrize("name", ["../../x.profile.gz", "/etc/passwd", "record.json", "run.log", 5])
@@ -222,9 +222,9 @@ def test_a_record_names_no_other_file(name: object) -> None:
 
 
 def test_three_lines_tell_what_happened(staged: Staged, house: Wheelhouse) -> None:
-    publish(house, record(), account(record(), staged(without=("execution",)), house))
+    publish(house, record(), summarize(record(), staged(without=("execution",)), house))
     later = record("--copt=-O3", fingerprint="e" * 64)
-    told = figures(account(later, staged(run="run-2", without=("execution",)), house))
+    told = figures(summarize(later, staged(run="run-2", without=("execution",)), house))
     assert list(summary_text.lines(told)) == [
         ("actions", "none from a cache, 5 executed: 3 CppCompile, 1 CppLink, 1 Genrule"),
         ("longest", "critical path 1.1 s; slowest 0.7 s Compiling prog.cc"),
@@ -233,7 +233,7 @@ def test_three_lines_tell_what_happened(staged: Staged, house: Wheelhouse) -> No
 
 
 def test_a_warm_build_needs_two(staged: Staged, house: Wheelhouse) -> None:
-    told = figures(account(record(), staged("4.2.3-warm"), house))
+    told = figures(summarize(record(), staged("4.2.3-warm"), house))
     assert list(summary_text.lines(told)) == [
         ("actions", "5 from the disk cache, none executed"),
         ("longest", "critical path 0.1 s; slowest 0.1 s Compiling prog.cc"),

@@ -142,18 +142,18 @@ def test_what_a_kill_while_a_wheel_is_published_leaves_is_found(house: Wheelhous
 def test_a_file_that_somebody_writes_meanwhile_stays(settings: Settings, house: Wheelhouse) -> None:
     path = half(house, ".tfdock/tf1/0123456789ab/.record.json.12-13")
     engine = FakeEngine()
-    (one,) = cleanup.found(settings)
+    (one,) = cleanup.find_leftovers(settings)
     with house.locked(BuildId("tf1")):
-        kept = cleanup.removed(one, settings, engine, "")
+        kept = cleanup.remove_leftover(one, settings, engine, "")
         assert kept is not None
         assert "another run is building" in kept.why
     path.write_text("half again")  # by one with the same process id
-    assert cleanup.removed(one, settings, engine, "") is None
+    assert cleanup.remove_leftover(one, settings, engine, "") is None
     assert path.exists()
-    (one,) = cleanup.found(settings)
-    assert cleanup.removed(one, settings, engine, "") is None
+    (one,) = cleanup.find_leftovers(settings)
+    assert cleanup.remove_leftover(one, settings, engine, "") is None
     assert not path.exists()
-    assert cleanup.removed(one, settings, engine, "") is None, "as where another one was quicker"
+    assert cleanup.remove_leftover(one, settings, engine, "") is None, "as where another one was quicker"
 
 
 def test_a_folder_of_another_user_hides_nothing(settings: Settings, house: Wheelhouse, ordinary: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_folder_of_another_user_hides_nothing(settings: Settings, house: Wheel
     for name in ("tf1", "tf2"):
         half(house, f".tfdock/{name}/0123456789ab/.record.json.12-13")
     (house.root / ".tfdock/tf1").chmod(0o555)
-    assert [one.what.rpartition("/tf")[2][0] for one in cleanup.found(settings)] == ["2"]
+    assert [one.name.rpartition("/tf")[2][0] for one in cleanup.find_leftovers(settings)] == ["2"]
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
@@ -173,15 +173,15 @@ def test_why_a_run_cannot_be_cleaned_up_is_said_in_one_sentence(settings: Settin
     with journal.running(settings.state_dir, entry):
         pass
     engine = FakeEngine()
-    (one,) = cleanup.found(settings)
+    (one,) = cleanup.find_leftovers(settings)
     engine.fail_next("containers", EngineLost(Problem(code="engine-lost", message="it was lost", fix="start it")))
-    assert cleanup.removed(one, settings, engine, "one") == cleanup.NotRemoved(why="it was lost")
-    elsewhere = cleanup.removed(one, settings, engine, "two")
+    assert cleanup.remove_leftover(one, settings, engine, "one") == cleanup.NotRemoved(why="it was lost")
+    elsewhere = cleanup.remove_leftover(one, settings, engine, "two")
     assert elsewhere is not None
     assert str(journal.entry_folder(settings.state_dir, RUN)) in elsewhere.fix
     assert journal.killed_runs(settings.state_dir) == [entry]
-    assert cleanup.removed(one, settings, engine, "one") is None
-    assert cleanup.removed(one, settings, engine, "one") is None, "as where another one was quicker"
+    assert cleanup.remove_leftover(one, settings, engine, "one") is None
+    assert cleanup.remove_leftover(one, settings, engine, "one") is None, "as where another one was quicker"
     assert journal.killed_runs(settings.state_dir) == []
 
 
@@ -214,7 +214,7 @@ def tidied(settings: Settings, engine: FakeEngine | None = None) -> list[cleanup
     engine = engine or FakeEngine()
     info = replace(engine.info(), id="one")
     clean_up_killed_runs(engine, info, settings, lambda _: None)
-    return [cleanup.removed(one, settings, engine, "one") for one in cleanup.found(settings)]
+    return [cleanup.remove_leftover(one, settings, engine, "one") for one in cleanup.find_leftovers(settings)]
 
 
 def precious(folder: Path) -> Path:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.builder.parallel import Ledger, side_by_side
+from tfdock.builder.parallel import Ledger, build_side_by_side
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.resources import usable
 from tfdock.types import BuildId, Machine
@@ -80,7 +80,7 @@ def test_as_many_run_as_may_and_no_more(plans: list[BuildPlan]) -> None:
             running -= 1
         return plans[place].build_id
 
-    assert side_by_side(plans, ledger, build) == list("abcdef")
+    assert build_side_by_side(plans, ledger, build) == list("abcdef")
     assert most == 2
     assert ledger.unserved == set()
 
@@ -95,5 +95,5 @@ def test_an_interrupt_is_not_waited_out(plans: list[BuildPlan], monkeypatch: pyt
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "join", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            side_by_side(plans[:1], Ledger(1, {plans[0].build_id}), lambda _: hangs.wait(60))
+            build_side_by_side(plans[:1], Ledger(1, {plans[0].build_id}), lambda _: hangs.wait(60))
     hangs.set()

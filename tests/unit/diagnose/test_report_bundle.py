@@ -21,8 +21,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
-from tfdock.builder.run_document import RunDocumentWriter, written
-from tfdock.builder.seal_phase import without_places
+from tfdock.builder.run_document import RunDocumentWriter, profile_document
+from tfdock.builder.seal_phase import shareable_plan
 from tfdock.cli.app import app
 from tfdock.diagnose import local_identity
 from tfdock.errors import BuildFailed, Problem
@@ -83,8 +83,8 @@ class Place:
         papers.begin(
             build_id=plan.build_id,
             fingerprint=plan.fingerprint,
-            profile=written(prepared),
-            plan=without_places(plan),
+            profile=profile_document(prepared),
+            plan=shareable_plan(plan),
             engine={"name": "Docker", "version": "28.5"},
         )
         if not killed:
@@ -328,7 +328,7 @@ def test_a_record_is_packed_with_its_log(place: Place) -> None:
     plan = prepared.plan
     record = {
         "schema": "tfdock.record/1", "build_id": plan.build_id, "fingerprint": plan.fingerprint, "log": log.name,
-        "plan": without_places(plan), "wheels": [], "seconds": {}, "attempts": 1,
+        "plan": shareable_plan(plan), "wheels": [], "seconds": {}, "attempts": 1,
     }  # fmt: skip
     log.with_name("record.json").write_text(json.dumps(record))
     for name in (log, log.parent, log.with_name("record.json"), plan.build_id):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.builder.seal_phase import without_places
+from tfdock.builder.seal_phase import shareable_plan
 from tfdock.diagnose.reported_fields import FIELDS, keep_fields
 
 from .test_report_bundle import Place, document_of, place, text_of  # noqa: F401 - a fixture
@@ -18,7 +18,7 @@ NAMES = ("cpu-native", "debug", "rocm", "rtx3080", "rtx5090", "tf1.4-xla-cuda8")
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_plan_goes_into_a_report_whole(place: Place, name: str) -> None:  # noqa: F811
-    plan = without_places(place.preparer.prepare(str(PROFILES / f"{name}.yaml")).plan)
+    plan = shareable_plan(place.preparer.prepare(str(PROFILES / f"{name}.yaml")).plan)
     assert keep_fields(plan, FIELDS["plan.json"]) == (plan, 0)
 
 

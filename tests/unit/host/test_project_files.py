@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.builder import locking
-from tfdock.builder.run_document import written
+from tfdock.builder.run_document import profile_document
 from tfdock.cli.app import app
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host.project_files import MOST_PATCH, Project
@@ -164,7 +164,7 @@ def test_a_path_outside_is_refused_whether_it_is_there_or_not(project: Path, nam
 def test_a_lock_that_leads_outside_is_refused_whether_its_target_is_there_or_not(project: Path, target: str) -> None:
     (project / "x.lock").symlink_to(target)
     with pytest.raises(ProfileError) as caught:
-        locking.read(project / "x.lock")
+        locking.read_lock(project / "x.lock")
     assert caught.value.problems[0].code == "path-outside"
 
 
@@ -172,7 +172,7 @@ def test_a_lock_that_is_not_there_is_missing(project: Path) -> None:
     (project / "link.lock").symlink_to("x.lock")
     for name in ("x.lock", "link.lock"):
         with pytest.raises(Incompatible) as caught:
-            locking.read(project / name)
+            locking.read_lock(project / name)
         assert caught.value.problems[0].code == "lock-missing"
 
 
@@ -476,7 +476,7 @@ def test_a_run_keeps_the_text_that_was_planned_and_no_lock_from_elsewhere(projec
     file.unlink()
     for path in (file, file.with_suffix(".lock")):
         path.symlink_to(project.parent / "home/.docker/config.json")
-    kept = written(prepared)
+    kept = profile_document(prepared)
     assert (kept["text"], kept["extends"], kept["lock"]) == (text, {"../base.yaml": BASE}, None)
 
 

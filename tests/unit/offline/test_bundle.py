@@ -21,7 +21,7 @@ from tfdock.errors import TfdockError
 from tfdock.knowledge import loader
 from tfdock.oci.plain_tar import BLOCK
 from tfdock.offline import bundle_format as bundle
-from tfdock.offline.bundle_file import Bundle, BundleWriter, opened
+from tfdock.offline.bundle_file import Bundle, BundleWriter, open_bundle
 from tfdock.offline.bundle_format import (
     BundledBuild,
     BundledImage,
@@ -96,7 +96,7 @@ def path(tmp_path: Path) -> Path:
 
 def refused(path: Path, use: Callable[[Bundle], object] = lambda _: None) -> str:
     with pytest.raises(TfdockError) as caught:
-        use(opened(path))
+        use(open_bundle(path))
     (problem,) = caught.value.problems
     assert problem.fix
     assert str(path) in problem.message
@@ -111,14 +111,14 @@ def read_all(found: Bundle) -> dict[str, bytes]:
 
 
 def test_what_was_put_in_comes_out(path: Path, tmp_path: Path) -> None:
-    found = opened(path)
+    found = open_bundle(path)
     assert found.index == write(tmp_path / "again.tar")
     assert set(read_all(found).values()) == set(CONTENTS.values())
     assert found.read(found.index.builds[0].profile.text) == b"schema: 1\n"
 
 
 def test_equal_contents_are_stored_once_and_equal_bundles_are_equal_bytes(path: Path, tmp_path: Path) -> None:
-    assert len(opened(path).index.blobs) == len(set(CONTENTS.values()))
+    assert len(open_bundle(path).index.blobs) == len(set(CONTENTS.values()))
     write(tmp_path / "again.tar")
     assert path.read_bytes() == (tmp_path / "again.tar").read_bytes()
 
@@ -170,7 +170,7 @@ def test_the_last_piece_of_damaged_contents_is_never_handed_out(path: Path) -> N
     content = bytearray(path.read_bytes())
     content[content.index(b"layerslayers") + 10] ^= 1
     path.write_bytes(content)
-    found = opened(path)
+    found = open_bundle(path)
     got: list[int] = []
     with pytest.raises(TfdockError):
         got.extend(len(chunk) for chunk in found.chunks(found.index.images))
@@ -212,7 +212,7 @@ def with_index(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 def test_a_bundle_of_another_schema_names_both(path: Path) -> None:
     with_index(path, lambda index: index.update(schema="tfdock.bundle/2"))
     with pytest.raises(TfdockError, match=r"its schema is tfdock.bundle/2, and this tfdock reads tfdock.bundle/1"):
-        opened(path)
+        open_bundle(path)
     assert refused(path) == "bundle-schema"
 
 
@@ -253,7 +253,7 @@ def test_json_that_nests_for_ever_is_an_error_of_ours() -> None:
 
 
 def test_threads_that_take_out_the_same_file_do_not_write_into_one(path: Path, tmp_path: Path) -> None:
-    found, both = opened(path), threading.Barrier(2, timeout=20)
+    found, both = open_bundle(path), threading.Barrier(2, timeout=20)
 
     class Slow(Bundle):
         def chunks(self, sha256: str) -> Iterator[bytes]:
@@ -275,7 +275,7 @@ def test_of_damaged_contents_nothing_is_taken_out(path: Path, tmp_path: Path) ->
     content = bytearray(path.read_bytes())
     content[content.index(b"layerslayers") + 10] ^= 1
     path.write_bytes(content)
-    found = opened(path)
+    found = open_bundle(path)
     with pytest.raises(TfdockError):
         SharedInputs(found, ())._write(found.index.images, tmp_path / "out" / "file")
     assert list((tmp_path / "out").iterdir()) == []
@@ -314,7 +314,7 @@ class Archived(Bundle):
 
 
 def supply(path: Path, data: bytes) -> SharedInputs:
-    found = opened(path)
+    found = open_bundle(path)
     bundle = Archived(found.path, found.index, 0)
     object.__setattr__(bundle, "data", data)
     return SharedInputs(bundle, found.index.builds)

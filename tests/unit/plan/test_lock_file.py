@@ -252,7 +252,7 @@ def test_a_folder_that_is_closed_is_told_before_anything_is_asked_and_a_full_dis
 def test_the_sum_of_a_lock_is_that_of_its_bytes(tmp_path: Path) -> None:
     data = locks.to_text(LOCK).replace("\n", "\r\n").encode()
     (tmp_path / "x.lock").write_bytes(data)
-    found = locking.read(tmp_path / "x.lock")
+    found = locking.read_lock(tmp_path / "x.lock")
     assert (found.sha256, found.lock) == (hashlib.sha256(data).hexdigest(), LOCK)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from tfdock.builder.locking import WrittenLock, check_names, make
+from tfdock.builder.locking import WrittenLock, check_names, write_lock
 from tfdock.builder.session import BuildSession
 from tfdock.cli import console
 from tfdock.cli.app import (
@@ -75,7 +75,7 @@ def lock(
 
 
 def _lock_profile(name: str, preparer: Preparer, session: BuildSession) -> dict[str, Any]:
-    written = make(name, preparer, session, session.tell)
+    written = write_lock(name, preparer, session, session.tell)
     _show(written)
     return {
         "profile": name,

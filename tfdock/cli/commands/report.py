@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from tfdock.bazel.trace_profile import TraceProfile
-from tfdock.builder.build_summary import kept_profile
+from tfdock.builder.build_summary import load_profile
 from tfdock.builder.run_document import failed_runs
 from tfdock.cli import console
 from tfdock.cli.app import (
@@ -190,4 +190,4 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
 
 def _page(document: dict[str, Any], folder: Path) -> str:
     name = kept_files(document).get("profile")
-    return build_page(document, kept_profile(folder / name) if name else TraceProfile())
+    return build_page(document, load_profile(folder / name) if name else TraceProfile())
