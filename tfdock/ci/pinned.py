@@ -31,7 +31,7 @@ def unpinned(command: str) -> str:
 
 
 def _commands(text: str) -> Iterator[list[str]]:
-    """The words of each simple command of a line of shell; none where the line is no shell."""
+    """Return the words of each simple command in a line of shell; nothing where the line is not shell."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""  # an address may hold a `#`
     try:

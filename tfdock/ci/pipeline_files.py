@@ -1,4 +1,4 @@
-"""A matrix's CI pipeline and the files of it that are there: rendered, compared, written."""
+"""Render the CI pipeline of a matrix, compare it with the files in the repository, and write it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """One file of a pipeline: where it belongs, what it is to be, what is there instead, if anything."""
+    """One file of a pipeline: its path, the rendered text, and the current text; None if there is no file."""
 
     path: Path
     rendered: str
@@ -30,7 +30,7 @@ class File:
 
     @property
     def state(self) -> State:
-        """What the file that is there is, beside the one that is to be."""
+        """How the current file compares with the rendered text."""
         return pipeline.state(self.current, self.rendered)
 
     @property

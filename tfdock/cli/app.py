@@ -1,4 +1,4 @@
-"""What the commands share: options, errors, the JSON document."""
+"""What several commands share: options, time limits, stop requests, error reports and JSON output."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def check_matrix_options(matrix: Path | None, **options: object) -> None:
 
 
 def limit_from_now(text: str | None) -> Limit | None:
-    """The time that a whole command has, counted from now on."""
+    """Return the time limit of a whole command, counted from now; None for no limit."""
     if text is None:
         return None
     seconds = parse_seconds(text)
@@ -200,9 +200,9 @@ def limit_from_now(text: str | None) -> Limit | None:
 
 @contextmanager
 def stoppable(kept: str | None = None) -> Iterator[Stop]:
-    """Count SIGINT and SIGTERM instead of dying of them; the build looks at the count twice a second.
+    """Count SIGINT and SIGTERM instead of dying; the build reads the count twice a second.
 
-    `kept` says what becomes of the work, where that is not the build's.
+    `kept` is the sentence that tells the user what is kept, where it is not the build's own.
     """
     stop = Stop(kept=kept) if kept else Stop()
 

@@ -1,4 +1,4 @@
-"""Profiles on their way to wheels: planned together, built in turn or side by side, each told when it ends."""
+"""Build several profiles: plan them all, then build in turn or in parallel, and print each result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tfdock.diagnose.diagnosis import Diagnosis
 
 Result = dict[str, Any]
-"""What became of a build: a row of `tfdock.build/1`, and its `exit_code`."""
+"""The result of a build: a row of `tfdock.build/1`, and its `exit_code`."""
 
 
 def session_for(settings: Settings, knowledge: KnowledgeBase, listen: Listener, stop: Stop) -> BuildSession:
@@ -37,7 +37,7 @@ def session_for(settings: Settings, knowledge: KnowledgeBase, listen: Listener, 
 
 @contextmanager
 def shown_progress() -> Iterator[ProgressDisplay]:
-    """Show what is going on, as fits standard error; gives the listener."""
+    """Show the progress of builds on standard error; yield the listener of their events."""
     progress: ProgressDisplay
     if console.redraws(sys.stderr):
         # rich is for terminals alone: a pipe and CI do not wait for it.
@@ -55,9 +55,9 @@ def shown_progress() -> Iterator[ProgressDisplay]:
 def prepare_all(
     plan: Callable[[str], PreparedBuild], names: list[str]
 ) -> tuple[list[PreparedBuild], list[Result], dict[str, int]]:
-    """Plan all profiles before anything starts; those refused become results at once.
+    """Plan all profiles before the first build starts. Return plans, results of refused profiles, and an order.
 
-    With them comes the place of each as it was given, by the name in its result: a file's, or what was refused.
+    The order maps the profile of each result (its file, or the name that was refused) to its place in `names`.
     """
     prepared: list[PreparedBuild] = []
     refused: list[Result] = []
@@ -86,10 +86,10 @@ def prepare_all(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Building:
-    """How builds are made: `session_of` gives a session that tells a listener, `at_once` is `auto` or a number.
+    """How builds run. `session_of` returns a session for a listener; `at_once` is `auto` or a number.
 
-    `inputs` has what a bundle has for builds, by build id. `expected` has the builds of a matrix, with the
-    seconds that each may take: then there is a table of all.
+    `inputs` maps build ids to the inputs in a bundle. `expected` maps the builds of a matrix to their expected
+    seconds; with it, the progress is a table of all builds.
     """
 
     session_of: Callable[[Listener], BuildSession]
@@ -100,13 +100,13 @@ class Building:
     expected: Mapping[str, float | None] | None = None
 
     def all(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
-        """Build them; their results, in that order."""
+        """Build all profiles; return their results in the same order."""
         if self.at_once == "1" or len(prepared) < 2:
             return self._in_turn(prepared)
         return self._side_by_side(prepared)
 
     def _in_turn(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
-        """Each has the machine, and a part of the log, for itself."""
+        """Build one after another. Each build has the machine, and a fold of the CI log, to itself."""
         self._expect(1)
         session = self.session_of(self.progress)
         results = []
@@ -198,7 +198,7 @@ def _diagnosis(
 
 
 def _build_result(session: BuildSession, request: BuildRequest) -> BuildResult:
-    """Up to date costs neither an engine nor its SDK, nor the modules that build."""
+    """Return the result of a build. A build that is up to date loads neither an engine nor the modules that build."""
     done = None if request.force else session.up_to_date(request.prepared)
     if done is None:
         from tfdock.builder.build import build
@@ -227,7 +227,7 @@ def _success_row(prepared: PreparedBuild, result: BuildResult) -> Result:
 
 
 def failed(file: str, build_id: str | None, status: str, error: TfdockError, log: Path | None = None) -> Result:
-    """The result of a build that ended with an error, or of a profile that was refused."""
+    """Return the result of a build that failed, or of a profile that was refused."""
     return {
         "build_id": build_id,
         "profile": file,
@@ -245,17 +245,17 @@ def failed(file: str, build_id: str | None, status: str, error: TfdockError, log
 
 
 def _action_counts(build_id: str | None, log: Path | None) -> dict[str, int] | None:
-    """Bazel's figures of a build that compiled, and ended without a record."""
+    """Return Bazel's action counts of a build that compiled and failed; None where there are none."""
     figures = figures_of(log, build_id) if build_id and log else None
     return asdict(figures) if figures else None
 
 
 _output_lock = threading.Lock()
-"""What is said of a result is several lines, and several builds may end at once."""
+"""A result takes several lines, and several builds may end at once."""
 
 
 def show_result(result: Result, *, brief: bool = False) -> None:
-    """Say what became of a build; where it is one of many, what was there before is no more than a line."""
+    """Print the result of a build. With `brief`, a build that is up to date takes a single line."""
     style = console.Style(sys.stderr)
     name = result["build_id"] or result["profile"]
     if result["problems"]:

@@ -1,4 +1,4 @@
-"""Write the report of a failure, and show what is in it to its user, who looks through it before sending it."""
+"""Write the report bundle of a failure, and list its contents. The user reads it before sending it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a CI service hears beside the log: annotations, folds, a step's outputs and its summary.
+"""Talk to the CI service that runs the job: annotations, folds, step outputs and a summary.
 
-GitHub's runner takes commands out of whatever a step prints, GitLab's page folds by marks between the lines. Where
-neither runs the job, nothing of this is said.
+GitHub's runner reads commands from everything that a step prints. GitLab's page folds at marks between the lines.
+Outside of both services nothing is written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CELL = 300
 
 
 class CiService:
-    """The service that runs the job. This one stands for none: a terminal, a pipe, or an unknown service."""
+    """The service that runs the job. This base class does nothing: a terminal, a pipe, or an unknown service."""
 
     def harmless(self, text: str) -> str:
         """Return text for the log, without what would be a command to the service."""
@@ -83,7 +83,7 @@ class GitHub(CiService):
     _annotated: int = field(default=0, init=False)
 
     def harmless(self, text: str) -> str:
-        """Put a space inside of what would be a command."""
+        """Return text with a space inside each command of GitHub's."""
         return _COMMAND.sub(r"\1\2: ", text).replace("##[", "## [")
 
     @contextmanager

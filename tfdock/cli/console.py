@@ -1,4 +1,4 @@
-"""Events, problems and results -> text for people. Standard error is the progress, standard output the result."""
+"""Print text for people: problems and progress on standard error, results on standard output."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tfdock.errors import Problem
 from tfdock.errors import clean as clean
 
 _PLAIN_WIDTH = 80
-"""Columns of a terminal that does not say how many it has."""
+"""Columns of a terminal of unknown width."""
 _ENDLESS = 1 << 30
-"""Columns of a pipe: whoever reads there, `grep` or the log of a CI job, breaks lines by themselves or not at all."""
+"""Columns of a pipe: its reader, `grep` or a CI log, wraps lines itself or not at all."""
 _LEAST_WIDTH = 20
-"""Columns below which text is no longer made to fit: a word a line helps nobody."""
+"""The least columns that text is wrapped to: one word on a line helps nobody."""
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 # A word, or words between backticks: what is to be typed as it stands is not torn apart. Before it, what parts it.
 _WORD = re.compile(r"(\s*)((?:`[^`\n]*`|\S)+)")
@@ -27,7 +27,7 @@ _ONE = re.compile(r"\x1b\[[0-9;]*m|.", re.DOTALL)
 
 
 def colour_wanted(stream: TextIO) -> bool:
-    """NO_COLOR and FORCE_COLOR as everywhere, else whether the stream is a terminal that can."""
+    """Return whether to colour: by NO_COLOR and FORCE_COLOR, else if the stream is a capable terminal."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -45,23 +45,23 @@ class Style:
         return f"\x1b[{code}m{text}\x1b[0m" if self._on else text
 
     def bad(self, text: str) -> str:
-        """Errors."""
+        """Colour errors."""
         return self._wrapped("1;31", text)
 
     def warn(self, text: str) -> str:
-        """Warnings."""
+        """Colour warnings."""
         return self._wrapped("33", text)
 
     def good(self, text: str) -> str:
-        """What went well."""
+        """Colour what succeeded."""
         return self._wrapped("32", text)
 
     def strong(self, text: str) -> str:
-        """Headings."""
+        """Emphasise headings."""
         return self._wrapped("1", text)
 
     def faint(self, text: str) -> str:
-        """What one may skip."""
+        """Dim what a reader may skip."""
         return self._wrapped("2", text)
 
 
@@ -80,7 +80,7 @@ def tell(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> None
 
 
 def for_people(stream: TextIO) -> bool:
-    """Whether somebody looks at what is printed there, who has so many columns and no more; else it is a pipe."""
+    """Return whether a person reads the stream, on a screen of limited width; a pipe has no width."""
     return stream.isatty() or _asked_columns() > 0
 
 
@@ -90,7 +90,7 @@ def result(text: str) -> None:
 
 
 def width(stream: TextIO) -> int:
-    """Columns a line may take: as COLUMNS says, else as wide as the stream's terminal, and in a pipe without end."""
+    """Return the columns of a line: COLUMNS, else the width of the stream's terminal, and no limit in a pipe."""
     if not for_people(stream):
         return _ENDLESS
     columns = _asked_columns()
@@ -103,13 +103,13 @@ def width(stream: TextIO) -> int:
 
 
 def _asked_columns() -> int:
-    """What COLUMNS says, and 0 where that is no width."""
+    """Return COLUMNS; 0 where it is not a width."""
     asked = os.environ.get("COLUMNS", "")
     return int(asked) if re.fullmatch("[0-9]{1,6}", asked) else 0
 
 
 def columns_of(text: str) -> int:
-    """How many columns a terminal needs for a line: colours none, East Asian characters two."""
+    """Return the columns that a line takes: colours none, East Asian characters two."""
     text = _ESCAPE.sub("", text)
     if text.isascii():
         return len(text)
@@ -123,15 +123,15 @@ def _character_columns(character: str) -> int:
 
 
 class TableRow(str):
-    """A line that stands as it is, however wide: of a command, to be pasted."""
+    """A line that is never wrapped: part of a command, to be pasted."""
 
     __slots__ = ()
 
 
 def wrapped(text: str, columns: int, indent: str = "  ") -> list[str]:
-    """Lines no wider than `columns`, continued after `indent`; line breaks and what a line begins with stay.
+    """Return lines no wider than `columns`, continued after `indent`. Line breaks and indents are kept.
 
-    Words, and `code spans` as a whole, are broken only where one alone is wider than a line. A `Row` is never.
+    A word, or a whole `code span`, is broken only if it is wider than a line. A `TableRow` is never broken.
     """
     if isinstance(text, TableRow):
         return [text]
@@ -156,7 +156,7 @@ def _wrapped_line(text: str, columns: int, indent: str) -> Iterator[str]:
 
 
 def _words(text: str, room: int) -> Iterator[tuple[str, str]]:
-    """Each word after what parts it from the one before; those wider than `room` in pieces."""
+    """Yield each word with the gap before it; words wider than `room` in pieces."""
     for gap, word in _WORD.findall(text):
         if columns_of(word) <= room:
             yield gap, word
@@ -180,7 +180,7 @@ def _pieces(word: str, room: int) -> Iterator[str]:
 
 
 def show_problems(problems: Iterable[Problem]) -> None:
-    """Problems on standard error: where and what, then why, and the ways out last; and to a CI service, by place."""
+    """Print problems on standard error, and annotate them for a CI service: where and what, why, then fixes."""
     problems = list(problems)
     for line in problem_lines(problems, Style(sys.stderr), width(sys.stderr)):
         say(line)
@@ -188,7 +188,7 @@ def show_problems(problems: Iterable[Problem]) -> None:
 
 
 def problem_lines(problems: Sequence[Problem], style: Style, columns: int) -> Iterator[str]:
-    """Problems for people, no wider than `columns`. Ways out that lead out of all of several stand below the last."""
+    """Yield problems for people, no wider than `columns`. Fixes that several problems share stand below the last."""
     for index, problem in enumerate(problems):
         label = style.bad("error") if problem.severity == "error" else style.warn(problem.severity)
         where = f"{style.strong(clean(problem.where))}: " if problem.where else ""
@@ -204,13 +204,13 @@ def problem_lines(problems: Sequence[Problem], style: Style, columns: int) -> It
 
 
 def _ways_out(problem: Problem) -> list[str]:
-    """A fix for each way that was tried, else the problem's own."""
+    """Return the fixes of a problem; those that nobody is known to have built are marked."""
     untested = {way.text for way in problem.ways if way.untested}
     return [f"{fix}{' (nobody is known to have built this)' if fix in untested else ''}" for fix in problem.fixes]
 
 
 def duration(seconds: float) -> str:
-    """`42 s`, `3:07`, `2:14:09`."""
+    """Return seconds for people: `42 s`, `3:07`, `2:14:09`."""
     total = int(seconds)
     if total < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{total} s"
@@ -220,7 +220,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes for people: `615.0 MB`."""
+    """Return bytes for people: `615.0 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -229,16 +229,16 @@ def size(count: int) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ", columns: int | None = None) -> list[str]:
-    """Columns as wide as they must be; the last one is continued under itself, or below where there is no room.
+    """Return the lines of a table. A wide last cell is continued under itself, or below the row if there is no room.
 
-    `columns` is what a line may take in all: by default standard output's width, and in a pipe what it needs.
+    `columns` is the width of a line: by default that of standard output, and no limit in a pipe.
     """
     room = (columns or width(sys.stdout)) - len(indent)
     return [(indent + line).rstrip() for lines in _cells(rows, room) for line in lines]
 
 
 def _cells(rows: Sequence[Sequence[str]], room: int) -> list[list[str]]:
-    """For each row its lines, no wider than `room`."""
+    """Return the lines of each row, no wider than `room`."""
     if not rows or len(rows[0]) == 1:
         return [wrapped(row[0], room) for row in rows]
     before = [list(row[:-1]) for row in rows]
@@ -270,13 +270,13 @@ def _filled(cell: str, width: int) -> str:
 
 
 _REDRAWN, _REPEATED = 0.1, 10.0
-"""Seconds after which a count is drawn anew, and after which it is told again where it cannot be."""
+"""Seconds between two updates of a count: on a terminal, and elsewhere."""
 
 
 class ReadProgress:
-    """A line that counts bytes while a file is read: on a terminal, gone at the end; elsewhere one now and then.
+    """Count the bytes of a file while it is read: on a terminal in one line, elsewhere a line now and then.
 
-    `total` is how many there are in all, where that is known.
+    `total` is the number of all bytes, None if unknown.
     """
 
     def __init__(self, stream: TextIO, name: str, verb: str = "unpacked") -> None:
@@ -292,7 +292,7 @@ class ReadProgress:
         self._draw("")
 
     def __call__(self, count: int) -> None:
-        """So many bytes more."""
+        """Add to the count of bytes."""
         self._count += count
         now = time.monotonic()
         if now - self._drawn > (_REDRAWN if self._shown else _REPEATED):
@@ -310,5 +310,5 @@ class ReadProgress:
 
 
 def redraws(stream: TextIO) -> bool:
-    """Whether lines can be drawn anew."""
+    """Return whether the stream is a terminal that can redraw lines."""
     return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")

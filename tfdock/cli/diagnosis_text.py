@@ -1,4 +1,4 @@
-"""A diagnosis in words, for a terminal and for programs."""
+"""Print a diagnosis on a terminal."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 _SURE = {"high": "sure", "medium": "probably", "low": "perhaps"}
 _WIDEST = 300
-"""Characters of a line of a log that are shown."""
+"""Most characters shown of a line of a log."""
 
 
 def shows_cause(diagnosis: Diagnosis | None) -> bool:
-    """Whether a cause is shown below the message of a failed build: one that is no guess."""
+    """Return whether a diagnosis has a cause that is no guess, which is shown below a failed build."""
     return diagnosis is not None and any(finding.confidence != "low" for finding in diagnosis.findings)
 
 
 def show(diagnosis: Diagnosis | None, log: str | None) -> None:
-    """The cause that a log shows, below the message that something failed; nothing where it shows none."""
+    """Print the first cause in a log, below the message of a failure; nothing where there is none."""
     if diagnosis is not None and log is not None:
         for line in lines(diagnosis, Path(log).name, sys.stderr, brief=True):
             console.say(line)
@@ -32,7 +32,7 @@ def show(diagnosis: Diagnosis | None, log: str | None) -> None:
 def lines(
     diagnosis: Diagnosis, name: str, stream: TextIO, *, warnings: bool = False, brief: bool = False
 ) -> Iterator[str]:
-    """What went wrong, for people. `brief`: below the message of a failed build, the first cause and no guess."""
+    """Yield what went wrong, for people; with `brief`, the first cause that is no guess, below a failed build."""
     style, columns = console.Style(stream), console.width(stream)
     findings = [finding for finding in diagnosis.findings if not (brief and finding.confidence == "low")]
     if findings:
@@ -105,7 +105,7 @@ def _unknown_lines(diagnosis: Diagnosis, name: str, style: console.Style, column
 
 
 def _warning_hint(warnings: Sequence[Finding], style: console.Style, columns: int) -> Iterator[str]:
-    """That what looks bad was seen, and is none."""
+    """Yield a hint that lines of the log look bad and are harmless."""
     count = sum(warning.count for warning in warnings)
     if count:
         much = "1 line looks bad and is" if count == 1 else f"{count:,} lines look bad and are"

@@ -1,4 +1,4 @@
-"""GPUs on the command line: which are asked for, and how a wheel's answer for one reads. Shared by commands."""
+"""GPUs on the command line: read their names, and print how each runs a wheel."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from tfdock.resolve.advice import gpus_named
 from tfdock.types import Host
 
 ASIDE = " " * 5
-"""What a fix or a reason is continued after."""
+"""The indent of a continued fix or reason."""
 _TARGETS = {"cuda": "compute_capability", "rocm": "gfx"}
 """What a GPU's target is called in JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedGpus:
-    """A GPU that was asked about. `host` is this machine, for those that were only asked for as `local`."""
+    """A GPU that the user named. `host` is this machine if the GPU was only named as `local`."""
 
     gpu: Gpu
     host: Host | None = None
 
 
 def requested_gpus(base: KnowledgeBase, words: Sequence[str]) -> tuple[RequestedGpus, ...]:
-    """The GPUs of some words: names, capabilities and `local`, commas between them or not; each GPU once.
+    """Return the GPUs of some words: names, capabilities and `local`, with or without commas; each GPU once.
 
-    Raises ProfileError for what is not known, with the nearest names, and where `local` finds none.
+    Raise ProfileError for an unknown name, with the nearest names, and where `local` finds no GPU.
     """
     names = [name.strip() for word in words for name in word.split(",") if name.strip()]
     if "local" not in names:
@@ -47,7 +47,7 @@ def requested_gpus(base: KnowledgeBase, words: Sequence[str]) -> tuple[Requested
 
 
 def _local_names(base: KnowledgeBase) -> tuple[str, ...]:
-    """This machine's GPUs, as its drivers tell."""
+    """Return the names of this machine's GPUs, from its drivers. Raise ProfileError if there are none."""
     names = local_words(base, hardware.local_gpus())
     if not names:
         message, fix = "`--gpu local` found no GPU on this machine", "name it: `--gpu rtx3080`"
@@ -59,7 +59,7 @@ def _local_names(base: KnowledgeBase) -> tuple[str, ...]:
 
 
 def gpu_json(service: Compatibility, libraries: Sequence[LibraryService] | None = None) -> dict[str, Any]:
-    """An answer as all documents have it; `libraries` are how the GPU runs each of the wheel's."""
+    """Return how a GPU runs a wheel, for a JSON document; `libraries` says it of each library."""
     gpu = service.gpu
     document: dict[str, Any] = {
         "name": gpu.gpu,
@@ -86,7 +86,10 @@ def answer(
     release: str = "",
     jit: Estimate | None = None,
 ) -> str:
-    """`RTX 5080 (12.0) with TensorFlow 2.19.1: the official wheel runs …`. `jit` is how long a first start takes."""
+    """Return such as `RTX 5080 (12.0) with TensorFlow 2.19.1: the official wheel runs …`.
+
+    `jit` is how long a first start takes.
+    """
     time = f", for {jit.value:g} {jit.unit}" if jit else ""
     words = {
         "native": style.good(f"{wheel} runs natively, by {service.by}"),
@@ -101,7 +104,7 @@ def answer(
 
 
 def reasons(service: Compatibility, style: Style) -> Iterator[tuple[str, str]]:
-    """(line, indentation of what is wrapped): why, every limit, and the driver."""
+    """Yield (line, indent of its continuation): the reason, every limit, and the driver."""
     yield f"  {style.strong('why:')} {clean(service.reason)}", ASIDE
     for limit in service.limits:
         yield f"  {style.warn('limit:')} {clean(limit)}", " " * 7

@@ -1,4 +1,4 @@
-"""The application and its commands: names, order and summaries; a command's module is imported when it is called."""
+"""The application and its commands: names, order and summaries. A command's module is imported on its call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program: its start, and what becomes of an error that nobody expected."""
+"""Start the program, and turn unexpected errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 class _Output(io.FileIO):
-    """A standard stream whose reader may leave (`| head`): the rest goes nowhere, and the command ends as it would.
+    """A standard stream whose reader may close it (`| head`): the rest is dropped, and the command goes on.
 
     Nothing else would do: the command line's library turns a broken pipe into exit status 1, which says "a build
     failed", and a build must not die of a log that nobody reads any more.
@@ -51,7 +51,7 @@ class _Output(io.FileIO):
 
 
 def open_streams() -> None:
-    """Give this process all three standard streams, whatever its caller closed, and output that may break off."""
+    """Open all three standard streams, whichever the caller closed, with output whose reader may leave."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             # The lowest free descriptor, so the stream's own; what we start shall find it open as well.
@@ -65,7 +65,7 @@ def open_streams() -> None:
 
 
 def _forgiving(stream: io.TextIOWrapper) -> io.TextIOWrapper:
-    """The same stream, through `_Output`."""
+    """Return the same stream through `_Output`."""
     return io.TextIOWrapper(
         io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
@@ -75,14 +75,14 @@ def _forgiving(stream: io.TextIOWrapper) -> io.TextIOWrapper:
 
 
 def _abandon(descriptor: int) -> None:
-    """Nothing more can be written there: from now on it leads nowhere, and Python does not complain at its end."""
+    """Redirect a broken stream to nowhere, so that Python does not complain when it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
 
 
 def _unexpected(error: Exception) -> tuple[Problem, ExitCode]:
-    """What nobody expects where it happens, such as standard output on a full disk."""
+    """Return the problem and exit code of an unexpected error, such as standard output on a full disk."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         _abandon(sys.stdout.fileno())
         problem = Problem(

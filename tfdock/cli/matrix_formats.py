@@ -1,4 +1,4 @@
-"""A matrix for its readers: people, programs and CI services; and the report of `matrix --dry-analyse`."""
+"""Print a matrix for people and for CI services; run and print `matrix --dry-analyse`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A matrix on this machine: plan its cells, and report what became of them on the screen, to CI and in files."""
+"""Build a matrix on this machine: plan its cells, and report the outcome on the screen, to CI and in files."""
 
 from __future__ import annotations
 

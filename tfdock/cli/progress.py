@@ -1,4 +1,4 @@
-"""How builds go on, for people: on a terminal drawn anew, in a pipe a line now and then; one build or several."""
+"""The progress of builds: what each display can do, and the display for pipes and CI."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _SHOWN_LINES = 6
 
 
 class ProgressDisplay(Protocol):
-    """Whoever shows how builds go on."""
+    """A display of the progress of builds."""
 
     def of(self, name: str) -> events.Listener:
-        """Hears of the build of that name, one of several at a time."""
+        """Return the listener of one of several builds."""
 
     def __call__(self, event: events.Event) -> None:
-        """Hears of the only one."""
+        """Take an event of the only build."""
 
     def expect(self, builds: Mapping[str, float | None], at_once: int) -> None:
-        """These are to come, so many at a time, each with the seconds that it may take, where that is known."""
+        """Announce builds with their expected seconds, None if unknown; `at_once` run at a time."""
 
     def over(self, name: str, status: str) -> None:
-        """One of them has ended."""
+        """Take the status of a build that has ended."""
 
     def close(self) -> None:
-        """No more comes."""
+        """End the display."""
 
 
 class RunningPhase:
-    """What is known of a phase that runs."""
+    """The state of a running phase, from its events."""
 
     def __init__(self) -> None:
         self.phase: events.PhaseStarted | None = None
@@ -62,7 +62,7 @@ class RunningPhase:
 
     @property
     def elapsed(self) -> str:
-        """How long it has run."""
+        """How long the phase has run, in words."""
         return duration(time.monotonic() - self._started)
 
     @property
@@ -72,7 +72,7 @@ class RunningPhase:
 
     @property
     def seconds_left(self) -> float | None:
-        """An estimate of the time until the build ends, once there is one."""
+        """The estimated seconds until the build ends; None without an estimate."""
         if self.phase is None:
             return None
         elapsed, progress = time.monotonic() - self._started, self._progress
@@ -81,7 +81,7 @@ class RunningPhase:
 
     @property
     def left(self) -> str:
-        """The same in words."""
+        """The estimated time until the build ends, in words."""
         return _left(self.seconds_left)
 
 
@@ -90,7 +90,7 @@ def _left(seconds: float | None) -> str:
 
 
 class Tally:
-    """How far the builds of a matrix are, all together."""
+    """The progress of all builds of a matrix together."""
 
     def __init__(self, builds: Mapping[str, float | None], at_once: int) -> None:
         self.waiting = dict(builds)
@@ -98,18 +98,21 @@ class Tally:
         self._ended: Counter[str] = Counter()
 
     def over(self, name: str, status: str) -> None:
-        """One has ended, perhaps without having begun."""
+        """Count a build that has ended, perhaps without having begun."""
         self.waiting.pop(name, None)
         self._ended[status] += 1
 
     def summary(self, running: Mapping[str, RunningPhase]) -> str:
-        """Such as `3 of 12 done: 2 built, 1 failed; about 2:40:00 left`."""
+        """Return such as `3 of 12 done: 2 built, 1 failed; about 2:40:00 left`."""
         statuses = ", ".join(f"{count} {status}" for status, count in self._ended.items())
         done = f"{self._ended.total()} of {self._total} done{f': {statuses}' if statuses else ''}"
         return "; ".join(filter(None, (done, _left(self._seconds_left(running)))))
 
     def _seconds_left(self, running: Mapping[str, RunningPhase]) -> float | None:
-        """An estimate for all, where there is one for each; those that run are shared out among as many."""
+        """Return the estimated seconds for all builds; None where one build has no estimate.
+
+        The sum is shared out among as many builds as run at a time.
+        """
         each = [going.seconds_left for going in running.values()]
         waiting = list(self.waiting.values())
         known = [seconds for seconds in (*each, *waiting) if seconds is not None]
@@ -119,7 +122,10 @@ class Tally:
 
 
 class PlainProgress:
-    """For pipes and CI: a line per phase, a sign of life once a minute. Of several builds, each line says which."""
+    """The display for pipes and CI: a line for each phase, and a heartbeat once a minute.
+
+    With several builds, each line names its build.
+    """
 
     def __init__(self, stream: TextIO, name: str = "") -> None:
         self._stream, self._name = stream, name
@@ -130,18 +136,18 @@ class PlainProgress:
         self._several: dict[str, PlainProgress] = {}
 
     def of(self, name: str) -> PlainProgress:
-        """Hears of one of several."""
+        """Return the display of one of several builds."""
         progress = self._several[name] = PlainProgress(self._stream, name)
         if self._tally:
             self._tally.waiting.pop(name, None)
         return progress
 
     def expect(self, builds: Mapping[str, float | None], at_once: int) -> None:
-        """These are to come."""
+        """Announce builds: from now on, their totals are printed."""
         self._tally = Tally(builds, at_once)
 
     def over(self, name: str, status: str) -> None:
-        """One of them has ended: a line says how far all are."""
+        """Print the totals after a build has ended."""
         self._several.pop(name, None)
         if self._tally:
             self._tally.over(name, status)
@@ -174,4 +180,4 @@ class PlainProgress:
         say(text, stream=self._stream)
 
     def close(self) -> None:
-        """Nothing is left on the screen."""
+        """Do nothing: every line is printed already."""

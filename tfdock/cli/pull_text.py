@@ -1,4 +1,4 @@
-"""What was pulled, told; and how this machine's GPUs run it."""
+"""Print what was pulled, and how this machine's GPUs run it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tfdock.wheel.wheel import WheelFacts
 
 
 class LocalGpus:
-    """Reads wheels as `inspect` does where this machine has a GPU, and remembers what was found."""
+    """Inspect pulled wheels if this machine has a GPU, and keep the inspections."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -31,7 +31,7 @@ class LocalGpus:
 
     @property
     def reader(self) -> Callable[[BinaryIO, str], WheelFacts] | None:
-        """Reads a wheel of that name; raises WheelError. None where nobody needs to know what is in it."""
+        """What reads a wheel of a name and may raise WheelError; None on a machine without a GPU."""
         return self._read if self._here else None
 
     def _read(self, file: BinaryIO, name: str) -> WheelFacts:
@@ -39,7 +39,7 @@ class LocalGpus:
         return inspection.wheel
 
     def questions(self, wheel: Path) -> tuple[KnowledgeBase, Inspection, tuple[RequestedGpus, ...]] | None:
-        """The GPUs of this machine, and a wheel to be asked about; None where there is no GPU that is known."""
+        """Return the knowledge base, the inspection of a wheel, and the GPUs here; None without a known GPU."""
         if not self._here:
             return None
         base = knowledge_for(self._settings)
@@ -53,7 +53,7 @@ class LocalGpus:
 
 
 def show_pulled(image: StoredImage, pulled: PulledImage, gpus: LocalGpus) -> dict[str, Any]:
-    """A build that was pulled, for people and as JSON has it."""
+    """Print a pulled build, and return its row of the JSON document."""
     style = console.Style(sys.stderr)
     source = f", {console.size(pulled.kept)} of it by an earlier pull" if pulled.kept else ""
     console.say(f"{style.good(pulled.status)}  {pulled.build.build_id} from {pulled.origin}{source}")
@@ -81,7 +81,7 @@ def show_pulled(image: StoredImage, pulled: PulledImage, gpus: LocalGpus) -> dic
 
 
 def _show_gpus(wheel: Path, gpus: LocalGpus) -> Iterator[dict[str, Any]]:
-    """How this machine's GPUs run a wheel."""
+    """Print how each of this machine's GPUs runs a wheel; yield the rows of the JSON document."""
     question = gpus.questions(wheel)
     if not question:
         return

@@ -1,4 +1,4 @@
-"""What happened in a build, in words: the lines at the end of a build, and the tables of its report."""
+"""Describe a build in words: the lines at its end, and the tables of its report."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _PLACES = {"disk": "the disk cache", "remote": "the remote cache", "cache": "a c
 
 
 def most_first(counts: Mapping[str, int] | None) -> list[tuple[str, int]]:
-    """A record is sorted by name; people look for what occurs most."""
+    """Return counts with the highest first. A record sorts them by name; people look for the most frequent."""
     return sorted((counts or {}).items(), key=lambda entry: (-entry[1], entry[0]))
 
 
 def phases(record: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Phases with their seconds, in the order in which they were."""
+    """Return the phases with their seconds, in the order in which they ran."""
     seconds: Mapping[str, float] = record.get("seconds") or {}
     known = [name for name in _PHASES if name in seconds]
     return [(name, seconds[name]) for name in (*known, *(name for name in seconds if name not in known))]
 
 
 def lines(bazel: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Title and text of what is told at the end of a build: actions, what took long, why it was cold."""
+    """Yield title and text of the lines at the end of a build: actions, longest actions, why it was cold."""
     yield "actions", actions(bazel)
     if text := longest(bazel):
         yield "longest", text
@@ -37,7 +37,7 @@ def lines(bazel: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def actions(bazel: Mapping[str, Any]) -> str:
-    """`5 from the disk cache, 13 executed: 9 CppCompile, 4 CppLink`."""
+    """Return such as `5 from the disk cache, 13 executed: 9 CppCompile, 4 CppLink`."""
     hits = [f"{count} from {_PLACES.get(source, source)}" for source, count in (bazel.get("sources") or {}).items()]
     sources = ", ".join(hits or ["none from a cache"])
     counts = most_first(bazel.get("executed_by_mnemonic"))
@@ -50,7 +50,7 @@ def actions(bazel: Mapping[str, Any]) -> str:
 
 
 def longest(bazel: Mapping[str, Any]) -> str:
-    """`critical path 12.3 s; slowest 4.2 s Compiling a.cc`; empty where nothing is known."""
+    """Return such as `critical path 12.3 s; slowest 4.2 s Compiling a.cc`; empty where nothing is known."""
     path, slowest = bazel.get("critical_path") or {}, bazel.get("slowest") or []
     parts = [f"critical path {console.duration(path['seconds'])}"] if path else []
     parts += [f"slowest {console.duration(slowest[0]['seconds'])} {slowest[0]['name']}"] if slowest else []
@@ -58,7 +58,7 @@ def longest(bazel: Mapping[str, Any]) -> str:
 
 
 def why(bazel: Mapping[str, Any]) -> str:
-    """Why actions were executed that an earlier build had executed; empty where there is nothing to say."""
+    """Return why actions were executed again after an earlier build; empty where no reason is known."""
     account = bazel.get("why") or {}
     sentences: Sequence[str] = account.get("sentences") or []
     if not sentences:
@@ -69,17 +69,17 @@ def why(bazel: Mapping[str, Any]) -> str:
 
 
 def compared_with(account: Mapping[str, Any]) -> str:
-    """`beside the build of 2026-11-21 22:34`."""
+    """Return such as `beside the build of 2026-11-21 22:34`."""
     return f"beside the build of {when(account['since'].get('finished'))}"
 
 
 def when(time: object) -> str:
-    """A record's time, to the minute."""
+    """Return the time of a record, to the minute."""
     return str(time)[:16].replace("T", " ")
 
 
 def tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Title and rows of the report, for a terminal."""
+    """Yield title and rows of each table of the report, for a terminal."""
     bazel = record.get("bazel") or {}
     yield "build", _facts(record)
     yield "phases", [(name, console.duration(value)) for name, value in phases(record)]

@@ -20,7 +20,10 @@ _KEPT_LINES = 8
 
 
 class TerminalProgress:
-    """For a terminal: finished phases scroll by, what runs is redrawn: one build with last lines, or a row each."""
+    """The display for terminals: finished phases scroll by, running builds are redrawn below them.
+
+    One build is shown with its last lines of output, several with a row each.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         # What is printed above the display goes through it as well, paths and commands to paste among them: as it
@@ -42,7 +45,7 @@ class TerminalProgress:
         self._live.start()
 
     def of(self, name: str) -> events.Listener:
-        """Hears of one of several, which has a row."""
+        """Return the listener of one of several builds, which has a row of its own."""
         with self._lock:
             going = self._several.setdefault(name, RunningPhase())
             if self._tally:
@@ -50,19 +53,19 @@ class TerminalProgress:
         return lambda event: self._take(going, event, name)
 
     def expect(self, builds: Mapping[str, float | None], at_once: int) -> None:
-        """These are to come: they have a table."""
+        """Announce builds: they are shown as a table."""
         with self._lock:
             self._tally = Tally(builds, at_once)
 
     def over(self, name: str, status: str) -> None:
-        """One of them has ended."""
+        """Remove the row of a build that has ended."""
         with self._lock:
             self._several.pop(name, None)
             if self._tally:
                 self._tally.over(name, status)
 
     def __call__(self, event: events.Event) -> None:
-        """Take one event of the only one."""
+        """Take one event of the only build."""
         self._take(self._one, event)
 
     def _take(self, going: RunningPhase, event: events.Event, name: str = "") -> None:
@@ -95,7 +98,7 @@ class TerminalProgress:
             return Group(_head(self._one), *lines)
 
     def _table(self, tally: Tally) -> list[Text]:
-        """A row for each that runs, for as many of those that wait as there is room for, and for all together."""
+        """Return a row for each running build, for as many waiting builds as fit, and for the totals."""
         rows = [_head(going, last=True) for going in self._several.values() if going.phase]
         room = max(self._console.height - len(rows) - _KEPT_LINES, 0)
         shown = list(tally.waiting.items())[:room]
@@ -109,12 +112,12 @@ class TerminalProgress:
         return rows
 
     def close(self) -> None:
-        """Leave the screen as it is."""
+        """Stop redrawing, and leave the screen as it is."""
         self._live.stop()
 
 
 def _head(going: RunningPhase, *, last: bool = False) -> Text:
-    """The row of a build: its phase, how far it is, and what it is; with its `last` line of output or without."""
+    """Return the row of a build: phase, progress and build id; with `last`, its last line of output too."""
     assert going.phase is not None
     head = Text.assemble(
         ("● ", "cyan"),

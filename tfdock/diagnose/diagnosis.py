@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What went wrong, the most probable first; `warnings` is noise that means nothing, `lines` those of the log.
+    """What went wrong, the most probable cause first. `warnings` are harmless; `lines` counts the lines of the log.
 
     `suspects` are lines that look like errors.
     """
@@ -70,7 +70,7 @@ class Diagnosis:
 
 
 def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis:
-    """What a log shows, in words."""
+    """Return what a log shows: its causes in order, in words."""
     rows = knowledge.failures
     sightings = _with_grave_failures(seen.sightings, rows, profile_fixes.accelerator(context) if context else "")
     failed = [sighting for sighting in sightings if rows[sighting.rule].is_failure]
@@ -90,7 +90,10 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
 def _with_grave_failures(
     sightings: Sequence[Sighting], rows: Mapping[str, Failure], accelerator: str
 ) -> Sequence[Sighting]:
-    """With what is harmless by itself as the failure that it is of: beside that one, or where a GPU is asked for."""
+    """Return sightings, with warnings turned into the failure that they belong to.
+
+    A warning counts as its failure beside that failure, or where the profile uses its accelerator.
+    """
     by_rule: dict[str, Sighting] = {}
     seen = {sighting.rule for sighting in sightings}
     for sighting in sightings:
@@ -102,7 +105,7 @@ def _with_grave_failures(
 
 
 def _merge(first: Sighting, other: Sighting) -> Sighting:
-    """One sighting of two of one failure; the first of the log says where it is."""
+    """Merge two sightings of one failure; the line is that of the first."""
     return replace(
         first,
         count=first.count + other.count,
@@ -112,7 +115,7 @@ def _merge(first: Sighting, other: Sighting) -> Sighting:
 
 
 def _most_specific(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -> Iterable[Sighting]:
-    """Without those of which another says more, about the same place."""
+    """Yield the sightings, except where another sighting near the same line says more."""
     lines = {sighting.rule: sighting.line for sighting in sightings}
     for sighting in sightings:
         better = [other for other in lines if sighting.rule in rows[other].instead_of]
@@ -145,16 +148,16 @@ def _finding(
 
 
 def _confidence(sighting: Sighting, row: Failure, seen: LogSightings) -> str:
-    """Little is to be said for what was survived where something stopped after it, whatever that was."""
+    """Return `high`, `medium` or `low`. A survived failure counts less where something stopped the build later."""
     stopped = any(suspect.line > sighting.line and suspect.text.startswith(_STOPPED) for suspect in seen.suspects)
     doubts = sighting.survivable + row.cascade + row.unsure + (sighting.survivable and stopped)
     return ("high", "medium", "low")[min(doubts, 2)]
 
 
 def profile_mismatch(row: Failure, values: Mapping[str, str], context: Context) -> str:
-    """One sentence on the first of a row's `fits` that the log and the profile break; empty where both agree.
+    """Return a sentence on the first mismatch of log and profile in a row's `fits`; empty where both agree.
 
-    `values` are the log's own: what stands in for one that it does not say proves nothing.
+    `values` are those of the log alone: a default in place of a missing value proves nothing.
     """
     for name, relations in row.fits.items():
         for relation, subject in relations.items() if values.get(name) else ():

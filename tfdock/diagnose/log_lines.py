@@ -176,7 +176,7 @@ class Log:
         self._hold(held[at:])
 
     def close(self) -> Iterator[Block]:
-        """The last block, once there is no more."""
+        """Yield the last block, when the log has ended."""
         self._hold(_plain(self._raw))
         self._raw = b""
         if self._size:
@@ -186,7 +186,7 @@ class Log:
 
     @property
     def lines(self) -> int:
-        """How many lines there were; to be asked when it is closed."""
+        """The number of lines; known when the log is closed."""
         held = b"".join(self._held)
         return self._line - 1 + held.count(b"\n") + (not held.endswith(b"\n") if held else 0)
 

@@ -91,7 +91,7 @@ class SuspectLine:
 class LogSightings:
     """What a log shows: failures and noise in the order of their lines, and lines that look like errors.
 
-    `mended` are failures that a later success made harmless.
+    `resolved` are failures that a later success made harmless.
     """
 
     lines: int

@@ -1,4 +1,4 @@
-"""The run that a report is about: its run document or its record, its log, its profile."""
+"""Find the run that a report is about: its run document or record, its log and its profile."""
 
 from __future__ import annotations
 

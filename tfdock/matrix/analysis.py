@@ -1,6 +1,6 @@
-"""A matrix analysed: image, downloads and `bazel build --nobuild` of each cell anew. Nothing is compiled.
+"""Analyse a matrix: make the image and the downloads of each cell anew, and run `bazel build --nobuild`.
 
-So what upstream has changed is found in minutes. The wheelhouse stays as it is.
+Nothing is compiled, so that changes upstream are found in minutes. The wheelhouse stays as it is.
 
     <state>/analysis/.tfdock/<build id>/…/<run>.log    what the last analysis of a cell said
 """
@@ -91,7 +91,7 @@ def analysed(cells: Cells, session: BuildSession, ended: Callable[[Analysis], No
 
 @dataclass
 class _ErrorLines:
-    """Passes on the events of a build, and keeps the lines of the current phase that report errors."""
+    """Pass on the events of a build, and keep the lines of the current phase that report errors."""
 
     listen: events.Listener
     errors: list[str] = field(default_factory=list)
@@ -147,7 +147,7 @@ class _Analyst:
         return self._folder / f"repository-{total.hexdigest()[:16]}"
 
     def of(self, cell: Cell, repository: Path) -> Analysis:
-        """Analyse one cell, with what is downloaded already."""
+        """Analyse one cell, with the downloads that earlier cells of its source have made."""
         log: Path | None = None
         self.lines.errors.clear()
         try:

@@ -1,4 +1,4 @@
-"""`Matrix` -> its cells: the product of the axes, what is excluded, included and overridden. Pure."""
+"""Expand a `Matrix` to its cells: the product of the axes, with exclusions, inclusions and overrides. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A matrix as it was at a commit: its cells' fingerprints then. The work tree and the index are not touched."""
+"""Read a matrix as it was at a commit: the fingerprints of its cells. The work tree and the index stay untouched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which wheels of a matrix there are already: in the wheelhouse, else in a registry."""
+"""Find the wheels of a matrix that exist already: in the wheelhouse, else in a registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A matrix's file -> its cells, each planned: what it is called, what it costs, or why it cannot be."""
+"""Read a matrix and plan each cell: its build id and expected time, or why it cannot be built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells shared out among jobs: balanced by what they cost, and those that share a toolchain kept together. Pure."""
+"""Split cells into jobs of similar cost; cells that share a toolchain stay together. Pure."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def advise(
 
 
 def _check_python(text: str | None) -> None:
-    """What is no version shall not come into a profile."""
+    """Raise ProfileError for a text that is not a version; it must not reach a profile."""
     if text is not None and not re.fullmatch(r"\d+\.\d+", text, re.ASCII):
         message, fix = f"`--python {text}` is no version of Python", "write it as `3.11`"
         raise ProfileError(Problem(code="profile-bad-value", message=message, fix=fix, field="python"))
@@ -84,7 +84,7 @@ def _check_python(text: str | None) -> None:
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:
-    """Write the profile; what nobody wrote but us, and nobody changed since, is replaced."""
+    """Write the profile. Replace only a file that this command wrote and nobody has changed since."""
     if path.exists() and not path.is_file():
         message, fix = f"cannot write {path}: it is no regular file", "give the name of a file"
         raise ProfileError(Problem(code="file-error", message=message, fix=fix))
@@ -164,7 +164,7 @@ def _install(wheel: AdvisedWheel) -> str:
 def _lines(
     base: KnowledgeBase, advice: Advice, output: Path | None, *, everything: bool
 ) -> Iterator[tuple[str, str]]:
-    """(line, indentation of what is wrapped): the answer, why, what to build, and what to do."""
+    """Yield (line, indent of its continuation): the answer, the reasons, the build, and the fixes."""
     style = console.Style(sys.stdout)
     wheel = _no_build(advice)
     if wheel:
@@ -196,7 +196,7 @@ def _lines(
 
 
 def _no_build(advice: Advice) -> AdvisedWheel | None:
-    """The official wheel that is the whole answer: that of the release, or of any where none was asked for."""
+    """Return the official wheel that makes a build needless: of the release, or of any release if none was given."""
     if advice.needs_no_build:
         return advice.wheel
     return advice.instead if advice.asked is None else None
@@ -211,19 +211,19 @@ def _head(advice: Advice, wheel: AdvisedWheel, style: console.Style) -> Iterator
 
 
 def _pip(wheel: AdvisedWheel, python: str | None) -> str:
-    """The command, the Pythons it works with, and what it does not bring."""
+    """Return the `pip` command, the Pythons that it works with, and the packages that it does not install."""
     with_it = f"; {' and '.join(wheel.needs)} must be installed beside it" if wheel.needs else ""
     return f"`{_install(wheel)}` ({_pythons([python] if python else wheel.installs)}{with_it})"
 
 
 def _pythons(versions: Sequence[str]) -> str:
-    """`Python 2.7, 3.5 to 3.7`."""
+    """Return such as `Python 2.7, 3.5 to 3.7`."""
     runs = python_spans(versions)
     return f"Python {', '.join(first if first == last else f'{first} to {last}' for first, last in runs)}"
 
 
 def _profile(advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:
-    """The profile at the left edge, to be pasted: a line that is too wide is continued so that it means the same."""
+    """Yield the profile at the left edge, to be pasted. Wide lines are continued so that they mean the same."""
     offer = advice.offer
     assert offer is not None
     version = str(offer.resolution.version)
@@ -261,7 +261,7 @@ def _size(base: KnowledgeBase, advice: Advice, plan: SizePlan, style: console.St
 
 
 def _origins(base: KnowledgeBase, advice: Advice) -> Iterator[str]:
-    """Where the figures come from, a short line for each source; all of its words are in the document."""
+    """Yield a short line for the source of each figure; the JSON document has the full text."""
     used = [row for row in advice.figures if row.estimate.startswith(("wheel-", "compile-"))]
     used = [row for row in used if row.estimate != "wheel-per-ptx" or _has_ptx(advice)]
     for source in dict.fromkeys(row.source for row in used):
@@ -278,7 +278,7 @@ def _has_ptx(advice: Advice) -> bool:
 
 
 def _apart(base: KnowledgeBase, advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:
-    """Why one wheel cannot serve them: what compiles for each."""
+    """Yield why one wheel cannot serve all the GPUs: the compiler that each needs."""
     alone = len(advice.gpus) == 1
     which = "both" if len(advice.gpus) == 2 else "all of them"
     yield style.bad("No wheel can be built for it." if alone else f"No single wheel serves {which}."), "  "
@@ -344,7 +344,7 @@ def _again(
     python: str | None = None,
     output: str | None = None,
 ) -> str:
-    """The command that asks the same, but for what is given."""
+    """Return the same command line with the given values changed."""
     words = [["--gpu", ",".join(gpus or [gpu.gpu.gpu for gpu in advice.gpus])]]
     words += [["--tensorflow", release] for release in [tensorflow or advice.asked] if release]
     words += [["--python", version] for version in [python or advice.python] if version]
@@ -353,7 +353,7 @@ def _again(
 
 
 def _nothing(advice: Advice) -> Iterator[str]:
-    """What is left where there is no profile."""
+    """Yield the fixes that are left where no profile can be offered."""
     names = [service.gpu.gpu for service in advice.gpus]
     if len(names) > 1 and (advice.mixed or advice.apart):
         yield from (f"`{_again(advice, gpus=[name])}`" for name in names)
@@ -371,12 +371,12 @@ def _nothing(advice: Advice) -> Iterator[str]:
 
 
 def _starts(advice: Advice) -> bool:
-    """Whether the official wheel does anything on them, with a Python that it is for."""
+    """Return whether the official wheel runs on all the GPUs, with a Python that it supports."""
     return all(service.runs != "no" for service in advice.gpus)
 
 
 def _ways(advice: Advice) -> Iterator[str]:
-    """Ways out that were tried: as commands where a command can ask for them."""
+    """Yield fixes that were tried, as commands where the command line can express them."""
     commands = []
     for problem in advice.refused:
         ways = [way.change for way in problem.ways if {*way.change} <= {"python", "tensorflow"}]

@@ -209,7 +209,7 @@ def _check_source(profiles: list[str] | None, bundle: Path | None, matrix: Path 
 def _plan_bundle(
     bundle: Path, names: list[str], preparer: Preparer, *, explain: bool
 ) -> tuple[Callable[[str], PreparedBuild], list[str], dict[str, BundledInputs]]:
-    """Return what plans the profiles of a bundle, their names, and the bundle's inputs by build id."""
+    """Return a planner for the profiles of a bundle, their names, and the bundle's inputs by build id."""
     from tfdock.offline.bundled_inputs import prepare  # a build with a network needs no bundle
 
     bundled = prepare(bundle, names, preparer)
@@ -232,7 +232,7 @@ def _count(text: str) -> str:
 def _planner(
     settings: Settings, preparer: Preparer, *, locked: bool, explain: bool
 ) -> Callable[[str], PreparedBuild]:
-    """Plans a profile, by its lock where that is asked for."""
+    """Return what plans a profile: from its lock file with `locked`."""
 
     def plan(name: str) -> PreparedBuild:
         if locked:

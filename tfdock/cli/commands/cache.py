@@ -1,4 +1,4 @@
-"""`cache list`, `verify`, `prune` and `clean`: what outlives the runs on this machine."""
+"""The `cache list`, `verify`, `prune` and `clean` commands: Bazel's caches on this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Toolchain = Annotated[
 
 @cache_group.callback()
 def _of_this_machine() -> None:
-    """Say what these commands do not reach: an engine elsewhere keeps its caches itself."""
+    """Print a note if the engine is on another machine: these commands do not reach its caches."""
     where = remote_engine_address()
     if where:
         console.tell(
@@ -288,7 +288,7 @@ def prune(
 
 
 def _prune_images(engine: Engine, *, dry_run: bool) -> list[ImageInfo]:
-    """Remove our nameless images; one that a container uses stays."""
+    """Remove our images without a name, except those that a container uses; return the removed ones."""
     gone = []
     for image in engine.dangling(IMAGE_LABEL):
         try:
@@ -389,7 +389,7 @@ def clean(
 
 
 def _confirm(question: str, *, yes: bool) -> None:
-    """Return if it may be done; without a terminal to ask at, only `--yes` says so."""
+    """Ask the user and exit on a no. Without a terminal, raise ProfileError unless `--yes` is given."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""`cache push` and `cache pull`: Bazel's disk caches between this machine and a registry."""
+"""The `cache push` and `cache pull` commands: copy Bazel's disk caches to and from a registry."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def pull(
 
 
 def _parse_reference(text: str, *, writing: bool) -> ImageRef:
-    """The reference of a cache; one by digest cannot be pushed to."""
+    """Return the reference of a cache. Raise ProfileError for a malformed one, or to push to a digest."""
     try:
         image = ImageRef.parse(text)
     except ValueError as error:
@@ -154,9 +154,9 @@ def _parse_reference(text: str, *, writing: bool) -> ImageRef:
 def _select_toolchains(
     settings: Settings, profiles: list[str], toolchains: list[str], domains: list[str]
 ) -> tuple[CacheFolder, list[str]]:
-    """The disk caches to push: those of these toolchains or all, in these trust domains.
+    """Return the cache and the disk caches to push: of these toolchains or all, in these trust domains.
 
-    There may be none: a build that was cut before it compiled leaves such a cache.
+    There may be none: a build that stops before it compiles leaves such a cache.
     """
     cache = CacheFolder.existing(settings.cache_dir)
     disks = cache.disks() if cache else []
@@ -187,7 +187,7 @@ def _select_toolchains(
 
 
 def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str:
-    """The key of the toolchain with which a profile was built last."""
+    """Return the key of the toolchain of a profile's last build."""
     build_id = preparer_for(settings).prepare(profile).plan.build_id
     builds = [(use.when, disk.key) for disk in disks for use in uses(disk) if use.build_id == build_id]
     if not builds:

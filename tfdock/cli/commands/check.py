@@ -56,10 +56,10 @@ def check(
 
 @dataclass(frozen=True, kw_only=True)
 class _CheckResult:
-    """What became of one profile: `file` as it was asked for, `path` where it lies.
+    """The result of one profile: `file` as the user named it, `path` where it is.
 
-    `machine` are this machine's checks, none where the profile is refused: by itself, or because it is for the GPUs
-    of this machine, which cannot run it.
+    `machine` holds the checks of this machine. It is empty for a refused profile, also where this
+    machine's GPUs are the reason.
     """
 
     file: str
@@ -73,7 +73,7 @@ class _CheckResult:
 
     @property
     def machine_problems(self) -> list[Problem]:
-        """What this machine lacks: it concerns the build here, not the profile."""
+        """What this machine lacks, as warnings: it concerns the build here, not the profile."""
         lacking = [check.problem for check in self.machine if check.status in ("warning", "failed")]
         return [
             replace(problem, message=f"this machine: {problem.message}", severity="warning") for problem in lacking
@@ -81,7 +81,7 @@ class _CheckResult:
 
     @property
     def document(self) -> dict[str, object]:
-        """As `--json` prints it."""
+        """The row of `tfdock.check/1`."""
         skipped = [check for check in self.machine if check.status == "skipped"]
         return {
             "file": self.file,
@@ -118,7 +118,7 @@ def _check_profile(preparer: Preparer, places: Sequence[WritableFolder], name: s
 
 
 def _show(result: _CheckResult) -> None:
-    """The answer on standard output; what is amiss, and why, on standard error."""
+    """Print the build id on standard output, and problems on standard error."""
     if result.exit_code:
         console.show_problems(result.problems)
         return
@@ -130,12 +130,12 @@ def _show(result: _CheckResult) -> None:
 
 
 def _as_warning(problem: Problem) -> Problem:
-    """What nobody is known to have tested and the profile or `--allow-untested` takes all the same: a warning."""
+    """Return an untested combination that the profile or `--allow-untested` accepts, as a warning."""
     message = f"untested, as is allowed: {problem.message}"
     return replace(problem, severity="warning", message=message, fixes=(), ways=())
 
 
 def _with_given_name(problem: Problem, result: _CheckResult) -> Problem:
-    """With the name that was given for a shipped profile in place of where that lies."""
+    """Return a problem that names a shipped profile as the user named it, not by its path."""
     asked = result.file if problem.file == result.path else problem.file
     return replace(problem, file=asked)

@@ -1,4 +1,4 @@
-"""`ci render` and `ci check`: a matrix's pipeline for GitHub or GitLab, written, and held against its files."""
+"""The `ci render` and `ci check` commands: write a matrix's pipeline, or compare it with the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`diagnose`: what went wrong, by a log. Needs no engine and no network."""
+"""The `diagnose` command: find what went wrong in a log. It needs no engine and no network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`doctor`: what this machine lacks."""
+"""The `doctor` command: check this machine."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def doctor(
 def _planned(
     settings: Settings, names: list[str], *, allow_untested: bool
 ) -> tuple[list[tuple[str, BuildPlan]], list[PreflightCheck], list[Problem]]:
-    """The profiles' plans; a failed check for each problem of those that have none, and the problems themselves."""
+    """Return the plans, a failed check for each problem of the refused profiles, and those problems."""
     plans, refused = [], []
     problems: list[Problem] = []
     preparer = preparer_for(settings, allow_untested=allow_untested) if names else None
@@ -113,9 +113,9 @@ def _planned(
 
 
 def _show(checks: list[PreflightCheck], profiles: list[str]) -> None:
-    """The answer, then a check a line with its fix below; what several profiles share is said once.
+    """Print the answer, then one line for each check with its fix below. Checks that profiles share are printed once.
 
-    What is refused for itself is left to its problems, which say more.
+    Checks of refused profiles are left out: their problems say more.
     """
     style = console.Style(sys.stdout)
     console.tell(_answer(checks, profiles, style), stream=sys.stdout)

@@ -1,4 +1,4 @@
-"""`fetch`: what builds need, gathered before they run; into the caches, or into one file for a machine elsewhere."""
+"""The `fetch` command: download what builds need, into the caches or into one file for another machine."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def fetch(
 
 
 def _warm(profiles: list[str], preparer: Preparer, session: BuildSession, *, locked: bool, as_json: bool) -> NoReturn:
-    """Each profile by itself: what one lacks, the others need not miss."""
+    """Fetch each profile by itself, so that one failure does not stop the others."""
     results, codes = [], []
     for name in dict.fromkeys(profiles):
         try:

@@ -1,4 +1,4 @@
-"""`image pack` and `image push`: finished wheels as images."""
+"""The `image pack` and `image push` commands: finished wheels as images."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def push(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedImages:
-    """Which builds are to become images, and how they are named."""
+    """Which builds become images, and how the images are named."""
 
     names: tuple[str, ...]
     together: str | None
@@ -166,7 +166,7 @@ class RequestedImages:
 def _select(
     settings: Settings, asked: RequestedImages, kept: str, *, allow_untested: bool
 ) -> Iterator[tuple[WheelSelection, Shipment, Stop]]:
-    """The builds, their wheels held open, and the images of them."""
+    """Yield the selected builds with their wheels held open, the images made of them, and the stop requests."""
     house = House(settings.wheelhouse.absolute())
     try:
         with (
@@ -180,7 +180,7 @@ def _select(
 
 
 def _planner(settings: Settings, *, allow_untested: bool) -> Callable[[str], BuildPlan]:
-    """Plans profiles; knowledge is read when there is one."""
+    """Return what plans a profile; it reads the knowledge base when it is called."""
     return lambda name: preparer_for(settings, allow_untested=allow_untested).prepare(name).plan
 
 
@@ -189,7 +189,7 @@ def _say(text: str) -> None:
 
 
 def _show_tags(shipped: Shipment) -> None:
-    """By what else each image can be asked for; the first of its tags is the result."""
+    """Print the tags of each image, and the builds that get no moving tag."""
     for _, tags in shipped.named:
         _say("  tags  " + ", ".join(tags))
     for build_id in shipped.unmoved:
@@ -197,7 +197,7 @@ def _show_tags(shipped: Shipment) -> None:
 
 
 def _image_rows(shipped: Shipment) -> list[dict[str, Any]]:
-    """Images, and indexes of images, as JSON has them."""
+    """Return the images, and indexes of images, for a JSON document."""
     rows = []
     for content, tags in shipped.named:
         images = members(content)
@@ -221,7 +221,7 @@ def _image_rows(shipped: Shipment) -> list[dict[str, Any]]:
 
 
 def _split_names(names: Sequence[str], registries: Sequence[str]) -> tuple[tuple[str, ...], ImageRef]:
-    """The builds, and the repository: the last name if it can be one, else the first of the setting."""
+    """Return the builds and the repository: the last name if it is one, else the first of `registries`."""
     *builds, last = names
     if _is_repository(last):
         if not builds:
@@ -243,7 +243,7 @@ def _split_names(names: Sequence[str], registries: Sequence[str]) -> tuple[tuple
 
 
 def _is_repository(name: str) -> bool:
-    """Whether a name begins with a host, as `ghcr.io/me/wheels` and `localhost:5000/wheels`, and is no file."""
+    """Return whether a name is no file and begins with a host, as in `localhost:5000/wheels`."""
     host, slash, _ = name.partition("/")
     looks = "://" in name or (bool(slash) and host not in (".", "..") and ("." in host or ":" in host))
     looks = looks or name.startswith("localhost/")

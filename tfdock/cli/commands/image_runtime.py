@@ -1,4 +1,4 @@
-"""`image runtime`: an image to run a finished wheel in."""
+"""The `image runtime` command: make an image to run a finished wheel in."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _pushed(image: Mapping[str, str]) -> str:
 
 
 def _parse_name(text: str | None, option: str) -> ImageRef | None:
-    """An image's name as it was given; none by digest, which nobody can choose."""
+    """Return the name of an image. Raise ProfileError for a malformed name, or one with a digest."""
     if text is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""`init`: a first profile, from questions or from flags."""
+"""The `init` command: write a first profile, from questions or from flags."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def init(
 
 
 def _new_file(name: str) -> Path:
-    """The file of a profile, in a folder that is there; raises ProfileError."""
+    """Return the path of the new profile. Raise ProfileError if its folder does not exist."""
     if not name.strip() or name.endswith("/") or Path(name).name in ("", "..", ".yaml", ".yml"):
         message, fix = f"`{name}` names no profile", "give a name: `tfdock init my` writes my.yaml"
         raise ProfileError(Problem(code="file-error", message=message, fix=fix))
@@ -146,7 +146,7 @@ def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, aski
 
 
 def _default(local: Sequence[str]) -> str:
-    """What to offer: this machine's GPUs, or a word for them where they are many."""
+    """Return the default answer: this machine's GPUs, `local` where they are many, or the word for none."""
     names = ", ".join(local)
     return (names if len(names) <= _ROOM else "local") or _NO_GPU
 
@@ -154,7 +154,7 @@ def _default(local: Sequence[str]) -> str:
 def _starter(
     base: KnowledgeBase, devices: StarterDevices, tensorflow: str | None, python: str | None, *, asking: bool
 ) -> Starter:
-    """The profile; somebody at a terminal may choose anew what does not fit."""
+    """Return the profile. At a terminal, ask again for a value that does not fit."""
     machine = platform.machine()
     if not asking:
         return starter(base, devices, tensorflow=tensorflow, python=python, machine=machine)
@@ -175,7 +175,7 @@ def _starter(
 def _ask_release(
     base: KnowledgeBase, devices: StarterDevices, python: str | None, machine: str
 ) -> tuple[str, Starter]:
-    """The release that somebody chose, and the profile for it with a Python of its own."""
+    """Ask for a release; return it and its profile with a Python of its own."""
     # With the Python that was given: where no release has it, there is nothing to ask for.
     newest = str(starter(base, devices, python=python, machine=machine).resolution.version)
     while True:
@@ -187,7 +187,7 @@ def _ask_release(
 
 
 def _answerable(problems: Sequence[Problem]) -> list[Problem]:
-    """Without ways out that no answer to a question can be."""
+    """Return problems without the fixes that cannot be an answer to the question."""
     return [
         replace(
             problem,

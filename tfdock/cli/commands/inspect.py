@@ -1,4 +1,7 @@
-"""`inspect`: what is in a wheel, and how a GPU would run it. Needs neither GPU nor CUDA, and writes nothing."""
+"""The `inspect` command: what is in a wheel, and how a GPU runs it.
+
+It needs neither a GPU nor CUDA, and writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -78,13 +81,13 @@ def _first_of(damages: list[str], most: int = 20) -> list[str]:
 
 
 def _damages(inspection: Inspection) -> list[str]:
-    """What makes it unsound: files that are not as RECORD lists them, libraries that are damaged."""
+    """Return the damage in a wheel: files that differ from RECORD, and broken libraries."""
     record = [problem.message for problem in inspection.wheel.record_problems]
     return record + [f"{library.path}: {problem}" for library in inspection.libraries for problem in library.problems]
 
 
 def _shown(texts: Iterable[str]) -> str:
-    """Texts out of a wheel, which may hold anything, for a terminal."""
+    """Return texts from a wheel, which may hold anything, for a terminal."""
     return ", ".join(map(console.clean, texts))
 
 
@@ -128,7 +131,7 @@ _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']*)["']""")
 
 
 def _extras(inspection: Inspection) -> dict[str, list[str]]:
-    """What each extra installs besides, as METADATA has it."""
+    """Return extra -> the requirements that it installs, by METADATA."""
     extras: dict[str, list[str]] = {extra: [] for extra in inspection.metadata.provides_extra}
     for line in inspection.metadata.requires_dist:
         installed, _, marker = map(str.strip, line.partition(";"))
@@ -138,13 +141,13 @@ def _extras(inspection: Inspection) -> dict[str, list[str]]:
 
 
 def _manylinux(inspection: Inspection) -> dict[str, Any]:
-    """Which systems its libraries fit, and what keeps them from those that its name promises."""
+    """Return the manylinux tag that the libraries fit, and the obstacles to the tags in the file name."""
     fact = audit(inspection)
     return {"fits": None, "reason": fact} if isinstance(fact, str) else asdict(fact)
 
 
 def code_json(code: GpuCode) -> dict[str, Any]:
-    """GPU code as all documents have it."""
+    """Return GPU code for a JSON document."""
     return {
         "sass": list(code.sass),
         "ptx": list(code.ptx),
@@ -155,7 +158,7 @@ def code_json(code: GpuCode) -> dict[str, Any]:
 
 
 def library_json(library: Library) -> dict[str, Any]:
-    """A library as all documents have it."""
+    """Return a library for a JSON document."""
     return {
         "path": library.path,
         "size": library.size,
@@ -180,7 +183,7 @@ def library_json(library: Library) -> dict[str, Any]:
 
 
 def _answers(base: KnowledgeBase, inspection: Inspection, gpus: Sequence[RequestedGpus]) -> Iterator[tuple[str, str]]:
-    """For each GPU: how it runs the wheel, why, and what is narrower; libraries that differ from that."""
+    """Yield for each GPU how it runs the wheel, why, the limits, and the libraries that run differently."""
     style = console.Style(sys.stdout)
     evidence = evidence_of(base, inspection)
     wheel = f"{inspection.wheel.name} {inspection.wheel.version}"
@@ -269,7 +272,7 @@ def _has_code(library: Library) -> bool:
 
 
 def _code(code: GpuCode, style: console.Style) -> Iterator[tuple[str, str]]:
-    """The GPU code of TensorFlow's own libraries together."""
+    """Yield a table of the GPU code in all of TensorFlow's own libraries."""
     if not code.images:
         yield "TensorFlow's own libraries hold no GPU code.", "  "
         return

@@ -1,4 +1,7 @@
-"""`gpus`, `releases`, `explain`: what the knowledge base knows, asked directly. Needs no engine and no network."""
+"""The `gpus`, `releases` and `explain` commands: query the knowledge base.
+
+They need no engine and no network.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +85,7 @@ def _gpu_json(gpu: Gpu, facts: dict[tuple[str, str], TargetFacts]) -> dict[str, 
 
 
 def _gpu_list(base: KnowledgeBase, gpus: Sequence[Gpu], facts: dict[tuple[str, str], TargetFacts]) -> Iterator[str]:
-    """The GPUs below what they have in common: their target, who compiles for it, which releases take it, and which
-    driver they need."""
+    """Yield the GPUs by target, each group below what it shares: compilers, releases and driver."""
     style = console.Style(sys.stdout)
     for index, (key, target) in enumerate(facts.items()):
         if index:
@@ -99,7 +101,7 @@ def _gpu_list(base: KnowledgeBase, gpus: Sequence[Gpu], facts: dict[tuple[str, s
 
 
 def _box_name(base: KnowledgeBase, gpu: Gpu) -> str:
-    """The name as it is written on the box, where that is not ours."""
+    """Return the name on the box; empty where it is the same as ours."""
     name = title(base, gpu)
     return "" if name == gpu.gpu else name
 
@@ -140,7 +142,7 @@ def _range(versions: Sequence[str]) -> str:
 
 
 def _notes(release: ReleaseFor, *, elsewhere: bool) -> str:
-    """What to know of a release; its official wheel is of no use `elsewhere`, beside another kind of CPU."""
+    """Return notes on a release. The official wheel is of no use `elsewhere`, beside another kind of CPU."""
     wheel = {"native": "official wheel runs", "native-same-major": "official wheel runs", "ptx-jit": "JIT"}
     notes = [] if release.tested else ["not the one it was tested with"]
     notes += [] if release.xla else ["with `xla: false`"]
@@ -158,7 +160,7 @@ def _title(accelerator: Accelerator) -> str:
 
 
 def _driver(base: KnowledgeBase, facts: TargetFacts) -> str:
-    """`570 or newer (WSL2: 570)`: the one that counts, of what the GPU and what its first toolkit needs."""
+    """Return such as `570 or newer (WSL2: 570)`: the newer of the drivers that the GPU and its first toolkit need."""
     if facts.embedded:
         return "comes with the board's system"
     known = f"{facts.driver_max} is the last that knows the GPU" if facts.driver_max else ""
@@ -233,12 +235,12 @@ def _release_list(base: KnowledgeBase, rows: Sequence[Release]) -> Iterator[str]
 
 
 def _pythons(versions: Sequence[str]) -> str:
-    """`2.7 3.3-3.6`."""
+    """Return such as `2.7 3.3-3.6`."""
     return " ".join(first if first == last else f"{first}-{last}" for first, last in python_spans(versions))
 
 
 def _release_lines(base: KnowledgeBase, row: Release) -> Iterator[str]:
-    """Every field of the row that says something, then where it all comes from."""
+    """Yield every field of the row that has a value, then its sources."""
     style = console.Style(sys.stdout)
     yield style.strong(f"TensorFlow {row.release}")
     last = ("note", "unverified", "checked", "source")
@@ -255,7 +257,7 @@ def _release_lines(base: KnowledgeBase, row: Release) -> Iterator[str]:
 
 
 def _value(value: object) -> str:
-    """A field's value for people: lists with commas, records as `name: value`."""
+    """Return a field's value for people: lists with commas, records as `name: value`."""
     if isinstance(value, dict):
         pairs = [(name, part) for name, part in value.items() if part not in (None, (), False)]
         return "; ".join(f"{name.replace('_', ' ')}: {_value(part)}" for name, part in pairs)
@@ -307,7 +309,7 @@ def _code_json(row: ErrorCode) -> dict[str, Any]:
 
 
 def _problems_of(base: KnowledgeBase, row: ErrorCode) -> tuple[Problem, ...]:
-    """What the row's own profile is refused with: shown as it is today, not as it was when the row was written."""
+    """Return the problems of the row's own profile, as they are today and not when the row was written."""
     if row.profile is None:
         return ()
     try:

@@ -1,4 +1,4 @@
-"""`lock`: what a build takes from elsewhere, pinned in a file beside the profile."""
+"""The `lock` command: pin what a build downloads, in a file beside the profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`matrix`: which wheels should exist, which of them there are, and in which jobs to build the rest."""
+"""The `matrix` command: list the wheels of a matrix, which of them exist, and the jobs that build the rest."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ _WITH_STATUS = (Format.TABLE, Format.JSON)
 
 @dataclass(frozen=True, kw_only=True)
 class _MatrixSelection:
-    """Which cells of a matrix the command is about. With `located`, each cell says where its wheel is."""
+    """The selected cells of a matrix. With `located`, each cell says where its wheel is."""
 
     settings: Settings
     preparer: Preparer

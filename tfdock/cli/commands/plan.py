@@ -63,7 +63,7 @@ def plan(
 
 
 def _plan_lines(prepared: PreparedBuild, *, why: bool) -> Iterator[str]:
-    """All but the commands fits the screen; those are there to be pasted."""
+    """Yield the values, the environment and the commands of a plan. Commands are not wrapped: users paste them."""
     style = console.Style(sys.stdout)
     plan, resolution = prepared.plan, prepared.plan.resolution
     yield f"{style.strong(plan.build_id)}  {style.faint(plan.fingerprint[:12])}"
@@ -91,7 +91,7 @@ def _plan_lines(prepared: PreparedBuild, *, why: bool) -> Iterator[str]:
 
 
 def _limit_lines(plan: BuildPlan, expected: PhaseEstimate | None) -> Iterator[str]:
-    """What a build takes of the machine, and how long; and what that was told from, because no engine is asked."""
+    """Yield the resources and the time of a build, and the machine that they are sized for; no engine is asked."""
     style = console.Style(sys.stdout)
     limits, machine, gib = plan.resources, plan.machine, 1 << 30
     text = (
@@ -107,7 +107,7 @@ def _limit_lines(plan: BuildPlan, expected: PhaseEstimate | None) -> Iterator[st
 
 
 def _command_lines(words: tuple[str, ...]) -> Iterator[str]:
-    """A command with one option a line, ready to read and to paste."""
+    """Yield a command with one option on a line, ready to read and to paste."""
     line: list[str] = []
     for word in words:
         if word.startswith("-") and line:

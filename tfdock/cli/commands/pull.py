@@ -1,4 +1,4 @@
-"""`pull`: wheels that somebody has built, out of a registry into the wheelhouse. Needs no engine."""
+"""The `pull` command: copy finished wheels from a registry into the wheelhouse. It needs no engine."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def pull(
 
 
 def _print_results(results: list[dict[str, Any]], more: Mapping[str, Any], *, as_json: bool) -> int:
-    """Print the results: the wheels' paths, or the document, with what `more` there is to it; the exit code."""
+    """Print the wheels' paths, or the document with `more` in it; return the exit code."""
     code = combined_exit_code(result["exit_code"] for result in (*results, *more.values()))
     if as_json:
         pulls = [{name: value for name, value in result.items() if name != "exit_code"} for result in results]
@@ -142,9 +142,9 @@ def _check_names(names: list[str] | None, matrix: Path | None, *, platform: str 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PullItem:
-    """A word of the command line, or a cell of a matrix: `find` gives the image that it stands for.
+    """A name on the command line, or a cell of a matrix; `find` returns its image.
 
-    `needed`: that there is none is an error.
+    With `required`, a missing image is an error.
     """
 
     name: str
@@ -153,7 +153,7 @@ class _PullItem:
 
 
 class _NotInRegistries(NetworkError):
-    """Every registry has answered, and none has it; or none can."""
+    """No registry has the image, and all have answered; or none can have it."""
 
 
 # --- what is asked for ----------------------------------------------------------------------------------------------
@@ -161,14 +161,14 @@ class _NotInRegistries(NetworkError):
 
 @dataclass(frozen=True, slots=True)
 class _ImageFinder:
-    """Makes images of words: a profile where there is one of that name, else a build id, else an image's name."""
+    """Find the image of a name: of an image, of a build id, or of a profile."""
 
     settings: Settings
     platform: str | None = field(kw_only=True)
     allow_untested: bool = field(kw_only=True)
 
     def item(self, name: str) -> _PullItem:
-        """What a word stands for; raises ProfileError, and what planning a profile raises."""
+        """Return what to pull for a name. Raise ProfileError, and the errors of planning a profile."""
         _check_no_wheel(name)
         if _is_image(name):
             asked = _named(name)
@@ -209,7 +209,7 @@ class _ImageFinder:
         return _PullItem(name=name, find=lambda check: self._found(name, plan, repositories, check))
 
     def cell(self, cells: Cells, cell: Cell) -> _PullItem:
-        """The same for a cell of a matrix, which is planned when its turn comes."""
+        """Return what to pull for a cell of a matrix. The cell is planned when its turn comes."""
         repositories = self._repositories(cell.name)
 
         def find(check: Callable[[], None]) -> StoredImage:
@@ -257,14 +257,14 @@ class _ImageFinder:
 
 
 def _or_image(problem: Problem) -> Problem:
-    """With what else could have been meant, where there is no profile of that name."""
+    """Return a problem about a missing profile with the other meanings of the name as fixes."""
     if problem.code != "profile-not-found" or problem.line:
         return problem
     return replace(problem, fixes=(*problem.fixes, "an image: `host/name:tag`, such as `ghcr.io/me/wheels:nightly`"))
 
 
 def _is_image(name: str) -> bool:
-    """Whether a word names an image: a path with a host, a tag or a digest, and no file."""
+    """Return whether a word names an image: a path with a host, a tag or a digest, and no file."""
     if Path(name).exists() or name.endswith((".yaml", ".yml")) or name.startswith((".", "/")):
         return False
     return "/" in name or ":" in name or "@" in name
@@ -295,7 +295,7 @@ def _named(text: str) -> ImageRef:
 
 
 def _result(finder: _ImageFinder, item: _PullItem, stop: Stop) -> dict[str, Any]:
-    """Pull one; what became of it, which is told."""
+    """Pull one item, print its result, and return it as a row of `tfdock.pull/1`."""
     try:
         stop.check()
         builds = _pulled(finder.settings, item, stop)
@@ -313,7 +313,7 @@ def _result(finder: _ImageFinder, item: _PullItem, stop: Stop) -> dict[str, Any]
 
 
 def _pull_matrix(finder: _ImageFinder, choice: CellSelection, stop: Stop, *, as_json: bool) -> int:
-    """Pull the cells of a matrix whose wheels are not here; the exit code."""
+    """Pull the cells of a matrix whose wheels are not here; return the exit code."""
     choice.begin()
     started, settings = time.monotonic(), finder.settings
     cells = choice.here(settings, preparer_for(settings, allow_untested=finder.allow_untested), stop.check)
@@ -348,14 +348,14 @@ def _pulled(settings: Settings, item: _PullItem, stop: Stop) -> list[dict[str, A
 
 @dataclass
 class _Waiting:
-    """Says that a registry is silent, once: before anything has come."""
+    """Print once that a registry is silent, before the first byte has come."""
 
     name: str
     reading: console.ReadProgress
     reported: bool = False
 
     def __call__(self, silent: float) -> None:
-        """Time passes."""
+        """Take the seconds without an answer."""
         if silent > _SILENT and not (self.reported or self.reading.total):
             self.reported = True
             _say(f"waiting for an answer about {self.name}")

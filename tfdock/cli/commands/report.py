@@ -1,4 +1,4 @@
-"""`report`: show what happened in a build, from its record; or pack what a tracker needs of a failed build."""
+"""The `report` command: show what happened in a build, or pack a failed build for an issue tracker."""
 
 from __future__ import annotations
 

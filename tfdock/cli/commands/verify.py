@@ -1,4 +1,4 @@
-"""`verify`: whether a wheel is what a profile asks for, and works in a clean container."""
+"""The `verify` command: check a wheel against a profile, and try it in a clean container."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def verify(
 
 
 def _may_be_written(page: Path) -> None:
-    """Refuse a page in a folder that is not there, and one that would replace a file which is no page of ours."""
+    """Raise ProfileError for a page in a missing folder, or in place of a file that is no page of ours."""
     if not page.absolute().parent.is_dir():
         message, fix = f"{page}: there is no folder {page.parent}", "make it, or write the page elsewhere"
     elif page.exists() and GENERATOR.encode() not in _beginning(page):
@@ -162,7 +162,7 @@ def _beginning(path: Path) -> bytes:
 
 
 def _options(base: KnowledgeBase, wheel: Path, sha256: str) -> tuple[str, ...] | None:
-    """The compiler's options, where the record of the wheel's build lies beside it."""
+    """Return the compiler's options, from the record beside the wheel; None without a record."""
     for record in Wheelhouse(wheel.absolute().parent).records():
         if any(entry.get("sha256") == sha256 for entry in record.get("wheels", ())):
             plan = record["plan"]
@@ -173,7 +173,7 @@ def _options(base: KnowledgeBase, wheel: Path, sha256: str) -> tuple[str, ...] |
 def _verify_wheel(
     settings: Settings, base: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: TrialRequest
 ) -> Verification:
-    """All checks; without an engine those that need none."""
+    """Run all checks; without an engine, only those that need none."""
     if wanted.run:
         return verify_wheel(None, base, wheel, inspection, wanted)
     log = _log(settings, inspection)
@@ -188,7 +188,7 @@ def _verify_wheel(
 
 
 def _log(settings: Settings, inspection: Inspection) -> Path:
-    """Where the trial of a wheel is written down."""
+    """Return the path of the log of a wheel's trial."""
     return settings.cache_dir.absolute() / "verify" / f"{inspection.wheel.sha256[:16]}.log"
 
 
@@ -203,7 +203,7 @@ def _document(
     inspection: Inspection | None,
     verification: Verification,
 ) -> dict[str, Any]:
-    """The result for programs; the page is made of it as well."""
+    """Return the JSON document; the page is made from it too."""
     problems = verification.impossible.problems if verification.impossible else ()
     return {
         "ok": verification.ok and not problems,
@@ -265,7 +265,7 @@ def _lines(verification: Verification) -> Iterator[str]:
 
 
 def _ending(document: Mapping[str, Any]) -> str:
-    """`17 passed, 7 skipped: tensorflow_cpu-2.18.0-….whl, tried in python:3.11-slim-bookworm`."""
+    """Return such as `17 passed, 7 skipped: tensorflow_cpu-2.18.0-….whl, tried in python:3.11-slim-bookworm`."""
     counted = Counter(check["status"] for check in document["checks"])
     counts = ", ".join(f"{counted[status]} {status}" for status in ("passed", "failed", "skipped") if counted[status])
     against = f", against {document['profile']}" if document["profile"] else ""
@@ -275,7 +275,7 @@ def _ending(document: Mapping[str, Any]) -> str:
 
 
 def _shown(check: Check) -> str:
-    """What was found, and for what has not passed why."""
+    """Return what a check found, and the reason if it has not passed."""
     reason = check.reason if check.status != "passed" else ""
     return "; ".join(console.clean(part) for part in (check.found, reason) if part)
 

@@ -1,4 +1,4 @@
-"""`wheelhouse list`, `index`, `serve` and `prune`: what finished builds have left for others."""
+"""The `wheelhouse list`, `index`, `serve` and `prune` commands."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _DAY = 86400
 
 @contextmanager
 def _open_wheelhouse(settings: Settings) -> Iterator[store.Wheelhouse]:
-    """The wheelhouse, which must be there; what goes wrong with its files is told as such."""
+    """Yield the wheelhouse. Raise ProfileError if it does not exist, and for errors with its files."""
     root = settings.wheelhouse.absolute()
     if not root.is_dir():
         raise ProfileError(
@@ -124,7 +124,7 @@ def _listing(root: Path, wheels: Sequence[StoredWheel]) -> Iterator[str]:
 
 
 def _in_a_line(text: str) -> str:
-    """Text from elsewhere: a file whose name has a line break in it must not look like two."""
+    """Return text on one line: a file whose name has a line break must not look like two files."""
     return console.clean(text.replace("\n", "\0"))
 
 
@@ -272,13 +272,13 @@ def serve(
 
 
 def _example(files: Iterable[str]) -> str:
-    """`tensorflow==2.18.0+cuda12.5.sm86`: some wheel of the index, as pip wants it."""
+    """Return such as `tensorflow==2.18.0+cuda12.5.sm86`: a wheel of the index, in pip's words."""
     pins = constraints("", sorted(files)).splitlines()[1:]
     return next(iter(pins), "")
 
 
 def _installing(address: ServerAddress, wanted: str) -> Iterator[tuple[str, str]]:
-    """How pip and uv install from it, and all that it requires from where they always do."""
+    """Yield how pip and uv install from the index, and the wheel's requirements from their usual index."""
     url = f"{address.url}simple/"
     # pip takes plain HTTP from this machine only, unless it is told.
     trusted = "" if address.loopback else f"--trusted-host {address.name} "

@@ -1,6 +1,6 @@
-"""A build's record and profile -> a page: one HTML file that loads nothing and runs nothing.
+"""Make the page of a build from its record and profile: one HTML file that loads and runs nothing.
 
-Names of actions come out of a source that anybody may have written. They reach the page as escaped text only.
+Names of actions come from a source that anybody may have written. They reach the page as escaped text only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SOURCES = {"disk": "from the disk cache", "remote": "from the remote cache", "c
 
 
 def build_page(record: Mapping[str, Any], profile: TraceProfile) -> str:
-    """The page for a record of `tfdock.record/1`, the same text every time; what is not known is left out."""
+    """Return the page of a record of `tfdock.record/1`, the same text every time. Unknown values are left out."""
     return render_page("build.html.j2", _values(record, profile))
 
 
@@ -72,7 +72,7 @@ def _counts(bazel: Mapping[str, Any]) -> list[Bar]:
 
 
 def _rows(rows: Iterable[tuple[str, float]]) -> list[dict[str, object]]:
-    """Names with seconds, and with the share of the longest in percent."""
+    """Return names with their seconds, and their share of the longest in percent."""
     named = list(rows)
     longest = max((seconds for _, seconds in named), default=0) or 1
     return [

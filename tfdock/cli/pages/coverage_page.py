@@ -1,6 +1,6 @@
-"""What a wheelhouse covers -> a page: GPUs by Python for each TensorFlow, in HTML that loads and runs nothing.
+"""Make the page of a wheelhouse: GPUs by Python for each TensorFlow, in HTML that loads and runs nothing.
 
-Whatever a wheel says of itself reaches the page as escaped text only.
+The texts of a wheel reach the page as escaped text only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CPU = Way("cpu", "✓", "there is a wheel for the CPU alone")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoverageCell:
-    """How the best wheel for a GPU and a Python runs: `limits` counts what is narrower, `title` says it in words."""
+    """How the best wheel for a GPU and a Python runs; `limits` counts its limits, `title` describes them."""
 
     way: Way
     python: str
@@ -50,7 +50,7 @@ class _Wheel:
 
 
 def coverage_page(wheels: Sequence[Mapping[str, Any]]) -> str:
-    """The page for wheels as `wheelhouse/coverage_index` tells of them, the same text every time."""
+    """Return the page for the wheels of `wheelhouse/coverage_index`, the same text every time."""
     return render_page("wheelhouse.html.j2", _values(wheels))
 
 
@@ -78,7 +78,7 @@ def _newest_first(release: tuple[str, str]) -> tuple[object, ...]:
 
 
 def _pythons(wheels: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The Pythons that some wheel is made for: `3.11` of `cp311`."""
+    """Return the Pythons that the wheels are made for: `3.11` of `cp311`."""
     tags = {tag for row in wheels for tag in str(row["python_tag"]).split(".")}
     matches = filter(None, (_CPYTHON.fullmatch(tag) for tag in tags))
     return sorted((f"{match[1]}.{match[2]}" for match in matches), key=Version)
@@ -118,7 +118,7 @@ def _row(row: CoverageRow, pythons: Iterable[str], wheels: Sequence[_Wheel]) -> 
 
 
 def _cell(row: CoverageRow, python: str, wheels: Sequence[_Wheel]) -> CoverageCell:
-    """The best wheel: that which runs best, with the fewest limits, the first by name."""
+    """Return the cell of the best wheel: the fastest way to run, then the fewest limits, then the first name."""
     key = row.accelerator, row.target
     ranked = sorted(
         (_BEST_FIRST.index(answer.runs), len(answer.limits), str(wheel.row["file"]), answer)

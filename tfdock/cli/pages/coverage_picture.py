@@ -1,8 +1,8 @@
-"""A wheel's coverage of GPUs -> where the marks of its picture stand. What they look like is the template's.
+"""Compute the picture of a wheel's coverage of GPUs: where each mark stands. The template draws the marks.
 
-The axis is the targets in order, grouped by generation; it lies on wide screens and stands on narrow ones. Beside it
-run lanes, one a kind of code, and what comes of them: how each target runs the wheel. Lengths are in units of the
-drawing, one pixel each where there is room.
+The axis holds the targets in order, grouped by generation. It is horizontal on wide screens and vertical on narrow
+ones. Beside it runs a lane for each kind of code, and the result: how each target runs the wheel. Lengths are in
+units of the drawing, one pixel each where there is room.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """All that is drawn of one family of targets; the axis ends at `end_x` or `end_y`.
+    """The picture of one family of targets; the axis ends at `end_x` or `end_y`.
 
-    `letters` are those that need to be explained.
+    `letters` are the letters that the legend explains.
     """
 
     key: str
@@ -104,22 +104,22 @@ class Picture:
 
     @property
     def width(self) -> float:
-        """Of the picture that lies, with room for the tips of threads that go on."""
+        """The width of the horizontal picture, with room for the tips of open threads."""
         return self.end_x + _ARROW
 
     @property
     def height(self) -> float:
-        """Of the picture that stands."""
+        """The height of the vertical picture."""
         return self.end_y + _ARROW
 
     @property
     def lies(self) -> bool:
-        """Whether it can."""
+        """Whether the picture can be horizontal."""
         return len(self.columns) <= _WIDEST
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """Those that occur, best first."""
+        """The ways to run that occur in the picture, best first."""
         return tuple(way for way in WAYS.values() if any(column.row.way is way for column in self.columns))
 
     @property
@@ -134,7 +134,7 @@ class Picture:
 
 
 def pictures(rows: Iterable[CoverageRow], code: Mapping[str, Sequence[str]]) -> Iterator[Picture]:
-    """One for compute capabilities, and one for each family of other targets.
+    """Yield a picture for compute capabilities, and one for each family of other targets.
 
     `code` are the targets of the wheel's own code: `sass` (`sm_86`), `ptx` (`compute_90`), `amdgpu` (`gfx90a`).
     """
@@ -156,7 +156,7 @@ _SASS, _PTX = "SASS: machine code for this GPU", "PTX: text that the driver can 
 def _capabilities(
     served: Mapping[str, CoverageRow], code: Mapping[str, Sequence[str]]
 ) -> tuple[list[CoverageRow], tuple[Lane, ...]]:
-    """The targets in order of their numbers, those included that the wheel has code for and nobody asked about."""
+    """Return the picture of the targets in the order of their numbers, with all that the wheel has code for."""
     sass, ptx = _images(code.get("sass") or (), "sm_"), _images(code.get("ptx") or (), "compute_")
     asked = [Capability.of_gpu(target) for target in served]
     gpus = sorted({*asked, *(Capability(image.major, image.minor) for image in (*sass, *ptx))})
@@ -222,7 +222,7 @@ def _reached(gpu: Capability, verdict: Verdict) -> CodeMark | None:
 def _others(
     served: Mapping[str, CoverageRow], code: Mapping[str, Sequence[str]]
 ) -> tuple[list[CoverageRow], tuple[Lane, ...]]:
-    """The targets in the order in which they were asked about. Code for one is for no other."""
+    """Return the picture of the targets in the order of the request. Code for one target runs on no other."""
     objects = code.get("amdgpu") or ()
     marks = tuple(_object(target, runs_gfx(target, objects)) for target in served)
     lane = Lane(name="code", shape="square", legend="machine code for this GPU", marks=marks)
@@ -272,7 +272,7 @@ def _laid_out(key: str, axis: str, targets: Sequence[CoverageRow], lanes: Sequen
 
 
 def _summary(axis: str, targets: Collection[CoverageRow]) -> str:
-    """How many run how, in a sentence."""
+    """Return how many targets run in which way, in a sentence."""
     counted = Counter(row.way.kind for row in targets)
     akin, natively = counted["native-same-major"], counted["native"] + counted["native-same-major"]
     kind = {"capability": "compute capabilities", "target": "targets"}[axis]
@@ -307,7 +307,7 @@ def _cut(text: str, letters: int) -> str:
 
 
 def _lines(name: str, width: float) -> tuple[str, ...]:
-    """A name in at most two lines that fit."""
+    """Return a name in at most two lines that fit."""
     name, letters = name[:_GROUP], int(width / _LETTER)
     if len(name) <= letters or " " not in name:
         return (_cut(name, letters),)

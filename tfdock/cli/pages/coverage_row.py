@@ -15,7 +15,7 @@ NOT_JUDGED = "not judged"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How code runs. The letter tells it apart where colours do not."""
+    """A way to run code. The letter distinguishes it where colours do not."""
 
     kind: str
     letter: str

@@ -1,6 +1,6 @@
-"""A build's profile -> where the bars of its timeline stand. What they look like is the template's.
+"""Compute the timeline of a build from its profile: where each bar stands. The template draws the bars.
 
-Places across are in percent of the picture, so that one picture fits every screen; heights are in pixels.
+Horizontal positions are in percent of the picture, so that it fits every screen; heights are in pixels.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class AxisTick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """All that is drawn of the actions; `kinds` are colours and their legends, `note` says what was left out."""
+    """The timeline of the actions; `kinds` are colours and their legends, `note` says what was left out."""
 
     summary: str
     height: float
@@ -59,7 +59,7 @@ class Timeline:
 
 
 def timeline(profile: TraceProfile) -> Timeline | None:
-    """The actions that are not Bazel's own, each in its lane; None where there are none."""
+    """Return the timeline of the actions that are not Bazel's own, each in its lane; None without such actions."""
     actions = [action for action in profile.actions if action.how != "own"]
     if not actions:
         return None
@@ -84,7 +84,7 @@ def timeline(profile: TraceProfile) -> Timeline | None:
 
 
 def shares(parts: Sequence[tuple[str, str, int]]) -> list[Bar]:
-    """Bars in a row, as wide as each part's share: colour, title, count."""
+    """Return bars in a row, each as wide as its share; a part is a colour, a title and a count."""
     total, x, bars = sum(count for _, _, count in parts), 0.0, []
     for kind, title, count in parts:
         width = 100 * count / total
@@ -94,7 +94,7 @@ def shares(parts: Sequence[tuple[str, str, int]]) -> list[Bar]:
 
 
 def colours(executed: Mapping[str, int]) -> dict[str, str]:
-    """The colour of each kind of executed action, by how often it occurs: the first have one of their own."""
+    """Return the colour of each kind of executed action; the most frequent kinds have one of their own."""
     kinds = sorted(executed, key=lambda kind: (-executed[kind], kind))
     return {kind: f"kind-{index}" if index < _KINDS else "kind-other" for index, kind in enumerate(kinds)}
 
@@ -127,7 +127,7 @@ def _legend(actions: Sequence[TracedAction], kinds: Mapping[str, str]) -> Iterat
 
 
 def _ticks(span: float) -> Iterator[AxisTick]:
-    """A few round times."""
+    """Yield a few round times."""
     step = next(step for step in _steps() if span / step <= _TICKS)
     for index in range(int(span / step) + 1):
         if 100 * index * step / span < 93:  # its label has room

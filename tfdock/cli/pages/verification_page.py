@@ -1,6 +1,6 @@
-"""The JSON document of a verification -> a page: one HTML file that loads nothing and runs nothing.
+"""Make the page of a verification from its JSON document: one HTML file that loads and runs nothing.
 
-Whatever stands in the document may come out of a stranger's wheel. It reaches the page as escaped text only.
+The texts of the document may come from a stranger's wheel. They reach the page as escaped text only.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tfdock.cli.pages.html_page import generator, render_page
 
 
 def verify_page(document: Mapping[str, Any]) -> str:
-    """The page for a document of `tfdock.verify/1`, the same text every time.
+    """Return the page for a document of `tfdock.verify/1`, the same text every time.
 
-    Keys may be missing or None; a section about which nothing is known is left out.
+    Keys may be missing or None; a section without values is left out.
     """
     return render_page("verify.html.j2", _values(document))
 
@@ -81,7 +81,7 @@ def _check(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: object) -> str:
-    """A value of the document for people."""
+    """Return a value of the document for people."""
     match value:
         case None:
             return ""
@@ -102,7 +102,7 @@ def _size(count: object) -> str:
 
 
 def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What identifies the wheel, as far as it is known."""
+    """Yield what identifies the wheel, as far as it is known."""
     size = document.get("size")
     exact = f"{_size(size)} ({size:,} bytes)" if isinstance(size, int) else ""
     facts = {"File": document.get("wheel"), "SHA-256": document.get("sha256"), "Size": exact}
@@ -122,7 +122,7 @@ _FACTS = {
 
 
 def _library(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A library and its images, by where they are and of which kind."""
+    """Return a library and its images, by place and kind."""
     return {
         "path": row.get("path") or "",
         "size": _size(row.get("size")),
@@ -144,7 +144,7 @@ _KINDS = {"sass": "SASS", "ptx": "PTX", "amdgpu": "AMD", "unknown": "of a kind t
 
 
 def _images(code: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Targets by kind of code, with counts and sizes where the document has them."""
+    """Return the targets by kind of code, with counts and sizes where the document has them."""
     images = code.get("images") or [
         {"kind": kind, "target": target} for kind in _KINDS for target in code.get(kind) or ()
     ]
@@ -169,7 +169,7 @@ _NOT_ASKED = "Which GPUs run it was not asked."
 
 
 def _no_picture(code: Mapping[str, Any] | None, coverage: object) -> str:
-    """Why there is none."""
+    """Return why there is no picture."""
     if code is None:
         return _NOT_READ
     if not _images(code):
