@@ -93,7 +93,7 @@ def files(
     }
     filters = (("scalar", _SCALARS[service]), ("comment", _comment), ("expression", _expression))
     return {
-        target.format(name=name): _sealed(from_template(templates, template, values, filters).decode())
+        target.format(name=name): _with_seal(from_template(templates, template, values, filters).decode())
         for target, template in _FILES[service].items()
     }
 
@@ -275,10 +275,10 @@ def _scalar(value: object) -> str:
 
     Except for characters beyond U+FFFF: JSON escapes them as two, which YAML does not put together.
     """
-    return re.sub(r"[^ -~]", _shown_or_escaped, json.dumps(value, ensure_ascii=False))
+    return re.sub(r"[^ -~]", _escape_unprintable, json.dumps(value, ensure_ascii=False))
 
 
-def _shown_or_escaped(match: re.Match[str]) -> str:
+def _escape_unprintable(match: re.Match[str]) -> str:
     return match[0] if match[0].isprintable() else f"\\U{ord(match[0]):08x}"
 
 
@@ -339,7 +339,7 @@ def _gitlab_job(job: Job) -> dict[str, Any]:
 # --- files that are there -------------------------------------------------------------------------------------------
 
 
-def _sealed(text: str) -> str:
+def _with_seal(text: str) -> str:
     """Return the file with a hash in its head, by which an old file differs from an edited one."""
     head, _, body = text.partition("\n\n")
     return f"{head}\n{_SEAL}{_hash(body)}\n\n{body}"

@@ -116,7 +116,7 @@ def _path_in_repository(file: Path, folder: Path) -> str:
     raise ProfileError(Problem(code=code, message=message, fix=fix, file=str(file)))
 
 
-def _opened(folder: Path) -> UntrustedFolder:
+def _open_folder(folder: Path) -> UntrustedFolder:
     """Open the repository's folder. The user names the folder, so it may be a link."""
     return UntrustedFolder.opened(Path(os.path.realpath(folder)))
 
@@ -124,7 +124,7 @@ def _opened(folder: Path) -> UntrustedFolder:
 def _read(folder: Path, name: str) -> str | None:
     """Return the text of a file of the repository, None if there is no such file; raises ProfileError."""
     try:
-        with _opened(folder) as top, top.open(name) as file:
+        with _open_folder(folder) as top, top.open(name) as file:
             size = os.fstat(file.fileno()).st_size
             data = b"" if size > _MOST else file.read(_MOST + 1)
         if max(size, len(data)) > _MOST:
@@ -170,7 +170,7 @@ def write(rendered: Pipeline, *, force: bool = False) -> Iterator[tuple[File, bo
 
 def _write(folder: Path, file: File) -> None:
     try:
-        with _opened(folder) as top:
+        with _open_folder(folder) as top:
             top.write(file.path.relative_to(folder).as_posix(), [file.rendered.encode()])
     except NotPlain as error:  # it was put there after the file was read
         raise _in_the_way(file.path, error) from error

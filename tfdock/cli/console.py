@@ -41,28 +41,28 @@ class Style:
     def __init__(self, stream: TextIO) -> None:
         self._on = colour_wanted(stream)
 
-    def _wrapped(self, code: str, text: str) -> str:
+    def _paint(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._on else text
 
     def bad(self, text: str) -> str:
         """Colour errors."""
-        return self._wrapped("1;31", text)
+        return self._paint("1;31", text)
 
     def warn(self, text: str) -> str:
         """Colour warnings."""
-        return self._wrapped("33", text)
+        return self._paint("33", text)
 
     def good(self, text: str) -> str:
         """Colour what succeeded."""
-        return self._wrapped("32", text)
+        return self._paint("32", text)
 
     def strong(self, text: str) -> str:
         """Emphasise headings."""
-        return self._wrapped("1", text)
+        return self._paint("1", text)
 
     def faint(self, text: str) -> str:
         """Dim what a reader may skip."""
-        return self._wrapped("2", text)
+        return self._paint("2", text)
 
 
 def say(text: str = "", *, stream: TextIO | None = None) -> None:
@@ -248,7 +248,7 @@ def _cells(rows: Sequence[Sequence[str]], room: int) -> list[list[str]]:
         # What comes before leaves no room: the last cell goes below it.
         return [head + _below(row[-1], room) for head, row in zip(_cells(before, room), rows, strict=True)]
     return [
-        _beside("  ".join(map(_filled, head, widths)), row[-1], left, room)
+        _beside("  ".join(map(_pad, head, widths)), row[-1], left, room)
         for head, row in zip(before, rows, strict=True)
     ]
 
@@ -265,7 +265,7 @@ def _below(cell: str, room: int) -> list[str]:
     return [f"    {line}" for line in wrapped(cell, room - 4, "")] if cell else []
 
 
-def _filled(cell: str, width: int) -> str:
+def _pad(cell: str, width: int) -> str:
     return cell + " " * (width - columns_of(cell))
 
 

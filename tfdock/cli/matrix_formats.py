@@ -65,7 +65,7 @@ def table(cells: Cells, jobs: Sequence[Job], *, sharded: bool) -> Iterator[str]:
     style = console.Style(sys.stdout)
     statuses = Counter(cell.status for cell in cells.cells)
     counts = ", ".join(f"{statuses[status]} {word}" for status, word in _WORDS.items() if statuses[status])
-    yield f"{style.strong(console.clean(cells.file))}  {counts or 'no cells'}{_expected(cells)}"
+    yield f"{style.strong(console.clean(cells.file))}  {counts or 'no cells'}{_expected_time(cells)}"
     numbers = {load.name: str(number) for number, job in enumerate(jobs, start=1) for load in job.loads}
     rows = [_row(cell, numbers, sharded=sharded) for cell in cells.wanted]
     if rows:
@@ -98,7 +98,7 @@ def _cost(cell: Cell) -> str:
     return "-" if cell.seconds is None else console.duration(cell.seconds)
 
 
-def _expected(cells: Cells) -> str:
+def _expected_time(cells: Cells) -> str:
     costs = [cell.seconds for cell in cells.wanted if cell.status == "missing"]
     known = [cost for cost in costs if cost is not None]
     if not known:

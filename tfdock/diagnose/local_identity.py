@@ -42,7 +42,9 @@ _OF_HOSTS = ("HOSTNAME", "COMPUTERNAME")
 _ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL")
 
 
-def known(settings: Settings, environment: Mapping[str, str] | None = None, profile: object = None) -> LocalNames:
+def local_names(
+    settings: Settings, environment: Mapping[str, str] | None = None, profile: object = None
+) -> LocalNames:
     """Return what identifies this machine. `profile` is the path of the profile: its folder is personal too."""
     environment = os.environ if environment is None else environment
     folder = str(Path(profile).parent) if isinstance(profile, str) and "\0" not in profile else ""

@@ -168,7 +168,7 @@ class Log:
         self._hold(_plain(data))
         if self._size < BLOCK:
             return
-        held, at = self._taken(), 0
+        held, at = self._take_all(), 0
         while len(held) - at >= BLOCK:
             block, keep = self._cut(held[at : at + 2 * BLOCK])
             at += keep
@@ -180,7 +180,7 @@ class Log:
         self._hold(_plain(self._raw))
         self._raw = b""
         if self._size:
-            held = self._taken()
+            held = self._take_all()
             self._hold(held)
             yield Block(held, self._line, self._since, len(held))
 
@@ -194,7 +194,7 @@ class Log:
         self._held.append(data)
         self._size += len(data)
 
-    def _taken(self) -> bytes:
+    def _take_all(self) -> bytes:
         """Give up all held bytes as one piece. Bytes are copied once, however few came at a time."""
         data = b"".join(self._held)
         self._held, self._size = [], 0
@@ -237,9 +237,9 @@ def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
                 break
     except ValueError as error:
         broken = error
-    rest = _joined(head, broken, chunks)
+    rest = _prepend(head, broken, chunks)
     if head.startswith(_GZIP):
-        yield from unpacked(_gunzipped(rest))
+        yield from unpacked(_gunzip(rest))
     elif coding := _UTF16.get(head[:2]) or _unmarked_utf16(head[:_HEAD]):
         decoder = codecs.getincrementaldecoder(coding)("replace")
         yield from (decoder.decode(chunk).encode("utf-8", "replace") for chunk in rest)
@@ -248,7 +248,7 @@ def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield from rest
 
 
-def _joined(head: bytes, broken: ValueError | None, chunks: Iterable[bytes]) -> Iterator[bytes]:
+def _prepend(head: bytes, broken: ValueError | None, chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield from [head] if head else []
     if broken:
         raise broken
@@ -278,7 +278,7 @@ def _check_text(head: bytes) -> None:
         raise NotText("binary data")
 
 
-def _gunzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def _gunzip(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the content of all members of a gzip file, no more than a piece at a time."""
     member = zlib.decompressobj(wbits=31)
     for chunk in chunks:

@@ -214,7 +214,7 @@ class Diagnostician:
         self, rule: SearchRule, place: int, line: int, excerpt: tuple[str, ...], values: Mapping[str, str]
     ) -> None:
         if rule.passes:
-            self._passed(rule)
+            self._forget_before_success(rule)
             return
         if rule.spoils:
             self._now.spoilt = rule.spoils
@@ -232,7 +232,7 @@ class Diagnostician:
                 values={**values, **known.values},
             )
 
-    def _passed(self, passing: SearchRule) -> None:
+    def _forget_before_success(self, passing: SearchRule) -> None:
         """Forget failures before a success: they did not stop the build."""
         kept, well = {}, set(passing.passes).difference(self._now.spoilt)
         for name, sighting in self._now.sightings.items():

@@ -84,9 +84,9 @@ def bundle(subject: ReportSubject, settings: Settings, preparer: Preparer) -> Re
     diagnosis, excerpt = _read_log(subject, preparer, notes)
     texts = _texts(subject.profile, notes)
     documents = _documents(subject, settings, preparer, diagnosis)
-    redactor = Redactor(local_identity.known(settings, profile=(subject.profile or {}).get("path")))
+    redactor = Redactor(local_identity.local_names(settings, profile=(subject.profile or {}).get("path")))
     local_identity.learn(redactor)
-    files = _redacted(_Material(documents=documents, texts=texts, log=excerpt, notes=notes), redactor)
+    files = _redact_files(_Material(documents=documents, texts=texts, log=excerpt, notes=notes), redactor)
     name = _safe_path(redactor.text(subject.name).replace("/", "_"))
     clean = tuple(redactor.text(note) for note in notes)
     removed = dict(sorted(redactor.counts.items()))
@@ -242,7 +242,7 @@ def _name(folder: str, file: object) -> str:
 # --- what becomes of it ---------------------------------------------------------------------------------------------
 
 
-def _redacted(material: _Material, redactor: Redactor) -> dict[str, bytes]:
+def _redact_files(material: _Material, redactor: Redactor) -> dict[str, bytes]:
     """Return the files of the bundle. The redactor learns from everything before it removes anything.
 
     Fields of a document that this tfdock does not write are left out, since nobody knows what they hold. They teach

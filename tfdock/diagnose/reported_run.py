@@ -65,7 +65,7 @@ def subject_of(
 def _find(name: str | None, house: Wheelhouse, state: Path, preparer: Preparer) -> ReportSubject:
     if name is None:
         if not (runs := failed_runs(house, state)):
-            raise _nothing_failed(house)
+            raise _no_failed_run(house)
         return _from_run_document(runs[0])
     path = Path(name)
     if path.is_dir():
@@ -148,7 +148,7 @@ def _from_folder(folder: Path, name: str, house: Wheelhouse) -> ReportSubject:
         return _from_run_document(runs[0])
     if record := _load_record(folder / _RECORD):
         return _from_record(record, folder / _RECORD)
-    raise _nothing(name, house)
+    raise _nothing_to_report(name, house)
 
 
 def _from_log(path: Path) -> ReportSubject:
@@ -168,7 +168,7 @@ def _from_profile(name: str, house: Wheelhouse, state: Path, preparer: Preparer)
         now = _plan_now(name, preparer)
     except ProfileError as error:
         if error.problems[0].code == "profile-not-found":
-            raise _nothing(name, house) from error
+            raise _nothing_to_report(name, house) from error
         raise
     newest = next((path for path in failed_runs(house, state)[:_MOST_RUNS] if _is_run_of(path, now)), None)
     if newest is None:
@@ -242,7 +242,7 @@ def _refused_profile(path: Path, preparer: Preparer) -> dict[str, Any]:
     return {"file": path.name, "text": text, "extends": {}, "lock": None}
 
 
-def _nothing_failed(house: Wheelhouse) -> ProfileError:
+def _no_failed_run(house: Wheelhouse) -> ProfileError:
     return ProfileError(
         Problem(
             code="no-failed-run",
@@ -253,7 +253,7 @@ def _nothing_failed(house: Wheelhouse) -> ProfileError:
     )
 
 
-def _nothing(name: str, house: Wheelhouse) -> ProfileError:
+def _nothing_to_report(name: str, house: Wheelhouse) -> ProfileError:
     known = sorted({path.parent.parent.name for path in (house.root / ".tfdock").glob("tf*/*/*")})
     near = difflib.get_close_matches(name, known, n=1)
     guess = f"did you mean `{near[0]}`? Otherwise " if near else ""

@@ -155,15 +155,15 @@ class _Analyst:
             request = BuildRequest(prepared=self.cells.prepared(cell), repository=repository, fresh=self.run)
             log = self.session.log_path(request)
             with build.fetched_build(self.session, request) as (run, fetched):
-                analysis = self._passed(cell, run, fetched)
+                analysis = self._success(cell, run, fetched)
         except TfdockError as error:
             log = log if log and log.is_file() else None  # none was begun where another one is at this cell
-            analysis = _failed(cell, error, output.first_error(self.lines.errors), log)
+            analysis = _failure(cell, error, output.first_error(self.lines.errors), log)
         if log:
             _keep_one_log(log)
         return analysis
 
-    def _passed(self, cell: Cell, run: BuildRun, fetched: FetchResult) -> Analysis:
+    def _success(self, cell: Cell, run: BuildRun, fetched: FetchResult) -> Analysis:
         image = fetched.image
         return Analysis(
             cell=cell,
@@ -216,7 +216,7 @@ def analysis_row(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def _failed(cell: Cell, error: TfdockError, line: str, log: Path | None) -> Analysis:
+def _failure(cell: Cell, error: TfdockError, line: str, log: Path | None) -> Analysis:
     if isinstance(error, Interrupted):
         outcome: Outcome = "interrupted"
     else:

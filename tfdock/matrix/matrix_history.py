@@ -60,7 +60,7 @@ def fingerprints_at(
     folder = file.parent.resolve()
     top = Path(_git(file, folder, "rev-parse", "--show-toplevel"))
     if not folder.is_relative_to(top):
-        raise _refused(file, f"the matrix is not in the work tree {top}")
+        raise _refusal(file, f"the matrix is not in the work tree {top}")
     commit = _git(file, folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     with tempfile.TemporaryDirectory(prefix="tfdock-matrix-") as name:
         then = Path(name).resolve() / "tree"
@@ -108,7 +108,7 @@ def _write_out(file: Path, top: Path, commit: str, then: Path, objects: Path) ->
                 _write_entry(file, tree, entry, contents)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise _refused(file, f"the files of the commit cannot be written: {why}") from error
+        raise _refusal(file, f"the files of the commit cannot be written: {why}") from error
     finally:
         objects.unlink()
 
@@ -136,7 +136,7 @@ def _write_entry(file: Path, tree: UntrustedFolder, entry: _Entry, contents: Buf
         return
     name, kind, *size = contents.readline().decode("ascii", "replace").split()
     if (name, kind) != (entry.name, "blob"):
-        raise _refused(file, f"the repository lacks the object {entry.name} of that commit")
+        raise _refusal(file, f"the repository lacks the object {entry.name} of that commit")
     left = int(size[0])
     folder, _, last = entry.path.rpartition("/")
     if last in ("", ".", ".."):
@@ -185,15 +185,15 @@ def _git(
     except subprocess.CalledProcessError as error:
         # The first line says what; what may follow is advice, too long for a message.
         why = error.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        raise _refused(file, re.sub("^(fatal|error): ", "", why)) from error
+        raise _refusal(file, re.sub("^(fatal|error): ", "", why)) from error
     except subprocess.TimeoutExpired as error:
-        raise _refused(file, f"git did not end in {_TIMEOUT:.0f} s") from error
+        raise _refusal(file, f"git did not end in {_TIMEOUT:.0f} s") from error
     except OSError as error:
-        raise _refused(file, f"git cannot be run: {error.strerror}") from error
+        raise _refusal(file, f"git cannot be run: {error.strerror}") from error
     return (done.stdout or b"").decode("utf-8", "surrogateescape").rstrip("\n")
 
 
-def _refused(file: Path, why: str) -> ProfileError:
+def _refusal(file: Path, why: str) -> ProfileError:
     return ProfileError(
         Problem(
             code="matrix-revision",

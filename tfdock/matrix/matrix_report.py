@@ -50,12 +50,12 @@ def matrix_document(cells: Cells, jobs: Sequence[Job]) -> dict[str, Any]:
     numbered = ((number, load.name) for number, job in enumerate(jobs, start=1) for load in job.loads)
     return {
         "matrix": cells.file,
-        "include": [_included(by_name[name], number) for number, name in numbered],
+        "include": [_included_row(by_name[name], number) for number, name in numbered],
         "excluded": excluded_rows(cells),
     }
 
 
-def _included(cell: Cell, shard: int) -> dict[str, Any]:
+def _included_row(cell: Cell, shard: int) -> dict[str, Any]:
     return {
         "build_id": cell.build_id,
         "profile": cell.profile,

@@ -441,22 +441,22 @@ def test_no_canary_leaves_its_cage(place: Place, monkeypatch: pytest.MonkeyPatch
 
 
 def test_this_machine_is_known_by_its_names_and_addresses(place: Place) -> None:
-    known = local_identity.known(
+    local_names = local_identity.local_names(
         Settings(), {"USER": "a", "TFDOCK_REGISTRY_USER": "annacanary", "GITHUB_ACTOR": "actorcanary"}
     )
-    assert local_identity.known(Settings(), {"HOST": "x86_64-conda-linux-gnu"}).hosts.isdisjoint(
+    assert local_identity.local_names(Settings(), {"HOST": "x86_64-conda-linux-gnu"}).hosts.isdisjoint(
         {"x86_64-conda-linux-gnu"}
     )
-    assert {"a", "annacanary", "actorcanary", pwd.getpwuid(os.getuid()).pw_name} <= known.users
-    assert socket.gethostname() in known.hosts
-    assert known.places[str(place.root)] == "<home>"
+    assert {"a", "annacanary", "actorcanary", pwd.getpwuid(os.getuid()).pw_name} <= local_names.users
+    assert socket.gethostname() in local_names.hosts
+    assert local_names.places[str(place.root)] == "<home>"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         try:
             asked.connect(("192.0.2.1", 9))  # sends nothing: it only finds the way there
         except OSError:
             return
-        assert asked.getsockname()[0] in known.addresses
-    assert "127.0.0.1" not in known.addresses
+        assert asked.getsockname()[0] in local_names.addresses
+    assert "127.0.0.1" not in local_names.addresses
 
 
 def test_where_the_profile_lies_is_nobodys_business(place: Place, tmp_path: Path) -> None:

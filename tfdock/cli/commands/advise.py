@@ -304,7 +304,7 @@ def _fixes(advice: Advice, output: Path | None, head: AdvisedWheel | None) -> It
         yield from _vendor(advice)
         yield _build(advice, output)
     elif not head:
-        yield from _nothing(advice)
+        yield from _fixes_without_profile(advice)
     if head or advice.instead:
         return
     if advice.native and advice.native.release != advice.release.release:
@@ -352,7 +352,7 @@ def _again(
     return shlex.join(["tfdock", "advise", *(word for pair in words for word in pair)])
 
 
-def _nothing(advice: Advice) -> Iterator[str]:
+def _fixes_without_profile(advice: Advice) -> Iterator[str]:
     """Yield the fixes that are left where no profile can be offered."""
     names = [service.gpu.gpu for service in advice.gpus]
     if len(names) > 1 and (advice.mixed or advice.apart):
@@ -367,7 +367,7 @@ def _nothing(advice: Advice) -> Iterator[str]:
         )
         yield f"build it on a machine of that kind, {advice.elsewhere}: `tfdock build` compiles for its own{image}"
     elif not (advice.python and advice.python not in advice.wheel.pythons and _starts(advice)):
-        yield from _ways(advice)
+        yield from _tried_fixes(advice)
 
 
 def _starts(advice: Advice) -> bool:
@@ -375,7 +375,7 @@ def _starts(advice: Advice) -> bool:
     return all(service.runs != "no" for service in advice.gpus)
 
 
-def _ways(advice: Advice) -> Iterator[str]:
+def _tried_fixes(advice: Advice) -> Iterator[str]:
     """Yield fixes that were tried, as commands where the command line can express them."""
     commands = []
     for problem in advice.refused:

@@ -122,7 +122,10 @@ def _show(document: dict[str, Any]) -> None:
     console.result(f"{style.strong(document['cache'])}  {console.size(document['size'])}")
     for row in document["toolchains"]:
         _show_toolchain(row, style)
-    rows = [("build", output["run"], console.size(output["size"]), _ended(output)) for output in document["outputs"]]
+    rows = [
+        ("build", output["run"], console.size(output["size"]), _output_state(output))
+        for output in document["outputs"]
+    ]
     if rows:
         console.result(f"\n{style.strong('output bases')}")
         _table(rows)
@@ -134,7 +137,7 @@ def _show(document: dict[str, Any]) -> None:
         _table(others)
 
 
-def _ended(output: dict[str, Any]) -> str:
+def _output_state(output: dict[str, Any]) -> str:
     return "in use" if output["in_use"] else f"left {_ago(output['changed'])}; `tfdock cache prune` removes it"
 
 

@@ -68,7 +68,7 @@ def doctor(
         allow_paths=allow_path,
         allow_endpoints=allow_endpoint,
     )
-    plans, refused, problems = _planned(settings, profiles or [], allow_untested=allow_untested)
+    plans, refused, problems = _plan_all(settings, profiles or [], allow_untested=allow_untested)
     # What is refused for itself can be built on no machine: there is nothing to compare with this one.
     compare = plans or not profiles or fix
     checks = examine(settings, local_engine(), plans, knowledge_for(settings), fix=fix) if compare else []
@@ -82,7 +82,7 @@ def doctor(
     raise typer.Exit(combined_exit_code(check.exit_code for check in failed))
 
 
-def _planned(
+def _plan_all(
     settings: Settings, names: list[str], *, allow_untested: bool
 ) -> tuple[list[tuple[str, BuildPlan]], list[PreflightCheck], list[Problem]]:
     """Return the plans, a failed check for each problem of the refused profiles, and those problems."""

@@ -66,14 +66,14 @@ def fetch(
         session = session_for(settings, preparer.knowledge, listen, stop)
         if output is None:
             _warm(profiles, preparer, session, locked=locked, as_json=as_json)
-        made = Bundler(output, preparer, session, locked=locked).make(profiles)
-    _tell(made)
+        bundle = Bundler(output, preparer, session, locked=locked).make(profiles)
+    _show_bundle(bundle)
     if as_json:
-        builds = [_fetched(build.build_id, build.profile.file) for build in made.index.builds]
-        file = {"path": str(made.path), "size": made.size, "sha256": made.sha256}
+        builds = [_fetched_row(build.build_id, build.profile.file) for build in bundle.index.builds]
+        file = {"path": str(bundle.path), "size": bundle.size, "sha256": bundle.sha256}
         print_json("tfdock.fetch/1", True, {"builds": builds, "bundle": file})
     else:
-        console.say(str(made.path), stream=sys.stdout)
+        console.say(str(bundle.path), stream=sys.stdout)
 
 
 def _warm(profiles: list[str], preparer: Preparer, session: BuildSession, *, locked: bool, as_json: bool) -> NoReturn:
@@ -82,31 +82,31 @@ def _warm(profiles: list[str], preparer: Preparer, session: BuildSession, *, loc
     for name in dict.fromkeys(profiles):
         try:
             session.stop.check()
-            results.append(_warmed(name, preparer, session, locked=locked))
+            results.append(_fetch_profile(name, preparer, session, locked=locked))
         except TfdockError as error:
             codes.append(int(error.exit_code))
             console.show_problems(error.problems)
             problems = [as_document(problem) for problem in error.problems]
-            results.append(_fetched(None, name) | {"status": "failed", "problems": problems})
+            results.append(_fetched_row(None, name) | {"status": "failed", "problems": problems})
     if as_json:
         print_json("tfdock.fetch/1", not codes, {"builds": results, "bundle": None})
     raise typer.Exit(combined_exit_code(codes))
 
 
-def _warmed(name: str, preparer: Preparer, session: BuildSession, *, locked: bool) -> dict[str, Any]:
+def _fetch_profile(name: str, preparer: Preparer, session: BuildSession, *, locked: bool) -> dict[str, Any]:
     prepared = prepare_locked(name, preparer, session.settings) if locked else preparer.prepare(name)
     warm(prepared, session)
     console.say(f"{console.Style(sys.stderr).good('fetched')}  {prepared.plan.build_id}")
-    return _fetched(prepared.plan.build_id, name)
+    return _fetched_row(prepared.plan.build_id, name)
 
 
-def _fetched(build_id: str | None, profile: str) -> dict[str, Any]:
+def _fetched_row(build_id: str | None, profile: str) -> dict[str, Any]:
     return {"build_id": build_id, "profile": profile, "status": "fetched", "problems": []}
 
 
-def _tell(made: WrittenBundle) -> None:
-    console.say(f"{console.Style(sys.stderr).good('fetched')}  {made.path}  {console.size(made.size)}")
-    for build in made.index.builds:
+def _show_bundle(bundle: WrittenBundle) -> None:
+    console.say(f"{console.Style(sys.stderr).good('fetched')}  {bundle.path}  {console.size(bundle.size)}")
+    for build in bundle.index.builds:
         console.say(f"  build    {build.build_id}")
-    console.say(f"  sha256   {made.sha256}")
-    console.say(f"  use      tfdock build --from {made.path}")
+    console.say(f"  sha256   {bundle.sha256}")
+    console.say(f"  use      tfdock build --from {bundle.path}")

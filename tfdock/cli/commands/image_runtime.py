@@ -95,15 +95,15 @@ def runtime(
         sent = _with_tag(names[1], build.build_id)
         return RuntimeImageRequest(name=_with_tag(names[0], "latest") or own, push=sent, gpu=not no_gpu_libraries)
 
-    image = _made(settings, name, wish, allow_untested=allow_untested)
+    image = _make_image(settings, name, wish, allow_untested=allow_untested)
     _show(image)
     if as_json:
         print_json("tfdock.image-runtime/1", True, {"image": asdict(image)})
     else:
-        console.say(_pushed(image.pushed) if image.pushed else image.name, stream=sys.stdout)
+        console.say(_pushed_name(image.pushed) if image.pushed else image.name, stream=sys.stdout)
 
 
-def _made(
+def _make_image(
     settings: Settings, name: str, wish: Callable[[WheelBuild], RuntimeImageRequest], *, allow_untested: bool
 ) -> BuiltRuntimeImage:
     house = House(settings.wheelhouse.absolute())
@@ -136,10 +136,10 @@ def _show(image: BuiltRuntimeImage) -> None:
     gpus = "--gpus all " if image.variables else ""
     console.say(f"  run   docker run --rm -it {gpus}{image.name}")
     if image.pushed:
-        console.say(f"  sent  {_pushed(image.pushed)}")
+        console.say(f"  sent  {_pushed_name(image.pushed)}")
 
 
-def _pushed(image: Mapping[str, str]) -> str:
+def _pushed_name(image: Mapping[str, str]) -> str:
     return f"{image['reference']}@{image['digest']}"
 
 

@@ -83,14 +83,14 @@ def _new_file(name: str) -> Path:
         raise ProfileError(Problem(code="file-error", message=message, fix=fix))
     path = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if path.exists() or path.is_symlink():
-        raise ProfileError(_taken(path))
+        raise ProfileError(_file_exists(path))
     if not path.parent.is_dir():
         message, fix = f"the folder {path.parent} does not exist", f"`mkdir -p {shlex.quote(str(path.parent))}`"
         raise ProfileError(Problem(code="file-error", message=message, fix=fix))
     return path
 
 
-def _taken(path: Path) -> Problem:
+def _file_exists(path: Path) -> Problem:
     message, fix = f"`{path}` is there already", "give another name: `tfdock init NAME`; nothing is overwritten"
     return Problem(code="init-file-exists", message=message, fix=fix)
 
@@ -104,7 +104,7 @@ def _write(path: Path, text: str) -> None:
             path.unlink(missing_ok=True)
             raise
     except FileExistsError as error:
-        raise ProfileError(_taken(path)) from error
+        raise ProfileError(_file_exists(path)) from error
     except OSError as error:
         message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner and its mode"
         raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error

@@ -86,7 +86,7 @@ def _damages(inspection: Inspection) -> list[str]:
     return record + [f"{library.path}: {problem}" for library in inspection.libraries for problem in library.problems]
 
 
-def _shown(texts: Iterable[str]) -> str:
+def _clean_list(texts: Iterable[str]) -> str:
     """Return texts from a wheel, which may hold anything, for a terminal."""
     return ", ".join(map(console.clean, texts))
 
@@ -254,9 +254,9 @@ def _facts(inspection: Inspection, style: console.Style) -> Iterator[tuple[str, 
     fact = _manylinux(inspection)
     yield "fits", fact["fits"] or console.clean(fact["reason"])
     for tag, obstacles in fact.get("obstacles", {}).items():
-        yield "", style.warn(f"not {tag}, which its name promises: {_shown(_first_of(list(obstacles), 3))}")
+        yield "", style.warn(f"not {tag}, which its name promises: {_clean_list(_first_of(list(obstacles), 3))}")
     for extra, installed in _extras(inspection).items():
-        yield f"[{console.clean(extra)}]", _shown(dict.fromkeys(installed)) or "installs nothing more"
+        yield f"[{console.clean(extra)}]", _clean_list(dict.fromkeys(installed)) or "installs nothing more"
 
 
 def _plain(value: object) -> str:

@@ -186,12 +186,12 @@ class _MatrixSelection:
         """Plan and select the cells; `check` raises to stop."""
         cells = self.choice.planned(self.settings, self.preparer, check)
         if self.changed_since is not None:
-            cells = self._changed(cells, self.changed_since, check)
+            cells = self._only_changed(cells, self.changed_since, check)
         if self.smoke:
             cells = cells.smoke()
-        return self._located(cells, check) if self.located else cells
+        return self._locate(cells, check) if self.located else cells
 
-    def _changed(self, cells: Cells, revision: str, check: Callable[[], None]) -> Cells:
+    def _only_changed(self, cells: Cells, revision: str, check: Callable[[], None]) -> Cells:
         """Return the cells that are new or changed; all of them if the matrix was malformed at the revision."""
         file, machine = Path(cells.file), self.preparer.machine
         try:
@@ -206,7 +206,7 @@ class _MatrixSelection:
             return cells
         return cells.where(lambda cell: then.get(cell.name) != cell.fingerprint)
 
-    def _located(self, cells: Cells, check: Callable[[], None]) -> Cells:
+    def _locate(self, cells: Cells, check: Callable[[], None]) -> Cells:
         """Return the cells with where the wheel of each is; with `missing`, only those whose wheel is nowhere."""
         warn_registry(cells, self.settings)
         missing = self.choice.missing

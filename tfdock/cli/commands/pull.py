@@ -171,11 +171,11 @@ class _ImageFinder:
         """Return what to pull for a name. Raise ProfileError, and the errors of planning a profile."""
         _check_no_wheel(name)
         if _is_image(name):
-            asked = _named(name)
+            asked = _parse_image(name)
             image = self.settings.mirrored(asked if asked.tag or asked.digest else asked.tagged("latest"))
             return _PullItem(name=name, find=lambda check: self._image([image], check))
         if is_promise(name):
-            images = [one.tagged(name) for one in self._repositories(name)]
+            images = [repository.tagged(name) for repository in self._repositories(name)]
             return _PullItem(name=name, find=lambda check: self._image(images, check))
         try:
             return self._profile(name)
@@ -206,7 +206,7 @@ class _ImageFinder:
         if refused:
             raise refused
         repositories = self._repositories(name)
-        return _PullItem(name=name, find=lambda check: self._found(name, plan, repositories, check))
+        return _PullItem(name=name, find=lambda check: self._look_up(name, plan, repositories, check))
 
     def cell(self, cells: Cells, cell: Cell) -> _PullItem:
         """Return what to pull for a cell of a matrix. The cell is planned when its turn comes."""
@@ -217,11 +217,11 @@ class _ImageFinder:
             refused = native_refusal(plan)
             if refused:
                 raise _NotInRegistries(*refused.problems)
-            return self._found(cell.name, plan, repositories, check)
+            return self._look_up(cell.name, plan, repositories, check)
 
         return _PullItem(name=cell.name, find=find, required=False)
 
-    def _found(
+    def _look_up(
         self, name: str, plan: BuildPlan, repositories: tuple[ImageRef, ...], check: Callable[[], None]
     ) -> StoredImage:
         down: list[NetworkError] = []
@@ -277,7 +277,7 @@ def _check_no_wheel(name: str) -> None:
         raise ProfileError(Problem(code="reference-malformed", message=message, fix=fix))
 
 
-def _named(text: str) -> ImageRef:
+def _parse_image(text: str) -> ImageRef:
     try:
         return ImageRef.parse(text)
     except ValueError as error:
@@ -298,7 +298,7 @@ def _result(finder: _ImageFinder, item: _PullItem, stop: Stop) -> dict[str, Any]
     """Pull one item, print its result, and return it as a row of `tfdock.pull/1`."""
     try:
         stop.check()
-        builds = _pulled(finder.settings, item, stop)
+        builds = _pull_item(finder.settings, item, stop)
         result = {"name": item.name, "problems": [], "builds": builds, "exit_code": 0}
     except TfdockError as error:
         problems = list(error.problems)
@@ -331,18 +331,18 @@ def _pull_matrix(finder: _ImageFinder, choice: CellSelection, stop: Stop, *, as_
     return finish_matrix(finished, choice, lambda more: _print_results(results, more, as_json=as_json))
 
 
-def _pulled(settings: Settings, item: _PullItem, stop: Stop) -> list[dict[str, Any]]:
+def _pull_item(settings: Settings, item: _PullItem, stop: Stop) -> list[dict[str, Any]]:
     gpus = LocalGpus(settings)
     house = House(settings.wheelhouse.absolute())
     with console.ReadProgress(sys.stderr, item.name, "received") as reading:
         pulling = ImagePull(house, stop.check, _say, reading, gpus.reader)
 
-        def pull_item() -> tuple[StoredImage, list[PulledImage]]:
+        def find_and_pull() -> tuple[StoredImage, list[PulledImage]]:
             image = item.find(stop.check)
             reading.total = sum(wheel.size for build in image.builds for wheel in build.wheels)
             return image, pulling.pull_all(image)
 
-        image, builds = until_stopped(pull_item, stop, _Waiting(item.name, reading))
+        image, builds = until_stopped(find_and_pull, stop, _Waiting(item.name, reading))
     return [show_pulled(image, build, gpus) for build in builds]
 
 

@@ -106,7 +106,7 @@ def verify(
     works, not that it is harmless.
     """
     if html:
-        _may_be_written(html)  # told before anybody waits
+        _check_page(html)  # told before anybody waits
     settings = settings_for(
         cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
     )
@@ -143,7 +143,7 @@ def verify(
     raise typer.Exit(combined_exit_code(codes))
 
 
-def _may_be_written(page: Path) -> None:
+def _check_page(page: Path) -> None:
     """Raise ProfileError for a page in a missing folder, or in place of a file that is no page of ours."""
     if not page.absolute().parent.is_dir():
         message, fix = f"{page}: there is no folder {page.parent}", "make it, or write the page elsewhere"
@@ -256,7 +256,7 @@ def _lines(verification: Verification) -> Iterator[str]:
     paint = {"passed": style.good, "failed": style.bad, "skipped": style.faint}
     rows, above = [], ""
     for check in verification.checks:
-        shown = _shown(check)
+        shown = _found_text(check)
         rows.append(
             (check.name, paint[check.status](check.status), "as above" if shown and shown == above else shown)
         )
@@ -274,7 +274,7 @@ def _ending(document: Mapping[str, Any]) -> str:
     return f"{counts}: {console.clean(document['wheel'])}{against}{tried}"
 
 
-def _shown(check: Check) -> str:
+def _found_text(check: Check) -> str:
     """Return what a check found, and the reason if it has not passed."""
     reason = check.reason if check.status != "passed" else ""
     return "; ".join(console.clean(part) for part in (check.found, reason) if part)

@@ -171,7 +171,7 @@ def index_(
     with _open_wheelhouse(settings) as house:
         page = house.root / "index.html" if html else None
         if page:
-            _may_be_written(page)  # told before anybody waits
+            _check_page(page)  # told before anybody waits
         indexed = WheelIndex(house).update(lambda file: console.say(f"reading {console.clean(file)}"))
         if page:
             _write_page(house, settings, page)
@@ -209,7 +209,7 @@ def _write_page(house: store.Wheelhouse, settings: Settings, page: Path) -> None
         write_text(page, coverage_page(wheels))
 
 
-def _may_be_written(page: Path) -> None:
+def _check_page(page: Path) -> None:
     if not page.exists():
         return
     with page.open("rb") as file:

@@ -65,7 +65,7 @@ def _values(wheels: Sequence[Mapping[str, Any]]) -> dict[str, object]:
         "counts": f"{counted.total()} wheels of TensorFlow, {counted[True]} of them with GPU code.",
         "sections": [_section(version, machine, shown) for version, machine in sections],
         "ways": [*(way for kind, way in WAYS.items() if kind != "unknown"), _CPU, _NO_WHEEL],
-        "wheels": [_described(wheel) for wheel in shown],
+        "wheels": [_wheel_row(wheel) for wheel in shown],
     }
 
 
@@ -145,7 +145,7 @@ def _cpu(python: str, wheels: Sequence[_Wheel]) -> CoverageCell:
 # --- in words -------------------------------------------------------------------------------------------------------
 
 
-def _described(wheel: _Wheel) -> dict[str, object]:
+def _wheel_row(wheel: _Wheel) -> dict[str, object]:
     row = wheel.row
     return {
         "file": row["file"],

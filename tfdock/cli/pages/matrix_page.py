@@ -119,7 +119,7 @@ def page(report: Document) -> str:
 
 def _values(report: Document) -> dict[str, object]:
     status = "passed" if report["ok"] else "failed"
-    rows = [_shown(number, cell) for number, cell in enumerate(in_order(report["cells"]), start=1)]
+    rows = [_cell_row(number, cell) for number, cell in enumerate(in_order(report["cells"]), start=1)]
     return {
         "title": Path(report["matrix"]).name,
         "verdict": {"status": status, "mark": MARKS[status], "word": status},
@@ -133,7 +133,7 @@ def _values(report: Document) -> dict[str, object]:
     }
 
 
-def _shown(number: int, cell: Mapping[str, Any]) -> dict[str, object]:
+def _cell_row(number: int, cell: Mapping[str, Any]) -> dict[str, object]:
     outcome = OUTCOMES[cell["status"]]
     return {
         "number": number,
