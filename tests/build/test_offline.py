@@ -300,14 +300,14 @@ def test_a_name_that_another_bundle_takes_meanwhile_does_not_change_the_image_th
 ) -> None:
     ((prepared, inputs),) = prepare(bundle, (), there.preparer)
     (made,) = open_bundle(bundle).index.builds
-    provide = inputs.supply.provide
+    provide = inputs.shared.provide
 
     def provided(runner: PhaseRunner, settings: Settings) -> None:
         provide(runner, settings)
         there.engine.images[made.image.id] = there.engine.images[made.image.name]
         there.engine.images[made.image.name] = ImageInfo(id=f"sha256:{'e' * 64}", tags=(made.image.name,))
 
-    monkeypatch.setattr(inputs.supply, "provide", provided)
+    monkeypatch.setattr(inputs.shared, "provide", provided)
     build(there.session, BuildRequest(prepared=prepared, inputs=inputs))
     assert there.engine.specs["compile"].image == made.image.id
 

@@ -1,4 +1,4 @@
-"""Bundles on disk: written under another name until they are whole, and read no further than they are trusted."""
+"""Write and read bundles on disk. Every blob is checked when it is read."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _LARGEST = (1 << 50) - 1
 
 
 class BundleWriter:
-    """Writes blobs behind room that is kept for the index, which only their sums make complete."""
+    """Writes blobs behind space for the index, which is complete only once the blobs' sums are known."""
 
     def __init__(self, file: BinaryIO, draft: Index, count: int) -> None:
-        """`draft` is the index without blobs, of which there will be `count` at most; its blobs' names may be any."""
+        """`draft` is the index without blobs, with any names for them. There will be `count` blobs at most."""
         blank = Blob(sha256=_UNKNOWN, size=_LARGEST)
         self._file, self._room = file, len(bundle_format.to_text(replace(draft, blobs=(blank,) * count)))
         self._blobs: dict[str, Blob] = {}
         file.seek(BLOCK + padded_size(self._room))
 
     def add(self, chunks: Iterable[bytes]) -> str:
-        """Write contents, unless they are there already; their sha256."""
+        """Write contents, unless the bundle has them already. Return their sha256."""
         file, begin, total = self._file, self._file.tell(), hashlib.sha256()
         file.write(bytes(BLOCK))  # its header, once it is known
         for chunk in chunks:
@@ -51,7 +51,7 @@ class BundleWriter:
         return blob.sha256
 
     def finish(self, index: Index) -> Index:
-        """Write the index over the room that was kept, and its sum at the end; the index with its blobs."""
+        """Write the index into its space, and its sum at the end. Return the index with its blobs."""
         index = replace(index, blobs=tuple(self._blobs.values()))
         text = bundle_format.to_text(index).ljust(self._room)
         assert len(text) == self._room, "the draft had as many entries"
@@ -65,8 +65,7 @@ class BundleWriter:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle that was opened: its index is what it was when it was written, its blobs are checked when they are
-    read."""
+    """An open bundle. Its index is checked when it is opened, its blobs when they are read."""
 
     path: Path
     index: Index
@@ -74,7 +73,7 @@ class Bundle:
     """Where the index ends."""
 
     def chunks(self, sha256: str) -> Iterator[bytes]:
-        """The contents of a blob. The last piece comes only when all of them are known to be right.
+        """Yield the contents of a blob. The last piece comes only after all pieces were checked.
 
         Raises VerificationFailed (`bundle-damaged`) instead.
         """
@@ -83,22 +82,22 @@ class Bundle:
             file.seek(self._begin + self.index.offsets[sha256] - BLOCK)
             if file.read(BLOCK) != bundle_format.header(blob.name, blob.size):
                 raise self._damaged(blob.name)
-            left, held = blob.size, b""
+            left, last_piece = blob.size, b""
             while left:
                 piece = file.read(min(_PIECE, left))
                 if not piece:
                     raise self._damaged(blob.name)
                 total.update(piece)
                 left -= len(piece)
-                if held:
-                    yield held
-                held = piece
+                if last_piece:
+                    yield last_piece
+                last_piece = piece
             if total.hexdigest() != sha256 or file.read(-blob.size % BLOCK).strip(b"\0"):
                 raise self._damaged(blob.name)
-            yield held
+            yield last_piece
 
     def read(self, sha256: str, limit: int = 64 << 20) -> bytes:
-        """A small blob's contents."""
+        """Return a small blob's contents; `limit` in bytes."""
         if self.index.blob(sha256).size > limit:
             raise self._damaged(f"blobs/{sha256}")
         return b"".join(self.chunks(sha256))
@@ -108,7 +107,7 @@ class Bundle:
 
 
 def damaged_error(path: Path, why: str) -> VerificationFailed:
-    """The error for a bundle that is not what it was."""
+    """Return the error for a bundle that changed since it was written."""
     return VerificationFailed(
         Problem(
             code="bundle-damaged",
@@ -119,7 +118,7 @@ def damaged_error(path: Path, why: str) -> VerificationFailed:
 
 
 def open_bundle(path: Path) -> Bundle:
-    """Open a bundle and read its index; raises ProfileError or VerificationFailed for what is none, or is cut."""
+    """Open a bundle and read its index. Raises ProfileError or VerificationFailed for a damaged file."""
     try:
         with path.open("rb") as file:
             return _read_bundle(path, file)
@@ -133,28 +132,28 @@ def open_bundle(path: Path) -> Bundle:
 
 def _read_bundle(path: Path, file: BinaryIO) -> Bundle:
     size = bundle_format.index_size(file.read(BLOCK))
-    begin, there = BLOCK + padded_size(size), path.stat().st_size
+    begin, file_size = BLOCK + padded_size(size), path.stat().st_size
     read = file.read(begin - BLOCK)
     text, end = read[:size], _end(read[:size])
-    file.seek(max(0, there - len(end)))
-    whole = len(read) == begin - BLOCK and not read[size:].strip(b"\0") and file.read() == end
+    file.seek(max(0, file_size - len(end)))
+    is_complete = len(read) == begin - BLOCK and not read[size:].strip(b"\0") and file.read() == end
     try:
         index = bundle_format.from_text(text)
     except BundleError as error:
-        # Of another schema the rest may look otherwise; else what is not what was written is not to be interpreted.
-        if whole or error.code == "bundle-schema":
+        # Another schema may have another layout. Otherwise a changed index is not interpreted.
+        if is_complete or error.code == "bundle-schema":
             raise
         raise damaged_error(path, "its index is not the one it was written with") from None
-    wanted = begin + index.length
-    if there < wanted:
-        raise damaged_error(path, f"it is cut: it has {there:,} of its {wanted:,} bytes")
-    if not whole or there > wanted:
+    length = begin + index.length
+    if file_size < length:
+        raise damaged_error(path, f"it is cut: it has {file_size:,} of its {length:,} bytes")
+    if not is_complete or file_size > length:
         raise damaged_error(path, "its index is not the one it was written with")
     return Bundle(path, index, begin)
 
 
 def _end(text: bytes) -> bytes:
-    """What a bundle with that index ends with: the index's sum, and what ends every archive."""
+    """Return the end of a bundle with that index: the index's sum, and the end of every tar archive."""
     content = f"{hashlib.sha256(text).hexdigest()}\n".encode().ljust(padded_size(SUM_SIZE), b"\0")
     return bundle_format.header(SUM, SUM_SIZE) + content + END
 
@@ -168,7 +167,7 @@ def _refused(path: Path, error: BundleError) -> TfdockError:
 
 
 def file_chunks(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[bytes]:
-    """A file's contents in pieces; `check` is called between them, and may raise."""
+    """Yield a file's contents in pieces. `check` is called between them, and may raise."""
     with path.open("rb") as file:
         while piece := file.read(_PIECE):
             check()

@@ -1,11 +1,11 @@
-"""Bundles: everything that builds need, in one file that every tar reads and of which we trust no byte unseen.
+"""The format of bundles: all inputs of builds in one tar file. No byte of a bundle is trusted unchecked.
 
-    index.json          what is in it, and for which builds; padded with spaces
+    index.json          its contents, and the builds they are for; padded with spaces
     blobs/<sha256> …    in the index's order: regular files, each named by its contents
     index.sha256        of the index, its padding included
 
-The index says where every byte lies, so a header is never interpreted: it is what we would have written, or the file
-is damaged. Pure: who reads and writes the file is `tfdock.offline.bundle_file`.
+The index gives the place of every byte. So no tar header is interpreted: a header equals what tfdock writes, or the
+file is damaged. Pure: `tfdock.offline.bundle_file` reads and writes the file.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from tfdock.oci.plain_tar import BLOCK, END, member_header, padded_size
 SCHEMA = "tfdock.bundle/1"
 INDEX, SUM = "index.json", "index.sha256"
 SUM_SIZE = 65
-"""64 hexadecimal digits and a line's end."""
+"""Bytes: 64 hexadecimal digits and a line's end."""
 LONGEST_INDEX = 64 << 20
 _CACHED = re.compile(r"content_addressable/sha256/([0-9a-f]{64})/(file|id-[0-9a-f]{64})")
 
 
 class BundleError(Exception):
-    """A file that is no bundle, or not one that can be trusted; says what is wrong with it. `code` is a code."""
+    """A file is no bundle, or a bundle that cannot be trusted. `code` is a problem code, `message` the reason."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code, self.message = code, message
         super().__init__(message)
 
 
-# --- what may stand in an index -------------------------------------------------------------------------------------
+# --- values of an index ---------------------------------------------------------------------------------------------
 
 
 def _matching(expression: re.Pattern[str]) -> Callable[[object], str]:
@@ -72,7 +72,7 @@ ImageName = Annotated[str, _matching(re.compile(r"tfdock/bundle:[0-9a-f]{24}"))]
 
 
 def _read(kind: Any, node: Any) -> Any:
-    """Return the value of a type that stands in JSON; its annotations check texts and numbers.
+    """Return a value of a type from its JSON. The type's annotations check texts and numbers.
 
     Raises KeyError, TypeError, ValueError or AttributeError for anything else.
     """
@@ -93,25 +93,25 @@ def _type_hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
-# --- what is in a bundle --------------------------------------------------------------------------------------------
+# --- contents of a bundle -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """Some contents, by their sha256."""
+    """Contents of a bundle, named by their sha256; `size` in bytes."""
 
     sha256: Sha256
     size: Size
 
     @property
     def name(self) -> str:
-        """What the archive calls it."""
+        """Its name in the archive."""
         return f"blobs/{self.sha256}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundledImage:
-    """An image of the archive of images: its name in there, its id on the engine that saved it, its size in bytes."""
+    """An image in the archive of images: its name there, its id on the engine that saved it, its bytes."""
 
     name: ImageName
     id: Line
@@ -124,7 +124,7 @@ class BundledImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundledRuntime:
-    """The image in which a wheel is tried, and what it is asked for as."""
+    """The image of a wheel's trial, and its reference in the profile."""
 
     reference: Line
     image: BundledImage
@@ -132,8 +132,7 @@ class BundledRuntime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheels:
-    """What a finished wheel will require of that Python (`cp311`), with the limits that were set, and the wheels:
-    file name -> blob."""
+    """A finished wheel's requirements for a Python (`cp311`), their limits, and the wheels: file name -> blob."""
 
     python_tag: Line
     requirements: tuple[Line, ...]
@@ -143,8 +142,10 @@ class Wheels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileTexts:
-    """A profile as it was read: its file's name, blobs of its text, of those it extends and of its patches, and the
-    tree hash of a local checkout."""
+    """A profile as it was read: its file's name, blobs of its text, of the profiles it extends and of its patches.
+
+    `tree` is the hash of a local checkout.
+    """
 
     file: Line
     text: Sha256
@@ -155,9 +156,9 @@ class ProfileTexts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundledBuild:
-    """One build: who it is, its image, and what it fetched. A sha256, but for the fingerprint, names a blob.
+    """One build: its identity, its image and its downloads. Every sha256 except the fingerprint names a blob.
 
-    `external` is what its repository rules fetched past Bazel's own cache; None where that is nothing.
+    `external` has the files that repository rules fetched outside Bazel's cache; None without such files.
     """
 
     build_id: SafeBuildId
@@ -173,14 +174,16 @@ class BundledBuild:
 
     @property
     def images(self) -> tuple[BundledImage, ...]:
-        """Its images: that which builds, and that in which the wheel is tried."""
+        """Its images: the image that builds, and the image of the trial."""
         return (self.image, *((self.runtime.image,) if self.runtime else ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """All of a bundle. `images` is the blob of an archive as `docker save` makes it; `repository` maps paths in
-    Bazel's repository cache to blobs."""
+    """The contents of a bundle. `images` is the blob of an archive as `docker save` makes it.
+
+    `repository` maps paths in Bazel's repository cache to blobs.
+    """
 
     tfdock: Line
     knowledge: Line
@@ -191,12 +194,12 @@ class Index:
 
     @property
     def offsets(self) -> dict[str, int]:
-        """Where each blob's bytes begin, counted from the end of the index; `SUM` is among them."""
-        found, place = {}, 0
+        """The offsets of each blob's bytes from the end of the index, and of `SUM`."""
+        offsets, place = {}, 0
         for blob in self.blobs:
-            found[blob.sha256] = place + BLOCK
+            offsets[blob.sha256] = place + BLOCK
             place += BLOCK + padded_size(blob.size)
-        return found | {SUM: place + BLOCK}
+        return offsets | {SUM: place + BLOCK}
 
     @property
     def length(self) -> int:
@@ -204,28 +207,28 @@ class Index:
         return self.offsets[SUM] + padded_size(SUM_SIZE) + len(END)
 
     def blob(self, sha256: str) -> Blob:
-        """The blob of that name."""
+        """Return the blob with that sha256."""
         return next(blob for blob in self.blobs if blob.sha256 == sha256)
 
 
 def header(name: str, size: int) -> bytes:
-    """Return a member's header: always one block, also for what is larger than a header of ustar can say."""
+    """Return a member's header: always one block, even for sizes above the limit of ustar."""
     return member_header(name, size, gnu=True)
 
 
 def image_name(image: str) -> str:
-    """What a bundle calls an image: by its id, so that no two images share a name."""
+    """Return the name of an image in a bundle. It contains the id, so that no two images share a name."""
     return f"tfdock/bundle:{image.removeprefix('sha256:')[:24]}"
 
 
 def cached_sha256(path: str) -> str | None:
-    """The sum that a file of Bazel's repository cache must have, by its path; None for the marks beside it."""
-    found = _CACHED.fullmatch(path)
-    return found[1] if found and found[2] == "file" else None
+    """Return the sha256 that the path of a file in Bazel's repository cache demands; None for marker files."""
+    match = _CACHED.fullmatch(path)
+    return match[1] if match and match[2] == "file" else None
 
 
 def is_cached(path: str) -> bool:
-    """Whether that is the path of something in Bazel's repository cache."""
+    """Return whether a path belongs to Bazel's repository cache."""
     return _CACHED.fullmatch(path) is not None
 
 
@@ -233,12 +236,12 @@ def is_cached(path: str) -> bool:
 
 
 def to_text(index: Index) -> bytes:
-    """The index as JSON, the same for the same index."""
+    """Return the index as JSON: equal bytes for equal indexes."""
     return json.dumps({"schema": SCHEMA, **asdict(index)}, indent=1, sort_keys=False).encode() + b"\n"
 
 
 def index_size(block: bytes) -> int:
-    """The size of the index, by the first block of a file; raises BundleError (`bundle-malformed`)."""
+    """Return the size of the index, from the first block of a file; raises BundleError (`bundle-malformed`)."""
     try:
         size = tarfile.TarInfo.frombuf(block, "utf-8", "strict").size
     except (tarfile.TarError, UnicodeError):
@@ -256,8 +259,8 @@ def from_text(text: bytes) -> Index:
         raise _malformed("its index is not JSON") from None
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
-        found = schema if isinstance(schema, str) and schema.isprintable() else "none"
-        raise BundleError("bundle-schema", f"its schema is {found[:40]}, and this tfdock reads {SCHEMA}")
+        schema_text = schema if isinstance(schema, str) and schema.isprintable() else "none"
+        raise BundleError("bundle-schema", f"its schema is {schema_text[:40]}, and this tfdock reads {SCHEMA}")
     try:
         return _index(document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -270,10 +273,10 @@ def _malformed(message: str) -> BundleError:
 
 def _index(document: Mapping[str, Any]) -> Index:
     index: Index = _read(Index, document)
-    known = {blob.sha256 for blob in index.blobs}
-    if len(known) != len(index.blobs):
+    digests = {blob.sha256 for blob in index.blobs}
+    if len(digests) != len(index.blobs):
         raise ValueError("a blob stands in it twice")
-    missing = [name for name in _named_blobs(index) if name not in known]
+    missing = [name for name in _named_blobs(index) if name not in digests]
     if missing:
         raise ValueError(f"{missing[0][:12]} is no blob of it")
     ids = {build.build_id for build in index.builds}
@@ -286,7 +289,7 @@ def _index(document: Mapping[str, Any]) -> Index:
 
 
 def _named_blobs(index: Index) -> Iterator[str]:
-    """Every blob that something stands for."""
+    """Yield every sha256 of the index that must name a blob."""
     yield index.images
     yield from index.repository.values()
     for build in index.builds:

@@ -1,4 +1,4 @@
-"""Writing a bundle: everything that was gathered as a blob each, images last, behind an index that names them."""
+"""Write a bundle: an index, then one blob for each gathered file, then the images."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from tfdock.run.results import copy_from_folder
 from tfdock.types import BuildId
 
 REPOSITORY = "repository"
-"""The folder of a bundle's downloads, which containers write to."""
+"""The name of the folder of a bundle's downloads. Containers write to it."""
 NAME = BuildId("bundle")
-"""What events and the journal call the making of one."""
+"""The build id in events and in the journal while a bundle is made."""
 _GIB = 1 << 30
-_SAID = 1 << 28
-"""Bytes after which a sign of life is given."""
+_REPORT_EVERY = 1 << 28
+"""Bytes between two progress messages."""
 _IMAGES = "images"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenBundle:
-    """A bundle that was written: size in bytes, sha256, and what is in it."""
+    """A bundle that was written: size in bytes, sha256, and index."""
 
     path: Path
     size: int
@@ -47,7 +47,7 @@ class WrittenBundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedInputs:
-    """What one build needs, before any of it has a blob."""
+    """The inputs of one build, before they are blobs."""
 
     prepared: PreparedBuild
     lock: str | None
@@ -63,7 +63,7 @@ class PackedInputs:
 
 @dataclass(frozen=True, slots=True)
 class BundleWorkFolder:
-    """Where a bundle is made: a folder in the cache, and the file that becomes the bundle."""
+    """The places where a bundle is made: a folder in the cache, and the file that becomes the bundle."""
 
     runner: PhaseRunner
     folder: Path
@@ -72,7 +72,7 @@ class BundleWorkFolder:
 
 @dataclass
 class BundlePacker:
-    """One bundle that is being written, as `target` in the end. `knowledge` is the version of what decided."""
+    """Writes one bundle to `target`. `knowledge` is the version of the knowledge that made the plans."""
 
     target: Path
     work: BundleWorkFolder
@@ -80,7 +80,7 @@ class BundlePacker:
     knowledge: str
 
     def write(self) -> WrittenBundle:
-        """Write it under another name, and move it to its own when it is whole."""
+        """Write the bundle under another name, and move it to `target` when it is complete."""
         work = self.work
         images = _images(self.packed)
         cached = _cached_files(_downloads_folder(work.folder))
@@ -102,7 +102,7 @@ class BundlePacker:
             self.work.runner.listen(events.PhaseEnded(build_id=NAME, phase="bundle", seconds=seconds, ok=ok))
 
     def _fill(self, file: BinaryIO, images: Mapping[str, ImageInfo], cached: Mapping[str, Path]) -> Index:
-        """Write all contents, the small ones first, then the index over the room that its draft took."""
+        """Write all contents, the small ones first, then the index into the space of its draft."""
         contents = self._contents(cached)
         draft = self._index(dict.fromkeys([*contents, _IMAGES], "0" * 64), cached)
         writer = BundleWriter(file, draft, len(contents) + 1)
@@ -126,7 +126,7 @@ class BundlePacker:
             raise
 
     def _contents(self, cached: Mapping[str, Path]) -> Mapping[str, Callable[[], Iterable[bytes]]]:
-        """What becomes a blob each, in order, but for the images."""
+        """Return the contents of all blobs except the images, in order."""
         texts: dict[str, bytes] = {}
         files: dict[str, Path] = {}
         for number, build in enumerate(self.packed):
@@ -154,10 +154,10 @@ class BundlePacker:
 
     @contextmanager
     def _named(self, images: Mapping[str, ImageInfo]) -> Iterator[None]:
-        """Give images the names that the bundle has for them, as long as it is written."""
+        """Give images their names in the bundle while it is written."""
         engine = self.work.runner.engine
-        # A bundle that was built from here may have taken a name for an image of its own.
-        new = [name for name in images if (found := engine.image(name)) is None or found.id != images[name].id]
+        # A bundle that was built from here may have used a name for its own image.
+        new = [name for name in images if (image := engine.image(name)) is None or image.id != images[name].id]
         try:
             for name in new:
                 engine.tag(images[name].id, name)
@@ -168,7 +168,7 @@ class BundlePacker:
                     engine.remove_image(name)
 
     def _check_room(self, images: Mapping[str, ImageInfo], cached: Mapping[str, Path]) -> None:
-        """Refuse what surely has no room: images share layers, so only the largest counts whole."""
+        """Raise DiskFull if the bundle cannot fit. Images share layers: only the largest counts completely."""
         files = [
             *cached.values(),
             *(path for build in self.packed for path in (*_wheels(build), build.external) if path),
@@ -187,9 +187,9 @@ class BundlePacker:
 
 
 def _images(packed: Iterable[PackedInputs]) -> dict[str, ImageInfo]:
-    """All images of a bundle, each once, by the names that it has for them."""
-    found = [image for build in packed for image in (build.image, build.runtime) if image]
-    return {bundle_format.image_name(image.id): image for image in found}
+    """Return all images of a bundle, each once, by their names in the bundle."""
+    images = [image for build in packed for image in (build.image, build.runtime) if image]
+    return {bundle_format.image_name(image.id): image for image in images}
 
 
 def _image(image: ImageInfo) -> BundledImage:
@@ -206,9 +206,9 @@ def _downloads_folder(folder: Path) -> Path:
 
 
 def _cached_files(folder: Path) -> dict[str, Path]:
-    """What a repository cache holds, by its path there, sorted."""
-    found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    return {name: path for name, path in found.items() if bundle_format.is_cached(name)}
+    """Return the files of a repository cache by their paths there, sorted."""
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: path for name, path in files.items() if bundle_format.is_cached(name)}
 
 
 def _wheels(packed: PackedInputs) -> list[Path]:
@@ -248,20 +248,20 @@ def _bundled_build(packed: PackedInputs, number: int, names: Mapping[str, str]) 
 
 
 def _with_progress(chunks: Iterable[bytes], output: Output) -> Iterator[bytes]:
-    """The same chunks, with a sign of life now and then."""
-    done = said = 0
+    """Yield the chunks, and report progress now and then."""
+    done = reported = 0
     for chunk in chunks:
         yield chunk
         done += len(chunk)
-        if done - said >= _SAID:
-            said = done
+        if done - reported >= _REPORT_EVERY:
+            reported = done
             output(f"{done / _GIB:.2f} GiB of images\n".encode())
 
 
 def _checked_archive(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same chunks; raises EngineLost where they do not end as an archive does.
+    """Yield the chunks; raise EngineLost if they do not end like an archive.
 
-    An engine that fails in the middle ends its answer as if all were well, or writes its error into the archive.
+    An engine that fails in the middle ends its answer normally, or writes its error into the archive.
     """
     end = b""
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""Building from a bundle, without a network: its profiles planned, and what it has put where a build looks for it."""
+"""Build from a bundle, without a network: plan its profiles, and put its contents where a build looks for them."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from tfdock.verify.trial_container import dependencies_folder
 
 @dataclass
 class SharedInputs:
-    """What several builds take out of one bundle: all of it once, when the first of them needs it."""
+    """The inputs of several builds from one bundle. All are unpacked once, when the first build needs them."""
 
     bundle: Bundle
     builds: tuple[BundledBuild, ...]
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _done: bool = False
     ids: Mapping[str, str] = field(default_factory=dict)
-    """The images' ids on the engine, by the bundle's names for them: another bundle may take a name later."""
+    """The images' ids on the engine, by their names in the bundle: another bundle may use a name later."""
 
     def provide(self, runner: PhaseRunner, settings: Settings) -> None:
-        """Load the images, and fill the repository cache and the wheels' folders. What is there already stays.
+        """Load the images, and fill the repository cache and the wheels' folders. Existing files stay.
 
         Raises VerificationFailed (`bundle-damaged`), DiskFull, and the engine's errors.
         """
@@ -59,7 +59,7 @@ class SharedInputs:
 
     @property
     def _images(self) -> tuple[BundledImage, ...]:
-        """Those that are needed."""
+        """The images that the builds need, each once."""
         return tuple({image.name: image for build in self.builds for image in build.images}.values())
 
     def _load(self, runner: PhaseRunner) -> None:
@@ -88,29 +88,29 @@ class SharedInputs:
                 )
 
     def _is_there(self, engine: Engine, image: BundledImage) -> bool:
-        """Whether it is the very image; engines that name images otherwise than who saved it take it once more."""
-        found = engine.image(image.name)
-        return found is not None and found.id == image.id
+        """Return whether the engine has exactly this image. Engines with other image ids load it again."""
+        info = engine.image(image.name)
+        return info is not None and info.id == image.id
 
     def _check_names(self) -> None:
-        """Refuse images that would take the name of another one on this engine, such as of a base image."""
+        """Refuse images that would take the name of another image on this engine, such as of a base image."""
         own = {image.name for build in self.bundle.index.builds for image in build.images}
         try:
             strange = sorted(set(image_names(self.bundle.chunks(self.bundle.index.images))) - own)
-            told = f"its images would also be called {', '.join(strange[:3])}" if strange else ""
+            trouble = f"its images would also be called {', '.join(strange[:3])}" if strange else ""
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            told = f"its images are no archive of images: {error}"
-        if told:
+            trouble = f"its images are no archive of images: {error}"
+        if trouble:
             raise VerificationFailed(
                 Problem(
                     code="bundle-damaged",
-                    message=f"{self.bundle.path.name} is no bundle of tfdock's: {told}",
+                    message=f"{self.bundle.path.name} is no bundle of tfdock's: {trouble}",
                     fix="make the bundle anew with `tfdock fetch -o`, and take bundles only from whom you trust",
                 )
             )
 
     def _check_room(self, runner: PhaseRunner, size: int) -> None:
-        """Images are unpacked twice: as the archive's files, and as layers."""
+        """Raise DiskFull without space for twice the size: images are unpacked as files and as layers."""
         root = engine_data(runner.engine.info())
         if root:
             check_space(
@@ -138,14 +138,14 @@ class SharedInputs:
                     folder.write(name, self.bundle.chunks(blob))
 
     def _unpack_wheels(self, settings: Settings, runner: PhaseRunner) -> None:
-        """What finished wheels require, for the image that they are tried in."""
+        """Unpack the wheels that finished wheels require, for the image of their trial."""
         for build in self.builds:
             image = runner.engine.image(self.ids[build.runtime.image.name]) if build.runtime else None
             if image is None or build.wheels is None or not build.wheels.requirements:
                 continue
-            wanted = build.wheels
+            wheels = build.wheels
             folder = dependencies_folder(
-                settings, image, wanted.python_tag, wanted.requirements, wanted.limits, of=self.bundle.index.images
+                settings, image, wheels.python_tag, wheels.requirements, wheels.limits, of=self.bundle.index.images
             )
             if folder.is_dir():
                 continue
@@ -166,30 +166,30 @@ class SharedInputs:
 
 @dataclass(frozen=True, slots=True)
 class BuildInputs:
-    """What a bundle has for one build."""
+    """The inputs of one build from a bundle."""
 
-    supply: SharedInputs
+    shared: SharedInputs
     build: BundledBuild
 
     @property
     def path(self) -> Path:
-        """The bundle."""
-        return self.supply.bundle.path
+        """The path of the bundle."""
+        return self.shared.bundle.path
 
     @property
     def identity(self) -> str:
-        """The sha256 of its images, which is held against their bytes when they are read."""
-        return self.supply.bundle.index.images
+        """The sha256 of its images. It is compared with their bytes when they are read."""
+        return self.shared.bundle.index.images
 
     @property
     def images(self) -> Mapping[str, str]:
-        """The images' ids on the engine, by what they are asked for as."""
+        """The images' ids on the engine, by the references in profiles."""
         runtime = self.build.runtime
-        return {runtime.reference: self.supply.ids[runtime.image.name]} if runtime else {}
+        return {runtime.reference: self.shared.ids[runtime.image.name]} if runtime else {}
 
     def provide(self, runner: PhaseRunner, settings: Settings) -> None:
-        """Put what the bundle has where builds look for it, once for all of its builds."""
-        self.supply.provide(runner, settings)
+        """Put the bundle's contents where builds look for them, once for all of its builds."""
+        self.shared.provide(runner, settings)
 
     @property
     def image_name(self) -> str:
@@ -209,41 +209,40 @@ class BuildInputs:
     @property
     def image(self) -> str:
         """The id of the image that builds."""
-        return self.supply.ids[self.build.image.name]
+        return self.shared.ids[self.build.image.name]
 
     def external(self) -> Iterator[bytes] | None:
-        """The archive of what repository rules fetched past Bazel's cache, if there is one."""
-        return self.supply.bundle.chunks(self.build.external) if self.build.external else None
+        """Return the archive of the files that repository rules fetched outside Bazel's cache, if there is one."""
+        return self.shared.bundle.chunks(self.build.external) if self.build.external else None
 
 
 def _image_id(engine: Engine, name: str) -> str:
-    found = engine.image(name)
-    assert found is not None, "it was provided"
-    return found.id
+    info = engine.image(name)
+    assert info is not None, "it was provided"
+    return info.id
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
 
 
 def prepare(path: Path, names: Sequence[str], preparer: Preparer) -> list[tuple[PreparedBuild, BuildInputs]]:
-    """Plan what a bundle has, with the inputs of each build: all, or those that the names mean.
+    """Plan the builds of a bundle, with the inputs of each: all builds, or those that the names mean.
 
-    A name is a build id or a profile.
-
-    Raises Incompatible (`bundle-outdated`) for a profile that is no longer the one that was put into it.
+    A name is a build id or a profile. Raises Incompatible (`bundle-outdated`) for a profile that changed since the
+    bundle was made.
     """
-    found = open_bundle(path)
-    asked = [_find_build(found, name, preparer) for name in dict.fromkeys(names)]
-    written: Sequence[tuple[BundledBuild, WrittenProfile | None]] = asked or [
-        (build, None) for build in found.index.builds
+    bundle = open_bundle(path)
+    selected = [_find_build(bundle, name, preparer) for name in dict.fromkeys(names)]
+    written: Sequence[tuple[BundledBuild, WrittenProfile | None]] = selected or [
+        (build, None) for build in bundle.index.builds
     ]
-    supply = SharedInputs(found, tuple(build for build, _ in written))
-    return [_prepare_build(found, build, mine, supply, preparer) for build, mine in written]
+    shared = SharedInputs(bundle, tuple(build for build, _ in written))
+    return [_prepare_build(bundle, build, own_profile, shared, preparer) for build, own_profile in written]
 
 
-def _find_build(found: Bundle, name: str, preparer: Preparer) -> tuple[BundledBuild, WrittenProfile | None]:
-    """The build that a name means, with the caller's own profile if it is one."""
-    builds = {build.build_id: build for build in found.index.builds}
+def _find_build(bundle: Bundle, name: str, preparer: Preparer) -> tuple[BundledBuild, WrittenProfile | None]:
+    """Return the build that a name means, with the caller's own profile if the name is a profile."""
+    builds = {build.build_id: build for build in bundle.index.builds}
     if name in builds:
         return builds[name], None
     prepared = preparer.prepare(name)
@@ -251,7 +250,7 @@ def _find_build(found: Bundle, name: str, preparer: Preparer) -> tuple[BundledBu
         raise ProfileError(
             Problem(
                 code="bundle-lacks-build",
-                message=f"{found.path} has no {prepared.plan.build_id}; it has {', '.join(builds) or 'nothing'}",
+                message=f"{bundle.path} has no {prepared.plan.build_id}; it has {', '.join(builds) or 'nothing'}",
                 fix="leave the profile out to build all that it has, name one of these, or make another bundle: "
                 f"`tfdock fetch {name} -o bundle.tar`",
                 file=prepared.file,
@@ -261,49 +260,49 @@ def _find_build(found: Bundle, name: str, preparer: Preparer) -> tuple[BundledBu
 
 
 def _prepare_build(
-    found: Bundle, build: BundledBuild, mine: WrittenProfile | None, supply: SharedInputs, preparer: Preparer
+    bundle: Bundle, build: BundledBuild, own_profile: WrittenProfile | None, shared: SharedInputs, preparer: Preparer
 ) -> tuple[PreparedBuild, BuildInputs]:
-    lock = _read_lock(found, build)
-    written = mine or _bundled_profile(found, build)
+    lock = _read_lock(bundle, build)
+    written = own_profile or _bundled_profile(bundle, build)
     prepared = preparer.prepare_written(written, partial(locks.pinned, pins=lock.lock.pins if lock else ()))
     if prepared.plan.fingerprint != build.fingerprint:
-        raise _outdated_error(found, build, prepared, preparer.knowledge.version)
+        raise _outdated_error(bundle, build, prepared, preparer.knowledge.version)
     plan = prepared.plan
     if not preparer.trusted:
-        plan = in_domain(plan, of_bundle(found.index.images), preparer.knowledge)
-    return replace(prepared, plan=plan, lock=lock), BuildInputs(supply, build)
+        plan = in_domain(plan, of_bundle(bundle.index.images), preparer.knowledge)
+    return replace(prepared, plan=plan, lock=lock), BuildInputs(shared, build)
 
 
-def _read_lock(found: Bundle, build: BundledBuild) -> LockFile | None:
+def _read_lock(bundle: Bundle, build: BundledBuild) -> LockFile | None:
     if build.lock is None:
         return None
-    text = found.read(build.lock)
-    path = f"{found.path}: the lock of {build.build_id}"
+    text = bundle.read(build.lock)
+    path = f"{bundle.path}: the lock of {build.build_id}"
     lock = locks.from_text(text.decode("utf-8", "replace"), path)
     return LockFile(path=path, sha256=hashlib.sha256(text).hexdigest(), lock=lock)
 
 
-def _bundled_profile(found: Bundle, build: BundledBuild) -> WrittenProfile:
-    """The profile as it was when the bundle was made."""
-    kept = build.profile
-    file, text = f"{found.path}: {kept.file}", found.read(kept.text).decode("utf-8", "replace")
-    extended = {name: found.read(blob).decode("utf-8", "replace") for name, blob in kept.extended.items()}
+def _bundled_profile(bundle: Bundle, build: BundledBuild) -> WrittenProfile:
+    """Return the profile as it was when the bundle was made."""
+    texts = build.profile
+    file, text = f"{bundle.path}: {texts.file}", bundle.read(texts.text).decode("utf-8", "replace")
+    extended = {name: bundle.read(blob).decode("utf-8", "replace") for name, blob in texts.extended.items()}
     profile, document = profiles.read(text, file, extended)
-    patches = {name: found.read(blob) for name, blob in kept.patches.items()}
+    patches = {name: bundle.read(blob) for name, blob in texts.patches.items()}
     return WrittenProfile(
         file=file,
         text=text,
         extended=extended,
         profile=profile,
         document=document,
-        local=LocalSource(tree=kept.tree, patches=patches),
+        local=LocalSource(tree=texts.tree, patches=patches),
         tree=None,
     )
 
 
-def _outdated_error(found: Bundle, build: BundledBuild, prepared: PreparedBuild, knowledge: str) -> Incompatible:
-    """Whose fault it is that the plan is another one: the tool's, the knowledge's, or the profile's."""
-    index = found.index
+def _outdated_error(bundle: Bundle, build: BundledBuild, prepared: PreparedBuild, knowledge: str) -> Incompatible:
+    """Return the error for a changed plan, with its cause: tfdock, the knowledge or the profile changed."""
+    index = bundle.index
     if index.tfdock != __version__:
         why = f"it was made by tfdock {index.tfdock}, and this is {__version__}"
     elif index.knowledge != knowledge:
@@ -313,10 +312,10 @@ def _outdated_error(found: Bundle, build: BundledBuild, prepared: PreparedBuild,
     return Incompatible(
         Problem(
             code="bundle-outdated",
-            message=f"{found.path} has another {build.build_id} than is asked for: {why}",
+            message=f"{bundle.path} has another {build.build_id} than is asked for: {why}",
             fix=(
                 "make the bundle anew where there is a network",
-                f"build what is in it: `tfdock build --from {found.path} {build.build_id}` with the tfdock and the "
+                f"build what is in it: `tfdock build --from {bundle.path} {build.build_id}` with the tfdock and the "
                 "knowledge that made it",
             ),
             file=prepared.file,

@@ -1,4 +1,4 @@
-"""Making bundles: images, downloads and pins of profiles gathered, tried without a network, and written as one."""
+"""Make bundles: gather images, downloads and pins of profiles, try them without a network, write one file."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _REQUIREMENTS = ExpectedFiles(pattern="requirements.json")
 
 
 def warm(prepared: PreparedBuild, session: BuildSession) -> None:
-    """Have a profile's image, and all that its build downloads, in the caches of this machine."""
+    """Make a profile's image, and fetch its build's downloads into the caches of this machine."""
     build.fetch(session, BuildRequest(prepared=prepared), lambda *_: None)
 
 
@@ -58,7 +58,7 @@ def warm(prepared: PreparedBuild, session: BuildSession) -> None:
 
 @dataclass
 class Bundler:
-    """Makes one bundle. `locked`: by the locks beside the profiles, instead of pins that are asked for now."""
+    """Makes one bundle. `locked`: with the locks beside the profiles, instead of pins that are gathered now."""
 
     target: Path
     preparer: Preparer
@@ -67,20 +67,20 @@ class Bundler:
     _packed: list[PackedInputs] = field(default_factory=list)
 
     def make(self, names: Sequence[str]) -> WrittenBundle:
-        """Gather what the profiles need and write it; the file of that name is replaced in one step, or stays."""
+        """Gather the profiles' inputs and write the bundle. An existing file is replaced in one step, or stays."""
         check_target(self.target, "bundle-name-taken", _is_bundle)
         try:
-            with self._workshop() as work:
+            with self._work_folder() as work:
                 for name in dict.fromkeys(names):
-                    self._packed.append(self._gathered(name, work))
-                    self._check_twice()
+                    self._packed.append(self._gather(name, work))
+                    self._check_build_ids()
                 return BundlePacker(self.target, work, self._packed, self.preparer.knowledge.version).write()
         except OSError as error:
             raise file_error(error, {"the bundle's folder": self.target.absolute().parent}) from error
 
     @contextmanager
-    def _workshop(self) -> Iterator[BundleWorkFolder]:
-        """Folders of this bundle, known to the journal: one in the cache, one beside the target."""
+    def _work_folder(self) -> Iterator[BundleWorkFolder]:
+        """Give the folders of this bundle: one in the cache, one beside the target. The journal knows them."""
         run = journal.new_run_id()
         target, settings = self.target.absolute(), self.session.settings
         beside = target.parent / f".{target.name}.{run}"
@@ -101,20 +101,20 @@ class Bundler:
                     )
                     yield BundleWorkFolder(runner, folders.own, folders.staged / target.name)
             finally:
-                # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
+                # The first error is the one to report; the journal keeps what cannot be cleaned now.
                 with suppress(TfdockError, OSError):
                     journal.clean_own_run(settings.state_dir, entry, self.session.engine)
 
-    def _check_twice(self) -> None:
-        """Refuse two profiles of one build id: who builds from the bundle could not say which he means."""
+    def _check_build_ids(self) -> None:
+        """Refuse two profiles of one build id: a build from the bundle could not name one of them."""
         ids: dict[str, str] = {}
         for packed in self._packed:
-            other = ids.setdefault(packed.prepared.plan.build_id, packed.prepared.file)
-            if other != packed.prepared.file:
+            first_file = ids.setdefault(packed.prepared.plan.build_id, packed.prepared.file)
+            if first_file != packed.prepared.file:
                 raise ProfileError(
                     Problem(
                         code="build-id-twice",
-                        message=f"{other} and {packed.prepared.file} have the same build id, "
+                        message=f"{first_file} and {packed.prepared.file} have the same build id, "
                         f"{packed.prepared.plan.build_id}",
                         fix="put them into two bundles",
                         file=packed.prepared.file,
@@ -123,14 +123,14 @@ class Bundler:
 
     # --- one build ---
 
-    def _gathered(self, name: str, work: BundleWorkFolder) -> PackedInputs:
+    def _gather(self, name: str, work: BundleWorkFolder) -> PackedInputs:
         prepared, lock = self._pinned(name)
         pack = partial(self._pack, prepared, lock, work)
         request = BuildRequest(prepared=prepared, repository=work.folder / REPOSITORY)
         return build.fetch(self.session, request, pack)
 
     def _pinned(self, name: str) -> tuple[PreparedBuild, str | None]:
-        """The profile planned by a lock, and that lock's text; without one where no lock could hold."""
+        """Return the profile planned with a lock, and the lock's text; None where no lock can hold the build."""
         if self.locked:
             prepared = prepare_locked(name, self.preparer, self.session.settings)
             assert prepared.lock is not None
@@ -153,18 +153,18 @@ class Bundler:
         run: BuildRun,
         fetched: FetchResult,
     ) -> PackedInputs:
-        """What a run that has fetched leaves for the bundle: tried without a network before it counts."""
+        """Return the inputs of a run that has fetched, after a trial without a network."""
         resolution = run.plan.resolution
         containers = BuildContainers(run, fetched.image)
-        external = self._tried_offline(containers, work)
+        external = self._try_offline(containers, work)
         image = run.engine.image(fetched.image.id)
         assert image is not None, "it has just run"
-        wanted = resolution.runtime if resolution.verify.run else None
+        reference = resolution.runtime if resolution.verify.run else None
         runtime = None
-        if wanted:
-            mirrored = str(self.session.settings.mirrored(wanted))
-            runtime = run.runner.image(mirrored, "pack", f"runtime image {wanted}")
-        found = PackedInputs(
+        if reference:
+            mirrored = str(self.session.settings.mirrored(reference))
+            runtime = run.runner.image(mirrored, "pack", f"runtime image {reference}")
+        inputs = PackedInputs(
             prepared=prepared,
             lock=lock,
             image=image,
@@ -174,13 +174,13 @@ class Bundler:
             requirements=None,
             external=external,
         )
-        return self._with_wheels(found, containers) if runtime else found
+        return self._with_wheels(inputs, containers) if runtime else inputs
 
-    def _tried_offline(self, containers: BuildContainers, work: BundleWorkFolder) -> Path | None:
-        """Fetch once more, into an empty output base and without a network, from what the bundle will have.
+    def _try_offline(self, containers: BuildContainers, work: BundleWorkFolder) -> Path | None:
+        """Fetch again, into an empty output base and without a network, from the bundle's contents.
 
-        Repository rules may run pip or git, which no cache of Bazel's knows: then all that they made goes in too, and
-        is tried in its turn. Returns that archive.
+        Repository rules may run pip or git, whose downloads are in no cache of Bazel's. Then their output goes into
+        the bundle too, and is tried in turn. Returns the archive of that output.
         """
         run, plan = containers.run, containers.run.plan
         fetch = containers.spec(plan.phases[0])
@@ -193,14 +193,14 @@ class Bundler:
             and self._runs(run, _with_output(run, unpacked, "again"), "the same unpacked")
             and self._runs(run, _with_output(run, fetch, "again"), "fetch without a network, from what rules fetched")
         ):
-            said = next(
+            last_line = next(
                 (line for line in reversed(run.runner.output.errors or run.runner.output.tail) if line.strip()), ""
             )
             raise BuildFailed(
                 Problem(
                     code="bundle-incomplete",
                     message=f"{plan.build_id} cannot be fetched without a network, from all that it had fetched "
-                    f"with one: {said[:300]}",
+                    f"with one: {last_line[:300]}",
                     fix="its source downloads anew whenever it is fetched; give the downloads a sha256 there, or "
                     "build it where there is a network",
                 )
@@ -210,26 +210,26 @@ class Bundler:
         return target
 
     def _runs(self, run: BuildRun, spec: ContainerSpec, title: str) -> bool:
-        """Whether a container without network ends well."""
+        """Return whether a container without a network succeeds."""
         state, memory = run.runner.container(replace(spec, network="none"), "pack", title)
         run.engine.remove(state.id)
         return state.exit_code == 0 and not memory
 
-    # --- what finished wheels require ---
+    # --- requirements of finished wheels ---
 
-    def _with_wheels(self, found: PackedInputs, containers: BuildContainers) -> PackedInputs:
+    def _with_wheels(self, inputs: PackedInputs, containers: BuildContainers) -> PackedInputs:
         run = containers.run
-        plan, known = run.plan, self._requirements(containers)
-        if known is None:
+        plan, requirements_and_limits = run.plan, self._requirements(containers)
+        if requirements_and_limits is None:
             self._notice(
                 f"{plan.build_id}: what its wheel requires is known when it is built; so that it can be tried "
                 "without a network, build it once and make the bundle anew with the same `--wheelhouse`"
             )
-            return found
-        wanted, limits = known
-        assert found.runtime is not None
+            return inputs
+        lines, limits = requirements_and_limits
+        assert inputs.runtime is not None
         folder = None
-        if wanted:
+        if lines:
             environment = TrialEnvironment(
                 runner=run.runner,
                 info=self.session.engine_info,
@@ -239,25 +239,25 @@ class Bundler:
             tag = f"cp{plan.resolution.python.replace('.', '')}"
             runtime = plan.resolution.runtime
             named = runtime is not None and is_known_runtime(self.preparer.knowledge, runtime)
-            folder = fetch_dependencies(environment, tag, found.runtime, wanted, limits, known=named)
-        return replace(found, requirements=wanted, limits=limits, wheels=folder)
+            folder = fetch_dependencies(environment, tag, inputs.runtime, lines, limits, known=named)
+        return replace(inputs, requirements=lines, limits=limits, wheels=folder)
 
     def _requirements(self, containers: BuildContainers) -> tuple[list[str], tuple[str, ...]] | None:
-        """By the finished wheel, if it is in the wheelhouse; else as the source's own setup.py says, if it does."""
+        """Return requirements and limits, of the finished wheel if there is one, else from the source's setup.py."""
         plan, knowledge = containers.run.plan, self.preparer.knowledge
         record = self.session.wheelhouse.complete_record_for(plan)
         try:
             if record:
                 inspection = inspected(self.session.wheelhouse.root / record["wheels"][0]["file"], traces=())
                 return pip_requirements(inspection.metadata.requires_dist), limits_of(knowledge, inspection)
-            lines = self._said_by_source(containers)
+            lines = self._requirements_of_source(containers)
             if lines is not None:
                 return pip_requirements(lines), limits_for(knowledge, str(plan.resolution.version.minor))
         except InvalidRequirement:
             return None
         return None
 
-    def _said_by_source(self, containers: BuildContainers) -> list[str] | None:
+    def _requirements_of_source(self, containers: BuildContainers) -> list[str] | None:
         run = containers.run
         python = run.plan.resolution.paths.get("python", "python3")
         script = loader.templates()["run/requirements.py"]
