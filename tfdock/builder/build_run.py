@@ -20,14 +20,14 @@ from tfdock.errors import EngineError, Interrupted, NetworkError, Problem, Tfdoc
 from tfdock.plan.build_plan import DISK_CACHE, DOWNLOADS, GIVEN, REPOSITORY_CACHE, SOURCE, STAGING, BuildPlan, Phase
 from tfdock.plan.estimate import PhaseEstimate
 from tfdock.plan.lock_file import Pin
-from tfdock.run.phase_errors import PhaseErrors
 from tfdock.run.phases import PhaseRunner
 from tfdock.run.results import RunFolders, make_sources
 from tfdock.types import ExpectedFiles, Mount
 
 if TYPE_CHECKING:
-    # A plain build has no remote cache: it loads no module for one.
+    # Only names of types: a plain build has no remote cache, and a build that succeeds explains no failure.
     from tfdock.bazel.remote.remote_session import EndpointWatch
+    from tfdock.run.phase_errors import PhaseErrors
 
 _T = TypeVar("_T")
 
@@ -107,6 +107,9 @@ class BuildRun:
 
     def phase_errors(self, phase: str, plan: BuildPlan | None = None) -> PhaseErrors:
         """Return what explains a failure of a phase; `plan` has the limits, where they are not the run's."""
+        # Here, not above: a build that succeeds needs no module that explains failures.
+        from tfdock.run.phase_errors import PhaseErrors
+
         return PhaseErrors(
             phase=phase,
             resources=(plan or self.plan).resources,

@@ -13,7 +13,6 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile
 from tfdock.resolve.resolution import Resolution, Resolver
-from tfdock.resolve.suggestions import suggestions
 
 
 def resolve_or_suggest(resolver: Resolver, profile: Profile) -> Resolution:
@@ -24,6 +23,9 @@ def resolve_or_suggest(resolver: Resolver, profile: Profile) -> Resolution:
     try:
         return resolver.resolve(profile)
     except Incompatible as error:
+        # Here, not above: a profile that is accepted needs no module that searches for changes.
+        from tfdock.resolve.suggestions import suggestions
+
         ways = suggestions(profile, error.problems, resolver)
         raise Incompatible(*(_with_suggestions(problem, ways) for problem in error.problems)) from None
 
