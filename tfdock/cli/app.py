@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+# --- options --------------------------------------------------------------------------------------------------------
+
 Profiles = Annotated[
     list[str],
     typer.Argument(help="Profile files, or names of shipped profiles.", metavar="PROFILE…", show_default=False),
@@ -63,7 +65,7 @@ Trust = Annotated[
 
 
 def _folder(text: str) -> Path:
-    # A shell's variable that is not set; to Path it is the current folder.
+    # An empty text comes from a shell variable that is not set; Path would take it for the current folder.
     if not text:
         raise typer.BadParameter("the name of the folder is empty; the current one is `.`")
     return Path(text)
@@ -147,6 +149,9 @@ CacheDir = Annotated[
 ]
 
 
+# --- errors and documents -------------------------------------------------------------------------------------------
+
+
 def command(schema: str) -> Callable[[_F], _F]:
     """Make a command report its errors: as text, or as the JSON document it would have printed."""
 
@@ -167,13 +172,18 @@ def command(schema: str) -> Callable[[_F], _F]:
 
 
 def print_json(schema: str, ok: bool, document: dict[str, Any]) -> None:
+    """Print a document of this schema on standard output."""
     text = json.dumps({"schema": schema, "ok": ok, **document}, indent=2, ensure_ascii=False, default=as_document)
     # Half a character, as a file's name may hold, is no UTF-8: Python's escape of it is JSON's.
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
-    sys.stdout.flush()  # a full disk is told here; at Python's end nobody could
+    sys.stdout.flush()  # a full disk is reported here; when Python exits, nobody could
 
 
-def checked_duration(text: str | None) -> str | None:
+# --- time limits and stop requests ----------------------------------------------------------------------------------
+
+
+def check_duration(text: str | None) -> str | None:
+    """Return the text of a duration. Raise BadParameter for any other text."""
     if text is None:
         return None
     if not re.fullmatch(DURATION, text, re.ASCII):
@@ -220,23 +230,30 @@ def stoppable(kept: str | None = None) -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
+# --- what commands need ---------------------------------------------------------------------------------------------
+
+
 def settings_for(**flags: Any) -> Settings:
+    """Return the settings, with the options of a command on top of them."""
     return settings.load({name: tuple(value) if isinstance(value, list) else value for name, value in flags.items()})
 
 
 def preparer_for(settings: Settings, *, allow_untested: bool = False, trusted: bool = False) -> Preparer:
+    """Return what plans profiles for this machine."""
     from tfdock.plan.prepare import Preparer
 
     return Preparer(settings, hardware.local_machine(), allow_untested=allow_untested, trusted=trusted)
 
 
 def knowledge_for(settings: Settings) -> KnowledgeBase:
+    """Return the knowledge base, with the rows of the folders in the settings."""
     from tfdock.knowledge import loader
 
     return loader.knowledge(settings.knowledge, settings.cache_dir)
 
 
 def local_engine() -> Engine:
+    """Return a connection to the engine. Raise EngineError if there is none."""
     from tfdock.engine.docker_engine import DockerEngine
 
     return DockerEngine()

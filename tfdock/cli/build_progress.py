@@ -23,6 +23,7 @@ from tfdock.host.supervise import Stop
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.prepare import PreparedBuild, Preparer
 
+# A build that succeeds needs no diagnosis.
 if TYPE_CHECKING:
     from tfdock.diagnose.diagnosis import Diagnosis
 
@@ -201,6 +202,7 @@ def _build_result(session: BuildSession, request: BuildRequest) -> BuildResult:
     """Return the result of a build. A build that is up to date loads neither an engine nor the modules that build."""
     done = None if request.force else session.up_to_date(request.prepared)
     if done is None:
+        # An up-to-date build ends before this, without an engine's SDK.
         from tfdock.builder.build import build
 
         done = build(session, request)

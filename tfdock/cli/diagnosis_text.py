@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tfdock.cli import console
 
+# A build that succeeds needs neither the known failures nor their search.
 if TYPE_CHECKING:
     from tfdock.diagnose.diagnosis import Diagnosis, Finding
 

@@ -1,4 +1,4 @@
-"""`advise`: whether an official wheel runs on a GPU, and which profile would do better."""
+"""The `advise` command: how an official wheel runs on a GPU, and which profile does better."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ from tfdock.cli.app import (
     Trust,
     Wheelhouse,
     app,
+    check_duration,
     check_matrix_options,
-    checked_duration,
     command,
     limit_from_now,
     preparer_for,
@@ -74,7 +74,7 @@ def build(
             help="Stop cleanly, keeping the cache, after this long (`5h30m`); for all profiles together.",
             metavar="TIME",
             show_default=False,
-            callback=checked_duration,
+            callback=check_duration,
         ),
     ] = None,
     at_once: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+# Apart from `check`: a plan reads build records, and the wheelhouse's lock is a package that no check waits for.
 import difflib
 import json
 import shlex

@@ -29,6 +29,7 @@ from tfdock.wheelhouse.index import IndexUpdate, WheelIndex
 from tfdock.wheelhouse.retention import Rules
 from tfdock.wheelhouse.wheelhouse_pruning import PrunedWheelhouse
 
+# The server's package, tornado, is for `serve` alone.
 if TYPE_CHECKING:
     from tfdock.wheelhouse.server import ServerAddress
 
@@ -242,7 +243,7 @@ def serve(
     a stranger cannot read the wheels through your browser. With another `--host`, every name is answered unless
     `--allow-host` is given.
     """
-    from tfdock.wheelhouse import server  # its package, tornado, is for this command alone
+    from tfdock.wheelhouse import server  # see above
 
     with _open_wheelhouse(settings_for(wheelhouse=wheelhouse)) as house:
         index = WheelIndex(house)
