@@ -54,7 +54,7 @@ def coverage(knowledge: KnowledgeBase, evidence: Evidence) -> tuple[Coverage, ..
 def _coverage_of_target(knowledge: KnowledgeBase, evidence: Evidence, row: Architecture, target: str) -> Coverage:
     known = _example_gpu(knowledge, row, target)
     written = exact_target(knowledge.accelerators[row.accelerator], target)
-    # One that nobody sells yet, or that has no row: the question is the same.
+    # A target without a product, or without a row, gets the same question.
     gpu = known or Gpu(gpu=written, accelerator=row.accelerator, target=target, source=())
     answer = serve(knowledge, gpu, evidence)
     return Coverage(

@@ -27,16 +27,16 @@ class DeviceMatch:
     near: tuple[str, ...] = ()
 
 
-@functools.lru_cache(maxsize=1024)  # the same few names, for every way out that is tried
+@functools.lru_cache(maxsize=1024)  # every suggestion that is tried asks for the same few names
 def matching(knowledge: KnowledgeBase, name: str) -> DeviceMatch:
     """Return what `name` means: a short name (`rtx3080`), a driver's (`NVIDIA GeForce RTX 3080`), or words of either.
 
     Omitted words must not matter. `3080` matches because all GPUs of that name have one target. `RTX 6000` stands for
     three generations, which become the candidates.
     """
-    # A word such as `rtx` or `super` alone is no name, though many bear it.
+    # A word such as `rtx` or `super` alone is no name, though many GPUs have it in theirs.
     generic = re.fullmatch(r"[^\W\d]*", name.strip())
-    # Few write the memory, and drivers rarely do: a size is left out where it says nothing.
+    # Few people and few drivers write the memory size, so a second attempt leaves it out.
     for text in dict.fromkeys((_squeeze(name), _squeeze(_MEMORY.sub(" ", name)))):
         for rows in _readings(knowledge, text):
             by_target = {gpu.target: gpu for gpu in reversed(rows)}
@@ -78,7 +78,7 @@ def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
     if bare_gpu(knowledge, name):
         message, fix = f"`{name}` is what code is compiled for, and no GPU's name", "`tfdock gpus` lists the names"
     elif is_target(knowledge, name):
-        # What is written as a target looks like names that it has nothing to do with.
+        # A text that is written as a target resembles unrelated names, so no name is suggested.
         message, fix = f"no GPU is known to have the target `{name}`", "`tfdock gpus` lists all, with theirs"
     elif match.candidates:
         which = " or ".join(f"`{gpu.gpu}` ({gpu.target})" for gpu in match.candidates)
@@ -106,7 +106,7 @@ def _readings(knowledge: KnowledgeBase, text: str) -> Iterator[list[Gpu]]:
     """Yield rows that `text` may mean, the strictest reading first: our name, a driver's name, words of them."""
     vendors = [_squeeze(row.vendor) for row in knowledge.accelerators.values() if row.vendor]
     yield [gpu for gpu in knowledge.gpus.values() if _squeeze(gpu.gpu) == text]
-    # Drivers of some years put the vendor before the name and others do not.
+    # Drivers of some years put the vendor before the name; others do not.
     spellings = {text, *(f"{vendor}{text}" for vendor in vendors)}
     spellings |= {text.removeprefix(vendor) for vendor in vendors if text.startswith(vendor)}
     yield [gpu for gpu in knowledge.gpus.values() if any(_squeeze(name) in spellings for name in gpu.names)]
@@ -123,7 +123,7 @@ def _words_left(gpu: Gpu, text: str) -> int | None:
     counts = []
     for name in (gpu.gpu, *gpu.names):
         words = re.findall(r"[a-z0-9]+", name.lower())
-        # Characters of `text` that are made so far -> how many words that took.
+        # Number of matched characters of `text` -> number of words for them.
         made = {0: 0}
         for word in words:
             made |= {at + len(word): used + 1 for at, used in made.items() if text.startswith(word, at)}
@@ -192,7 +192,7 @@ def title(knowledge: KnowledgeBase, gpu: Gpu) -> str:
     vendor = knowledge.accelerators[gpu.accelerator].vendor
     if gpu.names:
         return gpu.names[0].removeprefix(f"{vendor} ")
-    # As the driver writes it in the names of those with more words to them.
+    # Use the spelling in the longer names that drivers print.
     pattern = re.compile(rf"(?<![a-z0-9]){re.escape(gpu.gpu)}(?![a-z0-9])", re.IGNORECASE)
     longer = (name for row in knowledge.gpus.values() if row.target == gpu.target for name in row.names)
     return next((match[0] for name in longer if (match := pattern.search(name))), gpu.gpu)
@@ -222,7 +222,7 @@ def bare_gpu(knowledge: KnowledgeBase, word: str) -> Gpu | None:
     families = [row for row in knowledge.architectures if target in row.targets]
     accelerator = own[0].accelerator if own else families[0].accelerator
     written = str(Capability.of_gpu(target)) if knowledge.accelerators[accelerator].capabilities else target
-    # Where all of that target stand beside a CPU of one kind, so does this one.
+    # If all GPUs of that target are sold with one kind of CPU, assume the same here.
     machines = {gpu.machine for gpu in own}
     machine = next(iter(machines)) if len(machines) == 1 else None
     return Gpu(gpu=written, accelerator=accelerator, target=target, machine=machine, source=())

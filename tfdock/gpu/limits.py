@@ -291,7 +291,7 @@ class Limits:
                 f"{held.count} kernel{'s' * (held.count > 1)} that MLIR generated (Add, Mul, Cast and their like)"
             )
             if container_verdict.runs == "no":
-                # The driver takes PTX for an image that it can use, and finds out by its text.
+                # The driver selects an image by its PTX, and finds only in its text that it is for another GPU.
                 specific = [capability for capability in map(Capability.parse, held.ptx) if capability.suffix]
                 specific_text = "".join(
                     f"{capability} is for {_whom(capability)} alone, and " for capability in specific
@@ -406,7 +406,7 @@ class Limits:
     def _doubts(self, compiler: RuntimeCompiler) -> Iterator[str]:
         brought = self._evidence.brought.get(self._accelerator.toolkit or "")
         if brought and not brought.exact:
-            return  # pip takes the newest
+            return  # pip installs the newest version, which has no such doubts
         version = Version(self._evidence.version_of(self._accelerator.toolkit or ""))
         for doubt in compiler.doubts:
             below = Version(doubt.below if brought else doubt.below_toolkit)

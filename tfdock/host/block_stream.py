@@ -47,7 +47,7 @@ class Reader(Generic[T]):
     def __init__(self, program: Program[T]) -> None:
         self._program = program
         self._offset = 0  # of the next block in the stream
-        self._held = bytearray()  # what was fed and may still be asked for, up to `_offset`
+        self._held = bytearray()  # bytes up to `_offset` that the program may still ask for
         self.result: T | None = None
         self._request: TakeRequest | SeekRequest | None = None
         self._advance(lambda: next(program))
@@ -85,7 +85,7 @@ class Reader(Generic[T]):
 
     def _sought(self, seek: SeekRequest, data: bytes, base: int) -> bool:
         """Answer if the answer is known; else keep what may be the beginning of a match."""
-        start = max(seek.start - base, 0)  # what was searched in vain is not held any more
+        start = max(seek.start - base, 0)  # searched bytes without a match are no longer kept
         at = seek.find(data, base, start) if start < len(data) else -1
         if at >= 0 and base + at < seek.stop:
             self._send(base + at)

@@ -110,7 +110,7 @@ class Value:
         encoded = []
         for skipped in range(3):
             code = base64.b64encode(b"\0" * skipped + data).decode().rstrip("=")
-            # Leave out the characters that also hold bits of what stands before or after.
+            # Leave out the characters that also encode bits of neighbouring bytes.
             core = code[(0, 2, 3)[skipped] : (skipped + len(data)) * 8 // 6]
             forms = {core, core.replace("+", "-").replace("/", "_")} if len(core) >= SHORTEST else ()
             encoded += [(form[:5], form[-5:], form) for form in forms]

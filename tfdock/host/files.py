@@ -48,7 +48,7 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False, follow: bool 
     """
     try:
         if follow and path.exists() and not (path.is_file() or path.is_dir()):
-            path.write_bytes(data)  # a pipe or a device takes it: nothing is put in the place of `/dev/null`
+            path.write_bytes(data)  # write into a pipe or a device: a rename would replace `/dev/null`
         else:
             write_atomically(path.resolve() if follow else path, data, private=private)
     except OSError as error:
@@ -103,10 +103,10 @@ def written_atomically(
         yield
         temporary.replace(path)
     finally:
-        with suppress(OSError):  # the first error is the one to tell
+        with suppress(OSError):  # the first error is the one to report
             temporary.unlink(missing_ok=True)
     if durable:
-        with suppress(OSError):  # some file systems sync no folders
+        with suppress(OSError):  # some file systems cannot sync folders
             sync_path(path.parent)
 
 
@@ -159,7 +159,7 @@ def make_folder(path: Path) -> None:
     """Make a folder that can be written to, or say in one sentence why it cannot be used."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        # Without a name: nothing in the folder can lead it elsewhere.
+        # A file without a name: no link in the folder can redirect the write.
         tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
         if error.errno in FULL:
@@ -198,7 +198,7 @@ def other_writers(path: Path, *, reachable: bool = True) -> str:
 
 def _is_own_group(gid: int) -> bool:
     """Return whether a group is this user's alone. Where each user has one, the usual umask leaves it all rights."""
-    with suppress(KeyError):  # in a container nobody may know the user
+    with suppress(KeyError):  # a container may not know the user's name
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
         return (gid, group.gr_name) == (user.pw_gid, user.pw_name) and {*group.gr_mem} <= {user.pw_name}
     return False
@@ -233,7 +233,7 @@ def held(
 
 def _opened(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Writing, because NFS gives nobody a file alone who could only read it.
+    # Open for writing: NFS refuses an exclusive lock on a file that is open for reading only.
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
@@ -261,7 +261,7 @@ def _kernel_locks() -> Iterator[tuple[str, int, str]]:
         return
     for line in lines:
         words = line.split()
-        # `5: -> FLOCK …` is one that waits.
+        # `5: -> FLOCK …` is a process that waits.
         if len(words) > 5 and words[1] != "->" and words[4].isdigit():
             yield words[1], int(words[4]), words[5]
 
@@ -271,7 +271,7 @@ def _describe_process(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:
         return f"process {pid}"
-    # From the program's own name on: not through which interpreter it was started.
+    # Start at the program's own name, without the interpreter.
     own = next((place for place, word in enumerate(words) if Path(word).name == "tfdock"), None)
     text = " ".join(words if own is None else ["tfdock", *words[own + 1 :]])
     text = "".join(char if char.isprintable() else " " for char in text).strip()

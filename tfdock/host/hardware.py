@@ -33,13 +33,13 @@ def local_machine() -> Machine:
     groups = control_groups(_text("/proc/self/cgroup"), _text("/proc/self/mountinfo"))
     physical = _physical_memory()
     memory = min([physical, *memory_limits(groups)])
-    # What a group may swap is another limit, which few set: swap counts only where nothing limits the memory.
+    # A group's swap has a limit of its own, which few set. So swap counts only without a memory limit.
     swap = swap_total(_text("/proc/meminfo")) if memory == physical else 0
     return Machine(cpus=max(1, min([_cores(), *core_limits(groups)])), memory=memory, swap=swap)
 
 
 def _cores() -> int:
-    # Only Linux tells which cores a process may run on.
+    # Only Linux reports the cores that a process may use.
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
@@ -135,7 +135,7 @@ def _text(path: str | Path) -> str:
 def nearest(path: Path) -> Path:
     """Return the path itself, or the nearest path above it that exists."""
     path = path.absolute()
-    # Not `exists`: that is false for a link that leads nowhere, and no folder can be made in its place.
+    # `exists` is false for a dangling link, but no folder can be made in its place.
     return next((folder for folder in (path, *path.parents) if os.path.lexists(folder)), path)
 
 
@@ -244,7 +244,7 @@ class _Answer:
 
 def _ask(program: str, *arguments: str) -> _Answer:
     try:
-        # In a group of its own, so that what it has started goes with it.
+        # A process group of its own, so that its children are killed with it.
         process = subprocess.Popen(
             [program, *arguments],
             stdin=subprocess.DEVNULL,
@@ -313,7 +313,7 @@ def nvidia_devices(text: str, fields: Sequence[str], *, ended_well: bool) -> Hos
     versions: list[str] = []
     messages: list[str] = []
     for line in filter(None, map(str.strip, text.splitlines())):
-        # From the right: only a name could hold a comma.
+        # Split from the right: only a name may hold a comma.
         values = dict(zip(fields, map(str.strip, line.rsplit(",", len(fields) - 1)), strict=False))
         version = values.get("driver_version", "")
         if len(values) < len(fields) or not re.fullmatch(r"\d+(\.\d+)+|\[.*\]", version):
@@ -348,7 +348,7 @@ def _amd() -> HostDevices:
 
 def rocm_devices(text: str, *, ended_well: bool) -> HostDevices:
     """Read what `rocminfo` prints: a block for each agent, CPUs among them; sizes of memory pools in KB."""
-    # Agents are announced between lines of asterisks; what stands before the first is about the system.
+    # Each agent follows a line of asterisks; the text before the first one is about the system.
     system, *agents = re.split(r"^Agent \d+\s*$", text, flags=re.MULTILINE)
     gpus = tuple(_amd_gpu(agent) for agent in agents if _value(agent, "Device Type") == "GPU")
     if ended_well:

@@ -55,7 +55,7 @@ class LoginFilter:
         """Pass on what begins before `end`, and keep the rest."""
         parts, place = [], 0
         for match in self._known.finditer(data) if self._known else ():
-            if match.start() >= end:  # A longer text may begin there.
+            if match.start() >= end:  # a longer login may begin there
                 break
             parts += [data[place : match.start()], b"<login>"]
             place = match.end()

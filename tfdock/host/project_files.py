@@ -65,7 +65,7 @@ class Project:
         bases = [base for base in (self.root, *self.allowed) if target.is_relative_to(base)]
         if not bases:
             raise _outside(f"{leads} is outside {_shown(str(self.root))}", permission, why=_WHY)
-        if folder and _holds_home(target):  # its hidden files would be sent
+        if folder and _holds_home(target):  # its hidden files would be sent to the engine
             message = f"{leads} holds your home folder"
             raise _outside(message, "name the folder of the checkout alone: no setting allows this one", why=_WHY)
         if bases[0] == self.root and _holds_home(self.root):
@@ -77,7 +77,7 @@ class Project:
         parts = target.relative_to(base).parts
         if ".git" in map(str.lower, parts):
             raise _outside(f"{leads} is in git's own folder", "copy the file out of `.git`, and name the copy")
-        # Settings may allow a single file.
+        # The settings may allow a single file.
         return (base, "/".join(parts)) if parts or folder else (base.parent, base.name)
 
     def read(self, path: Path, most: int, *, name: str | None = None) -> bytes:

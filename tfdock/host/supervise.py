@@ -58,7 +58,7 @@ class _Handover:
     def put(self, data: bytes) -> None:
         """Pass on some output when there is room; raises _Left if nobody wants it."""
         with self._changed:
-            if self._size >= AHEAD:  # till there is room for many: threads that take turns for each piece are slow
+            if self._size >= AHEAD:  # wait for much room: threads that switch for each piece are slow
                 self._changed.wait_for(lambda: self._left or self._size <= AHEAD // 2)
             if self._left:
                 raise _Left
@@ -251,7 +251,7 @@ class Lines:
         *lines, rest = re.split(r"\r?\n|\r", self._rest + self._decoder.decode(data))
         for line in lines:
             self._on_line(plain(line))
-        # A line without end is cut here, not collected: one of 60 MB was seen.
+        # Cut an endless line here instead of collecting it: one of 60 MB was seen.
         self._rest = rest[:MAX_LINE]
 
     def close(self) -> None:

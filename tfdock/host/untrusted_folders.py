@@ -80,7 +80,7 @@ class FoundFile:
 def has_holes(descriptor: int) -> bool:
     """Return whether an open file takes less room than its size says: its copy, or reading it, takes all of it."""
     size = os.fstat(descriptor).st_size
-    with suppress(OSError):  # a file system that cannot tell
+    with suppress(OSError):  # the file system does not support SEEK_HOLE
         hole = os.lseek(descriptor, 0, os.SEEK_HOLE) if size else size
         os.lseek(descriptor, 0, os.SEEK_SET)
         return hole < size
@@ -267,7 +267,7 @@ class UntrustedFolder:
 
     def empty(self) -> None:
         """Remove everything in the folder, whatever the modes of the folders in it. What is gone already is fine."""
-        # Folders that lie too deep are moved to the top: a million levels need no million descriptors.
+        # Move deep folders to the top: a million levels must not need a million descriptors.
         deep: deque[str] = deque()
         self._empty(self, deep, 0)
         while deep:
@@ -301,7 +301,7 @@ class UntrustedFolder:
 
     def _move_up(self, name: str, top: UntrustedFolder, deep: deque[str]) -> None:
         moved = f".deep-{secrets.token_hex(8)}"
-        _open_with_access(self._descriptor, name, self.path).close()  # a folder that moves is written to as well
+        _open_with_access(self._descriptor, name, self.path).close()  # moving a folder needs write access to it
         os.rename(name, moved, src_dir_fd=self._descriptor, dst_dir_fd=top._descriptor)
         deep.append(moved)
 
@@ -406,7 +406,7 @@ def _error_of(error: OSError, name: str, at: int | None) -> OSError:
         return error
     try:
         return NotPlain(name, kind_of(os.stat(name, dir_fd=at, follow_symlinks=False)))
-    except OSError:  # somebody changes it all the time
+    except OSError:  # the folder changes all the time
         return NotPlain(name, "another kind of file")
 
 

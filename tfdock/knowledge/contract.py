@@ -49,7 +49,7 @@ class Contract:
         rows = (row.flag for row in self.knowledge.flags if self._holds(row.releases, row.when))
         flags = [self._filled(flag, f"flags.yaml {flag}") for flag in rows]
         repo_env = [f"--repo_env={name}={value}" for name, value in self._variables("repo_env").items()]
-        # Once each: a configuration that is given again expands again, behind what takes parts of it back.
+        # Name each configuration once: repeated, it expands again, behind the flags that take parts of it back.
         return (*dict.fromkeys([*flags, *(f"--config={name}" for name in configs)]), *repo_env)
 
     def package(self) -> tuple[str, ...]:

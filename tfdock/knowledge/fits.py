@@ -75,7 +75,7 @@ def can_express_target(release: Release, accelerator: Accelerator, target: str) 
         return True
     pattern = release.capability_pattern
     if release.capability_format == "dotted" and Capability.parse(target).suffix:
-        return False  # `x.y` has no place for a letter
+        return False  # the form `x.y` cannot hold a letter
     return pattern is None or bool(re.fullmatch(pattern, written(release, target)))
 
 
@@ -169,7 +169,7 @@ def own_driver(toolkit: Toolkit, *, wsl: bool) -> Version | None:
     """Return the driver that came with a toolkit; None if it is not known."""
     if wsl and toolkit.driver_windows:
         return Version(toolkit.driver_windows)
-    # Where Windows' version is not known: its drivers share the branch, and are numbered above Linux' own.
+    # Without a known version for Windows: its drivers share the branch, with higher numbers than Linux.
     text = _branch(toolkit.driver_linux) if wsl and toolkit.driver_linux else toolkit.driver_linux
     return Version(text) if text else None
 

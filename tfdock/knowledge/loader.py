@@ -179,7 +179,7 @@ def _keep(kept: Path, data: bytes) -> None:
     _check_private(folder)
     part = kept.with_suffix(f".{os.getpid()}-{threading.get_native_id()}")
     try:
-        # Not synced: what a power cut leaves of it has another hash.
+        # No sync needed: after a power cut an incomplete file has another hash.
         part.write_bytes(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
         part.replace(kept)
     finally:

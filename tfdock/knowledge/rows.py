@@ -100,7 +100,7 @@ def in_range(release: str, span: str) -> bool:
 class RowPart(BaseModel):
     """A row, or a map in one."""
 
-    # Deferred: a command that reads three tables need not prepare the checks of twenty.
+    # Deferred: a command that reads three tables need not build the validators of twenty.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 

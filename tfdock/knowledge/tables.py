@@ -234,7 +234,7 @@ class KnowledgeBase:
     @cached_property
     def failures(self) -> dict[str, Failure]:
         """A failure's id -> row."""
-        # Here, not above: it is made of rows, and only who reads a log needs it.
+        # Imported here: only commands that read a log need it.
         from tfdock.knowledge.failure_rows import Failure
 
         return self._keyed("failures", Failure)
@@ -377,7 +377,7 @@ def _checked_on(table: _Table, values: Mapping[str, Any]) -> str:
 
 
 def _parse_row(table: _Table, index: int, values: object, kind: type[_R]) -> _R:
-    # Strict lists become tuples here because YAML has no tuples and frozen rows want them.
+    # `strict=False` turns lists into tuples: YAML has no tuples, and frozen rows need them.
     try:
         complete = {"checked": _checked_on(table, values), **values} if isinstance(values, dict) else values
         return kind.model_validate(complete, strict=False)

@@ -177,7 +177,7 @@ def with_resources(plan: BuildPlan, resources: BuildResources, knowledge: Knowle
     startup = bazel_options(knowledge, bazel, "heap", {"heap_mib": resources.heap // MIB})
     local = _local_flags(plan.resolution, knowledge, resources)
     words = (*startup, *plan.startup_options, "--", *plan.bazel_flags, *local)
-    # The fetch phase has a network, and so no disk cache: it could carry foreign results into the cache.
+    # The fetch phase has a network, so it gets no disk cache: it could carry foreign results into it.
     disk_cache = bazel_options(knowledge, bazel, "disk_cache", {"path": DISK_CACHE})
     fetching = (*words, "--", *plan.targets)
     remote = remotes.flags(plan.remote, partial(bazel_options, knowledge, bazel))

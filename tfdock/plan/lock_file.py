@@ -158,7 +158,7 @@ def _pin(row: yaml_nodes.Node) -> Pin:
     pin = Pin(kind=_text(row, "pin"), name=_text(row, "name"), value=_text(row, "value"), origin=_text(row, "from"))
     if pin.kind not in KINDS:
         raise _malformed(row, f"there is no kind of pin `{yaml_nodes.shown(pin.kind)}`; there are {', '.join(KINDS)}")
-    # These two reach the Dockerfile.
+    # These two kinds reach the Dockerfile, so their values are checked.
     if pin.kind == "base" and not _DIGEST.fullmatch(pin.value):
         raise _malformed(row, f"{pin} is pinned by `sha256:` and 64 hexadecimal digits")
     if pin.kind == "source" and not (_DIGEST.fullmatch(pin.value) or COMMIT.fullmatch(pin.value)):
@@ -216,7 +216,7 @@ def stated(resolution: Resolution, knowledge: KnowledgeBase) -> tuple[Pin, ...]:
     for component, version in resolution.components.items():
         row = knowledge.redistributables.get((component, version))
         support = resolution.release.components.get(component)
-        # Elsewhere it comes with the base image.
+        # On other systems the Python comes with the base image.
         if row is not None and support is not None and support.closed:
             name = f"{component} {version}"
             pins.append(Pin(kind="redistributable", name=name, value=f"sha256:{row.sha256}", origin=row.url))

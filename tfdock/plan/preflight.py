@@ -131,7 +131,7 @@ def device_checks(
     checks = [_gpu_check(resolution, knowledge, gpu, for_this_machine=for_this_machine) for gpu in distinct]
     yield from checks
     driver = _driver_check(resolution, knowledge, host, gpus, for_this_machine=for_this_machine)
-    # A newer driver is no advice for a GPU that no newer driver knows.
+    # Do not advise a newer driver for a GPU that no newer driver knows.
     if driver.status in (OK, SKIPPED) or not any(check.code == "driver-gpu-conflict" for check in checks):
         yield driver
 
@@ -254,7 +254,7 @@ def _newer_driver(
         accepted = [Version(version) for version in support.accepted] if support else []
         floors = ((version, toolkit_floor(knowledge, name, version, wsl=wsl)) for version in accepted)
         fitting = max((version for version, needs in floors if needs and needs <= here), default=None)
-        # No promise that the rest of the profile goes with it: that is for the rules to say.
+        # This does not promise that the rest of the profile fits: the rules decide that.
         ways += (
             [f"or build with {title} {fitting}, the newest of this release that driver {here} runs"]
             if fitting

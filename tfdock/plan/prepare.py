@@ -161,7 +161,7 @@ class Preparer:
         """Resolve the profile in a file without rendering it; raises everything that `prepare` raises."""
         try:
             return self.resolve_written(self.read(name), pinned=pinned)
-        except OSError as error:  # the profile, or a file of the checkout or of the patches that it names
+        except OSError as error:  # of the profile, the checkout or a patch
             raise unreadable(error, name) from error
 
     def read(self, name: str) -> WrittenProfile:
@@ -327,7 +327,7 @@ def read_profile_text(path: Path, project: Project) -> str:
     """Return the text of a profile, or of a matrix of profiles; raises ProfileError."""
     try:
         return project.text(path, code="profile-unreadable")
-    except FileNotFoundError as error:  # it was there when it was looked for
+    except FileNotFoundError as error:  # the file vanished after it was found
         raise unreadable(error, str(path)) from error
     except ProfileError as error:
         raise ProfileError(*(replace(problem, file=str(path)) for problem in error.problems)) from error
@@ -359,7 +359,7 @@ def extended_texts(text: str, path: Path, project: Project) -> dict[str, str]:
     file = str(path)
     while (parent := profiles.extended_by(text, file)) is not None and (name := parent.raw) not in others:
         if len(others) > profiles.MAX_EXTENDS:
-            break  # `merged` refuses the chain
+            break  # `merged` refuses such a long chain
         text = others[name] = named_text(parent, "extends", path, project)
         path, file = path.parent / name, name
     return others

@@ -214,7 +214,7 @@ def _changes_the_build(profile: Profile, after: Resolution, context: Context) ->
         "untested": (),
         "warnings": (),
         "runtime_asked": False,
-    }  # how it is told, not what it is
+    }  # these fields explain the build and do not change it
     same = replace(after, **presentation) == replace(before, **presentation)  # type: ignore[arg-type]
     return not same or profile.resources != context.profile.resources
 
@@ -253,7 +253,7 @@ def _changes_of_verb(path: str, verb: str, text: str, context: Context, profile:
     if verb == "half":
         jobs = context.resources.jobs if context.resources else 0
         yield from [{path: jobs // 2}] if jobs > 1 else []
-        # What is left to the machine is all that it has.
+        # `auto` already takes all memory of the machine.
         if (memory := _memory_for_one_job(context)) and profile.resources.memory != "auto":
             yield {"resources.memory": f"{memory // GIB}GiB"}
     elif path == "targets":

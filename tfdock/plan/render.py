@@ -91,7 +91,7 @@ def _check_templates(resolution: Resolution, templates: Mapping[str, str]) -> No
 
 def _values(resolution: Resolution) -> dict[str, object]:
     image, source = resolution.image, resolution.source
-    # Bazel has installers for x86_64 alone: of another machine's there is none to download, instead of a wrong one.
+    # Bazel publishes installers for x86_64 only. On another machine the download fails instead of being wrong.
     installer = f"bazel-{resolution.bazel}-installer-linux-{image.machine}.sh"
     return {
         "build_id": resolution.build_id,
@@ -132,7 +132,7 @@ def _tools(resolution: Resolution) -> list[str]:
     tools = {paths[name] for name in ("clang", "gcc", "python") if name in paths}
     folders = {f"{name}_path": path for name, path in paths.items()}
     for tool in resolution.accelerator.tools:
-        # A release that downloads its toolkit has none in the image.
+        # For a release that downloads its toolkit there is none in the image.
         with contextlib.suppress(KeyError):
             tools.add(tool.format_map(folders))
     return sorted(tools)
@@ -146,9 +146,9 @@ def _environment_file(environment: Mapping[str, str]) -> bytes:
 # --- Jinja --------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=4)  # templates are compiled once, however many profiles are rendered
+@lru_cache(maxsize=4)  # compile the templates once for all profiles
 def _environment(templates: tuple[tuple[str, str], ...], filters: Filters = ()) -> ImmutableSandboxedEnvironment:
-    # Here and not above: who only checks a profile renders nothing.
+    # Imported here: a command that only checks a profile renders nothing.
     from jinja2 import DictLoader, StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -175,7 +175,7 @@ def _environment(templates: tuple[tuple[str, str], ...], filters: Filters = ()) 
 def _finalize(value: object) -> object:
     if value is None:
         raise ValueError("a template printed nothing where a value belongs")
-    # Includes arrive here as markup blocks of their own lines; everything else is one line.
+    # Includes arrive here as markup with lines of their own; everything else is one line.
     return value if isinstance(value, bool | int) else _one_line(str(value))
 
 

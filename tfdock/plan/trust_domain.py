@@ -150,7 +150,7 @@ def _source(resolution: Resolution) -> _Found:
     elif source.kind == "archive":
         yield ["archive", source.sha256 or source.location], f"the source is the archive {source.location}"
     else:
-        # The commit of a branch moves. Its builds share one domain all the same.
+        # A branch's commit changes. All its builds share one domain nevertheless.
         reason = f"the source is {source.location} at {' or '.join(source.refs)}"
         yield ["git", source.location, *source.refs], reason
 
@@ -180,7 +180,7 @@ def _remote(profile: Profile, remote: Remote) -> _Found:
     for url in (profile.cache.remote, profile.cache.executor):
         endpoint = parse(url) if url else None
         if endpoint and endpoint not in (remote.cache, remote.executor):
-            # The whole address names the domain; the reason is in records, and says no path.
+            # The whole address is in the domain's hash. The reason is kept in records, so it shows no path.
             yield ["endpoint", str(endpoint), endpoint.path], f"the profile chooses the remote endpoint {endpoint}"
     name = profile.cache.instance
     if name is not None and name != remote.instance:

@@ -45,7 +45,7 @@ class Pattern:
     def check(self, text: str) -> str:
         if re.fullmatch(self.expression, text, re.ASCII):
             return text
-        # What stands before the `@` of an address may be a secret.
+        # The part before the `@` of an address may be a secret.
         public = re.sub(r"(?<=//)[^/@\s]+@", "…@", text)
         message = f"`{yaml_nodes.shown(public)}` does not look like {self.example}"
         for near in (
@@ -67,12 +67,12 @@ class Pattern:
 
 def wrong(message: str, fix: str, *where: str) -> PydanticCustomError:
     """Return a finding of our own with its fix; `where` leads from the checked value to the wrong one."""
-    # As a template: pydantic fills in braces, and the message may hold the user's.
+    # A template: pydantic fills in braces, and the message may hold braces of the user's.
     return PydanticCustomError("tfdock", "{message}", {"message": message, "fix": fix, "where": where})
 
 
 def _image(text: str) -> str:
-    # `[a-z…]` of a registry's name would take a dash in front as well: an option to whoever is given the name.
+    # `[a-z…]` of a registry's name would accept a leading dash, which a command takes for an option.
     if not text.isascii() or text.startswith("-"):
         raise ValueError(f"not an image reference: {text!r}")
     ImageRef.parse(text)
@@ -88,7 +88,7 @@ def no_control_characters(text: str) -> str:
 
 def _not_our_own(flag: str) -> str:
     name = flag.removeprefix("--").split("=")[0]
-    # Old OptionsParserImpl.java takes `--no_x` for `--nox`. No version takes a long name that is cut short.
+    # Old OptionsParserImpl.java takes `--no_x` for `--nox`. No version accepts abbreviated long names.
     for spelling in (name, name.removeprefix("no"), name.removeprefix("no_")):
         own = _OLD_SPELLINGS.get(spelling, spelling)
         if own in _OWN_FLAGS:
@@ -114,7 +114,7 @@ GitRef = Annotated[
 GitUrl = Annotated[
     str,
     Pattern(
-        # The address ends up in the image's history; over HTTP what stands for a user's name may be a token.
+        # The address ends up in the image's history. Over HTTP the user's name may be a token.
         r"(https?://(?![^/]*@)|(git|ssh|file)://(?![^/@]*:[^/@]*@))[A-Za-z0-9_.~:@%/+-]+"
         r"|[A-Za-z0-9_.][A-Za-z0-9_.-]*@[A-Za-z0-9.-]+:[A-Za-z0-9_./~-]+",
         "a git address without password or token (`https://github.com/tensorflow/tensorflow.git`)",
@@ -169,7 +169,7 @@ ListOf = Annotated[list[_T], AfterValidator(_not_empty)]
 class Record(BaseModel):
     """A map of a document, with these fields and no others."""
 
-    # Deferred: only the whole is ever checked, its parts with it.
+    # Deferred: only the whole profile is validated, its parts with it.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
@@ -293,7 +293,7 @@ class Resources(Record):
 class PerFile(Record):
     """Compiler options for the files that match a Bazel label pattern."""
 
-    # Bazel takes all behind the first `@` for compiler options, and those may run programs.
+    # Bazel takes everything after the first `@` as compiler options, and those may run programs.
     files: Annotated[
         str, AfterValidator(no_control_characters), Pattern(r"[^@]+", "a list of labels without `@` (`//x.*`)")
     ] = Field(
@@ -497,7 +497,7 @@ _DEVICE_FIELDS = ("gpus", *TARGET_FIELDS)
 def json_schema() -> dict[str, Any]:
     """Return the profile's JSON Schema, for editors."""
     schema = Profile.model_json_schema()
-    # What a profile that extends another leaves out stands in the other one.
+    # A profile that extends another may leave this to that one.
     required = schema.pop("required")
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -524,7 +524,8 @@ def checked(model: type[_R], document: yaml_nodes.Node, file: str) -> _R:
     try:
         record = model.model_validate(document.value)
     except ValidationError as error:
-        # Of a union's findings the first at each place is kept: our own says most, "should be a map" least.
+        # Of a union's findings the first at each place is kept: ours is the most helpful, "should be a map" the
+        # least.
         items = sorted(error.errors(include_url=False), key=lambda item: _RANK.get(item["type"], 1))
         complaints = [_problem(model, item, document, file) for item in items]
         problems = _without_echoes([*problems, *(item for item in complaints if item.field not in flagged)])

@@ -286,7 +286,7 @@ class _Reader:
 _RESOLVER: Any = yaml.SafeLoader("")
 
 
-@lru_cache(maxsize=1024)  # most are the keys of rows
+@lru_cache(maxsize=1024)  # most texts are the keys of rows
 def _plain_kind(text: str) -> str:
-    # The resolver is what a loader would ask: plain `3.10` is a float to YAML 1.1, `no` a boolean.
+    # Ask the resolver as a loader would: plain `3.10` is a float in YAML 1.1, `no` a boolean.
     return _SCALARS.get(_RESOLVER.resolve(yaml.ScalarNode, text, (True, False)), "text")

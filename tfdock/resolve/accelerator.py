@@ -153,7 +153,7 @@ def asked_gpus(question: Question) -> list[tuple[str, str, Gpu | None]]:
     rows: list[tuple[str, str, Gpu | None]] = []
     for path, name in places:
         if name == "local":
-            # Of those whose names are newer than the rows the target is told.
+            # A GPU whose name is newer than the rows is named by its target.
             local = ((word, find_gpu(knowledge, word) or bare_gpu(knowledge, word)) for word in question.local_gpus)
             rows += [(path, word, row) for word, row in local]
         else:
@@ -236,7 +236,7 @@ def _refuse_other_machines(
     devices = [(path, gpu.gpu, gpu, True) for path, gpu in gpus]
     bare = [(requested.path, gpu) for requested in listed if (gpu := bare_gpu(knowledge, requested.target))]
     if not gpus and all(machine_of(knowledge, gpu) not in (None, here) for _, gpu in bare):
-        # Of those that are not embedded another may come out, for any machine.
+        # A GPU that is not embedded may come out for another machine later.
         devices += [
             (path, f"a GPU of {gpu.target}", gpu, is_embedded(knowledge, gpu.accelerator, gpu.target))
             for path, gpu in bare
@@ -262,7 +262,7 @@ def _targets_of(release: Release, accelerator: Accelerator, gpus: Sequence[tuple
     """Return one exact target for each GPU."""
     builds = []
     for path, gpu in gpus:
-        if gpu.accelerator == accelerator.accelerator:  # else it is said as accelerator-conflict
+        if gpu.accelerator == accelerator.accelerator:  # another family is refused as accelerator-conflict
             builds.append(RequestedBuild(target=own_target(release, accelerator, gpu.target), path=path, gpu=gpu))
     return builds
 
@@ -388,7 +388,7 @@ def full_version(combination: Combination, name: str, asked: str) -> str:
 def _choose_component(question: Question, combination: Combination, name: str | None) -> None:
     notes, release = question.notes, combination.release
     known = name in combination.asked or name in release.components
-    # Without its toolkit nothing is known of a build, whatever is allowed.
+    # Without its toolkit nothing is known of a build, so `allow_untested` does not help.
     if not name or not (known or name == combination.accelerator.toolkit):
         return
     support, value = release.components.get(name, Support()), combination.components.get(name, "")

@@ -167,7 +167,7 @@ def advise(
         wheel=_official_wheel(knowledge, release, version, compatibilities, python),
         gpus=compatibilities,
         native=native,
-        # Whoever did not ask for a release need not build one.
+        # Without a requested release, an official wheel that runs natively makes the build superfluous.
         instead=native if tensorflow is None else _without_build(knowledge, offer, release, gpus, python),
         vendors=_vendor_wheel(planned.release if planned else release, accelerator, gpus),
         offer=planned,
@@ -238,7 +238,7 @@ def _official_wheel(
     extra = next((row.extra for row in rows if row.extra), None)
     able = [one for one in release.pythons if all(not row.pythons or one in row.pythons for row in rows)]
     if python is not None and python not in able:
-        extra = None  # it cannot be installed with that Python, while the wheel itself can
+        extra = None  # the libraries cannot be installed with that Python; the wheel itself can
     tested = ((name, release.components.get(name, Support()).tested) for name in accelerator.components)
     needs = () if extra else tuple(f"{accelerator.titles.get(name, name)} {one}" for name, one in tested if one)
     return AdvisedWheel(
@@ -367,7 +367,7 @@ def _offer(
     offer, refused = _try_release(knowledge, release, version, gpus, python, suggest=True)
     elsewhere = any(_machine(knowledge, gpu) != OFFICIAL_MACHINE for gpu in gpus)
     if offer or elsewhere or len({gpu.accelerator for gpu in gpus}) > 1:
-        return offer, refused  # what no other release would change
+        return offer, refused  # another release would not change this
     for other in _by_nearness(knowledge, release):
         if not _may_take(knowledge, other, gpus):
             continue
@@ -397,7 +397,7 @@ def _try_release(
     """Return a profile that is accepted, or the problems of the first attempt; `suggest` adds suggestions."""
     names = _known_names(knowledge, gpus)
     if len(names) < len(gpus) and len({gpu.accelerator for gpu in gpus}) > 1:
-        return None, ()  # what no profile can say
+        return None, ()  # a profile cannot express this
     draft = _Draft(version=version, python=python, gpus=names, untested=allow_untested)
     first: tuple[Problem, ...] = ()
     for targets in _target_lists(knowledge, release, gpus):
@@ -412,10 +412,10 @@ def _try_release(
             except Incompatible as error:
                 first = first or error.problems
                 if any(problem.code != "xla-floor" for problem in error.problems):
-                    break  # it is not XLA that stands in the way
+                    break  # XLA is not the problem, so the attempt without XLA fails as well
                 continue
             if any(_machine(knowledge, gpu) != OFFICIAL_MACHINE for gpu in gpus):
-                return None, ()  # a target alone is not refused for the machine beside it
+                return None, ()  # the rules do not refuse a bare target for its machine, so refuse it here
             return AcceptedProfile(
                 text=exact.text(), release=release, resolution=resolution, untested=resolution.untested
             ), ()

@@ -128,7 +128,7 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
         toolkit_driver=linux,
         toolkit_driver_windows=windows,
         needs_driver=_newer(knows, linux),
-        needs_driver_windows=_newer(knows, windows),  # both systems share the branches
+        needs_driver_windows=_newer(knows, windows),  # Linux and Windows share the driver branches
     )
 
 

@@ -213,7 +213,7 @@ class _Decision:
             runtime_asked=self.profile.runtime is not None,
             verify=self.profile.verify,
             build_id=names.build_id,
-            # What a reader looks for first; the rest in the order in which it was decided.
+            # Readers look for these two first; the others keep the order of the decisions.
             choices=tuple(
                 sorted(self.notes.choices, key=lambda choice: choice.field not in ("tensorflow", "python"))
             ),
@@ -281,7 +281,7 @@ class _Decision:
         made = ((python, row) for python in pythons for row in rows if self._has(row, python))
         python, image = next(ready, None) or next(made, (pythons[0], None))
         if image is None and self.profile.base and rows:
-            image = rows[0]  # it is replaced; where its tools are is all that is taken from it
+            image = rows[0]  # the profile's `base` replaces the image; only the paths of its tools are used
         if image is None:
             self._refuse_image(release, devices, python, rows)
         source = "profile" if asked else f"releases.yaml {release.release}"
@@ -537,7 +537,7 @@ class _Decision:
             flags += ["--strip=never", "--copt=-g"] if debug.symbols else []
             flags += [f"--per_file_copt={rule.files}@{','.join(rule.copts)}" for rule in debug.per_file]
         flags += [f"--copt={option}" for option in bazel.copts]
-        # As they stand: `-Xclang a -Xclang b` is four options.
+        # Repeated options stay: `-Xclang a -Xclang b` is four options.
         return (*flags, *(flag for flag in bazel.flags if not flag.startswith("--config=")))
 
     def _names(

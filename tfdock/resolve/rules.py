@@ -197,7 +197,7 @@ def toolkit_is_known(combination: Combination) -> Iterator[RuleFinding]:
     known = sorted(
         (row.version for row in combination.knowledge.toolkits.values() if row.toolkit == name), key=Version
     )
-    # A newer one may have come out, an older one been left out; between those that are known nothing is.
+    # A newer version may have come out, and an older one may be missing. Between known versions there is none.
     between = bool(known) and Version(known[0]) < Version(combination.toolkit_version).minor < Version(known[-1])
     findings = (
         _acceptance(combination, name, combination.asked[name], combination.toolkit_version)
@@ -382,7 +382,7 @@ def libraries_fit(combination: Combination) -> Iterator[RuleFinding]:
         ]
         if rows and not made:
             yield _made_for_others(combination, name, version, rows)
-        # A version that is not written in full (`7`) is whichever of its versions fits.
+        # An incomplete version (`7`) may be any of its versions, so one that fits is enough.
         readings = [[*_library_target(combination, name, version, row)] for row in made or rows]
         if readings and all(readings):
             yield from readings[-1]

@@ -72,7 +72,7 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> StarterDevices
                 fix="one wheel serves one accelerator: make two profiles",
             )
         )
-    if targets:  # a list holds all of them, those of named GPUs as well
+    if targets:  # a list must hold every target, those of the named GPUs too
         targets += [_as_listed(rows[0], gpu.target) for gpu in gpus]
         gpus = []
     return StarterDevices(accelerator=rows[0], gpus=tuple(dict.fromkeys(gpus)), targets=sorted_targets(targets))
@@ -112,7 +112,7 @@ def starter(
     check_together(knowledge, devices)
     with _without_places():
         resolution = _newest(knowledge, devices, _releases(knowledge, devices, tensorflow, python), python, machine)
-        # Every version is written out: what was chosen today stays chosen when more is known.
+        # Write out every version: today's choice must not change when knowledge grows.
         lines = _lines(devices, str(resolution.version), resolution.python, resolution.components)
         text = "".join(f"{line}\n" for line in _commented(devices, lines, newest=tensorflow is None))
         return Starter(text=text, resolution=resolve_text(text, knowledge, machine=machine))

@@ -103,7 +103,7 @@ class Moves:
         for firsts, seconds in combinations(nearest, 2):
             yield from (both for first in firsts for second in seconds if (both := _both(first, second)))
         for moves in tables:
-            # What is left to another release fits it better than what is near for this one.
+            # A value that another release chooses fits it better than one that is near for this release.
             left_first = sorted(moves[:_PAIRED], key=lambda move: None not in move.values())
             yield from (both for first in left_first for second in releases if (both := _both(first, second)))
         yield from self._everything_left()
@@ -328,7 +328,7 @@ class Moves:
         """Yield releases with every version left to them, the profile's release first."""
         names = [name if getattr(self.profile, name, None) else f"components.{name}" for name in self.components]
         empty: dict[str, object] = {path: None for path in (*names, *_LEFT_TO_THE_RELEASE) if self._is_set(path)}
-        # GPUs say enough: a list beside them may be older than they are. And they need no accelerator beside them.
+        # GPUs are enough: a list beside them may be older than they are, and they imply the accelerator.
         lists = {name: None for name in TARGET_FIELDS if self._is_set("gpus") and self._is_set(name)}
         for less in ({}, lists, {**lists, "accelerator": None}):
             yield {**empty, **less, **self._devices_of(self.release)}
@@ -390,7 +390,7 @@ def _near(name: str | None, known: Iterable[str]) -> list[str]:
 
 def _near_gpus(name: str, knowledge: KnowledgeBase) -> list[str]:
     if is_target(knowledge, name):
-        return []  # it looks like names that it has nothing to do with
+        return []  # a target resembles unrelated names
     match = matching(knowledge, name)
     return [gpu.gpu for gpu in match.candidates] or list(match.near)
 
@@ -410,14 +410,14 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
     moves = Moves(strict, problems, knowledge, may_allow=not allowed)
     tried = _nearest(moves, moves.all(), attempt)
     if allowed and len(tried) < MOST:
-        # Nearly every release takes nearly every version then: another release says nothing.
+        # With `allow_untested` nearly every release takes nearly every version, so another release is no advice.
         moves = Moves(profile, problems, knowledge, may_allow=False)
         tried = _nearest(moves, moves.within_the_release(), attempt, tried)
     tried = tried or _fix_one_by_one(moves, resolver)
     if not tried:
         return _without_devices(moves, attempt) if moves.wants_devices else []
     in_play = {path for move, _ in tried for path in move}
-    # What works without a word of warning comes first; allowing the untested last, however little it changes.
+    # Changes without a warning come first, and allowing the untested last, however small it is.
     ordered = sorted(tried, key=lambda item: ("allow_untested" in item[0], bool(item[1].warnings)))
     return [_suggestion(moves, move, resolution, in_play) for move, resolution in ordered]
 

@@ -65,7 +65,7 @@ def _called(node: ast.Call) -> str:
 def _constant(node: ast.expr) -> object | None:
     if isinstance(node, ast.Constant):
         value = node.value
-        # What JSON and a terminal can tell: no half characters, no endless numbers.
+        # Accept what JSON and a terminal can show: no lone surrogates, no endless numbers.
         if isinstance(value, str):
             return value if value.isprintable() else None
         return value if isinstance(value, bool) or (isinstance(value, int) and abs(value) < 1 << 63) else None

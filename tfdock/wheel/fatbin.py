@@ -78,7 +78,7 @@ def find(data: bytes, base: int, start: int) -> int:
         if start < 0 or (base + start) % ALIGNMENT == 0:
             return start
         start += 1
-    # Somebody has filled a file with them: word by word, then.
+    # A hostile file may be full of magics: search it word by word then.
     first = start + -(base + start) % ALIGNMENT
     words = array("Q", data[first : len(data) - (len(data) - first) % ALIGNMENT])
     try:
@@ -180,7 +180,7 @@ def _has_kernel(content: bytes, packing: Packing, unpacked: int) -> bool:
         if packing == "lz4":
             content = lz4.block.decompress(content, uncompressed_size=unpacked)
         elif packing == "zstd":
-            # Where the frame names a size of its own, that much is unpacked, whatever the most is said to be.
+            # A frame with a size of its own unpacks to that size, whatever maximum is given.
             size = zstandard.get_frame_parameters(content).content_size
             if size not in (unpacked, zstandard.CONTENTSIZE_UNKNOWN):
                 return True

@@ -39,7 +39,7 @@ def runs_on_python(python_tag: str, abi_tag: str, python: str) -> bool:
     """Whether a CPython of that minor version (`3.11`), not the free-threaded one, installs a wheel of such tags."""
     major, minor = (int(part) for part in python.split("."))
     number = f"{major}{minor}"
-    # Up to 3.7 the ABI's name says how that Python was configured: m for its allocator, u for wide characters.
+    # Up to 3.7 the ABI's name has the Python's configuration: m for its allocator, u for wide characters.
     abis = [f"cp{number}", f"cp{number}m", f"cp{number}mu"]
     supported = {
         *cpython_tags((major, minor), abis=abis, platforms=["any"]),

@@ -75,7 +75,7 @@ class _Gathering:
         self.traces: dict[bytes, set[str]] = {trace: set() for trace in traces}
         self._progress = progress
         self._facts = 0
-        self._lock = Lock()  # two threads look at members
+        self._lock = Lock()  # two threads inspect members
 
     def report_progress(self, count: int) -> None:
         """Count so many more bytes as read, and tell the caller."""
@@ -87,7 +87,7 @@ class _Gathering:
         """Add a library; `read` is how many containers, and targets in them, were looked at for it."""
         with self._lock:
             self._facts += 100 + read
-            if self._facts > _MOST_FACTS:  # and it is not kept: others may still be looked at
+            if self._facts > _MOST_FACTS:  # leave this library out; others may still fit
                 fail("wheel-too-large", "The wheel's libraries, or the GPU code in them, are too many to list.")
             self.libraries.append(library)
 

@@ -31,7 +31,7 @@ _KEPT = 112 << 20
 _KEPT_OF_SMALL = 24 << 20
 _KEPT_PART = 8
 _WINDOW = 64 << 10
-_NAMES = b".shstrtab\0"  # stands in the table of section names itself
+_NAMES = b".shstrtab\0"  # the name of the section that holds the section names
 _MOST_NAMES = 16 << 20
 _MOST_TEXT = 64 << 10  # of all names together
 _MOST_PLACES = 16  # sections with GPU code
@@ -66,7 +66,7 @@ class LibraryScan:
         self._kept = _Kept(size)
         self._kept.want(0, min(max(_KEPT_OF_SMALL, size // _KEPT_PART), _KEPT))
         self._codes: dict[int, _Code] = {}
-        self._walks: list[_Place] = []  # sections to be walked exactly, in the next pass
+        self._walks: list[_Place] = []  # sections to walk from their start in the next pass
         self._walked: dict[_Place, list[_Code]] = {}
         self._passes = 0
         self.read = 0
@@ -83,7 +83,7 @@ class LibraryScan:
         if self._reader.running:
             self._reader.feed(block)
         if self._kept.changed:
-            # Wanted is something around here; what lies before the block is here for that.
+            # The reader wants bytes around here. `_before` keeps those in front of this block.
             self._kept.feed(self._offset - len(self._before), self._before)
             self._kept.changed = False
         self._kept.feed(self._offset, block)
@@ -113,17 +113,17 @@ class LibraryScan:
         try:
             head = elf.header(data)
             self._kept.want(head.section_headers, max(head.section_count, 1) * elf.SECTION_HEADER_SIZE)
-            if head.program_headers > _WINDOW:  # behind what they tell of: all of it is looked through
+            if head.program_headers > _WINDOW:  # too late to know the segments, so search the whole file
                 yield from self._collect(elf.HEADER_SIZE, self._size, self._codes)
                 return
             table = yield TakeRequest(head.program_headers, head.program_bytes)
             segments = elf.segments(table, head)
         except elf.ElfError:
-            return  # the assembly will say so
+            return  # `_Assembly` reports the damage
         if place := _dynamic_segment(segments):
             self._kept.want(place.offset, min(place.size, elf.MOST_DYNAMIC))
         loads = [segment for segment in segments if segment.kind == elf.PT_LOAD]
-        # Older linkers have one segment for code and constants.
+        # Older linkers make one segment for code and constants.
         plain = any(not segment.flags & (elf.PF_X | elf.PF_W) for segment in loads)
         areas = [
             (segment.offset, segment.offset + segment.size)
@@ -133,7 +133,7 @@ class LibraryScan:
         at = max(elf.HEADER_SIZE, head.program_headers + head.program_bytes)
         for start, stop in sorted(areas) or [(0, self._size)]:
             at = yield from self._collect(max(at, start), min(stop, self._size), self._codes)
-        # The table of section names is part of no segment.
+        # The table of section names is in no segment.
         yield from self._find_names(max([at, *(segment.offset + segment.size for segment in loads)]))
 
     def _collect(self, start: int, stop: int, codes: dict[int, _Code]) -> Program[int]:
@@ -173,7 +173,7 @@ class LibraryScan:
         places, self._walks = self._walks, []
         at = 0
         for place in places:
-            if place.start < at:  # sections that overlap: each but the first is left with nothing
+            if place.start < at:  # of overlapping sections only the first is walked
                 self._walked.setdefault(place, [])
                 continue
             codes = dict[int, _Code]()
@@ -370,7 +370,7 @@ class _Kept:
 
     def want_lacking(self) -> None:
         """Prepare for another pass."""
-        for start, stop in self.lacking:  # what is wanted next may lie before it as well as behind
+        for start, stop in self.lacking:  # the next wanted bytes may lie before it or behind it
             self.want(start - _WINDOW, stop - start + 2 * _WINDOW)
         self.lacking = []
 
@@ -541,7 +541,7 @@ class _Assembly:
         return (
             _gpu_code(code for place in places if place.loadable for code in placed[place]),
             _gpu_code(code for place in places if not place.loadable for code in placed[place]),
-            # What is damaged there is more likely not GPU code at all.
+            # Damage there more likely means that it is not GPU code.
             _gpu_code(code for code in apart if code.images and not code.problem),
         )
 

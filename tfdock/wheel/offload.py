@@ -136,7 +136,7 @@ class _Table:
         self.end = max(self.end, self._start + offset + size)
         kind, mark, target = name.partition("-gfx")
         if size and kind.partition("-")[0] != "host":
-            code = f"gfx{target}" if mark else name  # such as SPIR-V, which is for no target yet
+            code = f"gfx{target}" if mark else name  # SPIR-V, for example, is for no target yet
             self.targets[code] = self.targets.get(code, 0) + size
 
 
@@ -154,7 +154,7 @@ def _compressed(parsed: OffloadBundle, stop: int) -> Program[None]:
         parsed.problem = "it claims more bytes than there are"
         return
     parsed.ends_somewhere = not total
-    # The page that it starts in is its own: what it packs begins with the long magic.
+    # Its first page belongs to it: the packed data begin with the long magic, which is not another bundle.
     parsed.end = parsed.start + ALIGNMENT if parsed.ends_somewhere else end
     data = yield TakeRequest(parsed.start + data_at, min(end - parsed.start - data_at, _HEAD))
     table = _Table(0)

@@ -99,7 +99,7 @@ def _upper(spec: Specifier) -> str:
     if not release or spec.operator == "<":
         return release if spec.operator == "<" else ""
     if spec.operator == "<=":
-        return f"{release}.1"  # whatever follows it
+        return f"{release}.1"  # any version after it
     if spec.operator == "~=":
         return _next(release.rpartition(".")[0])
     return _next(release) if spec.operator == "==" else ""

@@ -553,7 +553,7 @@ class _Entry:
     size: int
 
 
-_TOGETHER = 8 << 20  # bytes, unpacked: a thread takes so much at once
+_TOGETHER = 8 << 20  # bytes, unpacked, for one job of a thread
 
 
 class _Reading:
@@ -583,7 +583,7 @@ class _Reading:
                 yield
                 continue
             hasher = hashlib.new(algorithm) if algorithm else None
-            for piece in pieces(self._archive.source, member):  # without a hash too: that checks CRC and size
+            for piece in pieces(self._archive.source, member):  # also without a hash: reading checks CRC and size
                 if hasher:
                     hasher.update(piece)
                 if look:

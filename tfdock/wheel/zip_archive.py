@@ -39,7 +39,7 @@ MAX_DIRECTORY_BYTES = 24 << 20
 MAX_RECORD_BYTES = 16 << 20
 MAX_DOCUMENT_BYTES = 1 << 20
 MAX_UNPACKED_BYTES = 16 << 30
-RATIO_FREE_BYTES = 1 << 30  # below this an archive hurts nobody, whatever its ratio
+RATIO_FREE_BYTES = 1 << 30  # a smaller archive is harmless, whatever its ratio
 MAX_RATIO = 200  # whole archive; wheels with debug information stay below 20
 
 BLOCK = 1 << 20
@@ -389,7 +389,7 @@ def _located(source: ByteSource, members: Iterable[Member], directory: _Director
         member = member._replace(data=_check_local_header(source, member))
         _check_gap(source, member, next_start - member.data - member.packed)
         located.append(member)
-        if member.is_folder:  # nobody will unpack it: see that there is nothing in it
+        if member.is_folder:  # a folder is not unpacked, so check that it is empty
             for _ in pieces(source, member):
                 pass
     return located
@@ -433,7 +433,7 @@ def _check_local_header(source: ByteSource, member: Member) -> int:
         )
     stated = (local.crc, local.packed, local.size)
     expected: tuple[int, ...] = (member.crc, member.packed, member.size)
-    if local.flags & _DESCRIPTOR_FLAG:  # the values follow the contents; those here may be left at zero
+    if local.flags & _DESCRIPTOR_FLAG:  # the values follow the contents and may be zero here
         expected = tuple(right if value else 0 for right, value in zip(expected, stated, strict=True))
     same_flags = local.flags & _COMPARED_FLAGS == member.flags & _COMPARED_FLAGS
     if not same_flags or local.method != member.method or stated != expected:
