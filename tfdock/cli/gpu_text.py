@@ -67,7 +67,7 @@ def gpu_json(service: Compatibility, libraries: Sequence[LibraryService] | None 
         "runs": service.runs,
         "by": service.by,
         "reason": service.reason,
-        "limits": list(service.told),
+        "limits": list(service.all_limits),
     }
     if libraries is not None:
         document["libraries"] = [asdict(library) for library in libraries]

@@ -61,8 +61,8 @@ class Compatibility:
     """It is not the code that is lacking."""
 
     @property
-    def told(self) -> tuple[str, ...]:
-        """The limits, and the driver, which is one on every GPU."""
+    def all_limits(self) -> tuple[str, ...]:
+        """The limits, then what is said of drivers: every GPU needs one."""
         return (*self.limits, *self.driver)
 
     @property
@@ -105,6 +105,7 @@ def serve(knowledge: KnowledgeBase, gpu: Gpu, evidence: Evidence, host: Host | N
         by=combined.verdict.by,
         reason=_reason(combined),
         limits=sentences,
+        # Apart from the limits: every GPU needs a driver, so it is no news.
         driver=tuple(limits.of_driver()),
         pins=tuple(limits.pins),
     )

@@ -37,7 +37,7 @@ class Evidence:
     for them all. `listed` are the targets that it says it was built for.
 
     By component: `brought` is what pip brings, `built` the version that the wheel was built with (`9`, `12.5.1`), or
-    tested. `companions` are the rows about wheels like it. `measured`: from its bytes, so that counts can be told.
+    tested. `companions` are the rows about wheels like it. `measured`: from its bytes, so that counts are exact.
     """
 
     accelerator: Accelerator | None

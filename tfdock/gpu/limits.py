@@ -55,6 +55,7 @@ class Drivers:
         self._target = gpu.target.partition(":")[0]
         self._family = architecture_of(knowledge, gpu.accelerator, self._target)
         embedded = is_embedded(knowledge, gpu.accelerator, self._target)
+        # NVIDIA's tables do not hold for embedded GPUs: their driver comes with the board's system.
         self._floors = () if embedded else tuple(self._all_floors(kernels, generated))
 
     def against(self) -> str:
@@ -68,6 +69,7 @@ class Drivers:
         lacking = max((floor for floor in hard if here and here < floor.version), key=_version, default=None)
         if lacking is None:
             return ""
+        # `unless` says where an older driver runs the wheel all the same.
         unless = f" ({lacking.unless})" if lacking.unless else ""
         mine = f"this machine's driver {here}{self._of_windows()}"
         return f"{mine} is too old: {lacking.why} needs {lacking.version} or newer{unless}"
@@ -131,6 +133,7 @@ class Drivers:
         PTX of unknown version is taken for the toolkit's own.
         """
         images = (image for code in codes for image in code.images if image.kind == "ptx" and image.target == by)
+        # The newest PTX decides: the driver must know all of it.
         isa = max((image.isa for image in images), key=isa_order, default="")
         name = self._accelerator.toolkit or ""
         minor = str(Version(self._evidence.version_of(name)).minor)

@@ -94,6 +94,7 @@ def _binary_compatible(image: Capability, gpu: Capability, embedded: Collection[
 
     A letter `f` keeps to this; `a` is for one capability alone.
     """
+    # `a` is for one capability alone, and SASS goes neither to nor from embedded GPUs (CUDA C++ Programming Guide).
     if image.suffix == "a" or image.dotted in embedded or gpu.dotted in embedded:
         return False
     return image.major == gpu.major and image.minor <= gpu.minor
@@ -200,11 +201,13 @@ def combine(parts: Iterable[CodePart]) -> CombinedVerdict | None:
     TensorFlow, which one GPU never calls) do not count beside others.
     """
     all_parts = tuple(parts)
+    # Containers of the device linker are NCCL in TensorFlow, which one GPU never calls.
     counted = [part for part in all_parts if not part.linked] or all_parts
     if not counted:
         return None
     total = sum(part.held.count for part in counted)
     levels = sorted({_level(part) for part in counted}, reverse=True)
+    # A tenth of TensorFlow's some 280 containers decides; fewer are only a limit.
     worst = next(level for level in levels if _FEW * _count(counted, level) >= total)
     chosen = max((part for part in counted if _level(part) == worst), key=lambda part: part.held.count)
     weaker = sorted((part for part in all_parts if _level(part) > worst), key=_level, reverse=True)

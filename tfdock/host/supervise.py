@@ -60,6 +60,7 @@ class _Handover:
         with self._changed:
             if self._size >= AHEAD:  # wait for much room: threads that switch for each piece are slow
                 self._changed.wait_for(lambda: self._left or self._size <= AHEAD // 2)
+            # Nobody reads the output any more: end the producer instead of letting it wait for room.
             if self._left:
                 raise _Left
             self._add(data)

@@ -227,6 +227,7 @@ class UntrustedFolder:
         with folder:
             at = folder._descriptor
             try:
+                # A new file in any case: nothing is written through a link or to a file with a second name.
                 with os.fdopen(os.open(temporary, _NEW_FILE, 0o666, dir_fd=at), "wb") as file:
                     file.writelines(chunks)
                 os.replace(temporary, last, src_dir_fd=at, dst_dir_fd=at)
@@ -254,6 +255,7 @@ class UntrustedFolder:
         except FileNotFoundError:
             return
         with folder, suppress(FileNotFoundError):
+            # By descriptor: a link that replaces a folder above cannot redirect the removal.
             os.unlink(last, dir_fd=folder._descriptor)
 
     def remove_folder(self, name: str) -> None:
@@ -290,6 +292,7 @@ class UntrustedFolder:
                         with _open_with_access(self._descriptor, name, self.path) as below:
                             below._empty(top, deep, depth + 1)
                         os.rmdir(name, dir_fd=self._descriptor)
+            # Folders that were moved up meanwhile are emptied afterwards, in the order of `deep`.
             if depth == 0 and top is self:
                 waiting = set(deep)
 

@@ -154,6 +154,7 @@ def _load_plain(folder: Path, text: str, file: str) -> object:
     kept = folder / f"{hashlib.sha256(_FORMAT + text.encode()).hexdigest()}.json"
     with suppress(OSError, ValueError):
         _check_private(folder)
+        # The digest recognises an incomplete file.
         digest, _, data = kept.read_bytes().partition(b"\n")
         if digest == hashlib.sha256(data).hexdigest().encode():
             return json.loads(data)

@@ -284,6 +284,7 @@ class KnowledgeBase:
 
     def _rows(self, table: str, kind: type[_R], *, newest_file_first: bool = False) -> tuple[_R, ...]:
         files = list(self._texts.get(table, ()))
+        # The first row that fits is used, so rows of an overlay must come before the shipped ones.
         if newest_file_first:
             files.reverse()
         return tuple(row for file, text in files for row in self._file_rows(file, text, kind))
@@ -304,6 +305,7 @@ class KnowledgeBase:
                     (index, mistake[0]), mistake[1], "correct it, or the rows of `accelerators.yaml`"
                 )
             key = tuple(getattr(row, field) for field in kind.KEY)
+            # Within one file a second row is a mistake; over files it is an overlay.
             if key and seen.setdefault(key, index) != index:
                 message = f"{_key_text(key)} has a row already, in line {table.place((seen[key],)).line}"
                 fix = "one row says all of it; a row of an overlay replaces the shipped one"

@@ -137,6 +137,7 @@ def make_plan(
     """
     domain = trust_domain(profile, resolution, knowledge, remote)
     if trusted and not domain.is_release:
+        # `shared` stays in the record: later builds of the toolchain trust what this build wrote.
         domain = replace(domain, name=RELEASE, shared=True)
     resources = size(profile.resources, resolution.release.cost, machine)
     wheel = resolution.release.wheel
@@ -201,6 +202,7 @@ def _container_environment() -> dict[str, str]:
         "USER": "tfdock",
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
+        # Equal inputs must give equal bytes: a fixed order of sets, and no time of the build.
         "PYTHONHASHSEED": "0",
         "SOURCE_DATE_EPOCH": str(EPOCH),
         # docker-init is tini: this makes it pass a signal on to the whole group, Bazel's client included.
@@ -214,9 +216,11 @@ def _phase(
     disk, compiles = plan.trust.cache_key("{toolchain}"), name == "compile"
     mounts = [
         Mount(source="{output}", target=OUTPUT),
+        # Read-only while compiling: all downloads happen in the fetch phase.
         Mount(source="{cache}/repository", target=REPOSITORY_CACHE, volume="repository", read_only=compiles),
     ]
     if compiles:
+        # Builds that do not trust each other must not share a disk cache: nothing in an entry proves it.
         mounts.append(Mount(source=f"{{cache}}/disk/{disk}", target=DISK_CACHE, volume=f"disk-{disk}"))
         mounts.append(Mount(source="{staging}", target=STAGING, given=True, results=_results(plan), kept="{results}"))
     if before:
@@ -251,6 +255,7 @@ def in_domain(plan: BuildPlan, domain: Domain, knowledge: KnowledgeBase) -> Buil
 
 def _within(remote: Remote, domain: Domain) -> Remote:
     """Return the caches past this machine as a domain may use them: others read what `release` sends there."""
+    # Another domain uploads nothing: its results must not reach builds of releases.
     return remote if domain.is_release else replace(remote, upload=False)
 
 

@@ -61,6 +61,7 @@ def expectation(plan: BuildPlan, records: Iterable[Record], knowledge: Knowledge
     jobs = _jobs(record)
     factor = jobs / plan.resources.jobs if jobs else 1.0
     if record["build_id"] != plan.build_id:
+        # Another build id of the release may have another number of GPU targets to compile.
         factor *= weight(plan, knowledge) / (_weight_of(record) or weight(plan, knowledge))
     seconds["compile"] = seconds.get("compile", 0.0) * factor
     build = "its build" if record["build_id"] == plan.build_id else f"the build of {record['build_id']}"
@@ -142,6 +143,7 @@ def remaining(expected: float | None, elapsed: float, done: int, total: int) -> 
     hundred.
     """
     part = min(done / total, 1.0) if total else 0.0
+    # The first actions are small, so Bazel's pace says nothing yet.
     if part < _FIRST or elapsed < _EARLY:
         return expected - elapsed if expected is not None and expected > elapsed else None
     seconds = elapsed / part

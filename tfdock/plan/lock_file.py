@@ -245,6 +245,7 @@ def installed(toolchain: bytes, pins: bytes, requirements: Mapping[str, bytes]) 
                 pin = Pin(kind="requirement", name=name, value=f"{version} sha256:{value}", origin="image")
             case _:
                 continue
+        # A container wrote these lines: a lock cannot hold what is not printable.
         if not (pin.name + pin.value).isprintable():
             raise _unprintable(pin)
         by_key[pin.key] = pin

@@ -68,6 +68,7 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
 def toolchain_inputs(resolution: Resolution) -> str:
     """Return a hash of an image's inputs before the source: equal for builds with the same toolchain."""
     values = {name: value for name, value in _values(resolution).items() if not name.startswith("source")}
+    # They reach only stages behind the toolchain, so equal toolchains keep one hash.
     del values["build_id"], values["patches"]
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 

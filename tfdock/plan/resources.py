@@ -65,6 +65,7 @@ def share(asked: Asked, cost: Cost, machine: Machine, *, jobs: int, memory: int)
 
 def usable(memory: int) -> int:
     """Return the part of a machine's memory, in bytes, that its build containers may use."""
+    # On a small machine the reserve would leave the build less than half of the memory.
     return max(memory - _RESERVE_MEMORY, memory // 2)
 
 
@@ -89,6 +90,7 @@ def _sized(asked: Asked, cost: Cost, *, cpus: int, memory: int) -> BuildResource
 
 def heap_in(memory: int) -> int:
     """Return Bazel's Java heap in a container with so many bytes."""
+    # Without a limit Java takes a quarter of the memory, which compilers need, and keeps it.
     return min(max(memory // 6, LEAST_HEAP), _ENOUGH_HEAP, max(memory // 2, MIB))
 
 
@@ -107,6 +109,7 @@ def after_memory(resources: BuildResources, *, of_bazel: bool) -> BuildResources
 
     `of_bazel`: Bazel's own heap was too small.
     """
+    # One job that does not fit needs more memory; a retry would be killed again.
     if resources.jobs == 1 and not of_bazel:
         return None
     heap = min(2 * resources.heap, resources.memory // 2) if of_bazel else resources.heap

@@ -28,6 +28,7 @@ def at_once(plans: Sequence[BuildPlan], machine: Machine, asked: int | None) -> 
 
     Never more than fit: each of as many equal shares has room for Bazel and one job.
     """
+    # Below four cores a build gains more from each core than from a second build.
     worth = max(machine.cpus // _CORES_A_BUILD, min(_AT_LEAST, machine.cpus))
     count = min(len(plans), asked if asked is not None else worth)
     least = max((least_memory(plan.resolution.release.cost) for plan in plans), default=0)
@@ -41,8 +42,8 @@ def next_share(machine: Machine, running: Sequence[MachineShare], more: int) -> 
 
     All memory together stays within the machine's. So do all jobs within its cores, except that every build has one.
     """
-    jobs = machine.cpus - sum(share.jobs for share in running)
-    memory = usable(machine.memory) - sum(share.memory for share in running)
+    jobs = machine.cpus - sum(part.jobs for part in running)
+    memory = usable(machine.memory) - sum(part.memory for part in running)
     return MachineShare(jobs=max(1, jobs // max(more, 1)), memory=max(memory // max(more, 1), 0))
 
 

@@ -81,6 +81,7 @@ def recorded(record: Mapping[str, Any]) -> str:
     """Return the domain that a record names, or `UNKNOWN`; a record older than domains is in `release`."""
     plan = record.get("plan")
     trust = plan.get("trust") if isinstance(plan, Mapping) else None
+    # A record from before trust domains counts as one of `release`.
     if trust is None:
         return RELEASE
     name = trust.get("domain") if isinstance(trust, Mapping) else None
@@ -101,6 +102,7 @@ def stands_for(record: Mapping[str, Any], domain: str, *, pulled: bool) -> bool:
     One in `release` may, and one in the same domain. For a domain besides `release`, so may what was pulled: the
     settings name its registry, and the domain of a checkout has another name on each machine.
     """
+    # What was pulled never stands for `release` unless its record says `release`.
     return recorded(record) in (RELEASE, domain) or (pulled and domain != RELEASE)
 
 
@@ -121,6 +123,7 @@ def trust_domain(
         *_options(profile, knowledge),
     ]
     foreign += _remote(profile, remote)
+    # Nothing differs from the official release, so its cache may be written.
     if not foreign:
         return Domain()
     return Domain(name=_named([identity for identity, _ in foreign]), reasons=tuple(reason for _, reason in foreign))

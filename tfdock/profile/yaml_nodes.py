@@ -148,6 +148,7 @@ def parse(text: str, file: str) -> Node:
                 column=len(before) - before.rfind("\n"),
             )
         ) from error
+    # Deeply nested text exhausts the stack of the parser.
     except RecursionError as error:
         raise ProfileError(_too_deep(file)) from error
 

@@ -154,6 +154,7 @@ def advise(
     mixed = len({gpu.accelerator for gpu in gpus}) > 1
     compatibilities = tuple(_on_official(knowledge, release, gpu) for gpu in gpus)
     offer, refused = _offer(knowledge, release, version, gpus, python)
+    # An offer of the requested release itself needs no untested one beside it.
     own = offer is not None and offer.release is release
     untested = None if own else _try_release(knowledge, release, version, gpus, python, allow_untested=True)[0]
     planned = offer or untested

@@ -62,6 +62,7 @@ class Notes:
     def find(self, finding: RuleFinding) -> None:
         """Write down a finding where it belongs. The untested is refused as well, unless the profile allows it."""
         refused = finding.weight == "error" or (finding.weight == "doubt" and not self.allow_untested)
+        # A trial only asks whether there is a problem: stopping here makes suggestions affordable.
         if refused and self.trial:
             raise TrialRefused
         place = self.problems if refused else self.warnings if finding.weight == "warning" else self.untested

@@ -450,6 +450,7 @@ class _Decision:
         tag = release.tag.format_map({"version": str(version)})
         refs = (asked.ref or tag, *asked.fallback)
         location = asked.git or release.repository
+        # Only the release's own tag in its own repository has a known commit.
         commit = release.commits.get(str(version)) if refs == (tag,) and not asked.git else None
         self.notes.choose(
             "source",

@@ -26,6 +26,7 @@ def resolve_or_suggest(resolver: Resolver, profile: Profile) -> Resolution:
         # Here, not above: a profile that is accepted needs no module that searches for changes.
         from tfdock.resolve.suggestions import suggestions
 
+        # The suggestions are for all problems together: each of them makes the profile acceptable.
         ways = suggestions(profile, error.problems, resolver)
         raise Incompatible(*(_with_suggestions(problem, ways) for problem in error.problems)) from None
 

@@ -109,6 +109,7 @@ def starter(
     """
     if tensorflow:
         release_named(knowledge, tensorflow)
+    # Refuse devices that no release serves together first: else every release would add its own reasons.
     check_together(knowledge, devices)
     with _without_places():
         resolution = _newest(knowledge, devices, _releases(knowledge, devices, tensorflow, python), python, machine)

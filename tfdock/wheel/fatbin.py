@@ -17,6 +17,7 @@ import struct
 from array import array
 from dataclasses import dataclass, field
 
+# lz4 and zstandard open the small cubins that tell nvcc's stubs from kernels.
 import lz4.block
 import stringzilla
 import zstandard

@@ -86,6 +86,7 @@ class _Gathering:
     def add(self, library: Library, read: int) -> None:
         """Add a library; `read` is how many containers, and targets in them, were looked at for it."""
         with self._lock:
+            # One bound holds for all libraries of a wheel; a library counts as a hundred facts.
             self._facts += 100 + read
             if self._facts > _MOST_FACTS:  # leave this library out; others may still fit
                 fail("wheel-too-large", "The wheel's libraries, or the GPU code in them, are too many to list.")

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+# stringzilla searches with SIMD. `bytes.find` keeps Python's lock while it looks through a gigabyte.
 import stringzilla
 
 from tfdock.host.block_stream import Find, Program, Reader, SeekRequest, T, TakeRequest
@@ -184,6 +185,7 @@ class LibraryScan:
         """Return the code of each section; empty for sections that must be walked first."""
         placed = {}
         for place in sorted(places, key=lambda section: section.start):
+            # A section that was walked exactly needs no chain of the containers that the first pass collected.
             chain = self._walked.get(place)
             if chain is None:
                 chain = _chain(self._codes, place)

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import BinaryIO, NamedTuple
 
+# isal unpacks twice as fast as zlib and, as hashing does, without Python's lock.
 from isal import isal_zlib
 
 from tfdock.host.thread_jobs import Lock
@@ -577,6 +578,7 @@ class ZipWriter:
             self._target.write(header)
         end = self._target.tell()
         count, size = len(self._central), end - start
+        # zip64's end records are needed only beyond the limits of the plain ones (APPNOTE 4.3.14, 4.3.15).
         if count >= _U16 or size >= _U32 or start >= _U32:
             needs, made = 45, 3 << 8 | 45
             self._target.write(_END64.pack(_END64_MAGIC, 44, made, needs, 0, 0, count, count, size, start))
@@ -587,6 +589,7 @@ class ZipWriter:
 
     def _pack(self, size: int, blocks: Iterable[bytes]) -> tuple[int, int]:
         """Write the contents; return their CRC and packed size in bytes."""
+        # zlib, not isal: the bytes of a normalised wheel depend on the implementation, which the record names.
         deflater = zlib.compressobj(DEFLATE_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
         crc, packed = 0, 0
         for block in blocks:

@@ -575,7 +575,7 @@ def cases(table: str) -> list[Case]:
 @pytest.mark.parametrize("case", cases(CASES), ids=lambda case: f"{case.wheel} on {case.gpu}")
 def test_a_gpu_runs_a_wheel_as_the_rules_say(case: Case) -> None:
     found = asked(WHEELS[case.wheel], case.gpu)
-    told = "\n".join(found.told)
+    told = "\n".join(found.all_limits)
     assert (found.runs, found.by) == (case.runs, case.by), found.reason
     assert set(case.words) <= {"reason", "limit", "never", "pin"}
     assert [word for word in case.words.get("reason", ()) if word not in found.reason] == [], found.reason
@@ -583,8 +583,8 @@ def test_a_gpu_runs_a_wheel_as_the_rules_say(case: Case) -> None:
     assert [word for word in case.words.get("never", ()) if word in told] == [], told
     assert list(found.pins) == case.words.get("pin", [])
     assert "\n" not in found.reason
-    assert found.told == () or found.runs != "no"
-    assert len(set(found.told)) == len(found.told)
+    assert found.all_limits == () or found.runs != "no"
+    assert len(set(found.all_limits)) == len(found.all_limits)
 
 
 def test_every_wheel_of_the_table_is_asked_about() -> None:
@@ -607,7 +607,7 @@ def test_the_rows_and_the_wheel_itself_tell_the_same_of_every_gpu(
     if by_rows.runs != "no":
         assert by_wheel.driver == by_rows.driver
         for word in ("NCCL", "MLIR", "XLA", "is older than this GPU"):
-            assert (word in "".join(by_wheel.told)) == (word in "".join(by_rows.told)), word
+            assert (word in "".join(by_wheel.all_limits)) == (word in "".join(by_rows.all_limits)), word
 
 
 # --- libraries ------------------------------------------------------------------------------------------------------
@@ -634,7 +634,9 @@ def test_a_library_for_other_gpus_is_seen_though_the_wheel_as_a_whole_runs() -> 
     swapped = wheel(library(CC, "278: sm_80"), library(FRAMEWORK, "3: sm_120"), info=built("12.8.0", "9"))
     found = verdicts(swapped, "a100")
     assert (found[CC].runs, found[FRAMEWORK].runs) == ("native", "no")
-    assert "3 of 3 containers of tensorflow/libtensorflow_framework.so.2" in "\n".join(asked(swapped, "a100").told)
+    assert "3 of 3 containers of tensorflow/libtensorflow_framework.so.2" in "\n".join(
+        asked(swapped, "a100").all_limits
+    )
 
 
 def test_libraries_without_gpu_code_are_not_listed_and_relocatable_code_is() -> None:
@@ -721,30 +723,30 @@ def test_the_wheels_own_requirements_count_and_not_those_of_its_release() -> Non
     bare = replace(TF_2_18, metadata=replace(TF_2_18.metadata, requires_dist=()))
     assert evidence_of(KNOWLEDGE, bare).brought == {}
     assert evidence_of(KNOWLEDGE, bare).version_of("cudnn") == "9"
-    assert "9.3.0.75" not in "".join(asked(bare, "rtx5090").told)
-    assert "CUDA 12.5, which it is made with" in "".join(asked(bare, "rtx5090").told)
+    assert "9.3.0.75" not in "".join(asked(bare, "rtx5090").all_limits)
+    assert "CUDA 12.5, which it is made with" in "".join(asked(bare, "rtx5090").all_limits)
     newer = replace(TF_2_18, metadata=replace(TF_2_18.metadata, requires_dist=("nvidia-cudnn-cu12==9.8.0.87",)))
-    assert "cuDNN" not in "".join(asked(newer, "rtx5090").told)
+    assert "cuDNN" not in "".join(asked(newer, "rtx5090").all_limits)
 
 
 def test_generated_kernels_that_nobody_looked_for_are_those_of_the_official_wheel_with_that_list() -> None:
     unread = replace(TF_2_18, libraries=tuple(replace(one, embedded=None) for one in TF_2_18.libraries))
-    assert "1149 kernels" in "".join(asked(unread, "rtx5090").told)
+    assert "1149 kernels" in "".join(asked(unread, "rtx5090").all_limits)
     other = {**(unread.build_info or {}), "cuda_compute_capabilities": ["sm_80", "compute_90"]}
-    assert "MLIR" not in "".join(asked(replace(unread, build_info=other), "rtx5090").told)
+    assert "MLIR" not in "".join(asked(replace(unread, build_info=other), "rtx5090").all_limits)
 
 
 def test_a_tensorflow_without_xla_has_no_limits_of_xla() -> None:
     without = replace(TF_2_18, traces={XLA_TRACE: ()})
-    told = "".join(asked(without, "rtx5090").told)
+    told = "".join(asked(without, "rtx5090").all_limits)
     assert "CUDA 12.5, which comes with it, is older than this GPU: its libraries may fail" in told
     assert "XLA" not in told
-    assert "XLA" in "".join(asked(replace(TF_2_18, traces={XLA_TRACE: (CC,)}), "rtx5090").told)
+    assert "XLA" in "".join(asked(replace(TF_2_18, traces={XLA_TRACE: (CC,)}), "rtx5090").all_limits)
 
 
 def test_a_damaged_library_is_a_limit() -> None:
     damaged = replace(TF_2_18.libraries[0], problems=("its section table is cut off",))
-    told = "".join(asked(replace(TF_2_18, libraries=(damaged,)), "rtx3080").told)
+    told = "".join(asked(replace(TF_2_18, libraries=(damaged,)), "rtx3080").all_limits)
     assert f"{CC} is damaged" in told
 
 
@@ -759,7 +761,7 @@ def test_a_damaged_library_is_a_limit() -> None:
 def test_nonsense_in_what_a_wheel_says_of_itself_is_no_version(words: dict[str, object]) -> None:
     found = asked(replace(TF_2_18, build_info=words), "rtx5090")
     assert found.runs == "ptx-jit"
-    assert "\x1b" not in "".join(found.told)
+    assert "\x1b" not in "".join(found.all_limits)
 
 
 SPELLINGS = [f"{number}{letter}" for number in (35, 80, 87, 90, 120) for letter in ("", "a", "f")]
@@ -838,14 +840,14 @@ def test_the_driver_of_this_machine_is_judged_where_the_gpu_is_its_own(
 ) -> None:
     found = asked(inspection, name, host)
     assert found.runs == runs
-    assert words in "\n".join([found.reason, *found.told])
+    assert words in "\n".join([found.reason, *found.all_limits])
 
 
 def test_a_driver_that_does_not_answer_is_a_limit() -> None:
     broken = Host(troubles={"cuda": "NVML: driver/library version mismatch"}, architecture="x86_64")
     found = asked(TF_2_18, "rtx3080", broken)
     assert found.starts_at_once
-    assert "version mismatch" in "".join(found.told)
+    assert "version mismatch" in "".join(found.all_limits)
 
 
 # --- made-up knowledge ----------------------------------------------------------------------------------------------

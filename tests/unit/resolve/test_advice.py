@@ -105,7 +105,7 @@ def test_the_newest_official_wheel_that_runs_at_once_is_named() -> None:
 
 
 def limits(gpu: str, tensorflow: str) -> str:
-    return "\n".join(asked(gpu, tensorflow=tensorflow).gpus[0].told)
+    return "\n".join(asked(gpu, tensorflow=tensorflow).gpus[0].all_limits)
 
 
 def test_a_library_that_has_dropped_a_gpu_is_held_back() -> None:
