@@ -237,11 +237,13 @@ def _official_wheel(
     project = release.official_project.get(accelerator.accelerator, "tensorflow")
     rows = tuple(companions(knowledge, release, accelerator))
     extra = next((row.extra for row in rows if row.extra), None)
-    able = [one for one in release.pythons if all(not row.pythons or one in row.pythons for row in rows)]
+    able = [minor for minor in release.pythons if all(not row.pythons or minor in row.pythons for row in rows)]
     if python is not None and python not in able:
         extra = None  # the libraries cannot be installed with that Python; the wheel itself can
     tested = ((name, release.components.get(name, Support()).tested) for name in accelerator.components)
-    needs = () if extra else tuple(f"{accelerator.titles.get(name, name)} {one}" for name, one in tested if one)
+    needs = (
+        () if extra else tuple(f"{accelerator.titles.get(name, name)} {number}" for name, number in tested if number)
+    )
     return AdvisedWheel(
         project=project,
         release=release.release,
@@ -251,7 +253,7 @@ def _official_wheel(
         requirement=f"{project}{f'[{extra}]' if extra else ''}=={version}",
         installs=tuple(able) if extra else release.pythons,
         needs=needs,
-        pins=tuple(dict.fromkeys(pin for one in gpus for pin in one.pins)) if extra else (),
+        pins=tuple(dict.fromkeys(pin for gpu in gpus for pin in gpu.pins)) if extra else (),
     )
 
 

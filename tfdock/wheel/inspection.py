@@ -130,13 +130,13 @@ class _Traces:
     """Looks for byte strings in a member."""
 
     path: str
-    found: Mapping[bytes, set[str]]
+    places: Mapping[bytes, set[str]]
     _before: bytes = b""
 
     def feed(self, piece: bytes) -> None:
-        longest = max(map(len, self.found))
+        longest = max(map(len, self.places))
         seam = self._before + piece[:longest]
-        for trace, paths in self.found.items():
+        for trace, paths in self.places.items():
             if self.path not in paths and (stringzilla.find(piece, trace) >= 0 or trace in seam):
                 paths.add(self.path)
         self._before = seam[-longest:] if len(piece) < longest else piece[-longest:]
