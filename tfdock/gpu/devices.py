@@ -199,7 +199,7 @@ def title(knowledge: KnowledgeBase, gpu: Gpu) -> str:
 
 
 def is_target(knowledge: KnowledgeBase, word: str) -> bool:
-    """Whether a word is written as targets are (`8.6`, `sm_86`, `gfx90a`), known or not."""
+    """Return whether a word is written as targets are (`8.6`, `sm_86`, `gfx90a`), known or not."""
     rows = knowledge.accelerators.values()
     if any(row.matches(spelled(word)) for row in rows):
         return True
@@ -273,7 +273,7 @@ def architecture_of(knowledge: KnowledgeBase, accelerator: str, gpu: str | None)
 
 
 def is_embedded(knowledge: KnowledgeBase, accelerator: str, gpu: str | None) -> bool:
-    """Whether GPUs of that target run their own code alone, which no other runs."""
+    """Return whether GPUs of that target run their own code alone, which no other runs."""
     row = architecture_of(knowledge, accelerator, gpu)
     return row is not None and gpu in row.embedded
 

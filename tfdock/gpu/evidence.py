@@ -65,7 +65,7 @@ def own_libraries(knowledge: KnowledgeBase, libraries: Iterable[Library]) -> tup
 
 
 def is_own(knowledge: KnowledgeBase, path: str) -> bool:
-    """Whether a library of a wheel, by its path in it, is TensorFlow's own."""
+    """Return whether a library of a wheel, by its path in it, is TensorFlow's own."""
     rows = (row.own for row in knowledge.wheel_libraries if re.fullmatch(row.paths, path))
     return next(rows, True)
 
@@ -210,7 +210,7 @@ def _has_code(library: Library) -> bool:
 
 
 def _is_tensorflow(knowledge: KnowledgeBase, inspection: Inspection) -> bool:
-    """Whether a wheel tells of its build as TensorFlow does, or has its name."""
+    """Return whether a wheel tells of its build as TensorFlow does, or has its name."""
     projects = {project for row in knowledge.releases.values() for project in row.official_project.values()}
     return inspection.build_info is not None or inspection.wheel.name in {"tensorflow", *projects}
 

@@ -272,7 +272,7 @@ class Limits:
                 yield f"{library.path} is damaged, and may have more code than could be read"
 
     def _in_doubt(self) -> bool:
-        """Whether it is neither known that the release uses such GPUs nor that it does not."""
+        """Return whether it is neither known that the release uses such GPUs nor that it does not."""
         doubts = self._evidence.release.runtime_doubt if self._evidence.release else {}
         return self._target in doubts.get(self._accelerator.accelerator, ())
 
@@ -420,7 +420,7 @@ class Limits:
     # --- libraries --------------------------------------------------------------------------------------------------
 
     def _library(self, component: str) -> Iterator[str]:
-        """Whether a library of the wheel's own version has code for the GPU, and which version has."""
+        """Return whether a library of the wheel's own version has code for the GPU, and which version has."""
         brought = self._evidence.brought.get(component)
         version = brought.oldest if brought else self._evidence.built.get(component, "")
         if not self._accelerator.capabilities or not (version or brought):

@@ -1,4 +1,4 @@
-"""Whether GPU code runs on a GPU: natively, by SASS of its major version, by JIT from PTX, or not at all.
+"""Return whether GPU code runs on a GPU: natively, by SASS of its major version, by JIT from PTX, or not at all.
 
 The rules are NVIDIA's (CUDA C++ Programming Guide, binary and PTX compatibility; family-specific code from CUDA 12.9)
 and AMD's (a code object is for one gfx target). Versions are compared as pairs of numbers: 12.0 is above 9.0.
@@ -90,9 +90,9 @@ def runs_gfx(gpu: str, code: Collection[str]) -> Verdict:
 
 
 def _binary_compatible(image: Capability, gpu: Capability, embedded: Collection[str]) -> bool:
-    """Whether SASS of another minor version runs: upwards within a major, not to, from or between embedded GPUs.
+    """Return whether SASS of another minor version runs: upwards within a major, not between embedded GPUs.
 
-    A letter `f` keeps to this; `a` is for one capability alone.
+    A letter `f` keeps to this.
     """
     # `a` is for one capability alone, and SASS goes neither to nor from embedded GPUs (CUDA C++ Programming Guide).
     if image.suffix == "a" or image.dotted in embedded or gpu.dotted in embedded:
@@ -101,7 +101,10 @@ def _binary_compatible(image: Capability, gpu: Capability, embedded: Collection[
 
 
 def _can_be_compiled_for(text: Capability, gpu: Capability, embedded: Collection[str]) -> bool:
-    """Whether the driver can compile PTX: forwards to anything, with `a` for its own only, with `f` in its family."""
+    """Return whether the driver can compile PTX for a GPU.
+
+    It compiles forwards to any GPU; with `a` for its own only; with `f` within its family.
+    """
     if (text.major, text.minor) == (gpu.major, gpu.minor):
         return True
     if text.suffix:

@@ -221,7 +221,7 @@ def local_gpus() -> tuple[LocalGpu, ...]:
 
 
 def is_wsl(release: str) -> bool:
-    """Whether a kernel release is one of Windows' own Linux (`5.15.153.1-microsoft-standard-WSL2`)."""
+    """Return whether a kernel release is one of Windows' own Linux (`5.15.153.1-microsoft-standard-WSL2`)."""
     return "microsoft" in release.lower()
 
 

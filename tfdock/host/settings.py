@@ -64,13 +64,13 @@ class Settings:
         )
 
     def allows(self, asked: Endpoint) -> bool:
-        """Whether a profile may name a remote cache or executor."""
+        """Return whether a profile may name a remote cache or executor."""
         own = (self.remote.cache, self.remote.executor)
         listed = (endpoint.parse(address) for address in self.allow_endpoints if endpoint.is_address(address))
         return asked in own or asked in listed
 
     def allows_server(self, address: str) -> bool:
-        """Whether this machine may ask a git server or a registry that a profile names."""
+        """Return whether this machine may ask a git server or a registry that a profile names."""
         return endpoint.server(address) in map(endpoint.server, self.allow_endpoints)
 
     def allows_registry(self, registry: str) -> bool:
@@ -249,7 +249,7 @@ _FOLDERS = ("knowledge", "allow_paths")
 
 
 def plain_http(registry: str) -> bool:
-    """Whether this machine's settings want plain HTTP to be spoken with a registry (`registry.lan:5000`)."""
+    """Return whether this machine's settings want plain HTTP to be spoken with a registry (`registry.lan:5000`)."""
     return registry in load({}).plain_http
 
 

@@ -112,7 +112,7 @@ def version_facts(versions: Mapping[str, str]) -> dict[str, str]:
 
 
 def holds(when: Mapping[str, str | tuple[str, ...]], facts: Mapping[str, str]) -> bool:
-    """Whether every fact that a row names has the value, or one of the values, that the row wants."""
+    """Return whether every fact that a row names has the value, or one of the values, that the row wants."""
     return all(
         facts.get(name, "") in ((wanted,) if isinstance(wanted, str) else wanted) for name, wanted in when.items()
     )

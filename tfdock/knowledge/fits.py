@@ -35,7 +35,7 @@ def archives_of(
 
 
 def _fits(row: ArchiveRow, components: Mapping[str, str]) -> bool:
-    """Whether the archive is what was asked for, said as exactly or less so, and made for the other components."""
+    """Return whether the archive is the requested one, as exactly or less so, and made for the other components."""
     asked = components.get(row.component)
     return (
         asked is not None
@@ -45,7 +45,7 @@ def _fits(row: ArchiveRow, components: Mapping[str, str]) -> bool:
 
 
 def same_minor(version: str, other: str) -> bool:
-    """Whether two versions agree as far as both are written, in their first two parts: 4.8 and 4.8.5, 18 and 18.1."""
+    """Return whether two versions agree in their first two parts, as far as written: 4.8 and 4.8.5, 18 and 18.1."""
     length = min(2, len(Version(version).parts), len(Version(other).parts))
     return Version(version).parts[:length] == Version(other).parts[:length]
 
@@ -65,12 +65,12 @@ def own_target(release: Release, accelerator: Accelerator, gpu: str) -> str:
 
 
 def needs_ptx(release: Release, accelerator: Accelerator, target: str) -> bool:
-    """Whether the release knows only `x.y`, which means SASS and PTX, and the target is SASS alone."""
+    """Return whether the release knows only `x.y`, which means SASS and PTX, and the target is SASS alone."""
     return accelerator.capabilities and release.capability_format == "dotted" and not Capability.parse(target).ptx
 
 
 def can_express_target(release: Release, accelerator: Accelerator, target: str) -> bool:
-    """Whether the release is known to be able to be told of the target."""
+    """Return whether the release is known to be able to be told of the target."""
     if not accelerator.capabilities:
         return True
     pattern = release.capability_pattern
@@ -85,19 +85,19 @@ def written(release: Release, target: str) -> str:
 
 
 def reaches(accelerator: Accelerator, gpu: str, floors: Mapping[str, str]) -> bool:
-    """Whether a GPU is at or above the accelerator's floor, if there is one: `release.floor`, `release.xla_floor`."""
+    """Return whether a GPU is at or above the accelerator's floor (`release.floor`, `release.xla_floor`), if any."""
     floor = floors.get(accelerator.accelerator)
     return floor is None or not accelerator.capabilities or Capability.of_gpu(gpu) >= Capability.of_gpu(floor)
 
 
 def is_listed(release: Release, accelerator: Accelerator, gpu: str) -> bool:
-    """Whether the release has no list of the GPUs that it uses, or the GPU is on it."""
+    """Return whether the release has no list of the GPUs that it uses, or the GPU is on it."""
     allowed = release.runtime_targets.get(accelerator.accelerator, ())
     return not allowed or gpu in allowed
 
 
 def is_used(release: Release, accelerator: Accelerator, gpu: str) -> bool:
-    """Whether the release uses such GPUs at run time at all, whatever was compiled, as far as is known."""
+    """Return whether the release uses such GPUs at run time at all, whatever was compiled, as far as is known."""
     return reaches(accelerator, gpu, release.floor) and is_listed(release, accelerator, gpu)
 
 
@@ -117,12 +117,12 @@ def libraries(knowledge: KnowledgeBase, component: str, version: str) -> list[Li
 
 
 def is_made_for(row: LibraryRow, toolkit: str) -> bool:
-    """Whether a library is made for a toolkit's version, as far as both are written."""
+    """Return whether a library is made for a toolkit's version, as far as both are written."""
     return not row.toolkits or any(same_minor(toolkit, made) for made in row.toolkits)
 
 
 def has_code_for(row: LibraryRow | Companion, accelerator: Accelerator, gpu: str) -> bool:
-    """Whether a GPU lies in the range of those that a library has code for."""
+    """Return whether a GPU lies in the range of those that a library has code for."""
     if not accelerator.capabilities:
         return True
     capability = Capability.of_gpu(gpu)
@@ -140,7 +140,7 @@ def serves(
     accelerator: Accelerator,
     components: Mapping[str, str],
 ) -> bool:
-    """Whether a base image is one for a release with such components, or can be given those it lacks."""
+    """Return whether a base image is one for a release with such components, or can be given those it lacks."""
     return (
         applies(release, image.releases)
         and (not image.accelerators or accelerator.accelerator in image.accelerators)

@@ -87,7 +87,7 @@ Requirement = Annotated[str, text_like(REQUIREMENT, "requirement pinned to one v
 
 
 def in_range(release: str, span: str) -> bool:
-    """Whether minor release `2.18` lies in `2.18`, `2.3..2.20` or `2.18..`."""
+    """Return whether minor release `2.18` lies in `2.18`, `2.3..2.20` or `2.18..`."""
     match = _RANGE.match(span)
     assert match, span
     first, wanted = Version(match["first"]), Version(release)
@@ -172,20 +172,20 @@ class Accelerator(Row):
     symptoms: dict[str, Annotated[str, template_with("target", "number")]] = Field(default_factory=dict)
 
     def has(self, target: str) -> bool:
-        """Whether a GPU's target is one of this family: `8.6`, `gfx90a`."""
+        """Return whether a GPU's target is one of this family: `8.6`, `gfx90a`."""
         return can_read(Capability.of_gpu, target) if self.capabilities else self.matches(target)
 
     def lists(self, target: str) -> bool:
-        """Whether a profile can list a target for this family: `sm_86`, `gfx90a`."""
+        """Return whether a profile can list a target for this family: `sm_86`, `gfx90a`."""
         return self.matches(target) and (not self.capabilities or can_read(Capability.parse, target))
 
     def matches(self, word: str) -> bool:
-        """Whether a word is written as profiles list targets of this family; never where it has none."""
+        """Return whether a word is written as profiles list targets of this family; never where it has none."""
         return bool(self.target_pattern and re.fullmatch(self.target_pattern, word))
 
 
 def can_read(read: Callable[[str], object], text: str) -> bool:
-    """Whether `read` takes a text; it raises ValueError for others."""
+    """Return whether `read` takes a text; it raises ValueError for others."""
     try:
         read(text)
     except ValueError:

@@ -90,7 +90,7 @@ def tree_files(root: Path) -> Iterator[Path]:
 
 
 def _belongs(folder: Path) -> bool:
-    """Whether a folder is source: not what is left out, and not a wheelhouse or a rendered context of ours."""
+    """Return whether a folder is source: not what is left out, and not a wheelhouse or a rendered context of ours."""
     ours = (folder / ".tfdock").exists() or (folder / ".tfdock-context").exists()
     return folder.name not in _LEFT_OUT and not folder.is_symlink() and not ours
 

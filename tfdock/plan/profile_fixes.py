@@ -205,7 +205,7 @@ def changes(row: Failure, values: Mapping[str, str], context: Context) -> tuple[
 
 
 def _changes_the_build(profile: Profile, after: Resolution, context: Context) -> bool:
-    """Whether something is decided in another way for a changed profile than for the one that failed."""
+    """Return whether something is decided in another way for a changed profile than for the one that failed."""
     before = context.resolution
     if before is None or context.profile is None:
         return False
@@ -284,7 +284,7 @@ def _without_target(text: str, context: Context, profile: Profile) -> Iterator[C
 
 
 def _has(toolkit: str, version: str, target: str, context: Context) -> bool:
-    """Whether a version of a toolkit compiles for a target that the build asks for; any, where none is said."""
+    """Return whether a version of a toolkit compiles for a target of the build; any version does without a target."""
     if not target:
         return True
     wanted, resolution = number(target), context.resolution
@@ -313,5 +313,5 @@ def _current_value(profile: Profile, path: str) -> object:
 
 
 def _is_decided(path: str, wanted: object, context: Context) -> bool:
-    """Whether the build did so anyway."""
+    """Return whether the build did so anyway."""
     return path == "compiler" and context.resolution is not None and context.resolution.gpu_compiler == wanted

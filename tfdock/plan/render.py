@@ -35,7 +35,7 @@ class BuildContext:
     source_tree: str | None = None
 
     def executable(self, path: str) -> bool:
-        """Whether a file of the context is a program."""
+        """Return whether a file of the context is a program."""
         return path.endswith(".sh")
 
 

@@ -23,12 +23,12 @@ _LOGIN = re.compile(r"[a-z]+://[^/]*@")
 
 
 def has_login(text: str) -> bool:
-    """Whether a user or a password stands in an address."""
+    """Return whether a user or a password stands in an address."""
     return _LOGIN.match(text) is not None
 
 
 def is_address(text: str) -> bool:
-    """Whether `parse` takes a text."""
+    """Return whether `parse` takes a text."""
     try:
         parse(text)
     except ValueError:

@@ -696,7 +696,7 @@ def _inside(annotation: Any, node: yaml_nodes.Node) -> Iterator[tuple[Any, yaml_
 
 
 def _takes_numbers(annotation: Any) -> bool:
-    """Whether a number is one of the things a field takes, as in `bool | Debug` or `int | Literal["auto"]`."""
+    """Return whether a number is one of the things a field takes, as in `bool | Debug` or `int | Literal["auto"]`."""
     if get_origin(annotation) is Literal:
         return False
     return annotation in (int, bool) or any(_takes_numbers(part) for part in get_args(annotation))
@@ -806,7 +806,7 @@ def _as_yaml(value: object) -> str:
 
 
 def _takes_lists(model: type[BaseModel], path: _Path) -> bool:
-    """Whether the field at the top takes a list beside fixed words."""
+    """Return whether the field at the top takes a list beside fixed words."""
 
     def inside(annotation: Any) -> bool:
         return get_origin(annotation) is list or any(inside(part) for part in get_args(annotation))

@@ -154,7 +154,10 @@ def parse(text: str, file: str) -> Node:
 
 
 def _begins_with_tab(text: str, line: int) -> bool:
-    """Whether there is a tab in what a line is indented with; `line` counts from 0, and what YAML takes for lines."""
+    """Return whether a line's indentation has a tab.
+
+    `line` counts from 0, by what YAML takes for lines.
+    """
     lines = re.split("\r\n|[\n\r\x85\u2028\u2029]", text)
     return line < len(lines) and "\t" in re.split(r"[^ \t]", lines[line], maxsplit=1)[0]
 

@@ -431,7 +431,7 @@ def _compilers(question: Question, combination: Combination) -> list[str]:
 
 
 def _is_available(question: Question, combination: Combination, compiler: str) -> bool:
-    """Whether the release has a compiler at hand: the toolkit's own always, another one in a known version."""
+    """Return whether the release has a compiler at hand: the toolkit's own always, another one in a known version."""
     own_version = any(name == compiler for name, _ in question.knowledge.compilers)
     return not own_version or bool(_version_of(question, combination.release, compiler))
 

@@ -464,7 +464,7 @@ def _compilable_targets(knowledge: KnowledgeBase, release: Release, accelerator:
 
 
 def _may_take(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu]) -> bool:
-    """Whether it is worth resolving: the release uses such GPUs, and takes a toolkit that can serve them."""
+    """Return whether it is worth resolving: the release uses such GPUs, and takes a toolkit that can serve them."""
     accelerator = knowledge.accelerators[gpus[0].accelerator]
     able = _compilable_targets(knowledge, release, accelerator)
     served = bool(cover(knowledge, gpus, able=able)) if accelerator.capabilities else {g.target for g in gpus} <= able

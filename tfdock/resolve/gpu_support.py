@@ -171,7 +171,7 @@ def _releases(
 
 
 def _has_image(knowledge: KnowledgeBase, accelerator: Accelerator, release: Release, toolkit: str) -> bool:
-    """Whether a base image is known for the release and that toolkit, whatever kind of machine it is for."""
+    """Return whether a base image is known for the release and that toolkit, whatever kind of machine it is for."""
     others = [name for name in accelerator.components if name != accelerator.toolkit and name in release.components]
     versions = (taken_versions(release.components[name]) for name in others)
     for combination in itertools.product(*versions):
@@ -184,7 +184,7 @@ def _has_image(knowledge: KnowledgeBase, accelerator: Accelerator, release: Rele
 def _has_libraries(
     knowledge: KnowledgeBase, accelerator: Accelerator, release: Release, toolkit: str, target: str
 ) -> bool:
-    """Whether each library the release wants has a version for the toolkit and the target, as far as is known."""
+    """Return whether each library of the release has a version for toolkit and target, as far as is known."""
     supports = [
         (name, release.components.get(name)) for name in accelerator.components if name != accelerator.toolkit
     ]
@@ -209,7 +209,7 @@ def taken_versions(support: Support) -> list[str]:
 
 
 def _minor(version: str, minors: Iterable[str]) -> bool:
-    """Whether a version is one of some minor versions; `11` is known to be `11.2` as much as any of them."""
+    """Return whether a version is one of some minor versions; `11` is known to be `11.2` as much as any of them."""
     return any(Version(minor).matches(Version(version).minor) for minor in minors)
 
 

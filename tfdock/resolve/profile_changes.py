@@ -48,7 +48,7 @@ def changed(profile: Profile, change: Change) -> Profile:
 
 
 def is_set(profile: Profile, path: str) -> bool:
-    """Whether a profile says anything in a field that is not its default."""
+    """Return whether a profile says anything in a field that is not its default."""
     field, _, inner = path.partition(".")
     value: Any = getattr(profile, field, None)
     model: Any = type(profile)

@@ -291,7 +291,7 @@ class _Decision:
         return python, image
 
     def _has(self, row: ImageRow, python: str) -> bool:
-        """Whether an image has a Python, or can be given it."""
+        """Return whether an image has a Python, or can be given it."""
         listed = not row.pythons or python in row.pythons
         return listed and (not row.interpreter or python in self.knowledge.interpreters)
 

@@ -109,7 +109,7 @@ Rule = Callable[[Combination], Iterator[RuleFinding]]
 
 
 def component_is_accepted(combination: Combination) -> Iterator[RuleFinding]:
-    """Whether the release takes the versions that the profile asks for."""
+    """Return whether the release takes the versions that the profile asks for."""
     for name, asked in combination.asked.items():
         if name in combination.accelerator.components:
             yield from _acceptance(combination, name, asked, combination.components.get(name, asked))
@@ -154,7 +154,7 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
 
 
 def patches_exist(combination: Combination) -> Iterator[RuleFinding]:
-    """Whether a version that is asked for in full was ever published."""
+    """Return whether a version that is asked for in full was ever published."""
     for name in combination.asked:
         version, support = combination.components.get(name, ""), combination.release.components.get(name, Support())
         if not version or support.closed:
@@ -190,7 +190,7 @@ def _rows_of(combination: Combination, name: str, version: str) -> Sequence[Tool
 
 
 def toolkit_is_known(combination: Combination) -> Iterator[RuleFinding]:
-    """Whether anything is known of the toolkit's version, so that targets can be held against it."""
+    """Return whether anything is known of the toolkit's version, so that targets can be held against it."""
     name = combination.accelerator.toolkit
     if not name or combination.toolkit or not combination.toolkit_version:
         return
@@ -221,7 +221,7 @@ def toolkit_is_known(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def release_can_express_targets(combination: Combination) -> Iterator[RuleFinding]:
-    """Whether the release can be told of the targets."""
+    """Return whether the release can be told of the targets."""
     release, accelerator = combination.release, combination.accelerator
     for wanted in combination.targets:
         if needs_ptx(release, accelerator, wanted.target):
@@ -245,7 +245,7 @@ def release_can_express_targets(combination: Combination) -> Iterator[RuleFindin
 
 
 def release_uses_the_target(combination: Combination) -> Iterator[RuleFinding]:
-    """Whether the release uses such GPUs at all, whatever is compiled for them."""
+    """Return whether the release uses such GPUs at all, whatever is compiled for them."""
     allowed = combination.release.runtime_targets.get(combination.accelerator.accelerator, ())
     for wanted in combination.targets:
         gpu = dotted(wanted.target)
@@ -287,7 +287,7 @@ def _floors(combination: Combination, code: str, floors: Mapping[str, str], mess
 
 
 def toolkit_compiles(combination: Combination) -> Iterator[RuleFinding]:
-    """Whether the toolkit knows the targets, under their exact names."""
+    """Return whether the toolkit knows the targets, under their exact names."""
     row = combination.toolkit
     for wanted in combination.targets if row else ():
         if row and target_number(wanted.target) not in row.targets:
@@ -304,7 +304,7 @@ def toolkit_compiles(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def compiler_emits(combination: Combination) -> Iterator[RuleFinding]:
-    """Whether a compiler that is not the toolkit's own knows the targets."""
+    """Return whether a compiler that is not the toolkit's own knows the targets."""
     row = combination.knowledge.compilers.get((combination.compiler, combination.compiler_version))
     missing = [wanted for wanted in combination.targets if row and target_number(wanted.target) not in row.targets]
     for wanted in missing:
@@ -335,7 +335,7 @@ def compiler_emits(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def compiler_reads_release(combination: Combination) -> Iterator[RuleFinding]:
-    """Whether the toolkit's own compiler is known to read the release's sources."""
+    """Return whether the toolkit's own compiler is known to read the release's sources."""
     oldest = combination.release.gpu_compilers_min.get(combination.compiler)
     name = combination.accelerator.toolkit or ""
     if oldest and combination.toolkit_version and Version(combination.toolkit_version) < Version(oldest):
@@ -353,7 +353,7 @@ def compiler_reads_release(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
-    """Whether a compiler that is not the toolkit's own can read its headers."""
+    """Return whether a compiler that is not the toolkit's own can read its headers."""
     row = combination.knowledge.compilers.get((combination.compiler, combination.compiler_version))
     newest = row.toolkit_max if row else None
     if newest and combination.toolkit_version and Version(combination.toolkit_version).minor > Version(newest):
@@ -374,7 +374,7 @@ def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def libraries_fit(combination: Combination) -> Iterator[RuleFinding]:
-    """Whether libraries of GPU code are made for the toolkit, and have code for the GPUs."""
+    """Return whether libraries of GPU code are made for the toolkit, and have code for the GPUs."""
     for name, version in combination.components.items():
         rows = libraries(combination.knowledge, name, version)
         made = [
@@ -431,7 +431,7 @@ def _weight_of_library(combination: Combination, served: bool, below: bool) -> s
 
 
 def gpus_are_served(combination: Combination) -> Iterator[RuleFinding]:
-    """Whether the GPUs named beside a list of targets run what is compiled."""
+    """Return whether the GPUs named beside a list of targets run what is compiled."""
     targets = sorted_targets(wanted.target for wanted in combination.targets)
     for path, gpu in combination.served:
         verdict = judge(combination.knowledge, combination.accelerator, gpu.target, targets)

@@ -441,7 +441,7 @@ def _nearest(moves: Moves, changes: Iterator[Change], attempt: Attempt, known: S
 
 
 def _is_superseded(move: Change, nearest: Sequence[Tried]) -> bool:
-    """Whether a change of fewer fields does it without a warning.
+    """Return whether a change of fewer fields does it without a warning.
 
     Several GPUs may be meant by one name; of any other field the nearest value is enough.
     """

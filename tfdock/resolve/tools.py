@@ -274,7 +274,7 @@ def check_features(question: Question, features: Sequence[str]) -> None:
 
 
 def _outside(version: str, lowest: str | None, highest: str | None) -> bool:
-    """Whether a version, perhaps not written in full, lies outside bounds."""
+    """Return whether a version, perhaps not written in full, lies outside bounds."""
     held = Version(version)
     below = lowest is not None and held < Version(lowest) and not Version(lowest).matches(held)
     return below or (highest is not None and held > Version(highest))

@@ -87,7 +87,7 @@ def machine(data: bytes) -> str:
 
 
 def is_read(data: bytes) -> bool:
-    """Whether it is of the kind that is read here: 64-bit and little-endian."""
+    """Return whether it is of the kind that is read here: 64-bit and little-endian."""
     return data[4:6] == b"\2\1"
 
 
@@ -215,7 +215,7 @@ def version_needs(read: Callable[[int, int], bytes], count: int) -> Iterator[tup
 
 
 def has_kernel(cubin: bytes) -> bool:
-    """Whether a whole cubin has code: a section `.text.<kernel>` that is not empty."""
+    """Return whether a whole cubin has code: a section `.text.<kernel>` that is not empty."""
     head = header(cubin)
     if head.machine != EM_CUDA:
         raise ElfError("a cubin is of another machine")

@@ -174,7 +174,7 @@ def _image(parsed: Container, kind: int, number: str) -> FoundCode | None:
 
 
 def _has_kernel(content: bytes, packing: Packing, unpacked: int) -> bool:
-    """Whether a small cubin has a kernel; what cannot be read is taken to have one."""
+    """Return whether a small cubin has a kernel; what cannot be read is taken to have one."""
     if unpacked > _MOST_UNPACKED:
         return True
     try:

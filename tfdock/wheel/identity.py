@@ -23,7 +23,7 @@ def normal_version(text: str) -> str:
 
 
 def same_version(version: str, other: str) -> bool:
-    """Whether two texts are one version, local part included: 2.18 and 2.18.0 are."""
+    """Return whether two texts are one version, local part included: 2.18 and 2.18.0 are."""
     try:
         return Version(version) == Version(other)
     except InvalidVersion:
@@ -36,7 +36,10 @@ def local_part(version: str) -> str:
 
 
 def runs_on_python(python_tag: str, abi_tag: str, python: str) -> bool:
-    """Whether a CPython of that minor version (`3.11`), not the free-threaded one, installs a wheel of such tags."""
+    """Return whether a CPython of that minor version (`3.11`) installs a wheel of such tags.
+
+    The free-threaded one does not count.
+    """
     major, minor = (int(part) for part in python.split("."))
     number = f"{major}{minor}"
     # Up to 3.7 the ABI's name has the Python's configuration: m for its allocator, u for wide characters.

@@ -116,7 +116,7 @@ class _Look:
         self._all.report_progress(len(data))
 
     def again(self) -> bool:
-        """Whether its layout is so unusual that its scan needs to see it again."""
+        """Return whether its layout is so unusual that its scan needs to see it again."""
         if self._scan is None:
             return False
         library = self._scan.library()

@@ -29,5 +29,5 @@ def inspected(
 
 
 def refused(path: Path, error: WheelError) -> WheelRefused:
-    """The same error with the file it is about."""
+    """Return the same error with the file it is about."""
     return WheelRefused(Problem(code=error.code, message=error.message, fix=error.fix, file=str(path)))
