@@ -19,7 +19,7 @@ from tfdock.host.settings import Settings
 from tfdock.matrix import matrix_report, planned_matrix
 from tfdock.matrix.matrix_file import problem_at
 from tfdock.matrix.matrix_status import locate_wheels
-from tfdock.matrix.planned_matrix import Cell, Cells
+from tfdock.matrix.planned_matrix import Cells
 from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.profile.yaml_nodes import shown
 from tfdock.wheelhouse.store import Wheelhouse
@@ -123,7 +123,12 @@ class FinishedMatrix:
     def document(self) -> matrix_report.Document:
         """Return the document of the report: what became of each cell."""
         results = {result["build_id"]: result for result in self.results}
-        rows = [self._row(cell, results.get(cell.build_id or "")) for cell in self.cells.cells]
+        rows = [
+            matrix_report.report_row(
+                cell, results.get(cell.build_id or ""), self.wheelhouse, ":".join(map(str, cell.place))
+            )
+            for cell in self.cells.cells
+        ]
         return matrix_report.report_document(
             self.cells.file,
             rows,
@@ -132,9 +137,6 @@ class FinishedMatrix:
             finished=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S"),
             by=self.by,
         )
-
-    def _row(self, cell: Cell, result: Result | None) -> dict[str, Any]:
-        return matrix_report.report_row(cell, result, self.wheelhouse, ":".join(map(str, cell.place)))
 
 
 def build_matrix(

@@ -71,17 +71,14 @@ def gpus(
         for key in dict.fromkeys((gpu.accelerator, gpu.target) for gpu in rows)
     }
     if as_json:
-        print_json("tfdock.gpus/1", True, {"gpus": [_gpu_json(gpu, facts) for gpu in rows]})
+        documents = [{**gpu.model_dump(mode="json"), **asdict(facts[gpu.accelerator, gpu.target])} for gpu in rows]
+        print_json("tfdock.gpus/1", True, {"gpus": documents})
     elif exact or len(rows) == 1:
         for index, gpu in enumerate(rows):
             _print([""] if index else [])
             _print(_gpu_lines(base, gpu, facts[gpu.accelerator, gpu.target]))
     else:
         _print(_gpu_list(base, rows, facts))
-
-
-def _gpu_json(gpu: Gpu, facts: dict[tuple[str, str], TargetFacts]) -> dict[str, Any]:
-    return {**gpu.model_dump(mode="json"), **asdict(facts[gpu.accelerator, gpu.target])}
 
 
 def _gpu_list(base: KnowledgeBase, gpus: Sequence[Gpu], facts: dict[tuple[str, str], TargetFacts]) -> Iterator[str]:

@@ -1,8 +1,11 @@
-"""The `plan`, `render` and `schema` commands. They need neither an engine nor a network."""
+"""The `plan`, `render` and `schema` commands. They need neither an engine nor a network.
+
+They stand apart from `check`: a plan reads build records, and the wheelhouse loads a package for locks that no check
+waits for.
+"""
 
 from __future__ import annotations
 
-# Apart from `check`: a plan reads build records, and the wheelhouse's lock is a package that no check waits for.
 import difflib
 import json
 import shlex

@@ -1,8 +1,10 @@
-"""The `shell` command: the build's image, opened for a person."""
+"""The `shell` command: the build's image, opened for a person.
+
+It stands apart from `build`: a build that is up to date loads none of the modules that build.
+"""
 
 from __future__ import annotations
 
-# Apart from `build`: a build that is up to date loads none of the modules that build.
 from typing import Annotated
 
 import typer

@@ -6,7 +6,7 @@ Horizontal positions are in percent of the picture, so that it fits every screen
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfdock.bazel.trace_profile import TracedAction, TraceProfile
@@ -69,7 +69,7 @@ def timeline(profile: TraceProfile) -> Timeline | None:
     drawn = sorted(longest, key=lambda action: (action.lane, action.start))
     # Lanes in which nothing but Bazel's own work was done are not drawn.
     lanes = {lane: index for index, lane in enumerate(sorted({action.lane for action in drawn}))}
-    kinds = _colours(actions)
+    kinds = colours(Counter(action.mnemonic for action in actions if action.how == "executed"))
     height = _TOP + len(lanes) * (_LANE + _GAP) + _AXIS
     return Timeline(
         summary=_summary(actions, len(lanes), span),
@@ -97,10 +97,6 @@ def colours(executed: Mapping[str, int]) -> dict[str, str]:
     """Return the colour of each kind of executed action; the most frequent kinds have one of their own."""
     kinds = sorted(executed, key=lambda kind: (-executed[kind], kind))
     return {kind: f"kind-{index}" if index < _KINDS else "kind-other" for index, kind in enumerate(kinds)}
-
-
-def _colours(actions: Iterable[TracedAction]) -> dict[str, str]:
-    return colours(Counter(action.mnemonic for action in actions if action.how == "executed"))
 
 
 def _bar(action: TracedAction, begin: float, span: float, lanes: Mapping[int, int], kinds: Mapping[str, str]) -> Bar:
