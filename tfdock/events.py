@@ -1,4 +1,4 @@
-"""What the doing tells the talking: phases, progress, lines, notices. Frozen values, no text layout."""
+"""Events that long work reports to its display: phases, progress, lines, notices. Frozen values without layout."""
 
 from __future__ import annotations
 

@@ -417,13 +417,48 @@ def test_the_command_line_is_there_before_anything_heavy_is() -> None:
 
 # --- the page for readers -------------------------------------------------------------------------------------------
 
+PAGE = ROOT.parent / "docs/architecture.md"
+MODULE_LIST = """## The modules
 
-def test_the_architecture_page_names_every_package_and_module_that_there_is_and_no_other() -> None:
-    page = (ROOT.parent / "docs/architecture.md").read_text("utf-8")
-    named = set(re.findall(r"`([a-z_]+)`", page)) | set(re.findall(r"([a-z_]+)\.py", page))
-    modules = {path.stem for path in map(PurePosixPath, MODULES) if path.parent.as_posix() != "cli/commands"}
-    assert modules - {"__init__", "__main__"} <= named
+The first words of each module, and of each table of facts. `make golden` writes this list.
+
+"""
+
+
+def module_list() -> str:
+    """Return the list of modules and tables, folder by folder, in the order of the packages."""
+    folders: dict[str, list[str]] = {}
+    for module, tree in MODULES.items():
+        path = PurePosixPath(module)
+        if path.stem != "__init__":
+            text = (ast.get_docstring(tree) or "").split("\n\n")[0].replace("\n", " ")
+            folders.setdefault(path.parent.as_posix(), []).append(f"| `{path.name}` | {text} |")
+    for table in ROOT.glob("knowledge/**/*.yaml"):
+        comment = re.match(r"(?:#.*\n)+", table.read_text("utf-8"))
+        assert comment, table
+        text = re.sub(r"\s*\n?# ?", " ", comment.group()).strip()
+        folder = table.parent.relative_to(ROOT).as_posix()
+        folders.setdefault(folder, []).append(f"| `{table.name}` | {re.split(r'(?<=[.])( |$)', text)[0]} |")
+    order = ("", *ORDER)
+    names = sorted(folders, key=lambda folder: (order.index(folder.strip(".").partition("/")[0]), folder))
+    head = "### `{}/`\n\n| file | holds |\n|---|---|\n"
+    parts = (head.format(folder.replace(".", "tfdock")) + "\n".join(sorted(folders[folder])) for folder in names)
+    return "\n\n".join(parts) + "\n"
+
+
+def test_the_architecture_page_lists_every_module_by_its_first_words(refresh_golden: bool) -> None:
+    before, _, listed = PAGE.read_text("utf-8").partition(MODULE_LIST)
+    if refresh_golden:
+        PAGE.write_text(before + MODULE_LIST + module_list(), "utf-8")
+        listed = module_list()
+    assert listed == module_list(), "make golden, and read the diff"
+
+
+def test_the_architecture_page_names_every_package_in_order_and_no_module_that_is_not_there() -> None:
+    page = PAGE.read_text("utf-8").partition(MODULE_LIST)[0]
     rows = re.findall(r"^\| `([a-z_/]+)/` \|", page, re.MULTILINE)
     folders = {PurePosixPath(module).parent.as_posix() for module in MODULES if "/" in module}
     assert set(rows) == folders - {"cli/commands", "cli/pages"}
     assert [row for row in rows if "/" not in row] == list(ORDER)
+    named = set(re.findall(r"`?([a-z_]+/[a-z_/]+\.(?:py|yaml))", page))
+    assert [path for path in named if not (ROOT / path).is_file() and not (ROOT.parent / path).is_file()] == []

@@ -1,4 +1,4 @@
-"""What is told of builds and pulls, and what is kept of them: records, and what a failed run leaves."""
+"""Documents of builds and pulls: results, records, and the run document of a run that failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of Bazel's caches: here, and in a registry."""
+"""Documents of Bazel's caches: on this machine, and in a registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several documents have in them: problems, choices, wheels, GPU code."""
+"""Parts of several documents: problems, choices, wheels, GPU code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of images: of wheels, and to run wheels in."""
+"""Documents of images: images of wheels, and images to run wheels in."""
 
 from __future__ import annotations
 

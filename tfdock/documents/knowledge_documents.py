@@ -1,4 +1,4 @@
-"""What is told of GPUs, releases and codes, and what follows from it: advice, and a first profile."""
+"""Documents of the knowledge base: GPUs, releases, codes, advice, and a first profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a matrix: its cells and jobs, what became of each, what its analysis found."""
+"""Documents of a matrix: its cells, its jobs, its report, its analysis."""
 
 from __future__ import annotations
 

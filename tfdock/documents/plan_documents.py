@@ -1,4 +1,4 @@
-"""What is told before a build: check, plan, render, doctor; locks and bundles."""
+"""Documents before a build: check, plan, render, doctor; locks and bundles."""
 
 from __future__ import annotations
 

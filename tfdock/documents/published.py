@@ -1,4 +1,4 @@
-"""Every published document: its name for `tfdock schema NAME`, and its type."""
+"""The list of published documents: the name for `tfdock schema NAME`, and the type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of pipelines of CI services, and of logs."""
+"""Documents of CI pipelines and of logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a wheel: what is in it, and whether it is what was asked for."""
+"""Documents of a wheel: its contents, and its verification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a wheelhouse: what lies in it, its index, what went."""
+"""Documents of a wheelhouse: its wheels, its index, what a prune removed."""
 
 from __future__ import annotations
 
