@@ -24,7 +24,7 @@ from tfdock import __version__
 from tfdock.builder.build_summary import open_plain_file
 from tfdock.diagnose import local_identity
 from tfdock.diagnose.diagnose_logs import diagnose_log, load_context
-from tfdock.diagnose.diagnosis import Diagnosis
+from tfdock.diagnose.diagnosis import Diagnosis, diagnose_document
 from tfdock.diagnose.log_excerpt import Excerpt
 from tfdock.diagnose.log_lines import BLOCK, unpacked
 from tfdock.diagnose.redaction import Redactor
@@ -160,20 +160,11 @@ def _documents(
         "plan.json": subject.plan,
         "record.json": subject.record,
         "environment.json": _environment(settings, preparer),
-        "diagnosis.json": _diagnosis_document(diagnosis) if diagnosis else None,
     }
+    if diagnosis and subject.log:
+        document = diagnose_document({subject.log.name: diagnosis}, with_warnings=False)
+        documents["diagnosis.json"] = {"schema": "tfdock.diagnose/1", "ok": True, **document}
     return {name: document for name, document in documents.items() if document}
-
-
-def _diagnosis_document(diagnosis: Diagnosis) -> dict[str, object]:
-    suspects = [asdict(suspect) for suspect in diagnosis.suspects]
-    return {
-        "schema": "tfdock.diagnose/1",
-        "ok": True,
-        "lines": diagnosis.lines,
-        "findings": diagnosis.findings_json,
-        "suspects": [] if diagnosis.findings else suspects,
-    }
 
 
 def _environment(settings: Settings, preparer: Preparer) -> dict[str, object]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from document_schemas import faults
 from typer.testing import CliRunner, Result
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
@@ -145,7 +146,9 @@ def test_the_newest_run_that_failed_is_packed(place: Place) -> None:
     assert ended["problems"][0]["code"] == "compile-failed"
     assert ended["engine"] == {"name": "Docker", "version": "28.5"}
     assert not {"plan", "profile"} & set(ended)
-    (cause,) = document_of(files, "diagnosis.json")["findings"]
+    diagnosis = document_of(files, "diagnosis.json")
+    assert faults("diagnose", diagnosis) == []
+    (cause,) = diagnosis["findings"]
     assert (cause["id"], cause["line"]) == ("nvcc_unsupported_arch", 4)
     assert cause["asked"] == "your profile asks sm_86 and CUDA 12.5.1"
     assert text_of(files, "log.txt").split("\n", 1)[1] == LOG.decode()
