@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 PATHS = ("tensorflow/python/platform/build_info.py", "tensorflow_core/python/platform/build_info.py")
 """The second in releases 1.15 to 2.1."""
+# The file is a stranger's. Parsing a megabyte of Python would cost time and memory for nothing.
 MOST_BYTES = 64 << 10
 _MAPPINGS = {"dict", "OrderedDict"}
 
@@ -19,6 +20,7 @@ def build_info(source: bytes) -> Mapping[str, object] | None:
     """
     try:
         tree = ast.parse(source)
+    # NUL bytes give a ValueError, deep nesting the last two.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     entries: dict[str, object] = {}
@@ -32,6 +34,7 @@ def build_info(source: bytes) -> Mapping[str, object] | None:
 
 
 def _assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    # Only the top level: what a function or a condition assigns may never happen.
     for node in tree.body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             yield node.targets[0].id, node.value

@@ -15,6 +15,7 @@ HEADER_SIZE = 64
 PROGRAM_HEADER_SIZE = 56
 SECTION_HEADER_SIZE = 64
 
+# PT_GNU_STACK and the version tags are from the Linux Standard Base; the System V ABI has none of them.
 PT_LOAD, PT_DYNAMIC, PT_GNU_STACK = 1, 2, 0x6474E551
 PF_X, PF_W = 1, 2
 SHT_NOBITS = 8
@@ -35,6 +36,7 @@ MACHINES = {
 """e_machine -> as platform tags spell it."""
 
 _MOST_ENTRIES = 1 << 17  # of a table: real ones have a few dozen, an assembler's output up to 100,000 sections
+# Tables may overlap: 65,535 libraries that share one list of as many versions are four thousand million.
 _MOST_VERSIONS = 1 << 12
 
 
@@ -82,6 +84,7 @@ class Section:
 
 def machine(data: bytes) -> str:
     """Return whose code a file is, from its first 20 bytes: `x86_64`, else `machine-<number>`."""
+    # Byte 5 says the byte order. A file for s390x must be named as one, though no more of it is read.
     number = int.from_bytes(data[18:20], "big" if data[5:6] == b"\2" else "little")
     return MACHINES.get(number, f"machine-{number}")
 
@@ -98,6 +101,7 @@ def header(data: bytes) -> ElfHeader:
     values = struct.unpack_from("<HHIQQQIHHHHHH", data, 16)
     _, number, _, _, program_headers, section_headers, _, _, *counts = values
     program_size, program_count, section_size, section_count, names_index = counts
+    # The ABI lets a file state the size of its headers. For 64-bit files only one size exists.
     if program_count and program_size != PROGRAM_HEADER_SIZE:
         raise ElfError(f"its program headers have {program_size} bytes each")
     if section_headers and section_size != SECTION_HEADER_SIZE:
@@ -126,7 +130,9 @@ def section_table(first: bytes, head: ElfHeader) -> tuple[int, int]:
 
     Large counts stand in the first section header.
     """
+    # A count of 0 and an index of 0xFFFF lead to `sh_size` and `sh_link` of section 0 (ABI, chapter 4).
     size, link = _unpack("<QI", first, 32, "its section headers break off")
+    # From 65,280 sections on (SHN_LORESERVE) the header's count is 0; -ffunction-sections can make so many.
     count = head.section_count or size
     index = link if head.names_index == 0xFFFF else head.names_index
     if count > _MOST_ENTRIES:
@@ -158,6 +164,7 @@ def named_sections(rows: list[tuple[int, int, int, int]], names: bytes, wanted: 
     ]
 
 
+# Without a limit, a table of one endless name costs a copy of the table for each entry.
 def text_at(table: bytes, at: int, longest: int = 256) -> str:
     """Return the NUL-terminated text at an offset of a string table, of at most `longest` bytes."""
     end = table.find(b"\0", at, at + longest + 1)
@@ -175,6 +182,7 @@ def dynamic(data: bytes) -> list[tuple[int, int]]:
     entries: list[tuple[int, int]] = []
     for at in range(0, len(data) - 15, 16):
         tag, value = struct.unpack_from("<QQ", data, at)
+        # DT_NULL. Linkers leave room for more entries behind it.
         if tag == 0:
             return entries
         entries.append((tag, value))
@@ -184,6 +192,7 @@ def dynamic(data: bytes) -> list[tuple[int, int]]:
 def offset_of(loads: tuple[Segment, ...], address: int) -> int:
     """Return the offset in the file of a virtual address."""
     for segment in loads:
+        # The dynamic segment holds addresses in memory, and not offsets in the file.
         if segment.kind == PT_LOAD and segment.address <= address < segment.address + segment.size:
             return address - segment.address + segment.offset
     raise ElfError(f"the address {address:#x} lies in no part of the file")
@@ -204,6 +213,7 @@ def version_needs(read: Callable[[int, int], bytes], count: int) -> Iterator[tup
             left -= 1
             if left < 0:
                 raise ElfError(f"it needs more than {_MOST_VERSIONS} versions")
+            # A step of 0 ends a list, whatever the count says.
             if not onward:
                 break
             place += onward
@@ -218,6 +228,7 @@ def has_kernel(cubin: bytes) -> bool:
     """Return whether a whole cubin has code: a section `.text.<kernel>` that is not empty."""
     head = header(cubin)
     if head.machine != EM_CUDA:
+        # The payload of a cubin entry can be any file. Another one tells nothing about kernels.
         raise ElfError("a cubin is of another machine")
     table = cubin[head.section_headers :]
     count, names_index = section_table(table[:SECTION_HEADER_SIZE], head)

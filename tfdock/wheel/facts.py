@@ -39,6 +39,7 @@ class Images:
             target=self.target,
             count=self.count + other.count,
             size=self.size + other.size,
+            # Sorted, because two threads read the libraries: the result must not depend on which was first.
             packing=tuple(sorted({*self.packing, *other.packing})),
             isa=max(self.isa, other.isa, key=isa_order),
         )
@@ -164,6 +165,7 @@ def image_order(image: Images) -> tuple[object, ...]:
 
 def container_order(container: Containers) -> tuple[object, ...]:
     """Return a sort key: stubs last, the largest counts first."""
+    # Stubs last: they serve no kernel, and would stand first by their number in some libraries.
     return (container.stub, -container.count, container.sass, container.ptx, container.amdgpu)
 
 

@@ -31,6 +31,7 @@ MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 """With the version and the length that every known header has: a longer needle is seldom found by chance."""
 
 _HEADER = 16
+# The least that an entry has. Up to 120 bytes were seen, so its own length field says where its payload starts.
 _ENTRY = 64
 ALIGNMENT = 8
 _MOST_ENTRIES = 1 << 16  # of one container; TensorFlow's have up to a dozen
@@ -38,10 +39,12 @@ _MOST_TARGETS = 256  # of one container
 # A cubin without a kernel is about a kilobyte. What is larger is taken to have one.
 _SMALL = 4096
 _MOST_UNPACKED = 1 << 16
+# A magic that is no container's is rare in a real library: so many mean a file made to be slow.
 _MOST_ASKEW = 64
 _PTX_HEAD = 512  # bytes
 
 _LZ4, _ZSTD = 0x2000, 0x8000
+# The letters of `sm_90a` and `sm_100f` stand in the flags alone; the number beside is 90 or 100.
 _SPECIFIC, _FAMILY = 1 << 20, 1 << 21
 _PTX, _CUBIN = 1, 2
 
@@ -97,6 +100,7 @@ def container(start: int, stop: int) -> Program[Container]:
         return parsed
     (size,) = struct.unpack_from("<Q", header, 8)
     end = start + _HEADER + size
+    # The size is the file's word. Followed blindly, it would jump over the containers behind this one.
     if end > stop:
         parsed.problem = f"it claims {size} bytes, more than there are"
         return parsed
@@ -124,6 +128,7 @@ def _entry(parsed: Container, at: int, end: int) -> Program[int]:
     (flags,) = struct.unpack_from("<Q", header, 40)
     (unpacked,) = struct.unpack_from("<Q", header, 56)
     after = at + length + payload
+    # With a length of 0, the next entry would be this one again.
     if length < _ENTRY or after > end or packed > payload:
         parsed.problem = "the lengths in an entry cannot be"
         return end
@@ -141,6 +146,7 @@ def _entry(parsed: Container, at: int, end: int) -> Program[int]:
     image.packing.add(packing)
     if kind == _PTX:
         image.isa = max(image.isa, (major, minor))
+    # One kernel is enough to know that the container is no stub, so the others stay packed.
     if kind == _CUBIN and payload <= _SMALL and not parsed.kernels:
         content = yield TakeRequest(at + length, payload)
         parsed.kernels = _has_kernel(content[:packed] if packed else content, packing, unpacked)
@@ -160,6 +166,7 @@ def _letter(text: bytes, number: int) -> str:
 
 def _image(parsed: Container, kind: int, number: str) -> FoundCode | None:
     """Return the record that an entry is counted in, for `90a`; None beyond the limit."""
+    # Kinds 0x10 and 0x40 exist, and no public tool names them. A number that is no capability is as strange.
     name: Kind = "ptx" if kind == _PTX else "sass" if kind == _CUBIN else "unknown"
     target = f"{'compute' if kind == _PTX else 'sm'}_{number}"
     try:
@@ -175,6 +182,7 @@ def _image(parsed: Container, kind: int, number: str) -> FoundCode | None:
 
 def _has_kernel(content: bytes, packing: Packing, unpacked: int) -> bool:
     """Return whether a small cubin has a kernel; what cannot be read is taken to have one."""
+    # LZ4 reserves what the header claims before it reads a byte.
     if unpacked > _MOST_UNPACKED:
         return True
     try:
@@ -187,5 +195,6 @@ def _has_kernel(content: bytes, packing: Packing, unpacked: int) -> bool:
                 return True
             content = zstandard.ZstdDecompressor().decompress(content, max_output_size=_MOST_UNPACKED)
         return elf.has_kernel(content)
+    # A stub that is taken for a kernel only narrows the verdict. The other mistake would hide a lack.
     except (elf.ElfError, lz4.block.LZ4BlockError, zstandard.ZstdError, ValueError):
         return True

@@ -45,6 +45,7 @@ def runs_on_python(python_tag: str, abi_tag: str, python: str) -> bool:
     # Up to 3.7 the ABI's name has the Python's configuration: m for its allocator, u for wide characters.
     abis = [f"cp{number}", f"cp{number}m", f"cp{number}mu"]
     supported = {
+        # Interpreter and ABI alone are asked, so the platform is `any` on both sides.
         *cpython_tags((major, minor), abis=abis, platforms=["any"]),
         *compatible_tags((major, minor), interpreter=f"cp{number}", platforms=["any"]),
     }
@@ -56,6 +57,7 @@ def constraints(build_id: str, files: Iterable[str]) -> str:
 
     Raises packaging's InvalidWheelFilename for what is not the name of a wheel.
     """
+    # The local version belongs in the pin: `==2.18.0` alone matches any local version (PEP 440).
     pins = [f"{name}=={version}" for name, version in (parse_wheel_filename(file)[:2] for file in files)]
     about = f"# tfdock {build_id}: with `pip install -c` and this file, pip does not replace the wheel beside it."
     return "".join(f"{line}\n" for line in (about, *pins))

@@ -49,10 +49,12 @@ def inspect_wheel(
     """
     gathering = _Gathering(tuple(traces), progress)
     archive = open_archive(file)
+    # `renamed`: people rename wheels to other tags. Inspecting must tell of it, and not refuse.
     facts = facts_of(archive, filename, partial(_Look, gathering), renamed=True)
     return Inspection(
         wheel=facts,
         metadata=metadata_of(archive),
+        # Two threads add libraries, so their order is chance.
         libraries=tuple(sorted(gathering.libraries, key=lambda library: library.path)),
         build_info=build_info_of(archive),
         traces={trace.decode(): tuple(sorted(places)) for trace, places in gathering.traces.items()},
@@ -106,6 +108,7 @@ class _Look:
         """Take more of the member. Contents that begin like an ELF file are one, whatever the name."""
         if self._scan:
             self._scan.feed(data)
+        # The first pieces of a member may be shorter than the magic.
         elif len(self._head) < len(elf.MAGIC):
             self._head += data
             if self._head.startswith(elf.MAGIC):
@@ -135,8 +138,10 @@ class _Traces:
 
     def feed(self, piece: bytes) -> None:
         longest = max(map(len, self.places))
+        # A text may begin in one piece and end in the next.
         seam = self._before + piece[:longest]
         for trace, paths in self.places.items():
             if self.path not in paths and (stringzilla.find(piece, trace) >= 0 or trace in seam):
                 paths.add(self.path)
+        # After several tiny pieces, the beginning of a text may be more than one piece back.
         self._before = seam[-longest:] if len(piece) < longest else piece[-longest:]

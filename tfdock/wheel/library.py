@@ -24,6 +24,7 @@ from tfdock.wheel.facts import Containers, GpuCode, Images, Library, merged, tar
 
 _LOADABLE = {".nv_fatbin": "cuda", ".hip_fatbin": "hip"}
 _RELOCATABLE = {"__nv_relfatbin": "cuda"}
+# `.zdebug_` is GNU's older name for a compressed section.
 _DEBUG = (".debug_info", ".zdebug_info")
 
 # What is kept of the beginning: the names of 2.21's libtensorflow_cc, of 1045 MiB, end at 99 MiB; those of smaller
@@ -33,11 +34,13 @@ _KEPT_OF_SMALL = 24 << 20
 _KEPT_PART = 8
 _WINDOW = 64 << 10
 _NAMES = b".shstrtab\0"  # the name of the section that holds the section names
+# A bound for what is held: 65,533 sections can share 16 MiB of names.
 _MOST_NAMES = 16 << 20
 _MOST_TEXT = 64 << 10  # of all names together
 _MOST_PLACES = 16  # sections with GPU code
 _MOST_TARGETS = 512
 _SLACK = 64  # bytes between containers: the linker aligns what came from several files
+# Each pass unpacks the library again. A chain of tables that point far apart must end.
 _MOST_PASSES = 6
 _MOST_IMAGES = 50_000  # of a library: TensorFlow's have up to 13,000
 _MOST_PROBLEMS = 10
@@ -89,6 +92,7 @@ class LibraryScan:
             self._kept.changed = False
         self._kept.feed(self._offset, block)
         self._offset += len(block)
+        # When the headers say what is wanted, its beginning may have passed already.
         self._before = block[-_WINDOW:] if len(block) >= _WINDOW else (self._before + block)[-_WINDOW:]
 
     def library(self) -> Library | None:
@@ -113,6 +117,7 @@ class LibraryScan:
         data = yield TakeRequest(0, elf.HEADER_SIZE)
         try:
             head = elf.header(data)
+            # At least one: with too many sections to count, the first header holds the number.
             self._kept.want(head.section_headers, max(head.section_count, 1) * elf.SECTION_HEADER_SIZE)
             if head.program_headers > _WINDOW:  # too late to know the segments, so search the whole file
                 yield from self._collect(elf.HEADER_SIZE, self._size, self._codes)
@@ -132,6 +137,7 @@ class LibraryScan:
             if not (plain and segment.flags & elf.PF_X)
         ]
         at = max(elf.HEADER_SIZE, head.program_headers + head.program_bytes)
+        # Object files (`.o`) have sections and no segments.
         for start, stop in sorted(areas) or [(0, self._size)]:
             at = yield from self._collect(max(at, start), min(stop, self._size), self._codes)
         # The table of section names is in no segment.
@@ -150,6 +156,7 @@ class LibraryScan:
             images += 1 + sum(image.count for image in code.images)
             self.read += 1 + len(code.images)
             targets.update(image.target for image in code.images)
+            # A container without entries has 16 bytes: a mebibyte of them would become 65,536 objects.
             if images > _MOST_IMAGES or len(targets) > _MOST_TARGETS:
                 problem = f"so many are not read: {images} images, {len(targets)} targets"
                 codes[place] = replace(code, end=stop, problem=problem)
@@ -158,6 +165,7 @@ class LibraryScan:
 
     def _find_names(self, at: int) -> Program[None]:
         """Keep what surrounds the section names, wherever they stand: some linkers put much behind them."""
+        # The name may also stand in data. A file full of it must not keep all of itself in memory.
         for _ in range(16):
             at = yield SeekRequest(
                 at, self._size, lambda data, _, start: int(stringzilla.find(data, _NAMES, start)), len(_NAMES)
@@ -174,11 +182,13 @@ class LibraryScan:
         places, self._walks = self._walks, []
         at = 0
         for place in places:
+            # A reader goes forwards only.
             if place.start < at:  # of overlapping sections only the first is walked
                 self._walked.setdefault(place, [])
                 continue
             codes = dict[int, _Code]()
             at = yield from self._collect(place.start, place.stop, codes)
+            # A section holds the code of one family. The magic of the other in it is chance.
             self._walked[place] = [code for code in codes.values() if code.family == place.family]
 
     def _placed(self, places: list[_Place]) -> dict[_Place, list[_Code]]:
@@ -235,6 +245,7 @@ class _CachedSearch:
         self._start, self._at = 0, -1
 
     def __call__(self, data: bytes, base: int, start: int) -> int:
+        # Without memory, each match of one kind repeats the search for the other: quadratic time.
         known = self._stretch == (base, len(data)) and self._start <= start
         if not known or -1 < self._at < start:
             self._stretch, self._start, self._at = (base, len(data)), start, self._find(data, base, start)
@@ -271,6 +282,7 @@ def _code_of_container(container: fatbin.Container) -> _Code:
         )
         for image in container.images.values()
     )
+    # A container without images is damaged or empty, and no stub of nvcc's.
     stub = bool(images) and not container.kernels
     return _Code(
         family="cuda",
@@ -312,10 +324,12 @@ def _chain(codes: Mapping[int, _Code], place: _Place) -> list[_Code] | None:
     chain, at = list[_Code](), place.start
     for start in inside:
         code = codes[start]
+        # Anything odd is left to the exact walk, which can tell a gap from a damaged container.
         if not 0 <= start - at < _SLACK or code.problem or code.family != place.family:
             return None
         chain.append(code)
         at = _aligned(code)
+        # Version 1 of `CCOB` does not say where it ends, so the next one's start is its end.
         if not code.exact:
             at = inside[len(chain)] if len(chain) < len(inside) else place.stop
     return chain if place.stop - _SLACK < at < place.stop + _ALIGNMENTS[place.family] else None
@@ -379,6 +393,7 @@ class _Kept:
     def feed(self, offset: int, block: bytes) -> None:
         for start, stop in self._wanted:
             first, last = max(start, offset), min(stop, offset + len(block))
+            # Wanted ranges overlap. Of two parts with one start the longer serves both.
             if first < last and len(self._parts.get(first, b"")) < last - first:
                 self._parts[first] = block[first - offset : last - offset]
 
@@ -400,6 +415,7 @@ class _Kept:
     def _part(self, at: int) -> tuple[int, bytes | None]:
         if len(self._starts) != len(self._parts):
             self._starts = sorted(self._parts)
+        # Parts overlap: the nearest start may belong to a short part, and an earlier one reach further.
         for index in reversed(range(bisect.bisect_right(self._starts, at))):
             start = self._starts[index]
             part = self._parts[start]
@@ -429,6 +445,7 @@ class _Assembly:
         """Return every fact that is readable."""
         data = self._kept.read(0, elf.HEADER_SIZE)
         machine = elf.machine(data)
+        # A 32-bit or big-endian library is no damage: its machine is told, and no more of it is read.
         if len(data) == elf.HEADER_SIZE and not elf.is_read(data):
             return Library(path=self._path, size=self._size, machine=machine, versions={})
         try:
@@ -486,6 +503,7 @@ class _Assembly:
             return needs
         entries = elf.dynamic(self._kept.read(place.offset, min(place.size, elf.MOST_DYNAMIC)))
         values = dict(entries)
+        # DF_TEXTREL superseded DT_TEXTREL (ABI, chapter 5), but files may have either.
         needs.text_relocations = elf.DT_TEXTREL in values or bool(values.get(elf.DT_FLAGS, 0) & elf.DF_TEXTREL)
         if elf.DT_STRTAB not in values:
             if elf.DT_NEEDED in values:
@@ -519,6 +537,7 @@ class _Assembly:
         if not head.section_headers:
             if not self._codes:
                 return []
+            # Section headers can be stripped. Then no one can tell relocatable code from loadable.
             raise elf.ElfError("it has no section headers, which would say what the GPU code in it is for")
         count, names_index = elf.section_table(self._kept.read(head.section_headers, elf.SECTION_HEADER_SIZE), head)
         headers = elf.sections(self._kept.read(head.section_headers, count * elf.SECTION_HEADER_SIZE), count)
@@ -550,12 +569,14 @@ class _Assembly:
     def _places(self, sections: Iterable[elf.Section]) -> Iterator[_Place]:
         families, places = _LOADABLE | _RELOCATABLE, 0
         for section in sections:
+            # NOBITS sections have no bytes: separate files of debug information keep only their headers.
             if section.name not in families or not section.size or section.kind == elf.SHT_NOBITS:
                 continue
             if section.offset + section.size > self._size:
                 self._problems.append(f"`{section.name}` reaches beyond the end of the file")
                 continue
             places += 1
+            # Overlapping sections could make the same code be counted 65,533 times.
             if places > _MOST_PLACES:
                 self._problems.append(f"it has more than {_MOST_PLACES} sections with GPU code")
                 return
@@ -606,6 +627,7 @@ class _Strings:
     def at(self, offset: int) -> str:
         if not 0 <= offset < self.size:
             raise elf.ElfError("a name lies outside its string table")
+        # Many entries may name one long text: 4,000 of a megabyte would be 4 GB.
         if self._left <= 0:
             raise elf.ElfError(f"the names of what it needs take more than {_MOST_TEXT} bytes")
         data = self.kept.read(self.start + offset, min(self._left + 1, self.size - offset))
@@ -622,5 +644,6 @@ def _newest(versions: Mapping[str, Iterable[str]], prefix: str) -> str:
     """Return the highest of the versions with that prefix, compared by numbers: `2.17`."""
     every = (_IMPLIED.get(name, name) for names in versions.values() for name in names)
     texts = (name.removeprefix(prefix) for name in every if name.startswith(prefix))
+    # `GLIBC_PRIVATE` and its like are no versions. The limit of digits keeps `int` fast.
     numbers = [tuple(map(int, text.split("."))) for text in texts if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4})*", text)]
     return ".".join(map(str, max(numbers, default=())))

@@ -29,6 +29,7 @@ _NAME = re.compile(rb"[!-~]+")
 # Enough of a compressed bundle for its table of entries, which stands in zstd's first block.
 _BLOCK = 128 << 10  # what a block unpacks to at the most, and so what it takes, but for its header
 _HEAD = _BLOCK + 64
+# Versions 1 to 3 exist. Later ones are found as well, to be reported and not overlooked.
 _COMPRESSED = tuple(
     COMPRESSED_MAGIC + struct.pack("<HH", version, method) for version in range(1, 9) for method in (0, 1)
 )
@@ -134,7 +135,9 @@ class _Table:
         offset, size = self._entry
         self._entry = (0, 0)
         self.end = max(self.end, self._start + offset + size)
+        # Older ids have one hyphen before the target (`hip-amdgcn-amd-amdhsa-gfx906`), newer ones two.
         kind, mark, target = name.partition("-gfx")
+        # The first entry is the host's. It has no code, and its spelling changed from ROCm 5.6 to 5.7.
         if size and kind.partition("-")[0] != "host":
             code = f"gfx{target}" if mark else name  # SPIR-V, for example, is for no target yet
             self.targets[code] = self.targets.get(code, 0) + size
@@ -157,6 +160,7 @@ def _compressed(parsed: OffloadBundle, stop: int) -> Program[None]:
     # Its first page belongs to it: the packed data begin with the long magic, which is not another bundle.
     parsed.end = parsed.start + ALIGNMENT if parsed.ends_somewhere else end
     data = yield TakeRequest(parsed.start + data_at, min(end - parsed.start - data_at, _HEAD))
+    # Offsets in a packed bundle count from its unpacked start, so they say nothing about the file.
     table = _Table(0)
     _read_table(table, _unpacked(data, parsed.packing))
     parsed.targets, parsed.problem = table.targets, table.problem
@@ -191,7 +195,9 @@ def _first_block(data: bytes) -> bytes:
     content_size = (int(single), 2, 4, 8)[descriptor >> 6]
     dictionary = (0, 1, 2, 4)[descriptor & 3]
     at = 5 + (not single) + dictionary + content_size
+    # Bit 0 marks the last block, bits 1 and 2 the type (1 is RLE), the rest the size.
     header = int.from_bytes(data[at : at + 3], "little")
     length = 1 if header >> 1 & 3 == 1 else header >> 3  # of the block's bytes: one that is repeated has one
     plain = bytes([0, 7 << 3])  # no size, no checksum, a window of 128 KiB
+    # The first block is marked as the last, so that the decoder does not ask for more.
     return data[:4] + plain + (header | 1).to_bytes(3, "little") + data[at + 3 : at + 3 + length]

@@ -11,6 +11,7 @@ from packaging.specifiers import Specifier
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+# The wheel will run in a Linux container. This machine's own values would make the answer depend on it.
 _ENVIRONMENT = {
     "implementation_name": "cpython",
     "os_name": "posix",
@@ -45,6 +46,7 @@ def wanted(
     """
     environment = {
         **_ENVIRONMENT,
+        # A wheel's tags name no patch release, so the first one stands for all.
         "implementation_version": f"{python}.0",
         "platform_machine": machine,
         "python_full_version": f"{python}.0",
@@ -62,6 +64,7 @@ def _requirements(lines: Iterable[str]) -> Iterator[Requirement]:
     for line in lines:
         try:
             yield Requirement(line)
+        # Old wheels have lines that today's parser refuses. The other lines still hold.
         except InvalidRequirement:
             continue
 
@@ -85,6 +88,7 @@ def _required_package(requirement: Requirement) -> RequiredPackage:
 
 
 def _exact(spec: Specifier) -> str:
+    # `==12.5.*` is a range (PEP 440, version matching), and `===` is compared as text.
     return "" if spec.operator not in ("==", "===") or spec.version.endswith(".*") else _release(spec)
 
 
@@ -100,6 +104,7 @@ def _upper(spec: Specifier) -> str:
         return release if spec.operator == "<" else ""
     if spec.operator == "<=":
         return f"{release}.1"  # any version after it
+    # `~=12.5.1` stands for `>=12.5.1, ==12.5.*` (PEP 440, compatible release).
     if spec.operator == "~=":
         return _next(release.rpartition(".")[0])
     return _next(release) if spec.operator == "==" else ""

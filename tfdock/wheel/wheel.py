@@ -143,12 +143,14 @@ def facts_of(
     """
     name = _parse_filename(filename)
     _check_identity(archive, name)
+    # Installers go by the file's name, but only WHEEL says what the builder meant.
     tag_problem = _tag_problem(archive, name)
     if tag_problem and not renamed:
         fail("wheel-tag-mismatch", tag_problem)
     file_hash = hashlib.sha256()
     rows, problems = _record_rows(archive)
     problems += _listing_problems(archive, rows)
+    # Who watches must see every byte, so nothing may be skipped as known.
     reading = _Reading(archive, rows, watch, None if watch else known)
     # Threads take whole members, and the file's own hash is one of the jobs: 3.9 s instead of 4.9 s for 615 MB.
     run_both(chain(reading.jobs(), [ThreadJob(archive.source.size, map(file_hash.update, archive.source.blocks()))]))
@@ -164,6 +166,7 @@ def facts_of(
         sha256=file_hash.hexdigest(),
         members=len(archive.members),
         record_ok=not problems,
+        # Threads and sets find them in any order.
         record_problems=tuple(sorted(problems, key=lambda problem: (problem.path, problem.code))),
         tag_problem=tag_problem,
     )
@@ -228,7 +231,9 @@ def content_digest(file: BinaryIO) -> str:
     """
     archive = open_archive(file)
     skipped = archive.unhashed
+    # The prefix names the scheme: another scheme must not give an equal digest.
     total = hashlib.sha256(b"tfdock.wheel-content/1\n")
+    # By the bytes of the names: the order in the archive is chance.
     for member in sorted(archive.members, key=lambda member: member.name.encode()):
         # RECORD repeats these facts in an order of its own, so it is left out.
         if member.name not in skipped:
@@ -285,6 +290,7 @@ class _FileName:
 
     @property
     def parsed_version(self) -> Version:
+        # A file name has `_` where a version has `-` (binary distribution format, escaping).
         return Version(self.version.replace("_", "-"))
 
     @property
@@ -319,6 +325,7 @@ def _renamed(old: _FileName, *, version: str | None, name: str | None, platform_
     """Return the new file name, escaped as the wheel specification asks: `-` becomes `_`, `+` stays."""
     new = old
     if name is not None:
+        # The form of a name in the core metadata specification.
         if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", name):
             fail("wheel-bad-rewrite", f"`{name}` is not a distribution name.")
         new = replace(new, distribution=canonicalize_name(name).replace("-", "_"))
@@ -359,6 +366,7 @@ class _Folders:
 
     def moved(self, path: str) -> str:
         top, slash, rest = path.partition("/")
+        # Installers find both folders by name and version, so both must follow a new one.
         for suffix in (".dist-info", ".data"):
             if top == self.old_stem + suffix:
                 return f"{self.new_stem}{suffix}{slash}{rest}"
@@ -384,6 +392,7 @@ _MOST_TAGS = 100  # as written: even three equal parts of that make no more than
 def _tag_problem(archive: Archive, name: _FileName) -> str:
     """Return how WHEEL's tags differ from the file's name; empty if they do not."""
     wheel = _wheel_message(archive)
+    # Sets are compared: a name `py2.py3-none-any` stands for two Tag lines.
     if _wheel_tags(wheel) != name.tags:
         tags = ", ".join(sorted(map(str, _wheel_tags(wheel))))
         return f"WHEEL has the tags {tags}, but the file is named `{name.text}`."
@@ -398,6 +407,7 @@ def _named_folders(archive: Archive) -> list[str]:
     stem = archive.dist_info.removesuffix(".dist-info")
     data_folders = sorted(top for top in tops if top.endswith(".data"))
     for folder in data_folders:
+        # Installers differ: some spread any `.data` folder, others only the one with the wheel's name.
         if folder != f"{stem}.data":
             fail("wheel-name-mismatch", f"The folder `{folder}` does not belong to `{archive.dist_info}`.")
     return [archive.dist_info, *data_folders]
@@ -421,6 +431,7 @@ def metadata_of(archive: Archive) -> WheelMetadata:
     """Return METADATA of an open archive."""
     raw, unparsed = _parse_metadata(document(archive, "METADATA"))
     for field in ("name", "version"):
+        # Two names or versions: readers would differ on which of them counts.
         if field in unparsed:
             fail("wheel-bad-metadata", f"METADATA's {field.title()} is unreadable or given more than once.")
     if "name" not in raw or "version" not in raw:
@@ -452,6 +463,7 @@ def _wheel_message(archive: Archive) -> Message:
     except UnicodeDecodeError:
         fail("wheel-bad-metadata", "WHEEL is not UTF-8.")
     major = message.get("Wheel-Version", "").strip().partition(".")[0]
+    # Installers must fail on a greater major version and only warn of a minor one (PEP 427).
     if major != "1":
         fail(
             "wheel-bad-metadata",
@@ -495,6 +507,7 @@ def _with_header(data: bytes, field: str, value: str) -> bytes:
     """Replace a field's value in the header block; nothing else changes, line ends included."""
     head, blank, body = _split_head(data)
     pattern = re.compile(rb"^%b:[^\r\n]*(\r?\n[ \t][^\r\n]*)*" % field.encode(), re.MULTILINE | re.IGNORECASE)
+    # A function, and no template: a backslash in the value must stay one.
     changed, count = pattern.subn(lambda _: f"{field}: {value}".encode(), head)
     if count != 1:
         fail("wheel-bad-metadata", f"METADATA has {count} {field} lines where one is needed.")
@@ -520,6 +533,7 @@ def _is_tag_line(line: bytes) -> bool:
 
 def _split_head(data: bytes) -> tuple[bytes, bytes, bytes]:
     """Split a document into its header block, with its last line end, the blank line, and the body."""
+    # The first blank line ends the headers. The description behind it may hold lines like headers.
     match = re.search(rb"(?<=\n)\r?\n", data)
     if match is None:
         return data, b"", b""
@@ -528,6 +542,7 @@ def _split_head(data: bytes) -> tuple[bytes, bytes, bytes]:
 
 # --- RECORD -----------------------------------------------------------------------------------------------
 
+# PEP 427 asks for sha256 or better. md5, sha1 and sha224 are not permitted.
 _STRONG_HASHES = frozenset({"sha256", "sha384", "sha512"})
 
 
@@ -557,6 +572,7 @@ class _Entry:
     size: int
 
 
+# A TensorFlow wheel has up to 20,000 members, most of them small: a job for each is too fine.
 _TOGETHER = 8 << 20  # bytes, unpacked, for one job of a thread
 
 
@@ -571,6 +587,7 @@ class _Reading:
         """Yield the jobs in the order of the archive: each a large member, or small members together."""
         together, size = list[Member](), 0
         for member in self._archive.members:
+            # A large member gets a job of its own, and can be begun first.
             if together and size + member.size > _TOGETHER:
                 yield ThreadJob(size, self._steps(together))
                 together, size = [], 0
@@ -582,6 +599,7 @@ class _Reading:
         for member in members:
             row, look = self._rows.get(member.name), self._watch(member) if self._watch else None
             algorithm = row.algorithm if row and row.algorithm in _STRONG_HASHES else ""
+            # Only the sha256 is known. A stronger hash in RECORD needs the bytes again.
             if self._known and algorithm in ("", "sha256") and (digest := self._known(member)):
                 self.problems += _content_problems(member, row, digest) if row and algorithm else ()
                 yield
@@ -605,6 +623,7 @@ def _record_rows(archive: Archive) -> tuple[dict[str, _Row], list[RecordProblem]
     """Parse RECORD to rows by path, with findings about the lines themselves."""
     rows: dict[str, _Row] = {}
     problems: list[RecordProblem] = []
+    # A RECORD of 16 MiB can hold millions of short lines, each of which would become an object.
     most = 2 * len(archive.members) + 1000
     try:
         for line in _record_lines(document(archive, "RECORD").decode()):
@@ -623,13 +642,16 @@ def _record_rows(archive: Archive) -> tuple[dict[str, _Row], list[RecordProblem]
 
 def _record_lines(text: str) -> Iterator[list[str]]:
     """Return the non-empty lines, field by field."""
+    # `str.splitlines` also breaks at U+2028 and others, where csv does not, and holds all lines at once.
     lines = (match.group() for match in re.finditer(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text))
+    # `strict`: csv would take a broken quote as part of a name in silence.
     return filter(None, csv.reader(lines, strict=True))
 
 
 def _listing_problems(archive: Archive, rows: Mapping[str, _Row]) -> list[RecordProblem]:
     """Return the findings that need no contents: files missing or left over, hashes or sizes unusable."""
     names = {member.name for member in archive.members}
+    # RECORD.jws and RECORD.p7s sign RECORD, so RECORD cannot hold their hashes (PEP 427).
     signatures = archive.unhashed - {archive.record}
     problems = [_problem(path, "record-not-listed", "is not listed") for path in names - rows.keys() - signatures]
     problems += [
@@ -638,6 +660,7 @@ def _listing_problems(archive: Archive, rows: Mapping[str, _Row]) -> list[Record
     for member in archive.members:
         if member.name in rows and member.name not in archive.unhashed:
             problems += _row_problems(member, rows[member.name])
+    # A hash of the file in the file itself: nobody can have computed it.
     if archive.record in rows and rows[archive.record].hash:
         problems.append(_problem(archive.record, "record-own-hash", "is listed with a hash, which cannot be right"))
     return problems
@@ -677,6 +700,7 @@ def _raise_record_problems(problems: Iterable[RecordProblem]) -> None:
 
 def _record_bytes(entries: Iterable[_Entry], dist_info: str) -> bytes:
     """Return RECORD: lines end in LF and are sorted by path; RECORD's own, without hash and size, is last."""
+    # No translation of line ends: the bytes must be the same on every system.
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
     for entry in sorted(entries, key=lambda entry: entry.path.encode()):
@@ -686,6 +710,7 @@ def _record_bytes(entries: Iterable[_Entry], dist_info: str) -> bytes:
 
 
 def _urlsafe(digest: bytes) -> str:
+    # RECORD's hashes are in urlsafe base64 without padding (PEP 427).
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
@@ -702,6 +727,7 @@ def _hashed(contents: Iterable[bytes], hashers: Collection[_Hasher]) -> Iterator
 def _moves(archive: Archive, folders: _Folders) -> list[tuple[Member, str]]:
     """Return each member to copy and its new path, by the bytes of that path, those of `.dist-info` last."""
     kept = [(m, folders.moved(m.name)) for m in archive.members if m.name not in archive.unhashed]
+    # PEP 427 encourages archivers to place the `.dist-info` files physically at the end.
     return sorted(kept, key=lambda pair: (pair[1].startswith(f"{folders.dist_info}/"), pair[1].encode()))
 
 
@@ -720,6 +746,7 @@ def _copy_member(
     if document is None:
         writer.add(path, member.mode, member.size, contents)
     else:
+        # The replaced contents are read all the same, to compare them with the old RECORD.
         for _ in contents:
             pass
         writer.add_bytes(path, document, member.mode)

@@ -14,6 +14,7 @@ def inspected(
     path: Path, *, traces: Sequence[bytes] = (), progress: Callable[[int], object] | None = None
 ) -> Inspection:
     """Inspect a wheel; ProfileError where there is no such file, WheelRefused where it is not a sound wheel."""
+    # People name the folder that `tfdock build` wrote to. "Is a directory" would not help them on.
     if path.is_dir():
         names = sorted(wheel.name for wheel in path.glob("*.whl"))
         fix = f"name one of its wheels: `{path / names[0]}`" if names else "name a wheel, a file that ends in `.whl`"

@@ -35,6 +35,7 @@ DEFLATE_LEVEL = (
 
 MAX_MEMBERS = 100_000
 MAX_PATH = 1024  # characters: TensorFlow's longest has 190
+# The directory is held whole. This has room for 100,000 entries of 250 bytes each.
 MAX_DIRECTORY_BYTES = 24 << 20
 # What is read whole: a RECORD of 100,000 files has some 12 MiB; TensorFlow's METADATA has 5 KiB.
 MAX_RECORD_BYTES = 16 << 20
@@ -60,8 +61,10 @@ _LOCAL = struct.Struct("<4sHHHHHIIIHH")
 _END_MAGIC, _END64_LOCATOR_MAGIC, _END64_MAGIC = b"PK\5\6", b"PK\6\7", b"PK\6\6"
 _CENTRAL_MAGIC, _LOCAL_MAGIC, _DESCRIPTOR_MAGIC = b"PK\1\2", b"PK\3\4", b"PK\7\10"
 
+# Bits 0, 6 and 13: encryption, strong encryption, masked header values (APPNOTE 4.4.4).
 _ENCRYPTED_FLAGS = 1 << 0 | 1 << 6 | 1 << 13
 _DESCRIPTOR_FLAG = 1 << 3
+# Compressed patched data: the contents would be the difference to a file that is not here.
 _PATCH_FLAG = 1 << 5
 _UTF8_FLAG = 1 << 11
 _COMPARED_FLAGS = _ENCRYPTED_FLAGS | _DESCRIPTOR_FLAG | _PATCH_FLAG | _UTF8_FLAG
@@ -100,6 +103,7 @@ class ByteSource:
     """An open file, read at any place by any number of threads; `size` is in bytes."""
 
     def __init__(self, file: BinaryIO) -> None:
+        # Seek and read are two calls: another thread could move the position between them.
         self._file, self._lock = file, Lock()
         self.size = file.seek(0, io.SEEK_END)
 
@@ -186,8 +190,10 @@ def _dist_info(members: Iterable[Member]) -> str:
 
 def _find_directory(source: ByteSource) -> _Directory:
     """Find the central directory from the records at the end of the archive."""
+    # The end record has 22 bytes and a comment of at most 65,535 (APPNOTE 4.3.16).
     tail_start = max(source.size - _U16 - _END.size, 0)
     tail = source.read(tail_start, source.size - tail_start)
+    # The last magic counts. If it stands in the comment, the sizes below do not agree, and the file is refused.
     at = tail.rfind(_END_MAGIC)
     if at < 0 or at + _END.size > len(tail):
         fail("wheel-not-a-zip", _other_kind(source.read(0, min(source.size, 16))))
@@ -195,6 +201,7 @@ def _find_directory(source: ByteSource) -> _Directory:
     extra = len(tail) - at - _END.size - comment
     if extra > 0:
         fail("wheel-trailing-data", f"{extra} bytes follow the archive.")
+    # 0xFFFF says that zip64 has the number.
     if extra < 0 or disk != first_disk or disk not in (0, _U16) or count_here != count:
         fail("wheel-not-a-zip", "The zip end record is damaged or belongs to a divided archive.")
     directory = _Directory(start=start, size=length, count=count)
@@ -221,11 +228,14 @@ def _zip64_directory(source: ByteSource, end: int, short: _Directory) -> tuple[_
     if not raw.startswith(_END64_LOCATOR_MAGIC):
         return short, end
     _, disk, record_at, disks = _END64_LOCATOR.unpack(raw)
+    # `disks` may be 0 or 1: both mean an archive in one piece.
     if disk or disks > 1 or record_at + _END64.size > at:
         fail("wheel-not-a-zip", "The zip64 end record is damaged or belongs to a divided archive.")
     magic, length, _, _, _, _, _, count, size, start = _END64.unpack(source.read(record_at, _END64.size))
+    # The record's length does not count its first 12 bytes (APPNOTE 4.3.14.1).
     if magic != _END64_MAGIC or record_at + 12 + length != at:
         fail("wheel-not-a-zip", "The zip64 end record is damaged.")
+    # Readers without zip64 take the narrow values. They must see the same archive, or none.
     pairs = ((short.count, count, _U16), (short.size, size, _U32), (short.start, start, _U32))
     if any(narrow not in (wide, limit) for narrow, wide, limit in pairs):
         fail("wheel-header-mismatch", "The two zip end records disagree.")
@@ -238,6 +248,7 @@ def _check_directory(directory: _Directory, end: int) -> None:
     if directory.size > MAX_DIRECTORY_BYTES:
         message = f"The archive's directory has {directory.size} bytes; {MAX_DIRECTORY_BYTES} is the most."
         fail("wheel-too-large", message)
+    # `zipfile` corrects such a shift in silence, and so accepts data in front of an archive.
     shift = end - directory.start - directory.size
     if shift > 0:
         fail("wheel-leading-data", f"{shift} bytes stand before the archive, or between its parts.")
@@ -254,6 +265,7 @@ def _central_members(source: ByteSource, directory: _Directory) -> list[Member]:
             fail("wheel-not-a-zip", f"The zip directory breaks off after {len(members)} members.")
         member, at = _central_member(raw, at)
         members.append(member)
+    # Entries behind the count are seen by some readers and not by others.
     if at != len(raw):
         fail("wheel-hidden-data", f"The zip directory has {len(raw) - at} bytes after its last member.")
     return members
@@ -287,6 +299,7 @@ def _central_member(raw: bytes, at: int) -> tuple[Member, int]:
 
 def _decode_name(raw: bytes, flags: int) -> str:
     try:
+        # Without the flag, names are in code page 437 (APPNOTE D.1), but many readers take them as UTF-8.
         return raw.decode("utf-8" if flags & _UTF8_FLAG else "ascii")
     except UnicodeDecodeError:
         fail("wheel-unsafe-path", f"The member name {raw!r} is neither ASCII nor marked as UTF-8.")
@@ -299,6 +312,7 @@ def _extras(raw: bytes, name: str) -> dict[int, bytes]:
     while at + 4 <= len(raw):
         number, length = struct.unpack_from("<HH", raw, at)
         at += 4 + length
+        # Some readers prefer the Unicode path field to the name: one member, two paths.
         if at > len(raw) or number in extras or number == _UNICODE_PATH_EXTRA:
             fail(
                 "wheel-header-mismatch",
@@ -316,6 +330,7 @@ def _widen(values: tuple[int, ...], extras: Mapping[int, bytes], name: str) -> l
     result, at = [], 0
     for value in values:
         if value == _U32:
+            # The zip64 field holds only the values that did not fit, in a fixed order (APPNOTE 4.5.3).
             if at + 8 > len(wide):
                 fail("wheel-header-mismatch", f"`{name}` has a zip64 field that is too short.")
             (value,) = struct.unpack_from("<Q", wide, at)
@@ -337,12 +352,15 @@ def _check_member(member: Member) -> None:
         fail(
             "wheel-unsafe-path", f"The member name {name[:60]!r}… has {len(name)} characters; {MAX_PATH} is the most."
         )
+    # Backslashes and drive letters mean another place on Windows, where wheels are unpacked as well.
     parts = name.removesuffix("/").split("/")
     if not name.isprintable() or "\\" in name or re.match(r"[A-Za-z]:", name) or {"", ".", ".."} & set(parts):
         fail("wheel-unsafe-path", f"The member name {name!r} is not a plain relative path.")
+    # 0: packers on other systems write no Unix mode. A link would let a later member be written through it.
     kind = stat.S_IFMT(member.unix_mode)
     if kind not in (0, stat.S_IFDIR if member.is_folder else stat.S_IFREG):
         fail("wheel-special-file", f"`{name}` has mode {member.unix_mode:o}, which is not a regular file's.")
+    # Folders are not unpacked and have no line in RECORD: contents there would be hidden.
     if member.is_folder and member.size:
         fail("wheel-special-file", f"`{name}` is a folder with {member.size} bytes of contents.")
     if member.method == _STORED and member.packed != member.size:
@@ -356,6 +374,7 @@ def _check_names(members: Iterable[Member]) -> None:
     """Check that no two members have the same name and that none is both a file and a folder."""
     seen: set[str] = set()
     for member in members:
+        # A file `a` and a folder `a/` cannot both be unpacked.
         name = member.name.removesuffix("/")
         if name in seen:
             fail("wheel-duplicate-member", f"`{name}` is in the wheel more than once.")
@@ -427,6 +446,7 @@ def _check_local_header(source: ByteSource, member: Member) -> int:
     local = _local_header(source, member.header, member.name)
     if local is None:
         fail("wheel-header-mismatch", f"`{member.name}` has no local header where the directory says.")
+    # Readers of streams take the local name, others the directory's: both must get the same file.
     if local.name != member.name.encode():
         fail(
             "wheel-header-mismatch",
@@ -455,6 +475,7 @@ def members_ahead(source: ByteSource) -> Iterator[Member]:
     at, total = 0, 0
     for _ in range(MAX_MEMBERS):
         local = _local_header(source, at, f"the member at byte {at}") if at + _LOCAL.size <= source.size else None
+        # With a data descriptor the size stands behind the contents, so the next header cannot be found.
         if local is None or local.method not in (_STORED, _DEFLATED) or local.flags & _DESCRIPTOR_FLAG:
             return
         total += local.size
@@ -467,12 +488,14 @@ def members_ahead(source: ByteSource) -> Iterator[Member]:
 def _check_gap(source: ByteSource, member: Member, gap: int) -> None:
     """Check the `gap` bytes between a member's contents and what comes next: nothing, or its data
     descriptor."""
+    # Members that share bytes are how a zip bomb reaches a ratio that deflate alone cannot.
     if gap < 0:
         fail("wheel-overlapping-members", f"`{member.name}` reaches into the member or the directory after it.")
     if not member.flags & _DESCRIPTOR_FLAG:
         if gap:
             fail("wheel-hidden-data", f"{gap} bytes after `{member.name}` belong to no member.")
         return
+    # Sizes have 8 bytes with zip64 and else 4; the signature may be there or not (APPNOTE 4.3.9).
     forms = [struct.pack("<IQQ", member.crc, member.packed, member.size)]
     if max(member.packed, member.size) <= _U32:
         forms.append(struct.pack("<III", member.crc, member.packed, member.size))
@@ -490,6 +513,7 @@ def pieces(source: ByteSource, member: Member) -> Iterator[bytes]:
     crc, size = 0, 0
     for piece in _raw_pieces(source, member) if member.method == _STORED else _inflated_pieces(source, member):
         crc, size = isal_zlib.crc32(piece, crc), size + len(piece)
+        # Checked while unpacking: a few bytes of deflate can become gigabytes.
         if size > member.size:
             fail("wheel-corrupt-member", f"`{member.name}` unpacks to more than its {member.size} bytes.")
         yield piece
@@ -520,11 +544,13 @@ def _raw_pieces(source: ByteSource, member: Member) -> Iterator[bytes]:
 
 def _inflated_pieces(source: ByteSource, member: Member) -> Iterator[bytes]:
     """Yield a deflated member unpacked, at most 1 MiB at a time."""
+    # Negative: zip holds deflate streams without zlib's header.
     inflater = isal_zlib.decompressobj(-zlib.MAX_WBITS)
     try:
         for raw in _raw_pieces(source, member):
             while raw and not inflater.eof:
                 yield inflater.decompress(raw, BLOCK)
+                # The limit of 1 MiB a call leaves input over. It must be fed again.
                 raw = inflater.unconsumed_tail
             if raw:
                 fail("wheel-corrupt-member", f"`{member.name}` has bytes after its deflate stream.")
@@ -562,6 +588,7 @@ class ZipWriter:
     def add(self, path: str, mode: int, size: int, blocks: Iterable[bytes]) -> None:
         """Add a file of `size` bytes, which `blocks` must yield; its header is filled in afterwards."""
         start = self._target.tell()
+        # The packed size is not known yet. Deflate can make contents larger, by far less than an eighth.
         wide = size + size // 8 >= _U32
         self._target.write(self._local_header(path, 0, 0, size, wide))
         crc, packed = self._pack(size, blocks)
@@ -595,6 +622,7 @@ class ZipWriter:
         for block in blocks:
             crc = zlib.crc32(block, crc)
             packed += self._target.write(deflater.compress(block))
+        # For no data `flush` would write an end mark of two bytes. An empty member is stored, and has none.
         if size:
             packed += self._target.write(deflater.flush())
         return crc, packed
@@ -626,11 +654,13 @@ class ZipWriter:
         """Return the fields that both headers have, from "version needed" to `sizes` (packed, unpacked)."""
         flags = 0 if path.isascii() else _UTF8_FLAG
         method = _DEFLATED if sizes[1] else _STORED
+        # "Version needed": 2.0 for deflate, 4.5 for zip64 (APPNOTE 4.4.3.2).
         return (45 if zip64 else 20, flags, method, self._time, self._date, crc, *sizes)
 
 
 def _dos_time(epoch: int) -> tuple[int, int]:
     """Return zip's time and date fields for seconds since 1970 UTC, clamped to the years zip can tell."""
+    # In UTC: zip has no time zone, and the machine's own would change the bytes.
     moment = datetime.fromtimestamp(min(max(epoch, EARLIEST_EPOCH), LATEST_EPOCH), UTC)
     time = moment.hour << 11 | moment.minute << 5 | moment.second // 2
     return time, (moment.year - 1980) << 9 | moment.month << 5 | moment.day
@@ -641,5 +671,6 @@ def deflate_backend() -> str:
 
     It belongs in a build's record: two implementations pack the same contents to different bytes.
     """
+    # Python has this name from 3.14 on, and only where it is built with zlib-ng.
     zlib_ng: str | None = getattr(zlib, "ZLIBNG_VERSION", None)
     return f"zlib-ng {zlib_ng}" if zlib_ng else f"zlib {zlib.ZLIB_RUNTIME_VERSION}"
