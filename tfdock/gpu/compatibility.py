@@ -113,6 +113,7 @@ def serve(knowledge: KnowledgeBase, gpu: Gpu, evidence: Evidence, host: Host | N
 
 def library_verdicts(knowledge: KnowledgeBase, gpu: Gpu, inspection: Inspection) -> tuple[LibraryService, ...]:
     """Return a verdict for each library of a wheel that has GPU code, from its code alone."""
+    # Relocatable code alone counts as well, to say why it never runs.
     libraries = (library for library in inspection.libraries if library.loadable.images or library.relocatable.images)
     return tuple(_judge_library(knowledge, gpu, library) for library in libraries)
 
@@ -142,6 +143,7 @@ def _combined_verdict(knowledge: KnowledgeBase, gpu: Gpu, libraries: Iterable[Li
 
 def _reason(combined: CombinedVerdict) -> str:
     """Return the verdict's reason, with the number of containers it holds for if others run better."""
+    # The same containers as in `combine`, so that the numbers fit its verdict.
     counted = [part for part in combined.parts if not part.linked] or combined.parts
     better = [part for part in counted if part.verdict.runs != combined.verdict.runs and part not in combined.weaker]
     if not better or combined.verdict.starts_at_once:
@@ -156,6 +158,7 @@ def _why_not(
     if combined is not None:
         return f"{_reason(combined)}; {ignored}" if ignored else _reason(combined)
     accelerator, wanted = evidence.accelerator, knowledge.accelerators[gpu.accelerator]
+    # "No GPU code" would be wrong of a wheel for ROCm that is held against a GPU of NVIDIA's.
     if accelerator is not None and accelerator is not wanted:
         return f"its GPU code is for {_title(accelerator)}, and this GPU needs a wheel for {_title(wanted)}"
     return _no_kernels(knowledge, evidence.own)
@@ -174,6 +177,7 @@ def _no_kernels(knowledge: KnowledgeBase, libraries: Iterable[Library]) -> str:
         return "its GPU code is relocatable: input of the device linker, which no driver loads"
     images = {image.target for library in with_code for image in library.loadable.images if image.kind != "unknown"}
     families = [row for row in knowledge.accelerators.values() if any(row.matches(_bare(image)) for image in images)]
+    # A library of stubs alone names targets, and has no kernel for any of them.
     real = any(not image.stub for library in with_code for image in library.loadable.containers)
     if families and real:
         return f"its GPU code is for {' and '.join(_title(row) for row in families)}"

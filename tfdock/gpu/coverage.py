@@ -47,6 +47,7 @@ def coverage(knowledge: KnowledgeBase, evidence: Evidence) -> tuple[Coverage, ..
         for row in knowledge.architectures
         for target in row.targets
     ]
+    # A wheel for CUDA has nothing for AMD's GPUs. A row for each of them would hide the answer.
     served = {row_coverage.accelerator for row_coverage in rows if row_coverage.runs != "no"}
     return tuple(row_coverage for row_coverage in rows if row_coverage.accelerator in served)
 

@@ -39,9 +39,11 @@ def matching(knowledge: KnowledgeBase, name: str) -> DeviceMatch:
     # Few people and few drivers write the memory size, so a second attempt leaves it out.
     for text in dict.fromkeys((_squeeze(name), _squeeze(_MEMORY.sub(" ", name)))):
         for rows in _readings(knowledge, text):
+            # Reversed, so that of the rows with one target the first, closest reading stays.
             by_target = {gpu.target: gpu for gpu in reversed(rows)}
             if len(by_target) == 1:
                 return DeviceMatch(gpu=rows[0])
+            # Several targets: to guess would compile for the wrong GPU.
             if by_target and not generic:
                 return DeviceMatch(candidates=tuple(gpu for gpu in rows if by_target[gpu.target] is gpu))
     near = difflib.get_close_matches(gpu_key(name), knowledge.gpus, n=3, cutoff=0.6)
@@ -68,6 +70,7 @@ def _local_word(knowledge: KnowledgeBase, gpu: LocalGpu) -> str:
     named = next((row.gpu for row in (match.gpu, *match.candidates) if row and row.target == gpu.target), None)
     if named:
         return named
+    # A GPU that is newer than the rows can still be built for by its target.
     return str(Capability.of_gpu(gpu.target)) if knowledge.accelerators[gpu.accelerator].capabilities else gpu.target
 
 
@@ -127,6 +130,7 @@ def _words_left(gpu: Gpu, text: str) -> int | None:
         made = {0: 0}
         for word in words:
             made |= {at + len(word): used + 1 for at, used in made.items() if text.startswith(word, at)}
+        # A single character would be a word of far too many names.
         if len(text) > 1 and len(text) in made:
             counts.append(len(words) - made[len(text)])
     return min(counts, default=None)
@@ -134,6 +138,7 @@ def _words_left(gpu: Gpu, text: str) -> int | None:
 
 def named(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
     """Return the GPU that all words together name in full, or the GPU of each word; empty if a word names none."""
+    # `RTX 3080` unquoted is two arguments of the shell, and one GPU.
     together = _find_by_full_name(knowledge, " ".join(words)) if words else None
     each = [together] if together else [_find_by_full_name(knowledge, word) for word in words]
     return () if None in each else tuple(dict.fromkeys(gpu for gpu in each if gpu))
@@ -204,6 +209,7 @@ def is_target(knowledge: KnowledgeBase, word: str) -> bool:
     if any(row.matches(spelled(word)) for row in rows):
         return True
     capabilities = any(row.capabilities for row in rows)
+    # A capability without a row is written like one all the same.
     return bool(capabilities and re.fullmatch(r"\d{1,2}\.\d", word)) or word.lower() in _all_targets(knowledge)
 
 
@@ -237,6 +243,7 @@ def sorted_targets(targets: Iterable[str]) -> tuple[str, ...]:
     try:
         capabilities = {Capability.parse(target) for target in unique}
     except ValueError:
+        # gfx targets by length first: gfx90a is older than gfx1030.
         return tuple(sorted(unique, key=lambda target: (len(target), target)))
     with_ptx = {
         (capability.major, capability.minor, capability.suffix) for capability in capabilities if capability.ptx

@@ -67,6 +67,7 @@ def own_libraries(knowledge: KnowledgeBase, libraries: Iterable[Library]) -> tup
 def is_own(knowledge: KnowledgeBase, path: str) -> bool:
     """Return whether a library of a wheel, by its path in it, is TensorFlow's own."""
     rows = (row.own for row in knowledge.wheel_libraries if re.fullmatch(row.paths, path))
+    # Builds of one's own have libraries that no row knows. They count as TensorFlow's.
     return next(rows, True)
 
 
@@ -85,6 +86,7 @@ def evidence_of_release(knowledge: KnowledgeBase, release: Release, accelerator:
         machine=OFFICIAL_MACHINE,
         own=tuple(_official_libraries(knowledge, release, accelerator, targets, rows)),
         listed=targets,
+        # Reversed, so that of several rows of a component the first wins.
         brought=dict(reversed(brought)),
         built={name: support.tested for name, support in release.components.items() if support.tested},
         companions=rows,
@@ -120,6 +122,7 @@ def _official_libraries(
         return
     sass, ptx = code_of(targets)
     kernels = Containers(sass=sass, ptx=ptx)
+    # The device linker leaves SASS alone, so NCCL in the wheel has no PTX.
     linked = [Containers(sass=sass) for row in rows if row.carries == "wheel"]
     isa = _official_ptx_isa(knowledge, release, accelerator)
     yield _library(
@@ -169,6 +172,7 @@ def _official_ptx_isa(knowledge: KnowledgeBase, release: Release, accelerator: A
     compiler = release.gpu_compiler or ""
     own = knowledge.compilers.get((compiler, release.compilers.get(compiler, "")))
     known = [Version(row.ptx) for row in (toolkit, own) if row and row.ptx]
+    # clang emits its own newest ISA at most, whatever the toolkit knows: clang 18 with CUDA 12.5 gives 8.3.
     return str(min(known)) if toolkit and known else ""
 
 
@@ -182,6 +186,7 @@ def _runtime_compiler(knowledge: KnowledgeBase, release: Release, accelerator: A
 def evidence_of(knowledge: KnowledgeBase, inspection: Inspection) -> Evidence:
     """Return the facts of an inspected wheel."""
     own = own_libraries(knowledge, inspection.libraries)
+    # A damaged library may hold code that could not be read, and must be told of.
     holding = tuple(library for library in own if _has_code(library) or library.problems)
     release = _release(knowledge, inspection)
     accelerator = _accelerator(knowledge, inspection, release, own)
@@ -199,6 +204,7 @@ def evidence_of(knowledge: KnowledgeBase, inspection: Inspection) -> Evidence:
         if release and accelerator
         else (),
         runtime_compiler=_runtime_compiler(knowledge, release, accelerator) if release and accelerator else None,
+        # Whoever did not look for the trace gets the usual answer: TensorFlow's wheels have XLA.
         xla=bool(inspection.traces.get(XLA_TRACE, ("not looked for",))),
         measured=True,
     )
@@ -238,9 +244,11 @@ def _accelerator(
 
 def _machine(inspection: Inspection, libraries: Iterable[Library]) -> str:
     """Return the CPU of the libraries, else of the platform tag; empty if the wheel is for any CPU."""
+    # The code itself says more than a tag: a wheel may have been renamed.
     machines = sorted({library.machine for library in libraries})
     if machines:
         return machines[0]
+    # `x86_64` has an underscore itself, so the tag cannot be split at the last one.
     match = re.search(r"(?:^|_)(x86_64|aarch64|armv7l|i686|ppc64le|s390x|riscv64)$", inspection.wheel.platform_tag)
     return match[1] if match else ""
 
@@ -250,6 +258,7 @@ def _listed(inspection: Inspection, accelerator: Accelerator | None) -> tuple[st
     if accelerator is None or not accelerator.capabilities:
         return ()
     listed = (inspection.build_info or {}).get(f"{accelerator.accelerator}_compute_capabilities")
+    # build_info is the wheel's word, and may be of any type.
     words = [str(word) for word in listed] if isinstance(listed, list) else []
     return tuple(word for word in words if accelerator.lists(word))
 
@@ -276,6 +285,7 @@ def _brought(inspection: Inspection, accelerator: Accelerator | None) -> dict[st
     """Return what pip installs of the components, by the wheel's own requirements."""
     if accelerator is None:
         return {}
+    # Requirements depend on the Python. Tags such as `py3` name none.
     match = re.match(r"cp(\d)(\d+)", inspection.wheel.python_tag)
     python = f"{match[1]}.{match[2]}" if match else "3.11"
     metadata = inspection.metadata
@@ -300,6 +310,7 @@ def _built(inspection: Inspection, accelerator: Accelerator | None, release: Rel
     for name in accelerator.components if accelerator else ():
         tested = release.components.get(name, Support()).tested if release else None
         version = built_with(inspection, name) or tested
+        # The wheel's word may be any text, of which no version can be made.
         if version and re.fullmatch(r"\d+(\.\d+)*", version):
             versions[name] = version
     return versions

@@ -63,6 +63,7 @@ class Drivers:
         hard = [floor for floor in self._floors if not floor.soft]
         last = self._family and self._family.driver_max
         for floor in hard:
+            # Kepler ends with driver 470, and CUDA 12 needs 525: no driver runs both.
             if last and floor.version.parts[0] > int(last):
                 return f"{floor.why} needs driver {floor.version}, and {last} was the last for this GPU"
         here = self._here()
@@ -79,6 +80,7 @@ class Drivers:
         here = self._here()
         if self._host and self._accelerator.accelerator in self._host.troubles:
             yield f"this machine's driver does not answer: {self._host.troubles[self._accelerator.accelerator]}"
+        # Soft: each generated kernel is loaded at its first use, so the rest still works.
         for floor in self._floors:
             if floor.soft and here and here < floor.version:
                 how = self._accelerator.symptoms.get("ptx-too-new")
@@ -120,6 +122,7 @@ class Drivers:
         if floor is None:
             return None
         row = self._knowledge.drivers.get((name, str(Version(version).parts[0])))
+        # `unless`: on data-centre GPUs the cuda-compat packages run a newer toolkit with an older driver.
         made = f"{self._accelerator.titles.get(name, name)} {version}, which it is made with,"
         return _Floor(version=floor, why=made, unless=(row.unless if row else None) or "")
 
@@ -138,6 +141,7 @@ class Drivers:
         name = self._accelerator.toolkit or ""
         minor = str(Version(self._evidence.version_of(name)).minor)
         own = self._knowledge.toolkits.get((name, minor))
+        # A driver takes PTX up to the ISA of the toolkit that it came with.
         row = toolkit_of_ptx(self._knowledge, name, Version(isa)) if isa else own
         floor = own_driver(row, wsl=self._wsl) if row else None
         text = f"PTX {isa}" if isa else "the PTX"
@@ -202,6 +206,7 @@ class Limits:
         """Return why the wheel is not for the machine that holds the GPU; empty if it is."""
         wheel, here = self._evidence.machine, self._host.architecture if self._host else ""
         beside = machine_of(self._knowledge, self._gpu)
+        # Jetson boards and GH200 have ARM CPUs: an x86-64 wheel with their code is of no use.
         if wheel and beside and beside != wheel:
             return f"it is for machines with a CPU of {wheel}; this GPU stands beside a CPU of {beside}"
         if wheel and here and here != wheel:
@@ -226,6 +231,7 @@ class Limits:
         if not self._accelerator.capabilities:
             return None
         listed = (Capability.parse(target) for target in self._evidence.listed)
+        # TensorFlow hides GPUs below the lowest capability it was compiled for, even where they could run.
         return min((Capability(target.major, target.minor) for target in listed), default=None)
 
     def driver(self) -> str:
@@ -274,6 +280,7 @@ class Limits:
     def _in_doubt(self) -> bool:
         """Return whether it is neither known that the release uses such GPUs nor that it does not."""
         doubts = self._evidence.release.runtime_doubt if self._evidence.release else {}
+        # Unknown is not unused: such a GPU may well work.
         return self._target in doubts.get(self._accelerator.accelerator, ())
 
     # --- kernels ----------------------------------------------------------------------------------------------------
@@ -281,6 +288,7 @@ class Limits:
     def _judged(self, held: GpuCode) -> Iterator[tuple[Containers, Verdict]]:
         for container in held.containers:
             container_verdict = judge(self._knowledge, self._accelerator, self._gpu.target, container)
+            # A stub has no kernel that could fail.
             if container_verdict and not container.stub:
                 yield container, container_verdict
 
@@ -301,6 +309,7 @@ class Limits:
                 )
                 symptom = self._symptom("ptx-not-served" if specific else "kernel-not-served")
                 yield f"{kernels} fail{symptom}: {specific_text}none of their machine code runs on {self._gpu.target}"
+            # Where all kernels are compiled at the first start, it says so already.
             elif container_verdict.runs == "ptx-jit" and self._at_once:
                 yield f"{kernels} have no machine code for it: the driver compiles each at its first use"
 
@@ -389,7 +398,9 @@ class Limits:
         origin = "comes with it" if row.toolkit in self._evidence.brought else "it is made with"
         compiler = self._evidence.runtime_compiler if self._evidence.xla else None
         asked = compiler.targets.get(self._target, number) if compiler else number
+        # XLA compiles at run time with the toolkit that is installed, so its age matters too.
         if number not in row.targets:
+            # Otherwise the toolkit has dropped the GPU: CUDA 13 compiles for nothing below 7.5.
             newer = all(int(target.rstrip("af")) < int(number) for target in row.targets)
             how = "is older than this GPU" if newer else "does not compile for it"
             then = f"{compiler.compiler} {compiler.failing}; its" if compiler else "its"
@@ -402,6 +413,7 @@ class Limits:
 
     def _is_refused(self, compiler: RuntimeCompiler) -> bool:
         version = self._evidence.version_of(self._accelerator.toolkit or "")
+        # XLA refuses ptxas below a version, and single ones with known defects.
         too_old = compiler.toolkit_min is not None and Version(version) < Version(compiler.toolkit_min)
         brought = self._evidence.brought.get(self._accelerator.toolkit or "")
         return bool(too_old or (brought and brought.exact and version in compiler.refused))
@@ -412,6 +424,7 @@ class Limits:
             return  # pip installs the newest version, which has no such doubts
         version = Version(self._evidence.version_of(self._accelerator.toolkit or ""))
         for doubt in compiler.doubts:
+            # pip's version is that of the assembler itself; a wheel names only its toolkit.
             below = Version(doubt.below if brought else doubt.below_toolkit)
             reached = Capability.of_gpu(self._target) >= Capability.of_gpu(doubt.lowest)
             if reached and Version(doubt.since) <= version < below:
@@ -453,6 +466,7 @@ class Limits:
         """Yield the limit of a wheel that says no more than `9`, if pip installs none and not every 9 has code."""
         every = sorted({row.since for row in held}, key=Version)
         able = {row.since for row in serving}
+        # A range can have two ends: cuDNN 9 has code for Blackwell from 9.7 on, and for Volta before 9.11.
         first, last = min(able, key=Version), max(able, key=Version)
         later = [since for since in every if Version(since) > Version(last)]
         words = [f"{first} or newer"] if first != every[0] else []
@@ -467,6 +481,7 @@ class Limits:
         order = sorted(below, key=lambda row: Version(row.since))
         if not order or any(self._serves(row) for row in order if row.since == order[-1].since):
             return
+        # A pin below what the wheel itself requires could not be installed.
         fitting = [row for row in order if self._serves(row) and Version(brought.oldest) < _end(row)]
         later = [row.since for row in order if fitting and Version(row.since) > Version(fitting[-1].since)]
         first = later[0] if later else ""

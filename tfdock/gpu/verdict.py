@@ -61,6 +61,7 @@ def runs(
         by = f"sm_{akin[-1].number}"
         reason = f"it has {by}: code for {akin[-1].dotted} runs on {gpu.dotted}, of the same major version"
         return Verdict(runs="native-same-major", by=by, reason=reason)
+    # PTX comes last: the driver compiles it only where no machine code fits.
     usable = [text for text in texts if _can_be_compiled_for(text, gpu, embedded)]
     if usable:
         by = f"compute_{usable[-1].number}"
@@ -77,6 +78,7 @@ def runs_gfx(gpu: str, code: Collection[str]) -> Verdict:
     name, features = _gfx(gpu)
     fitting = [
         target
+        # Without features first: such code runs whatever mode the GPU is in.
         for target in sorted(code, key=len)
         if _gfx(target)[0] == name and _features_agree(_gfx(target)[1], features)
     ]
@@ -107,6 +109,7 @@ def _can_be_compiled_for(text: Capability, gpu: Capability, embedded: Collection
     """
     if (text.major, text.minor) == (gpu.major, gpu.minor):
         return True
+    # Family-specific PTX stays within its family as SASS does (CUDA 12.9).
     if text.suffix:
         return _binary_compatible(text, gpu, embedded)
     return (text.major, text.minor) < (gpu.major, gpu.minor)
@@ -187,6 +190,7 @@ def parts_of(library: Library, judge: Callable[[Containers], Verdict | None]) ->
     """
     real = [held for held in library.loadable.containers if not held.stub]
     relocatable = bool(library.relocatable.containers)
+    # Where no container has PTX, its absence says nothing about the linker.
     with_ptx = any(held.ptx for held in real)
     for held in real:
         container_verdict = judge(held)
@@ -212,6 +216,7 @@ def combine(parts: Iterable[CodePart]) -> CombinedVerdict | None:
     levels = sorted({_level(part) for part in counted}, reverse=True)
     # A tenth of TensorFlow's some 280 containers decides; fewer are only a limit.
     worst = next(level for level in levels if _FEW * _count(counted, level) >= total)
+    # The largest group of that level speaks for it.
     chosen = max((part for part in counted if _level(part) == worst), key=lambda part: part.held.count)
     weaker = sorted((part for part in all_parts if _level(part) > worst), key=_level, reverse=True)
     return CombinedVerdict(verdict=chosen.verdict, weaker=tuple(weaker), parts=all_parts)
