@@ -38,6 +38,7 @@ class SeekRequest:
     reach: int
 
 
+# `Any`: what is sent back depends on the request, which a type cannot say.
 Program = Generator[TakeRequest | SeekRequest, Any, T]
 
 
@@ -90,9 +91,11 @@ class Reader(Generic[T]):
         if at >= 0 and base + at < seek.stop:
             self._send(base + at)
             return True
+        # A match may begin before `stop` and end behind it.
         if at >= 0 or base + len(data) >= seek.stop + seek.reach:
             self._send(None)
             return True
+        # Fewer bytes than `reach` may be the beginning of a match that the next block completes.
         self._held += data[max(start, len(data) - seek.reach + 1, 0) :]
         return False
 

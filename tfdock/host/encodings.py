@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 
 SHORTEST = 5
 """Characters that a text needs to be searched in other encodings. A shorter one would be found everywhere."""
+# A shorter one occurs in digests by chance.
 _SHORTEST_IN_HEXADECIMAL = 8
 _SHORTEST_WORD = 3
 """Characters that a name needs to count wherever it stands: `cc` is also the end of file names."""
@@ -20,7 +21,9 @@ _AROUND = (
 )
 """What stands around a shorter name where it is a name."""
 
+# `%25` is an encoded `%`: a text that was encoded twice has `%2540` for an `@`.
 _PERCENT = re.compile(r"%(?:25){0,3}[0-9A-Fa-f]{2}")
+# Bounded: a file in base64 is one endless run, and each value in it would walk through all.
 _RUN = re.compile(r"[A-Za-z0-9+/=_%-]{0,4000}")
 
 
@@ -28,6 +31,7 @@ def unescaped(text: str) -> str:
     """Return a text of an address with its `%` escapes decoded once."""
     if not _PERCENT.search(text):
         return text
+    # Bytes, since an escape is a byte: a character of UTF-8 may have four of them.
     return re.sub(
         rb"%([0-9A-Fa-f]{2})", lambda escape: bytes.fromhex(escape[1].decode()), text.encode("utf-8", "replace")
     ).decode("utf-8", "replace")
@@ -44,6 +48,7 @@ def _decodings(text: str) -> str:
         before, text = text, unescaped(text)
         if text == before:
             break
+        # Forms write a space as `+` (HTML, application/x-www-form-urlencoded).
         decoded += [text.replace("+", " "), text]
     return "\n".join(decoded)
 
@@ -64,11 +69,13 @@ class Value:
         for form in self._escaped:
             if form in text:
                 text = re.sub(re.escape(form), counted, text)
+        # A short text is in the base64 of almost anything.
         if len(self.text) < SHORTEST:
             return text
         if self._folded(self.text) in self._folded(_decodings(text)):
             text = "\n".join(self._percent.sub(counted, line) if "%" in line else line for line in text.split("\n"))
         for begin, end, form in self._encoded:
+            # Either end: a line break may cut the other one.
             if begin in text or end in text:
                 broken = r"\s{0,8}".join(map(re.escape, form))  # `base64` breaks lines.
                 text = _replace_runs(re.compile(broken), text, counted)
@@ -87,6 +94,7 @@ class Value:
     @cached_property
     def _escaped(self) -> list[str]:
         """Return the value as JSON, as JSON in a text of JSON, and as a word of a shell."""
+        # Logs hold JSON within JSON, such as an engine's message with a registry's answer in it.
         once = json.dumps(self.text)[1:-1]
         return [form for form in (once, json.dumps(once)[1:-1], self.text.replace("'", "'\\''")) if form != self.text]
 
@@ -108,10 +116,12 @@ class Value:
         """
         data = self.text.encode("utf-8", "replace")
         encoded = []
+        # A byte before shifts the value by two bits, so its base64 has three forms.
         for skipped in range(3):
             code = base64.b64encode(b"\0" * skipped + data).decode().rstrip("=")
             # Leave out the characters that also encode bits of neighbouring bytes.
             core = code[(0, 2, 3)[skipped] : (skipped + len(data)) * 8 // 6]
+            # The second is the alphabet for URLs and file names (RFC 4648, section 5).
             forms = {core, core.replace("+", "-").replace("/", "_")} if len(core) >= SHORTEST else ()
             encoded += [(form[:5], form[-5:], form) for form in forms]
         if len(data) >= _SHORTEST_IN_HEXADECIMAL:
@@ -125,6 +135,7 @@ def _replace_runs(expression: re.Pattern[str], text: str, counted: Callable[[obj
     for match in expression.finditer(text):
         if match.start() < place:
             continue
+        # Reversed, because an expression cannot be matched backwards.
         before = _RUN.match(text[place : match.start()][::-1])
         after = _RUN.match(text, match.end())
         assert before

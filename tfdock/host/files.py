@@ -28,6 +28,7 @@ from tfdock.host.hardware import free_disk
 def read_text(path: Path, *, code: str = "file-unreadable") -> str:
     """Return a file's text with its line ends; raises ProfileError if it cannot be read or is not UTF-8."""
     try:
+        # `read_text` would translate line ends.
         return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         message, fix = f"not UTF-8 text (byte {error.start})", "save it as UTF-8; is it a YAML file at all?"
@@ -50,6 +51,7 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False, follow: bool 
         if follow and path.exists() and not (path.is_file() or path.is_dir()):
             path.write_bytes(data)  # write into a pipe or a device: a rename would replace `/dev/null`
         else:
+            # A rename onto a link would replace the link.
             write_atomically(path.resolve() if follow else path, data, private=private)
     except OSError as error:
         message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner and its mode"
@@ -60,8 +62,10 @@ def read_json_map(path: Path, most: int) -> dict[str, Any] | None:
     """Return the JSON map in a file of at most so many bytes; None if there is none or it is malformed."""
     try:
         with path.open("rb") as file:
+            # One byte more tells that the file is too large, whatever its size was said to be.
             text = file.read(most + 1)
         document = json.loads(text) if len(text) <= most else None
+    # Deeply nested JSON exhausts the stack of the parser.
     except (OSError, ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
@@ -93,11 +97,15 @@ def written_atomically(
 
     The data is on the disk before, and has its name after it.
     """
+    # In the same folder, since a rename is atomic within one file system only. Two threads may write one file.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
     try:
+        # Others who can write to the folder may have put a link under that name.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        # The mode is given when the file is made: a later chmod leaves a moment for others to open it.
         with os.fdopen(os.open(temporary, flags, 0o600 if private else 0o666), "wb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
+        # Synced before the rename: else, after a power cut, the new name may lead to an empty file.
         if durable:
             sync_path(temporary)
         yield
@@ -188,10 +196,12 @@ def other_writers(path: Path, *, reachable: bool = True) -> str:
     Where `reachable` is false, others cannot come so far, and the mode of the folder does not count. Of a link, the
     link and the folder that it leads to both count.
     """
+    # Whoever owns a link can point it elsewhere, so both owners count. Root can write in any case.
     trusted, link, target = (_ROOT, os.geteuid()), path.lstat(), path.stat()
     if link.st_uid not in trusted or target.st_uid not in trusted:
         return "belongs to another user"
     others = stat.S_IWOTH | (0 if _is_own_group(target.st_gid) else stat.S_IWGRP)
+    # A link may lead out of the folder that others cannot enter.
     counts = reachable or stat.S_ISLNK(link.st_mode)
     return "can be written to by other users" if counts and target.st_mode & others else ""
 
@@ -228,6 +238,7 @@ def held(
             time.sleep(_PAUSE)
         yield
     finally:
+        # The file stays: another process may have opened it, and would then hold a lock that nobody sees.
         os.close(descriptor)
 
 
@@ -239,6 +250,7 @@ def _opened(path: Path) -> int:
 
 def _taken(descriptor: int, *, alone: bool) -> bool:
     try:
+        # Without waiting, so that whoever waits can be told of it, and can stop.
         fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
@@ -249,6 +261,7 @@ def _lock_holders(descriptor: int) -> str:
     """Return who holds a lock file, by the kernel's own list: `process 4242 (tfdock build rtx3080)`."""
     inode = os.fstat(descriptor).st_ino
     locks = _kernel_locks()
+    # The inode alone: on btrfs, `stat` tells another device than the kernel's list does.
     processes = dict.fromkeys(pid for kind, pid, where in locks if kind == "FLOCK" and where.endswith(f":{inode}"))
     return ", ".join(_describe_process(pid) for pid in processes) or "another process"
 
@@ -274,5 +287,6 @@ def _describe_process(pid: int) -> str:
     # Start at the program's own name, without the interpreter.
     own = next((place for place, word in enumerate(words) if Path(word).name == "tfdock"), None)
     text = " ".join(words if own is None else ["tfdock", *words[own + 1 :]])
+    # A process chooses its own command line: it must not drive this terminal.
     text = "".join(char if char.isprintable() else " " for char in text).strip()
     return f"process {pid} ({text[:80]})"

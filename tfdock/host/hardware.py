@@ -32,6 +32,7 @@ def local_machine() -> Machine:
     """Return this machine, as far as this process may use it."""
     groups = control_groups(_text("/proc/self/cgroup"), _text("/proc/self/mountinfo"))
     physical = _physical_memory()
+    # Version 1 says "no limit" as a number near 2**63, which is above any memory.
     memory = min([physical, *memory_limits(groups)])
     # A group's swap has a limit of its own, which few set. So swap counts only without a memory limit.
     swap = swap_total(_text("/proc/meminfo")) if memory == physical else 0
@@ -62,6 +63,7 @@ def control_groups(cgroup: str, mountinfo: str) -> tuple[Path, ...]:
     own = dict(_memberships(cgroup))
     folders: dict[Path, None] = {}
     for line in mountinfo.splitlines():
+        # A lone hyphen ends the optional fields, of which there may be any number (proc(5)).
         left, _, right = line.partition(" - ")
         before, after = left.split(), right.split()
         if len(before) < 5 or len(after) < 3 or after[0] not in ("cgroup", "cgroup2"):
@@ -83,6 +85,7 @@ def _memberships(cgroup: str) -> Iterator[tuple[str, str]]:
 
 def _below(path: str, root: str) -> Path:
     """Return a group's path below the mount of `root`; the mount itself for a path outside of it."""
+    # So the kernel shows a group outside of this cgroup namespace (cgroup_namespaces(7)).
     if ".." in path.split("/"):
         return Path()
     if root == "/":
@@ -93,6 +96,7 @@ def _below(path: str, root: str) -> Path:
 def _up(mount: Path, below: Path) -> Iterator[Path]:
     yield mount / below
     if below.parts:
+        # The limits of a group hold for all groups below it.
         yield from (mount / parent for parent in below.parents)
 
 
@@ -108,6 +112,7 @@ def core_limits(groups: Iterable[Path]) -> Iterator[int]:
     for folder in groups:
         numbers = _numbers(folder / "cpu.max")
         if not numbers:
+            # Version 1. In `cpu.max` of version 2, both numbers stand in one line.
             numbers = _numbers(folder / "cpu.cfs_quota_us") + _numbers(folder / "cpu.cfs_period_us")
         if len(numbers) == 2 and numbers[1]:
             yield max(1, numbers[0] // numbers[1])
@@ -160,6 +165,7 @@ def place(purpose: str, path: Path, *, share: float, executes: bool = False, opt
         return replace(looked, trouble=f"{there} cannot be looked at: {error.strerror}")
     return replace(
         looked,
+        # `f_bavail` leaves out the blocks that are reserved for root.
         free=usage.f_bavail * usage.f_frsize,
         filesystem=mounted_from(_text("/proc/self/mountinfo"), there.resolve()) or str(device),
         trouble=_trouble(there, usage.f_flag, executes=executes),
@@ -179,6 +185,7 @@ def mounted_from(mountinfo: str, path: Path) -> str | None:
             # Spaces in names are written `\040`; of two mounts at one place the later one hides the other.
             sources[re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), before[4])] = after[1]
     source = next((sources[str(folder)] for folder in (path, *path.parents) if str(folder) in sources), "")
+    # `tmpfs` and `overlay` are the source of many mounts that share no disk.
     return source if source.startswith("/dev/") else None
 
 
@@ -189,6 +196,7 @@ def _trouble(there: Path, flags: int, *, executes: bool) -> str:
         return f"{there} is mounted read-only"
     if not os.access(there, os.W_OK | os.X_OK):
         return f"you may not write to {there}"
+    # Only Linux has the constant.
     if executes and flags & getattr(os, "ST_NOEXEC", 0):
         return f"{there} is mounted with `noexec`, but Bazel runs programs that it builds there"
     return ""
@@ -250,6 +258,7 @@ def _ask(program: str, *arguments: str) -> _Answer:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            # Texts are compared with what the tools say in English.
             env={**os.environ, "LC_ALL": "C"},
             start_new_session=True,
         )
@@ -260,6 +269,7 @@ def _ask(program: str, *arguments: str) -> _Answer:
     except subprocess.TimeoutExpired:
         return _Answer(f"no answer in {_ANSWER_SECONDS:.0f} s", None)
     finally:
+        # Also when Ctrl-C ends the wait.
         if process.returncode is None:
             _kill(process)
     return _Answer(text.decode("utf-8", "replace"), process.returncode)
@@ -271,6 +281,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
         process.wait(_DYING_SECONDS)
+    # A child that survives holds the other end: closing this one keeps no descriptor open for it.
     if process.stdout:
         process.stdout.close()
 
@@ -295,6 +306,7 @@ def _nvidia() -> HostDevices:
         if "is not a valid field" not in answer.text:
             break
     devices = nvidia_devices(answer.text, fields, ended_well=answer.status == 0)
+    # After an update the library may be newer than the module that runs. The module decides.
     return HostDevices(gpus=devices.gpus, driver=loaded or devices.driver, trouble=devices.trouble)
 
 
@@ -316,6 +328,7 @@ def nvidia_devices(text: str, fields: Sequence[str], *, ended_well: bool) -> Hos
         # Split from the right: only a name may hold a comma.
         values = dict(zip(fields, map(str.strip, line.rsplit(",", len(fields) - 1)), strict=False))
         version = values.get("driver_version", "")
+        # A lost GPU and warnings have lines among those of the GPUs.
         if len(values) < len(fields) or not re.fullmatch(r"\d+(\.\d+)+|\[.*\]", version):
             messages.append(line)
             continue
@@ -330,6 +343,7 @@ def nvidia_devices(text: str, fields: Sequence[str], *, ended_well: bool) -> Hos
             )
         )
         versions += [] if version.startswith("[") else [version]
+    # "No devices were found" can come with status 0.
     trouble = "" if ended_well and gpus else f"nvidia-smi: {_shortened(messages) or 'it failed without a word'}"
     return HostDevices(gpus=tuple(gpus), driver=versions[0] if versions else "", trouble=trouble)
 

@@ -20,12 +20,15 @@ def logins(value: str) -> tuple[str, ...]:
     """
     secrets: list[str] = []
     for address in value.split():
+        # The last `@`: a password may hold one that is not encoded.
         login, _, place = _SCHEME.sub("", address).rpartition("@")
         user, _, password = login.partition(":")
+        # A token may stand in the fragment as well as in the query.
         path, _, query = re.sub("#", "?", place).partition("?")
         parts = [user, *path.split("/")[1:]]
         secrets += [login, password, query, *(pair.rpartition("=")[2] for pair in re.split("[&;?]", query))]
         secrets += [part for part in parts if not _PLAIN.fullmatch(part)]
+    # Programs print an address as it was given, or decoded.
     return tuple(dict.fromkeys(form for secret in secrets for form in (secret, unescaped(secret)) if form))
 
 
@@ -36,7 +39,9 @@ class LoginFilter:
     """
 
     def __init__(self, texts: Iterable[str], hear: Callable[[bytes], None]) -> None:
+        # A variable of the environment may hold bytes that are not UTF-8.
         encoded = {text.encode("utf-8", "surrogateescape") for text in texts if len(text) >= SHORTEST}
+        # Longest first: of two alternatives, `re` takes the first that matches and would leave the rest.
         known = sorted(encoded, key=len, reverse=True)
         self._known = re.compile(b"|".join(map(re.escape, known))) if known else None
         self._longest = len(known[0]) if known else 1

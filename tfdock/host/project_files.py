@@ -43,6 +43,7 @@ class Project:
     @classmethod
     def of(cls, file: Path, allowed: Iterable[Path] = ()) -> Project:
         """Return the project of a profile's or matrix's file."""
+        # As written first: a profile that is a link must not choose another project by where it leads.
         folder = Path(os.path.normpath(file.absolute())).parent
         real = Path(os.path.realpath(file.parent))
         root = _repository(folder) or _repository(real) or real
@@ -55,6 +56,7 @@ class Project:
         is not the project's and not allowed. Whether a path outside exists is not told.
         """
         label = _shown(name or str(path))
+        # The system's functions raise ValueError for it.
         if "\0" in str(path):
             raise _outside(f"`{label}` cannot be a path", "remove the control character")
         target = Path(os.path.realpath(path))
@@ -69,12 +71,14 @@ class Project:
             message = f"{leads} holds your home folder"
             raise _outside(message, "name the folder of the checkout alone: no setting allows this one", why=_WHY)
         if bases[0] == self.root and _holds_home(self.root):
+            # Hidden files of a home folder hold keys and logins.
             hidden = any(part.startswith(".") for part in target.relative_to(self.root).parts)
             bases = bases[1:] if hidden else bases
         if not bases:
             raise _outside(f"{leads} is hidden, and the project holds your home folder", permission, why=_WHY)
         base = bases[0]
         parts = target.relative_to(base).parts
+        # Some file systems do not tell `.GIT` from `.git`. The folder's `config` may hold a login.
         if ".git" in map(str.lower, parts):
             raise _outside(f"{leads} is in git's own folder", "copy the file out of `.git`, and name the copy")
         # The settings may allow a single file.
@@ -90,11 +94,13 @@ class Project:
         try:
             with UntrustedFolder.opened(base) as folder, folder.open(inside) as file:
                 size = os.fstat(file.fileno()).st_size
+                # The size is checked first, for files with holes, and one byte more is read, for files that grow.
                 data = b"" if size > most else file.read(most + 1)
         except NotPlain as error:
             message = f"`{label}` is {error.kind}, not a plain file"
             raise _refused("file-not-plain", message, "name a plain file") from error
         except OSError as error:
+            # The error has one part of the path in it. People know the whole.
             raise OSError(error.errno, error.strerror, str(path)) from error
         if size > most or len(data) > most:
             message = f"`{label}` has {max(size, len(data)):,} bytes; at most {most:,} are read"
@@ -109,6 +115,7 @@ class Project:
             return self.read(path, most, name=name).decode("utf-8")
         except UnicodeDecodeError as error:
             message, fix = f"not UTF-8 text (byte {error.start})", "save it as UTF-8; is it a YAML file at all?"
+        # The caller knows who asked for the file, and says so.
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -171,6 +178,7 @@ def _repository(folder: Path) -> Path | None:
     everybody writes to, such as /tmp: another user may have made it.
     """
     for root in (folder, *folder.parents):
+        # A file in a worktree, a folder in a clone.
         if os.path.lexists(root / ".git"):
             return None if _holds_home(Path(os.path.realpath(root))) or _is_shared(root) else root
     return None

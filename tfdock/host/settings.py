@@ -65,7 +65,9 @@ class Settings:
 
     def allows(self, asked: Endpoint) -> bool:
         """Return whether a profile may name a remote cache or executor."""
+        # What this machine uses itself, a profile may name too.
         own = (self.remote.cache, self.remote.executor)
+        # The list also holds git servers and registries, which are no endpoints.
         listed = (endpoint.parse(address) for address in self.allow_endpoints if endpoint.is_address(address))
         return asked in own or asked in listed
 
@@ -129,6 +131,7 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str] | None = No
     values: dict[str, object] = dict(_from_file(configuration_file()))
     for name, variable in _VARIABLES.items():
         text = environment.get(variable)
+        # An empty variable counts as none: pipelines set variables without a value.
         if text:
             values[name] = _parse_text(name, text, variable)
     values |= {name: value for name, value in flags.items() if value is not None and value != ()}
@@ -139,6 +142,7 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str] | None = No
 
 
 def _from_file(file: Path) -> dict[str, object]:
+    # A link that leads nowhere is a mistake to tell of, and not "no file".
     if not os.path.lexists(file):
         return {}
     node = yaml_nodes.parse(read_text(file), str(file))
@@ -259,6 +263,7 @@ _KEEP_OUTPUT = ("never", "failed")
 def _parse_limit(name: str, text: str, where: str) -> int:
     if name == "memory" and re.fullmatch(MEMORY, text, re.ASCII):
         return parse_bytes(text)
+    # Without ASCII, `\d` takes the digits of every script.
     if name == "cpus" and re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
         return int(text)
     example = "24GiB" if name == "memory" else "8"

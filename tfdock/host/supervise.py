@@ -116,10 +116,12 @@ def watched(
         try:
             result.append(produce(events.put))
             events.end(_DONE)
+        # Everything that ends the thread must reach the caller, who would wait for ever otherwise.
         except BaseException as error:
             events.end(error)
 
     with closing(_Handover()) as events:
+        # A daemon: a read that never returns must not keep the process from ending.
         threading.Thread(target=run, name="tfdock-watch", daemon=True).start()
         last_output = last_ping = clock()
         while True:
@@ -135,6 +137,7 @@ def watched(
                 on_output(event)
             elif engine and now - last_output > HANG_AFTER_SECONDS and now - last_ping > HANG_AFTER_SECONDS:
                 _ping_or_give_up(engine, now - last_output)
+                # Asked anew: the ping itself may have taken long.
                 last_ping = clock()
             on_tick(now - last_output)
 
@@ -235,6 +238,7 @@ def until_stopped(do: Callable[[], _T], stop: Stop, on_tick: Callable[[float], o
 
 # --- output -------------------------------------------------------------------------------------------------------
 
+# CSI sequences, other escapes, then C0 and C1 but for tab and line feed (ECMA-48).
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -249,6 +253,7 @@ class Lines:
 
     def feed(self, data: bytes) -> None:
         """Take some bytes."""
+        # Progress bars begin their line again with a bare CR.
         *lines, rest = re.split(r"\r?\n|\r", self._rest + self._decoder.decode(data))
         for line in lines:
             self._on_line(plain(line))

@@ -46,6 +46,7 @@ class _Work:
     """
 
     def __init__(self, jobs: Iterable[ThreadJob]) -> None:
+        # The largest job, begun last, would run alone at the end.
         self._left = deque(sorted(enumerate(jobs), key=lambda job: job[1].size, reverse=True))
         self.wanted = len(self._left)
         self.error: BaseException | None = None
@@ -57,6 +58,7 @@ class _Work:
             index, job = next_job
             try:
                 for _ in job.steps:
+                    # Checked at each step: another thread's failure makes the rest of a large job useless.
                     if index >= self.wanted:
                         break
             except BaseException as error:
@@ -72,5 +74,6 @@ class _Work:
 
     def _failed(self, index: int, error: BaseException) -> None:
         with self._lock:
+            # Of several failures the first in order counts, so that each run names the same one.
             if index < self.wanted:
                 self.wanted, self.error = index, error

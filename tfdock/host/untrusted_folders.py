@@ -21,8 +21,10 @@ from types import TracebackType
 from typing import Self
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a FIFO would wait for a writer. O_NOCTTY: a terminal would become this process's own.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+# ENXIO is what a socket answers, ELOOP a link with O_NOFOLLOW (open(2)).
 _OTHER_KIND = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
 """What the kernel answers where a name stands for another kind of file than the one that was asked for."""
 _KINDS = {
@@ -82,6 +84,7 @@ def has_holes(descriptor: int) -> bool:
     size = os.fstat(descriptor).st_size
     with suppress(OSError):  # the file system does not support SEEK_HOLE
         hole = os.lseek(descriptor, 0, os.SEEK_HOLE) if size else size
+        # Whoever reads the file next expects its start.
         os.lseek(descriptor, 0, os.SEEK_SET)
         return hole < size
     return False
@@ -93,6 +96,7 @@ def is_hollow(descriptor: int) -> bool:
     A compiler's outputs have holes, and no such ones: reading them takes about as long as writing them took.
     """
     status = os.fstat(descriptor)
+    # Blocks of `stat` have 512 bytes, whatever the file system's have (inode(7)).
     room = 512 * status.st_blocks
     return status.st_size > _SMALL and status.st_size > 16 * room and has_holes(descriptor)
 
@@ -144,6 +148,7 @@ class UntrustedFolder:
 
     def folder(self, name: str, *, make: bool = False) -> UntrustedFolder:
         """Open a folder within this one. With `make`, create the folders that do not exist."""
+        # A copy, since the loop closes each folder when the next one is open.
         descriptor = os.dup(self._descriptor)
         for part in _parts(name) if name else ():
             try:
@@ -185,6 +190,7 @@ class UntrustedFolder:
         names = []
         with os.scandir(self._descriptor) as listed:
             for entry in listed:
+                # Counted while listing: a list of a million names must not be made first.
                 if most is not None and next(count) > most:
                     raise TooManyNames(most, str(self.path))
                 names.append(entry.name)
@@ -192,6 +198,7 @@ class UntrustedFolder:
             try:
                 status = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
                 below = self.folder(name) if depth and stat.S_ISDIR(status.st_mode) else None
+            # A process in the container may still remove or replace names.
             except (FileNotFoundError, NotPlain):
                 continue
             if below is None:
@@ -223,6 +230,7 @@ class UntrustedFolder:
         The file is a new one in any case: nothing is written through a link or to a file that has a second name.
         """
         folder, last = self._parent(name, make=True)
+        # Nobody can guess the name and take it first. A name has at most 255 bytes.
         temporary = f".{last[:200]}.{secrets.token_hex(8)}"
         with folder:
             at = folder._descriptor
@@ -281,6 +289,7 @@ class UntrustedFolder:
 
     def _empty(self, top: UntrustedFolder, deep: deque[str], depth: int) -> None:
         waiting = set(deep) if depth == 0 and top is self else set[str]()
+        # Listed again until nothing is left: names may be added meanwhile.
         while names := self._list_some(waiting):
             for name, is_folder in names:
                 with suppress(FileNotFoundError):  # another run cleans up the same leftover
@@ -364,6 +373,7 @@ def _parts(name: str) -> list[str]:
 def _open_folder(at: int, name: str, *, make: bool) -> int:
     try:
         if make:
+            # Two runs may make the same folder. What is there is checked by the opening below.
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=at)
         return os.open(name, _FOLDER, dir_fd=at)
@@ -381,6 +391,7 @@ def _open_file(at: int, name: str, *, unnoticed: bool) -> int:
             descriptor = os.open(name, _FILE, dir_fd=at)
     except OSError as error:
         raise _error_of(error, name, at) from error
+    # Asked of the descriptor: the name may stand for another file by now.
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
@@ -397,6 +408,7 @@ def _open_with_access(at: int, name: str, path: Path) -> UntrustedFolder:
         raise _error_of(error, name, at) from error
     try:
         if os.fstat(handle).st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            # fchmod refuses a descriptor of O_PATH, and chmod by name could follow a link.
             Path(f"/proc/self/fd/{handle}").chmod(stat.S_IRWXU)
         return UntrustedFolder(os.open(".", _FOLDER, dir_fd=handle), path / name)
     finally:
