@@ -6,6 +6,7 @@ import re
 
 from tfdock.types import Endpoint
 
+# A name of at most 253 characters (RFC 1035), or an IPv6 address in brackets (RFC 3986).
 _HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])"
 _PORT = r"[1-9]\d{0,4}"
 _PATH = r"(?:/[A-Za-z0-9._~-]+)*/?"
@@ -19,6 +20,7 @@ SERVER = rf"{CACHE}|git://{_HOST}(:{_PORT})?{_PATH}"
 
 _PARTS = re.compile(rf"(https?|grpcs?)://({_HOST})(?::({_PORT}))?({_PATH})", re.ASCII)
 _PORTS = {"http": 80, "https": 443, "grpcs": 443}
+# Up to the first slash, an `@` ends a user's part (RFC 3986, 3.2).
 _LOGIN = re.compile(r"[a-z]+://[^/]*@")
 
 
@@ -39,9 +41,11 @@ def is_address(text: str) -> bool:
 def parse(text: str) -> Endpoint:
     """Return the endpoint of an address that matches `CACHE` or `EXECUTOR`; raises ValueError for any other."""
     match = _PARTS.fullmatch(text)
+    # Five digits also make 99999, which is no port.
     if match is None or int(match[3] or _PORTS.get(match[1], 0)) not in range(1, 65536):
         raise ValueError("not the address of a cache or executor")
     scheme, host, port, path = match.groups()
+    # One server must have one spelling: names of hosts do not tell capitals apart.
     return Endpoint(scheme, host.lower(), int(port or _PORTS[scheme]), path.rstrip("/"))
 
 

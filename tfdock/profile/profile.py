@@ -43,6 +43,7 @@ class Pattern:
     example: str
 
     def check(self, text: str) -> str:
+        # `match` and `$` would accept a line break at the end. Without ASCII, `\d` takes digits of every script.
         if re.fullmatch(self.expression, text, re.ASCII):
             return text
         # The part before the `@` of an address may be a secret.
@@ -62,6 +63,7 @@ class Pattern:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        # JSON Schema searches for a pattern anywhere, so it needs both ends.
         return {**handler(schema), "pattern": f"^(?:{self.expression})$"}
 
 
@@ -96,6 +98,7 @@ def _not_our_own(flag: str) -> str:
     return flag
 
 
+# YAML reads `3.10` as 3.1, so a number may have lost a digit already.
 class _IsVersion:
     """Marks the text fields that are versions: a number there is the mistake that deserves its own message."""
 
@@ -109,6 +112,7 @@ Word = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", "a plain name
 GpuName = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9 ._+()/-]*", "a GPU's name")]
 GitRef = Annotated[
     str,
+    # The rules of `git check-ref-format`, as far as such characters are accepted. A leading `-` is an option.
     Pattern(r"(?!.*(\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-9_./+-]{0,250}", "a git branch, tag or commit"),
 ]
 GitUrl = Annotated[
@@ -129,6 +133,7 @@ ImageText = Annotated[str, AfterValidator(_image)]
 Flag = Annotated[
     str,
     AfterValidator(no_control_characters),
+    # `@`, `/` and `:` are in flags that a rule defines, such as `--@rules//python:version=3.11`.
     Pattern(r"--[a-z0-9_@/:]+(=.*)?", "a Bazel flag"),
     AfterValidator(_not_our_own),
 ]
@@ -207,6 +212,7 @@ class TensorFlow(Record):
         if len(kinds) > 1:
             message = f"{' and '.join(f'`{kind}`' for kind in kinds)} exclude one another"
             raise wrong(message, "keep one", kinds[-1])
+        # An archive without a sum could be another one tomorrow, under the same fingerprint.
         if self.archive and not self.sha256:
             raise wrong("`archive` needs its `sha256`", "add `sha256: …`, as `sha256sum` prints it", "archive")
         if self.sha256 and not self.archive:
@@ -485,6 +491,7 @@ class Profile(Record):
         if len(listed) > 1:
             message = f"{' and '.join(f'`{name}`' for name in listed)} say the same thing"
             raise wrong(message, "keep one", listed[-1])
+        # Otherwise two places could say two versions of one component.
         for name in self.components:
             if getattr(self, name, None) is not None:
                 raise wrong(f"`{name}` stands in the profile already", "keep one", "components", name)
@@ -519,6 +526,7 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None) -> tuple
 
 def checked(model: type[_R], document: yaml_nodes.Node, file: str) -> _R:
     """Return a document as a record of that type; raises ProfileError with all problems, each at its node."""
+    # Found before pydantic's: it would only say that a string is expected, and not how to write it.
     problems = _unquoted_texts(model, document, file)
     flagged = {problem.field for problem in problems}
     try:
@@ -528,7 +536,9 @@ def checked(model: type[_R], document: yaml_nodes.Node, file: str) -> _R:
         # least.
         items = sorted(error.errors(include_url=False), key=lambda item: _RANK.get(item["type"], 1))
         complaints = [_problem(model, item, document, file) for item in items]
+        # One mistake, one message: a union complains once for each of its arms.
         problems = _without_echoes([*problems, *(item for item in complaints if item.field not in flagged)])
+        # From top to bottom, as people correct a file.
         raise ProfileError(*sorted(problems, key=lambda item: (item.line or 0, item.column or 0))) from error
     if problems:
         raise ProfileError(*problems)
@@ -555,6 +565,7 @@ def merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...
                 column=node.column,
             )
         )
+    # People name a matrix where a profile is wanted. Every key of it would be called unknown.
     axes = node.entries.get("axes")
     if axes is not None:
         raise ProfileError(
@@ -570,6 +581,7 @@ def merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...
     parent = node.entries.get("extends")
     if parent is None or parent.kind != "text":
         return node
+    # The same file under another name is not seen as a circle: the limit ends it.
     if parent.raw in seen or len(seen) >= MAX_EXTENDS:
         message = f"`{parent.raw}` extends itself" if parent.raw in seen else f"more than {MAX_EXTENDS} profiles deep"
         raise ProfileError(
@@ -602,6 +614,7 @@ def merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...
 def overlaid(base: yaml_nodes.Node, node: yaml_nodes.Node) -> yaml_nodes.Node:
     """Return one map over another: maps merge, all else replaces. GPUs or targets replace whichever the base had."""
     entries = dict(base.entries)
+    # Both together mean "compile this, and serve those". A child that says one of them wants no half of the base.
     if any(name in node.entries for name in _DEVICE_FIELDS):
         entries = {key: child for key, child in entries.items() if key not in _DEVICE_FIELDS}
     for key, child in node.entries.items():
@@ -629,6 +642,7 @@ def _unquoted_texts(model: type[BaseModel], document: yaml_nodes.Node, file: str
             continue
         is_version = any(isinstance(mark, _IsVersion) for mark in marks)
         name, kind = _dotted(path), f"a {node.kind}"
+        # Only then the user sees what YAML has made of it.
         lost = f" (the number {node.value})" if str(node.value) != node.raw else ""
         key = f"{path[-1]}: " if isinstance(path[-1], str) else ""
         problems.append(
@@ -671,6 +685,7 @@ def _text_paths(
     if origin is Annotated:
         yield from _text_paths(arguments[0], node, path, *marks, *arguments[1:])
     elif origin in (Union, types.UnionType):
+        # `jobs: 8` is right, though `auto` is text.
         arms = () if node.kind == "number" and _takes_numbers(annotation) else arguments
         for arm in arms:
             yield from _text_paths(arm, node, path, *marks)
@@ -718,8 +733,10 @@ def _problem(model: type[BaseModel], item: Any, document: yaml_nodes.Node, file:
     name = _dotted(path)
     line, column = node.line, node.column
     if kind == "extra_forbidden":
+        # An unknown key has no node in a record, but a place in its map.
         line, column = document.at(path[:-1]).keys.get(str(path[-1]), (line, column))
         known = _known_keys(model, path[:-1])
+        # People write `compute-capabilities`.
         near = difflib.get_close_matches(str(path[-1]).lower().replace("-", "_"), known, n=1, cutoff=0.6)
         code, message = "profile-unknown-key", f"unknown key `{name}`"
         fix = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}"
@@ -762,6 +779,7 @@ def _path(item: Any, document: yaml_nodes.Node) -> _Path:
     return (*path, item["loc"][-1]) if item["type"] == "missing" else tuple(path)
 
 
+# Lower is better. All other kinds of findings are 1.
 _RANK = {"tfdock": 0, "model_type": 2}
 _MESSAGES = {
     "string_type": "should be text",
@@ -776,6 +794,7 @@ _MESSAGES = {
 def _fix(model: type[BaseModel], item: Any, node: yaml_nodes.Node, path: _Path) -> str:
     kind = item["type"]
     if kind == "literal_error":
+        # `schema: "1"` is text, and the number is wanted.
         if node.kind == "text" and node.raw == item["ctx"]["expected"]:
             return f"write it without quotes: `{node.raw}`"
         near = difflib.get_close_matches(node.raw, re.findall(r"'([^']+)'", item["ctx"]["expected"]), n=1)
@@ -818,6 +837,7 @@ def _takes_lists(model: type[BaseModel], path: _Path) -> bool:
 def _listed(raw: str) -> str:
     """Return the items of a list that was written as one text: capabilities as a list needs them."""
     items = [item for item in re.split(r"[\s,;]+", raw) if item]
+    # NVIDIA writes capabilities so. In a profile they need `sm_`.
     dotted = re.compile(r"(\d{1,2})\.(\d)")
     return yaml_nodes.shown(
         ", ".join(dotted.sub(r"sm_\1\2", item) if dotted.fullmatch(item) else item for item in items)

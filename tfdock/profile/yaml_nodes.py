@@ -22,6 +22,7 @@ MAX_DEPTH = 32
 MAX_NODES = 50_000
 _MOST_DIGITS = 100
 
+# libyaml is several times as fast. PyYAML is also packaged without it.
 _LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SCALARS = {
     "tag:yaml.org,2002:str": "text",
@@ -34,6 +35,7 @@ _SCALARS = {
 _TRUE = {"true", "yes", "on", "y"}
 
 
+# One empty map for all nodes, which nobody can write to.
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -100,12 +102,14 @@ def _number(raw: str) -> int | float | str:
 
 def shown(text: str) -> str:
     """Return a user's text for a message: on one line, without control characters, and not endless."""
+    # The text is a stranger's: an escape sequence in a message would drive the terminal.
     text = text if text.isprintable() else repr(text)[1:-1]
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def parse(text: str, file: str) -> Node:
     """Read one document; raises ProfileError with the file, line and column of what is wrong."""
+    # Lone surrogates are refused below, with their place. Here they must not raise.
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise ProfileError(
             Problem(
@@ -118,6 +122,7 @@ def parse(text: str, file: str) -> Node:
     try:
         return _Reader(file).document(text)
     except yaml.MarkedYAMLError as error:
+        # PyYAML leaves one or the other out.
         mark = error.problem_mark or error.context_mark
         tab = mark is not None and _begins_with_tab(text, mark.line)
         raise ProfileError(
@@ -158,6 +163,7 @@ def _begins_with_tab(text: str, line: int) -> bool:
 
     `line` counts from 0, by what YAML takes for lines.
     """
+    # The line breaks of YAML 1.1, which are not those of `str.splitlines`.
     lines = re.split("\r\n|[\n\r\x85\u2028\u2029]", text)
     return line < len(lines) and "\t" in re.split(r"[^ \t]", lines[line], maxsplit=1)[0]
 
@@ -226,6 +232,7 @@ class _Reader:
             raise ProfileError(_too_deep(self._file, line, column))
         if self._nodes > MAX_NODES:
             self._refuse(event, "yaml-too-large", f"more than {MAX_NODES} values", "is this the right file?")
+        # Nine anchors of nine aliases each unpack to gigabytes ("billion laughs").
         if isinstance(event, yaml.AliasEvent) or event.anchor:
             self._refuse(
                 event,
@@ -253,6 +260,7 @@ class _Reader:
         while not isinstance(event := next(events), yaml.MappingEndEvent):
             key = self._node(event, events, depth + 1)
             child = self._node(next(events), events, depth + 1)
+            # `<<` is the merge key of YAML 1.1, which is used with an alias.
             if key.kind in ("map", "list") or key.raw == "<<" or not key.raw.isprintable():
                 self._refuse(event, "yaml-key", "a key must be plain text", "write a name before the `:`")
             if key.raw in entries:
@@ -274,6 +282,7 @@ class _Reader:
         return Node(kind="map", file=self._file, line=line, column=column, entries=entries, keys=keys)
 
     def _check_tag(self, event: yaml.CollectionStartEvent | yaml.ScalarEvent, expected: str) -> None:
+        # Tags can make PyYAML build objects. `!` alone only says "no tag" (YAML 1.1, non-specific tags).
         if event.tag not in (None, "!", expected):
             self._refuse(event, "yaml-tag", f"the tag `{shown(event.tag)}` is not read", "remove the tag")
 
@@ -282,6 +291,7 @@ class _Reader:
             self._refuse(event, "yaml-tag", f"the tag `{shown(event.tag)}` is not read", "remove the tag")
         if event.tag in _SCALARS:
             return _SCALARS[event.tag]
+        # Quoted text is never a number.
         if event.tag == "!" or not event.implicit[0]:
             return "text"
         return _plain_kind(event.value)
