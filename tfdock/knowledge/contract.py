@@ -76,6 +76,7 @@ def filled(template: str, facts: Mapping[str, str], row: str) -> str:
     try:
         return template.format_map(facts)
     except KeyError as error:
+        # The row is named: knowledge can be somebody's own, and a KeyError would not say where to look.
         raise MissingFact(row, str(error)) from error
 
 
@@ -89,6 +90,7 @@ def bazel_options(
         for row in knowledge.bazel_options
         if row.purpose == purpose
         and (row.since is None or version >= Version(row.since))
+        # By the minor version: `until: 6.5` also holds for 6.5.2.
         and (row.until is None or version.minor <= Version(row.until))
     )
 
@@ -99,6 +101,7 @@ def applies(release: Release, span: str) -> bool:
     One with `like` is in the ranges of that release, and in those that name its own number: of `2.21..` nobody knows
     whether a release 9.9 like 2.18 was meant; of `9.9`, `9.9..` and `9.7..9.9` one does.
     """
+    # The ends as text: nobody knows what lies between 2.18 and a release of one's own numbering.
     return release.release in span.split("..") or in_range(release.like or release.release, span)
 
 
@@ -107,12 +110,14 @@ def version_facts(versions: Mapping[str, str]) -> dict[str, str]:
     facts: dict[str, str] = {}
     for name, text in versions.items():
         version = Version(text)
+        # Rows name as much of a version as counts for them.
         facts |= {name: text, f"{name}_minor": str(version.minor), f"{name}_major": str((version.parts or ("",))[0])}
     return facts
 
 
 def holds(when: Mapping[str, str | tuple[str, ...]], facts: Mapping[str, str]) -> bool:
     """Return whether every fact that a row names has the value, or one of the values, that the row wants."""
+    # A fact that the build lacks counts as empty, so a row can ask for its absence.
     return all(
         facts.get(name, "") in ((wanted,) if isinstance(wanted, str) else wanted) for name, wanted in when.items()
     )

@@ -18,9 +18,12 @@ from tfdock.knowledge.rows import Expression, Row, RowPart, Template, placeholde
 Stage = Literal["configure", "bazel", "fetch", "compile", "link", "wheel", "runtime", "docker"]
 STAGES: tuple[str, ...] = Stage.__args__  # type: ignore[attr-defined]
 """In the order in which a build meets them."""
+# Logs are searched for this text first. A short one would be found everywhere, and cost a closer look.
 Has = Annotated[str, StringConstraints(min_length=6, max_length=120, pattern=r"^[ -~]+$")]
+# Also UTF-8's quotes that were read as Latin-1 or as Windows-1252, or were lost (U+FFFD).
 _QUOTES = re.compile("\u00e2\u0080[\u0098\u0099\u009c\u009d]|â€[˜™œ\u009d]|\ufffd{1,3}|[\"'`´‘’‛“”„]")
 _PLAIN = str.maketrans("'`\t", '"" ')
+# Versions and languages of one tool write different quotes.
 _QUOTE_IN_LITERAL = re.compile("[\"'`]")
 # What compilers, shells and builders only repeat: source lines, commands, names of tests, titles of commits, probes.
 _REPEATED = re.compile(
@@ -31,6 +34,7 @@ _REPEATED = re.compile(
     r"\S+\.py::|ok \d+ |conftest\.\w+:\d+|\S*/CMakeFiles/(?:CMakeTmp|CMakeScratch)/|"
     r"(?:/\S{1,200}/)?(?:gcc|g\+\+|clang|clang\+\+|nvcc|hipcc|cc|c\+\+)(?:-[\d.]+)? -"
 )
+# A tool that only warns goes on: the failure is another one.
 _WARNED = re.compile(
     r"(?:configure: )?(?:WARNING|INFO|DEBUG|NOTE|Note|note|warning|Warning|hint|HINT)\b ?:|"
     r".{0,400}?\b(?:warning|note) ?: "
@@ -65,6 +69,7 @@ class PatternRow(RowPart):
 
     def match(self, line: str, *, harmless: bool = False) -> Mapping[str, str] | None:
         """Return the groups of a line that this pattern means, else None; `line` is `comparable`."""
+        # Before any expression, since nearly all lines end here.
         if self.has not in line or _is_repeated(line):
             return None
         if not (self.in_warnings or harmless) and (_is_warning(line) or _TOLD.search(line[: line.index(self.has)])):
@@ -76,6 +81,7 @@ class PatternRow(RowPart):
         if self.line is None:
             return {}
         match = compiled(self.line).search(line)
+        # A group of an alternative that was not met is None, and says nothing.
         return {name: text for name, text in match.groupdict().items() if text} if match else None
 
 
@@ -83,6 +89,7 @@ class Examples(RowPart):
     """Lines on which a row fires, each of its patterns by one at least, and some that are nearly so."""
 
     fires: tuple[str, ...] = Field(min_length=1)
+    # Required: a pattern that is too wide takes harmless lines for failures.
     near: tuple[str, ...] = Field(min_length=1)
 
 
@@ -150,6 +157,7 @@ class Failure(Row):
             if pattern.line
             for name in compiled(pattern.line).groupindex
         }
+        # A log need not have the group: then the words of `values` stand in the sentence.
         if unused := (groups | set(self.fits)) - set(self.values):
             raise ValueError(f"group `{min(unused)}` of a pattern is not in `values`")
         texts = [self.cause, self.fix, *_texts_of(self.changes)]
@@ -160,7 +168,9 @@ class Failure(Row):
         return self
 
     @model_validator(mode="after")
+    # Tried whenever rows are read, so that rows of an overlay are held to the same.
     def _fires_as_it_says(self) -> Self:
+        # An example may be a piece of a log: one line of it must fire.
         lines = [line for text in self.examples.fires for line in text.split("\n")]
         for index in range(len(self.patterns)):
             if not any(self.reads(index, line) is not None for line in lines):
@@ -203,6 +213,7 @@ _of_line = lru_cache(maxsize=16)
 @_of_line
 def comparable(line: str) -> str:
     """Return a line with every kind of quote as ", broken ones too, and no tabs, for matching."""
+    # Most lines are ASCII, for which no expression is needed.
     return line.translate(_PLAIN) if line.isascii() else _QUOTES.sub('"', line).replace("\t", " ")
 
 

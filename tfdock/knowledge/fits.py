@@ -47,6 +47,7 @@ def _fits(row: ArchiveRow, components: Mapping[str, str]) -> bool:
 def same_minor(version: str, other: str) -> bool:
     """Return whether two versions agree in their first two parts, as far as written: 4.8 and 4.8.5, 18 and 18.1."""
     length = min(2, len(Version(version).parts), len(Version(other).parts))
+    # Only as far as both are written: `18` says nothing about 18.1 and 18.2.
     return Version(version).parts[:length] == Version(other).parts[:length]
 
 
@@ -66,6 +67,7 @@ def own_target(release: Release, accelerator: Accelerator, gpu: str) -> str:
 
 def needs_ptx(release: Release, accelerator: Accelerator, target: str) -> bool:
     """Return whether the release knows only `x.y`, which means SASS and PTX, and the target is SASS alone."""
+    # Such releases know no `sm_`: each item of their list makes both.
     return accelerator.capabilities and release.capability_format == "dotted" and not Capability.parse(target).ptx
 
 
@@ -76,6 +78,7 @@ def can_express_target(release: Release, accelerator: Accelerator, target: str) 
     pattern = release.capability_pattern
     if release.capability_format == "dotted" and Capability.parse(target).suffix:
         return False  # the form `x.y` cannot hold a letter
+    # Without a pattern nothing is known that the release would refuse.
     return pattern is None or bool(re.fullmatch(pattern, written(release, target)))
 
 
@@ -87,6 +90,7 @@ def written(release: Release, target: str) -> str:
 def reaches(accelerator: Accelerator, gpu: str, floors: Mapping[str, str]) -> bool:
     """Return whether a GPU is at or above the accelerator's floor (`release.floor`, `release.xla_floor`), if any."""
     floor = floors.get(accelerator.accelerator)
+    # Floors are compute capabilities. gfx targets have no order.
     return floor is None or not accelerator.capabilities or Capability.of_gpu(gpu) >= Capability.of_gpu(floor)
 
 
@@ -111,6 +115,7 @@ def libraries(knowledge: KnowledgeBase, component: str, version: str) -> list[Li
 
     def within(row: LibraryRow) -> bool:
         since, until = Version(row.since).parts, Version(row.until).parts if row.until else wanted
+        # As many parts as both have: `9` is in each range of a 9.x.
         return wanted[: len(since)] >= since[: len(wanted)] and wanted[: len(until)] <= until[: len(wanted)]
 
     return [row for row in knowledge.libraries if row.component == component and within(row)]
@@ -157,6 +162,7 @@ def toolkit_floor(knowledge: KnowledgeBase, toolkit: str, version: Version, *, w
 
     If a row says so, one driver holds for all minor versions of a major one; else it is the toolkit's own driver.
     """
+    # From CUDA 11 on, one driver runs all minor versions of a major one. Before that there is no row.
     shared = knowledge.drivers.get((toolkit, str(version.parts[0]) if version.parts else ""))
     if shared is not None:
         text = shared.windows if wsl else shared.linux
@@ -177,6 +183,7 @@ def own_driver(toolkit: Toolkit, *, wsl: bool) -> Version | None:
 def toolkit_of_ptx(knowledge: KnowledgeBase, toolkit: str, ptx: Version) -> Toolkit | None:
     """Return the oldest toolkit that knows that PTX ISA: its driver is the first that does."""
     rows = (row for row in knowledge.toolkits.values() if row.toolkit == toolkit and row.ptx)
+    # A driver knows the PTX of the toolkit that it came with, and all before it.
     able = (row for row in rows if Version(row.ptx or "") >= ptx)
     return min(able, key=lambda row: Version(row.version).parts, default=None)
 

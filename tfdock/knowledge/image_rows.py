@@ -34,6 +34,7 @@ class ImageRow(Row):
     paths: dict[str, Template] = Field(default_factory=dict)
     holds: dict[str, str] = Field(default_factory=dict)
     packages: tuple[Package, ...] = ()
+    # Pinned: a newer version on PyPI must not make another image of the same row.
     pip: tuple[Requirement, ...] = ()
 
 
@@ -45,6 +46,7 @@ class Interpreter(Row):
     python: str
     version: str
     url: str
+    # A server may give other bytes for the same address later.
     sha256: str
 
 

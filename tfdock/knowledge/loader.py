@@ -19,6 +19,7 @@ from tfdock.knowledge.tables import KnowledgeBase, plain
 MATRIX = "matrix.yaml"
 """What a matrix is called among profiles."""
 _PACKAGE = Path(__file__).resolve().parent.parent
+# A list of names, and no look into the folder: a file with a slip in its name must be refused.
 TABLES = (
     "accelerators", "architectures", "archives", "bazel", "cachebusters", "ci_actions", "codes", "companions",
     "compilers", "configs", "cpu_features", "drivers", "estimates", "failures", "flags", "generated_kernels", "gpus",
@@ -31,6 +32,7 @@ TABLES = (
 def _shipped(folder: str) -> Path:
     """Return a shipped folder: inside the package when installed, beside it in a checkout."""
     inside = _PACKAGE / folder
+    # A wheel has them in the package; a checkout has them at its top, where people look.
     return inside if inside.is_dir() else _PACKAGE.parent / folder
 
 
@@ -70,6 +72,7 @@ class _LazyTables(Mapping[str, list[tuple[str, str]]]):
         self._folders = folders
 
     def __getitem__(self, table: str) -> list[tuple[str, str]]:
+        # Overlays come after the shipped folder, so that their rows win.
         files = [file for folder in self._folders for file in _files(folder, table)]
         return [(str(file), read_text(file)) for file in files if file.is_file()]
 
@@ -97,7 +100,9 @@ def _folder_state(folder: Path) -> _Folder:
     with suppress(OSError):  # `read_knowledge` refuses a folder that cannot be read
         for file in sorted(folder.rglob("*.yaml")):
             state = file.stat()
+            # Time and size, as make does: reading all files to compare them would cost what this saves.
             states.append((str(file), state.st_mtime_ns, state.st_size))
+    # A relative path names another folder once the working folder has changed.
     return folder, folder.absolute(), tuple(states)
 
 
@@ -113,6 +118,7 @@ def read_knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> 
     """
     folders = [_PACKAGE / "knowledge"]
     for folder in overlays:
+        # `glob` finds nothing in a folder that cannot be read, and raises nothing.
         usable = folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)
         unknown = sorted(file.name for file in folder.glob("*.yaml") if file.stem not in TABLES) if usable else []
         if not usable or unknown:
@@ -133,6 +139,7 @@ def knowledge_digest(overlays: Iterable[Path] = ()) -> str:
     """Return a hash of all rows that `knowledge` reads: with other rows a judgement may be another."""
     tables = _LazyTables([_PACKAGE / "knowledge", *overlays])
     texts = [text for table in TABLES for _, text in tables[table]]
+    # With a NUL between them, no text can end in the beginning of the next.
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
@@ -151,8 +158,10 @@ def _load_plain(folder: Path, text: str, file: str) -> object:
     second line, and the data in that line. A file that cannot be read, is incomplete or cannot be written counts as
     absent; so does one that another user could have written.
     """
+    # Named by the text: a changed table is another file, and no times need to be compared.
     kept = folder / f"{hashlib.sha256(_FORMAT + text.encode()).hexdigest()}.json"
     with suppress(OSError, ValueError):
+        # Its PermissionError is suppressed as well: the file counts as absent.
         _check_private(folder)
         # The digest recognises an incomplete file.
         digest, _, data = kept.read_bytes().partition(b"\n")
@@ -166,6 +175,7 @@ def _load_plain(folder: Path, text: str, file: str) -> object:
 
 def _check_private(folder: Path) -> None:
     """Raise OSError where another user could have put a file there: the tables say which options are harmless."""
+    # Whoever can write to the folder above can put another one in its place.
     for path in (folder.parent, folder):
         if who := other_writers(path):
             raise PermissionError(errno.EPERM, who, str(path))
@@ -178,13 +188,16 @@ def _keep(kept: Path, data: bytes) -> None:
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # the cache
     folder.mkdir(mode=0o700, exist_ok=True)
     _check_private(folder)
+    # Two processes or threads may keep the same table at once.
     part = kept.with_suffix(f".{os.getpid()}-{threading.get_native_id()}")
     try:
         # No sync needed: after a power cut an incomplete file has another hash.
         part.write_bytes(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
         part.replace(kept)
     finally:
+        # After the rename it is gone. Before it, the write has failed.
         part.unlink(missing_ok=True)
+    # The oldest go first: they are of texts that have changed since.
     files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
     for old in files[:-_KEPT]:
         old.unlink()

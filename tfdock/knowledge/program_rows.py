@@ -27,6 +27,8 @@ class CiAction(Row):
 
     KEY = ("action",)
 
+    # Narrow, because it is written into workflows.
     action: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+/[A-Za-z0-9._/-]+$")]
     version: Annotated[str, Field(pattern=r"^v[0-9.]+$")]
+    # Tags of an action can be moved to other code, a commit cannot.
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]

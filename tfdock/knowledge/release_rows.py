@@ -35,6 +35,7 @@ class Support(RowPart):
 
     @model_validator(mode="after")
     def _tested_is_accepted(self) -> Self:
+        # An empty `accepted` says nothing about which versions work.
         if self.tested and self.accepted and not any(_holds(version, self.tested) for version in self.accepted):
             raise ValueError(f"tested {self.tested} is none of accepted ({', '.join(self.accepted)})")
         return self
@@ -92,6 +93,7 @@ class Release(Row):
     patches: tuple[str, ...] = ()
     repository: str = "https://github.com/tensorflow/tensorflow.git"
     tag: Annotated[str, template_with("version")] = "v{version}"
+    # A tag that was moved is noticed by these.
     commits: dict[str, str] = Field(default_factory=dict)
     pythons: tuple[str, ...]
     pythons_closed: bool = False
@@ -149,6 +151,7 @@ class Estimate(Row):
 
 
 def _holds(prefix: str, version: str) -> bool:
+    # With the dot: 12.1 must not accept 12.10.
     return version == prefix or version.startswith(f"{prefix}.")
 
 
@@ -170,6 +173,7 @@ class Variable(Row):
 
     @model_validator(mode="after")
     def _is_written_by_configure(self) -> Self:
+        # A --repo_env is in no action's key from the start.
         if self.repository_rules and self.channel != "environment":
             raise ValueError(f"{self.channel} does not reach actions; repository_rules is for the environment")
         return self
@@ -231,6 +235,7 @@ class BazelOption(Row):
     def _is_for_a_purpose(self) -> Self:
         if self.purpose not in self.PURPOSES:
             raise ValueError(f"purpose {self.purpose} is none of {', '.join(self.PURPOSES)}")
+        # When the row is read: an unknown placeholder would otherwise end a build with a traceback.
         check_placeholders(self.option, self.PURPOSES[self.purpose])
         return self
 

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from tfdock.types import TARGET_FIELDS, Capability, ImageRef, Version
 
+# `\Z` here and below: `$` also matches before a line break at the end.
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?\Z")
 """A Debian package (policy 5.6.1), with an optional `=version`."""
 REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.+!]*\Z")
@@ -36,6 +37,7 @@ def check_placeholders(text: str, names: Sequence[str]) -> None:
 
 def _image_name(text: str) -> None:
     placeholders(text)
+    # A template is no image's name yet: `1` stands for any value that it may get.
     ImageRef.parse(re.sub(r"\{\w+\}", "1", text))
 
 
@@ -92,6 +94,7 @@ def in_range(release: str, span: str) -> bool:
     assert match, span
     first, wanted = Version(match["first"]), Version(release)
     if not match["open"]:
+        # One number is one release: 2.1 must not hold for 2.18.
         return wanted.parts == first.parts
     last = Version(match["last"]) if match["last"] else None
     return first <= wanted and (last is None or wanted <= last)
@@ -181,6 +184,7 @@ class Accelerator(Row):
 
     def matches(self, word: str) -> bool:
         """Return whether a word is written as profiles list targets of this family; never where it has none."""
+        # A CPU has no targets, and so no pattern.
         return bool(self.target_pattern and re.fullmatch(self.target_pattern, word))
 
 
@@ -195,6 +199,7 @@ def can_read(read: Callable[[str], object], text: str) -> bool:
 
 def not_of(row: Accelerator | None, field: str, targets: Iterable[str]) -> tuple[str, str] | None:
     """Return what is wrong with the targets of GPUs of that family, and the field; None where nothing is."""
+    # A slip in the accelerator's name would make a GPU that nobody finds.
     if row is None or row.target_pattern is None:
         return "accelerator", "no accelerator of this name has a row and targets"
     wrong = [target for target in targets if not row.has(target)]

@@ -55,6 +55,7 @@ from tfdock.knowledge.wheel_rows import (
 )
 from tfdock.profile import yaml_nodes
 
+# At run time the rows of failures are imported late: see `failures`.
 if TYPE_CHECKING:
     from tfdock.knowledge.failure_rows import Failure
 
@@ -258,8 +259,10 @@ class KnowledgeBase:
     def version(self) -> str:
         """A hash of every table's text, whichever folder it came from: 16 hexadecimal digits."""
         total = hashlib.sha256()
+        # Sorted, so that the hash does not depend on the order in which tables are listed.
         for table in sorted(self._texts):
             for _, text in self._texts[table]:
+                # With NULs between them, no text can pass for another table.
                 total.update(f"{table}\0{text}\0".encode())
         return total.hexdigest()[:16]
 
@@ -279,6 +282,7 @@ class KnowledgeBase:
 
     def _keyed(self, table: str, kind: type[_R]) -> dict[Any, _R]:
         """Return rows by `KEY`, a tuple for several fields; a later file's row replaces the earlier in its place."""
+        # With one field it gives the value, with several a tuple.
         key = attrgetter(*kind.KEY)
         return {key(row): row for row in self._rows(table, kind)}
 
@@ -297,9 +301,11 @@ class KnowledgeBase:
         for index, values in enumerate(table.rows):
             row = _parse_row(table, index, values, kind)
             cited = (row.source,) if isinstance(row.source, str) else row.source
+            # A short name without an explanation would be shown to people as the source.
             if sources is not None and (unknown := [name for name in cited if name not in sources]):
                 message = f"source `{unknown[0]}` is not explained in `sources:`"
                 raise table.wrong_row((index, "source"), message, f"the table's `sources:` has: {', '.join(sources)}")
+            # Here and not in the model: a row alone does not know the accelerators.
             if mistake := row.find_mistake(self):
                 raise table.wrong_row(
                     (index, mistake[0]), mistake[1], "correct it, or the rows of `accelerators.yaml`"
@@ -353,6 +359,7 @@ class _Table:
         if "sources" not in self._data:
             return None
         sources = self._data["sources"]
+        # `sources:` with nothing in it is a promise to cite, so every name is unknown.
         return sources if isinstance(sources, dict) else {}
 
     def place(self, path: tuple[str | int, ...]) -> yaml_nodes.Node:
@@ -381,6 +388,7 @@ def _checked_on(table: _Table, values: Mapping[str, Any]) -> str:
 def _parse_row(table: _Table, index: int, values: object, kind: type[_R]) -> _R:
     # `strict=False` turns lists into tuples: YAML has no tuples, and frozen rows need them.
     try:
+        # The row's own day wins over the table's.
         complete = {"checked": _checked_on(table, values), **values} if isinstance(values, dict) else values
         return kind.model_validate(complete, strict=False)
     except ValidationError as error:

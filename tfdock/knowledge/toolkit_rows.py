@@ -54,6 +54,7 @@ class LibraryRow(Row):
     the GPUs it has code for; `toolkits` the toolkit versions, by prefix, it is made for; `patches` its full versions.
     """
 
+    # One version of cuDNN comes in packages for several toolkits, with code for different GPUs.
     KEY = ("component", "since", "toolkits")
 
     component: str
@@ -149,6 +150,7 @@ class RuntimeCompiler(Row):
     releases: ReleaseRange
     targets: dict[Dotted, str] = Field(default_factory=dict)
     toolkit_min: str | None = None
+    # A version with a known defect may lie between versions that work.
     refused: tuple[str, ...] = ()
     failing: str
     doubts: tuple[AssemblerDefect, ...] = ()

@@ -19,6 +19,7 @@ from tfdock.knowledge.rows import (
     text_like,
 )
 
+# No `..` and no slash in front: it is a file below `dockerfiles/verify/`.
 Script = Annotated[str, text_like(re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*\.py\Z"), "script (`tf2/op.py`)")]
 
 
@@ -120,6 +121,7 @@ class RequirementLimit(Row):
 
     package: Annotated[str, text_like(re.compile(r"[a-z0-9][a-z0-9._-]*\Z"), "package")]
     releases: ReleaseRange
+    # It holds a package back. What a wheel needs at least, its own requirement says.
     limit: Annotated[str, text_like(re.compile(r"(<|<=|!=)[0-9][0-9A-Za-z.]*\Z"), "limit (`<3.21`)")]
 
 
@@ -144,6 +146,7 @@ class Probe(Row):
 
     @model_validator(mode="after")
     def _does_or_says_why_not(self) -> Self:
+        # A check without a word on why it is not done would look like one that passed.
         if (self.script is None) == (self.absent is None):
             raise ValueError("a row has either a `script` or says why there is none: `absent`")
         return self
