@@ -24,6 +24,7 @@ def causes(error: Any) -> Iterator[BaseException]:
     while waiting:
         error = waiting.pop()
         if isinstance(error, BaseException) and id(error) not in seen:
+            # requests and urllib3 hold the same error in `args` and in the chain.
             seen.add(id(error))
             waiting += [*error.args, getattr(error, "reason", None), error.__cause__, error.__context__]
             yield error
@@ -40,6 +41,7 @@ class EngineAddress:
     @property
     def local(self) -> bool:
         """Whether the engine sees this machine's folders."""
+        # The SDK reads both spellings of a Unix socket. npipe is the local engine of Windows.
         return self.url.startswith(("unix://", "http+unix://", "npipe://"))
 
     def __str__(self) -> str:
@@ -56,9 +58,11 @@ def find_address(base_url: str | None) -> EngineAddress:
     socket."""
     if base_url:
         return EngineAddress(base_url, "as given")
+    # It reads DOCKER_TLS_VERIFY and DOCKER_CERT_PATH as well. An empty DOCKER_HOST counts as unset.
     environment: Any = kwargs_from_env()
     if "base_url" in environment:
         return EngineAddress(environment["base_url"], "from DOCKER_HOST", environment.get("tls", False))
+    # DOCKER_HOST wins over DOCKER_CONTEXT, as for the docker command.
     return _context_address(os.environ.get("DOCKER_CONTEXT"))
 
 
@@ -84,6 +88,7 @@ def _context_address(name: str | None) -> EngineAddress:
         name = name or _chosen_context(folder)
         if name == "default":
             return EngineAddress(_DEFAULT_SOCKET, "the default")
+        # The docker command names the folder of a context by the sha256 of its name.
         key = hashlib.sha256(name.encode()).hexdigest()
         meta = folder / "contexts/meta" / key / "meta.json"
         if not meta.is_file():
@@ -91,6 +96,7 @@ def _context_address(name: str | None) -> EngineAddress:
         endpoint = json.loads(meta.read_bytes())["Endpoints"]["docker"]
         tls = _context_tls(folder / "contexts/tls" / key / "docker", verify=not endpoint.get("SkipTLSVerify"))
         return EngineAddress(endpoint["Host"] or _DEFAULT_SOCKET, f"from the docker context `{name}`", tls)
+    # These files belong to another program: each part may be absent or of another type.
     except (OSError, ValueError, LookupError, TypeError, AttributeError, DockerException) as error:
         raise unavailable_error(f"the docker context cannot be read: {error}", "see `docker context ls`") from error
 
@@ -104,6 +110,7 @@ def _chosen_context(folder: Path) -> str:
 
 def _context_tls(folder: Path, *, verify: bool) -> TLSConfig | bool:
     """Return the certificates of a context."""
+    # The docker command keeps `ca.pem`, `cert.pem` and `key.pem` there. A context without TLS has none.
     files = {path.stem: str(path) for path in folder.glob("*.pem")}
     if not files:
         return False
@@ -121,6 +128,7 @@ def cannot_connect(address: EngineAddress, error: BaseException) -> EngineUnavai
     start = "install Docker 20.10 or newer and start it (`sudo systemctl start docker`)"
     if "DOCKER_HOST" in address.origin:
         start = f"correct or unset DOCKER_HOST, or {start}"
+    # The SDK's own words only say that a connection was aborted. The system's error says why.
     if any(isinstance(cause, PermissionError) for cause in reasons):
         return unavailable_error(
             f"you may not talk to the container engine at {address}",
@@ -130,6 +138,7 @@ def cannot_connect(address: EngineAddress, error: BaseException) -> EngineUnavai
         return unavailable_error(f"no container engine: {address} does not exist", start)
     if any(isinstance(cause, ConnectionRefusedError) for cause in reasons):
         return unavailable_error(f"no container engine answers at {address}", start)
+    # The SDK imports paramiko for every ssh:// address, even if the machine's own ssh connects.
     if "paramiko" in str(error):
         return unavailable_error(f"{address} needs the SDK's support of SSH", "`pip install 'tfdock[ssh]'`")
     return unavailable_error(f"no container engine at {address}: {error}", start)

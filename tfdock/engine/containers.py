@@ -29,10 +29,12 @@ def open_files_allowed(address: EngineAddress) -> int | None:
     """
     if not address.local:
         return None
+    # Of an address of another kind nothing is left, and `connect` fails.
     path = address.url.partition("unix://")[2]
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(path)
+            # unix(7): on a Unix socket SO_PEERCRED gives pid, uid and gid of the process that listens.
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         pid, _, _ = struct.unpack("3i", credentials)
         limit = re.search(r"Max open files +\S+ +(\d+)", Path(f"/proc/{pid}/limits").read_text())
@@ -55,6 +57,7 @@ def host_config_of(spec: ContainerSpec, open_files: int | None) -> dict[str, Any
         "network_mode": spec.network,
         "pids_limit": spec.pids,
         "read_only": spec.read_only,
+        # Read, write and mknod: what `docker run --device` gives.
         "devices": [f"{path}:{path}:rwm" for path in spec.devices],
         "group_add": [str(group) for group in spec.groups],
     }
@@ -62,8 +65,10 @@ def host_config_of(spec: ContainerSpec, open_files: int | None) -> dict[str, Any
         config["device_requests"] = [DeviceRequest(count=-1, capabilities=[["gpu"]])]
     if spec.memory is not None:  # without an equal memswap the engine grants as much swap again
         config |= {"mem_limit": spec.memory, "memswap_limit": spec.memory}
+    # The engine counts CPU time in billionths of a core.
     if spec.cpus is not None:
         config["nano_cpus"] = int(spec.cpus * 1e9)
+    # Compilers and Bazel need no capability, and what they run is a stranger's source.
     if spec.hardened:
         config |= {"cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]}
     return config
@@ -83,6 +88,7 @@ def container_state(inspected: Mapping[str, Any]) -> ContainerState:
     ended = not running and (state.get("Status") != "created" or state["ExitCode"] != 0)
     return ContainerState(
         id=inspected["Id"],
+        # The engine's names begin with a slash.
         name=inspected["Name"].removeprefix("/"),
         running=running,
         exit_code=state["ExitCode"] if ended else None,
@@ -96,6 +102,7 @@ def image_info(inspected: Mapping[str, Any]) -> ImageInfo:
     """Return the facts of an image, from the engine's inspection."""
     return ImageInfo(
         id=inspected["Id"],
+        # The engine writes null for an empty list or map.
         tags=tuple(inspected.get("RepoTags") or ()),
         digests=tuple(inspected.get("RepoDigests") or ()),
         labels=(inspected.get("Config") or {}).get("Labels") or {},

@@ -93,6 +93,7 @@ _TRANSPORT = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError
 
 _CONNECT_TIMEOUT = 15.0
 _QUERY_TIMEOUT = 60.0
+# A shell's status for SIGKILL: 128 + 9.
 _KILLED = 137
 
 
@@ -101,6 +102,7 @@ def _message_of(error: APIError) -> str:
 
 
 def _is_too_old(version: str) -> bool:
+    # As numbers: as text 1.9 would be above 1.41.
     return [int(part) for part in version.split(".")] < [int(part) for part in OLDEST_API.split(".")]
 
 
@@ -145,6 +147,7 @@ class DockerEngine:
         self._address: EngineAddress | None = None
         self._version: str | None = None
         self._clients: dict[float, Sdk] = {}
+        # Builds side by side share one engine. Only one of them asks for its version.
         self._connecting = threading.Lock()
 
     # Connection ---------------------------------------------------------------------------------------------
@@ -176,6 +179,7 @@ class DockerEngine:
         try:
             with self._open(_CONNECT_TIMEOUT, "auto") as client:
                 version: str = client.api_version
+        # ValueError: something else than an engine may answer at this address.
         except (DockerException, *_TRANSPORT, ValueError) as error:
             raise cannot_connect(self.address, error) from error
         if _is_too_old(version):
@@ -256,6 +260,7 @@ class DockerEngine:
         The client of its own makes the response visible, which the SDK's generators hide. So another thread or a
         signal handler can break it off.
         """
+        # The stream's client takes the version that was agreed on.
         self._client(self._timeout)
         with self._open(self._timeout, self._version or OLDEST_API) as client:
             responses: list[requests.Response] = []
@@ -267,6 +272,7 @@ class DockerEngine:
 
     def _watch(self, action: str, response: requests.Response, cancel: Cancel | None) -> Iterator[Iterator[bytes]]:
         wait_forever(response)
+        # The watch pings three times. Together they may take as long as its pause between two looks.
         watch = StreamWatch(response, lambda: self.ping(self._silence / 6), self._silence)
         forget = cancel.on_set(lambda: break_off(response)) if cancel is not None else None
         try:
@@ -284,6 +290,7 @@ class DockerEngine:
                 watch.heard()
                 yield chunk
         except _TRANSPORT as error:
+            # A stream that we broke off raises the same errors as a lost engine.
             if cancel:
                 raise stopped_error() from None
             raise (self._hung(action) if watch.hung else self._lost(action, error)) from error
@@ -293,6 +300,7 @@ class DockerEngine:
     def info(self) -> EngineInfo:
         info: Mapping[str, Any] = self._query("describe itself", lambda client: client.info())
         version: Mapping[str, Any] = self._query("tell its version", lambda client: client.version())
+        # podman answers like Docker. Only the names of its components tell.
         components = " ".join(component.get("Name", "") for component in version.get("Components") or ())
         return EngineInfo(
             name="podman" if "podman" in components.lower() else "docker",
@@ -341,6 +349,7 @@ class DockerEngine:
                 for message in messages(chunks):
                     _report_pull(reference, message, output)
         except TfdockError as error:
+            # The engine refused before its stream began. Its words are the registry's here too.
             if isinstance(error.__cause__, APIError):
                 raise registry_refusal(reference, _message_of(error.__cause__)) from error.__cause__
             raise
@@ -368,6 +377,7 @@ class DockerEngine:
                 for message in messages(chunks):
                     self._build_message(progress, message, output)
         except TfdockError:
+            # The engine only noticed that its input ended. Why it ended is known here.
             if upload.error is not None:
                 raise upload.error from None
             raise
@@ -382,6 +392,7 @@ class DockerEngine:
     def _build_error(self, progress: ImageProgress, message: Mapping[str, Any]) -> NoReturn:
         detail = message.get("errorDetail") or {}
         text, code = detail.get("message") or message.get("error") or "", detail.get("code")
+        # A command that failed has an exit code. Without one the engine itself refused something.
         if code is None and (refused := build_refusal(progress, text)):
             raise refused
         self._raise_hidden_cause(progress, code)
@@ -394,6 +405,7 @@ class DockerEngine:
         """
         if code == _KILLED and progress.container and self.memory_killed(progress.container):
             raise step_killed(progress.step)
+        # A program that finds the disk full says so, and ends with any exit code.
         if progress.full:
             raise refusal(f"run `{progress.step}`", "no space left on device, as its output says")
         if not self.ping():
@@ -403,6 +415,7 @@ class DockerEngine:
         """Wait until the engine has removed the step's container. After a crash we remove it, if it is ours."""
         if not container or not self.ping():
             return
+        # Another error is on its way up: it is the one to report.
         with contextlib.suppress(TfdockError):
             if not self._is_gone(container, 10) and IMAGE_LABEL in self._labels(container):
                 self.remove(container)
@@ -433,6 +446,7 @@ class DockerEngine:
             ) as chunks:
                 for message in messages(chunks):
                     _report_push(name, message, output)
+                    # Only the message after the last layer has the digest.
                     digest = (message.get("aux") or {}).get("Digest") or digest
         except TfdockError as error:
             if isinstance(error.__cause__, APIError):
@@ -477,6 +491,7 @@ class DockerEngine:
                     if (words := _error_text(message)) is not None:
                         raise archive_refusal(words)
         except TfdockError as error:
+            # An error of the archive's source is the cause: the engine only saw its input end.
             if upload.error is not None:
                 raise upload.error from None
             if isinstance(error.__cause__, APIError):
@@ -565,8 +580,10 @@ class DockerEngine:
         action = f"remove the container {container}"
         self._query(
             action,
+            # `v` removes anonymous volumes too: a VOLUME in an image makes one for each container.
             _none_for(_ABSENT | _BUSY, lambda client: client.remove_container(container, force=True, v=True)),
         )
+        # 409 may mean that an earlier removal is still under way, so its end is awaited.
         if not self._is_gone(container, 30):
             raise refusal(action, "it is still there after 30 seconds")
 
@@ -575,6 +592,7 @@ class DockerEngine:
         listed: list[dict[str, Any]] = self._query(
             "list containers", lambda client: client.containers(all=True, filters={"label": filter_value})
         )
+        # The list has no exit codes, and a container may vanish before it is asked for.
         states = (self.state(container["Id"]) for container in listed)
         return [state for state in states if state is not None]
 
@@ -584,6 +602,7 @@ class DockerEngine:
         def request(client: Sdk) -> bytes:
             archive, stat = client.get_archive(container, path)
             with contextlib.closing(archive):
+                # Before its content is read: a program in the container chose the size.
                 if stat["size"] > limit:
                     raise unreadable_error(path, f"its {stat['size']} bytes are over the limit of {limit}")
                 return only_file(archive, path)
@@ -598,6 +617,7 @@ class DockerEngine:
 
         def request(client: Sdk) -> None:
             url = f"{client.base_url}/v{client.api_version}/containers/{container}/archive"
+            # An empty piece would end the chunked body (RFC 9112, 7.1).
             pieces = (piece for piece in upload if piece)
             response = client.put(url, params={"path": folder}, data=pieces, timeout=client.timeout)
             _check(response)
@@ -626,6 +646,7 @@ class DockerEngine:
     def volumes(self, label: str, value: str | None = None) -> list[str]:
         filter_value = label if value is None else f"{label}={value}"
         answer = self._query("list volumes", lambda client: client.volumes(filters={"label": filter_value}))
+        # The engine writes null for an empty list.
         return sorted(volume["Name"] for volume in answer["Volumes"] or ())
 
     def remove_volume(self, name: str) -> None:
@@ -635,6 +656,7 @@ class DockerEngine:
         # A bounded query of what was: a live event stream stops without a word (moby/moby#12023). From the beginning,
         # for no clock says when the container's was: this machine's and the engine's are set, and machines sleep.
         info: Mapping[str, Any] = self._query("tell the time", lambda client: client.info())
+        # With its fraction: the whole second would leave out the newest events.
         until = f"{timestamp(info['SystemTime']):.6f}"
         filters = {"event": "oom", "container": container}
 
@@ -649,8 +671,10 @@ class DockerEngine:
         def request(client: Sdk) -> Any:
             return client.attach_socket(container, params=_ATTACH)
 
+        # Attached before it starts, so that no output is lost.
         with contextlib.closing(self._call(f"attach to the container {container}", request)) as attached:
             self.start(container)
+            # Over a Unix socket the SDK returns a `SocketIO`, over TLS the socket itself.
             terminal.converse(getattr(attached, "_sock", attached), lambda *size: self._resize(container, *size))
         return self._exit_code(container)
 
@@ -659,6 +683,7 @@ class DockerEngine:
             self._call("resize the terminal", lambda client: client.resize(container, rows, columns))
 
     def _exit_code(self, container: str) -> int:
+        # The connection ends a moment before the state changes. Ten seconds are waited for it.
         for _ in range(200):
             state = self.state(container)
             if state is None or state.exit_code is not None:
@@ -707,6 +732,7 @@ def _proxies(client: Sdk, spec: ContainerSpec) -> dict[str, str]:
     """
     if spec.network == "none":
         return {}
+    # As the docker command looks them up: by the engine's address, else `default`.
     proxies = load_general_config().get("proxies", {})
     variables = ProxyConfig.from_dict(proxies.get(client.base_url, proxies.get("default", {}))).get_environment()
     return {name: _LOGIN.sub(r"\1", str(address)) for name, address in variables.items()}
@@ -723,10 +749,12 @@ def _build_request(request: ImageBuild, upload: EngineUpload) -> Callable[[Sdk],
         container_limits=limits,
         network_mode=request.network,
         pull=False,
+        # Without both, the container of each step stays, also of a step that failed.
         rm=True,
         forcerm=True,
         # The default would put the proxies of ~/.docker/config.json, with their passwords, among the build args.
         use_config_proxy=False,
+        # `build` does not take the client's timeout by itself, and would wait for the headers without end.
         timeout=int(client.timeout),
     )
 

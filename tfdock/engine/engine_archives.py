@@ -54,6 +54,7 @@ def _of_manifest(images: Any) -> Iterator[str]:
     for image in images:
         if "Parent" in image:  # would make the image a cached step of another image's build
             raise MalformedManifest("an image names its parent")
+        # `docker save` writes null for an image that has no name.
         yield from _strings(image["RepoTags"] or [])
 
 
@@ -98,6 +99,7 @@ _NAMING: Mapping[str, Callable[[Any], Iterator[str]]] = {
     "index.json": _of_index,
 }
 _KEYS = {key.casefold(): key for key in ("RepoTags", "Parent", "manifests", "annotations")}
+# Bytes of one document; real ones have some kilobytes.
 _LONGEST = 16 << 20
 _PIECE = 1 << 20
 
@@ -126,6 +128,7 @@ def _members(archive: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
             raise MalformedManifest(f"{path} is too large")
         else:
             yield path, _read_content(archive, header.size)
+    # POSIX ends a tar with two blocks of zeros. A reader that goes on behind them would see other members.
     ending = BLOCK
     while piece := archive.read(_PIECE):
         if any(piece):
@@ -144,6 +147,7 @@ def _headers(archive: io.BufferedReader) -> Iterator[TarHeader]:
                 raise MalformedManifest(_EXTENDED)
             size = _extended_size(_read_content(archive, header.size))
             header = read_header(_read_exactly(archive, BLOCK), links=True)
+            # Readers differ in what two extended headers in a row mean.
             if header.kind == "x":
                 raise MalformedManifest(_EXTENDED)
             header = header if size is None else replace(header, size=size)
@@ -153,6 +157,7 @@ def _headers(archive: io.BufferedReader) -> Iterator[TarHeader]:
 def _check_member(header: TarHeader) -> None:
     allowed = {
         "0": _PLAIN.fullmatch(header.name) and not header.link,
+        # Docker before 25 writes a layer that two images share once, and links to it.
         "2": _LAYER_LINK.fullmatch(header.name) and _LAYER.fullmatch(header.link) and not header.size,
         "5": _FOLDER.fullmatch(header.name) and not header.link and not header.size,
     }
@@ -164,6 +169,7 @@ _EXTENDED = "a member has extended headers that no engine writes"
 _LONGEST_EXTENSION = 8 * BLOCK
 # The name is checked because an engine unpacks an archive that begins like a compressed one.
 _EXTENSION = re.compile(r"(?:[0-9a-z/]+/)?PaxHeaders\.0/[A-Za-z0-9._-]+")
+# Not `path` and `linkpath`: they would give the member another name than its header.
 _RECORD = re.compile(rb"([1-9][0-9]{0,3}) (size|mtime|atime|ctime|uid|gid|uname|gname)=([^\n\0]+)\n")
 
 
@@ -171,6 +177,7 @@ def _extended_size(extension: bytes) -> int | None:
     """Return the size that an extended header gives its member, if any: engines write one for layers above 8 GiB."""
     records, place = dict[bytes, bytes](), 0
     while place < len(extension):
+        # A record's length counts its own digits too (POSIX pax).
         match = _RECORD.match(extension, place)
         if not match or int(match[1]) != len(match[0]) or match[2] in records:
             raise MalformedManifest(_EXTENDED)
@@ -199,6 +206,7 @@ def _read_exactly(archive: io.BufferedReader, size: int) -> bytes:
 
 def only_file(archive: Iterator[bytes], path: str) -> bytes:
     """Return the contents of the only regular file of an archive. Nothing is unpacked."""
+    # As a stream: `tarfile` would else seek in the archive.
     with tarfile.open(fileobj=io.BufferedReader(ChunkReader(archive)), mode="r|") as tar:
         member = tar.next()
         content = tar.extractfile(member) if member and member.isreg() else None

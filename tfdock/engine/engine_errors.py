@@ -50,6 +50,7 @@ _DOCKERFILE = _means(
 
 # The HTTP status does not help: 429, 503 and a registry that is down all arrive as 500 with the registry's words.
 _REGISTRY = (
+    # The engine's disk may fill while it fetches. Its words then stand among the registry's.
     _DISK,
     _means(
         r"toomanyrequests|too many requests|rate limit|\b429\b",
@@ -87,6 +88,7 @@ _REGISTRY = (
         "{where} refuses to hand out {what}",
         "log in with `docker login` as somebody who may read it",
     ),
+    # Before the failed connections, whose words (`tls:`) stand in these lines too.
     _means(
         r"server gave HTTP response to HTTPS client|x509|certificate",
         NetworkError,
@@ -107,6 +109,7 @@ _REGISTRY = (
 
 # What a registry says to who may not write there.
 _PUSH = (
+    # First: these words are the engine's own, of an image that it does not have.
     _means(
         r"No such image|does not exist locally|tag does not exist",
         EngineError,
@@ -148,6 +151,7 @@ _REFUSALS = (
         "see the engine's log; the folders of the volume must lie on a local disk of its machine",
     ),
     _means(
+        # The first words are Docker's, the second podman's.
         r"bind source path does not exist: (?P<path>.*)|statfs (?P<other>\S+): no such file or directory",
         EngineError,
         "mount-source-missing",
@@ -155,6 +159,7 @@ _REFUSALS = (
         "create it first; with an engine on another machine, folders of this one cannot be mounted",
     ),
     _means(
+        # The first words are Docker's, the second podman's.
         r"network (?P<network>\S+) not found|unable to find network.* (?P<other>\S+):",
         EngineError,
         "network-not-found",

@@ -33,6 +33,7 @@ def engine_data(info: EngineInfo) -> Path | None:
 def gives_gpus(info: EngineInfo, accelerator: Accelerator) -> bool:
     """Return whether an engine on this machine can give containers the GPUs of a family, by a runtime for them."""
     runtime = accelerator.engine_runtime
+    # `--gpus` needs no registered runtime: the engine runs the toolkit's hook if that is installed.
     return runtime is not None and (
         runtime in info.runtimes or any(shutil.which(program) for program in accelerator.engine_programs)
     )

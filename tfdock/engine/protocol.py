@@ -43,11 +43,13 @@ class Cancel:
         """Ask to stop: run the hooks. Setting it twice does nothing more."""
         if not self._event.is_set():
             self._event.set()
+            # A copy: a hook may remove itself.
             for hook in list(self._hooks):
                 hook()
 
     def on_set(self, hook: Callable[[], None]) -> Callable[[], None]:
         """Call `hook` when set (at once if it is); returns a function that removes the hook."""
+        # Added first, then asked: a `set` in between may run the hook twice, but never not at all.
         self._hooks.append(hook)
         if self._event.is_set():
             hook()

@@ -40,6 +40,7 @@ class StreamWatch:
         self._response, self._alive, self._silence = response, alive, silence
         self._heard = time.monotonic()
         self._done = threading.Event()
+        # A daemon, because a ping that hangs must not keep the program from ending.
         self._thread = threading.Thread(target=self._run, name="engine-watch", daemon=True)
         self._thread.start()
 
@@ -79,6 +80,7 @@ def messages(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
         yield from (json.loads(line) for line in lines if line.strip())
+    # The last message may lack its line break.
     if rest.strip():
         yield json.loads(rest)
 
@@ -127,6 +129,7 @@ class EngineUpload:
                 if self._cancel:
                     raise stopped_error()
                 yield chunk
+        # Not GeneratorExit, which only says that nobody reads on.
         except Exception as error:
             self.error = error
             raise
@@ -143,6 +146,7 @@ def wait_forever(response: requests.Response) -> None:
         sock.settimeout(None)
 
 
+# The classic builder prints these lines. Its messages have no field for step and container.
 _STEP = re.compile(r"Step \d+/\d+ : (.*)", re.DOTALL)
 _RUNNING = re.compile(r" ---> Running in ([0-9a-f]{12})\s*\Z")
 
@@ -163,6 +167,7 @@ class ImageProgress:
         text = message.get("stream", "")
         self.full = self.full or speaks_of_full_disk(text)
         if step := _STEP.match(text):
+            # A full disk counts for the step that met it: an earlier step went on in spite of it.
             self.step, self.full = step[1].strip(), False
         elif running := _RUNNING.match(text):
             self.container = running[1]

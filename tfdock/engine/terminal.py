@@ -40,6 +40,7 @@ def _forward(connection: socket.socket, source: int, sink: int, resized: int) ->
             return
         if source in ready:
             data = os.read(source, 1 << 12)
+            # Within a line Ctrl-D only hands on what was typed (termios(3), VEOF). So a line break goes before it.
             _send_input(connection, data or (b"\n" if line_begun else b"") + _END_OF_INPUT)
             line_begun = not data.endswith((b"\n", b"\r"))
             if not data:
@@ -57,6 +58,7 @@ def _forward_output(connection: socket.socket, sink: int) -> bool:
     except ConnectionError:  # the engine died: whoever asks for the exit code will see
         return False
     rest = memoryview(data)
+    # A pipe may take a part only.
     while rest:
         rest = rest[os.write(sink, rest) :]
     return bool(data)
