@@ -16,6 +16,7 @@ def check_target(target: Path, code: str, is_ours: Callable[[BinaryIO], bool]) -
     `is_ours` is called with the file that has the name now.
     """
     folder = target.absolute().parent
+    # Asked before hours of work. root passes, and learns the rest when it writes.
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         why, fix = f"{folder} is no folder that can be written to", "make the folder, or give another"
     elif target.exists() and not _is_replaceable(target, is_ours):
@@ -29,5 +30,6 @@ def _is_replaceable(target: Path, is_ours: Callable[[BinaryIO], bool]) -> bool:
     try:
         with target.open("rb") as file:
             return is_ours(file)
+    # What cannot be read is not known to be ours.
     except OSError:
         return False

@@ -55,6 +55,7 @@ class NamedArtifact:
     @property
     def reference(self) -> str:
         """The digest or tag that the registry is asked for."""
+        # The tag that every client means by a name without one.
         return self.image.digest or self.image.tag or "latest"
 
     def manifest(self) -> FoundManifest | None:

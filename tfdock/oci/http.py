@@ -30,6 +30,7 @@ MOST = 64 << 20
 _MOST_ERROR = 64 << 10
 """Bytes of the body of an error."""
 TRIES = 3
+# Seconds between two calls of `check`: a stop is to be obeyed soon.
 _STEP = 0.25
 _LONGEST_PAUSE = 60.0
 """Seconds between tries. A server that asks for a longer pause is not asked again."""
@@ -41,6 +42,7 @@ class StrangeAnswer(Exception):
     """An answer that cannot be used, in words for people."""
 
 
+# ValueError: an address or a header of the other side that cannot be parsed.
 HTTP_ERRORS = (StrangeAnswer, OSError, http.client.HTTPException, ValueError)
 """All errors of a request over a network."""
 
@@ -95,7 +97,9 @@ def _resolves_to_here(host: str) -> bool:
         names = {entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:  # behind a proxy nobody here knows the name
         return False
+    # An address of the link may carry its zone behind `%` (RFC 4007).
     addresses = [ipaddress.ip_address(str(name).partition("%")[0]) for name in names]
+    # `::ffff:127.0.0.1` is this machine too (RFC 4291, 2.5.5.2).
     addresses = [getattr(address, "ipv4_mapped", None) or address for address in addresses]
     return any(address.is_loopback or address.is_link_local or address.is_unspecified for address in addresses)
 
@@ -104,6 +108,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follow allowed redirects, with the same method, and send credentials to no other host."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        # A registry may send us where it cannot go itself: to this machine's servers.
         if not may_lead_to(req.full_url, newurl):
             fp.close()
             # Without what follows the path: signatures stand there.
@@ -112,6 +117,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         new = super().redirect_request(req, fp, code, msg, headers, newurl)
         if new is not None:
             new.method = req.get_method()  # HEAD would have become GET
+            # urllib would send all headers on.
             if new.host != req.host:
                 new.remove_header("Authorization")
         return new
@@ -169,6 +175,7 @@ def send_once(request: urllib.request.Request, silence: float = TIMEOUT) -> Any:
         with error, suppress(*HTTP_ERRORS):
             # What has come so far: nobody waits for an error's words to be complete.
             body = cast("http.client.HTTPResponse", error.fp).read1(_MOST_ERROR)
+        # With its words in memory: the connection is closed by now.
         raise urllib.error.HTTPError(error.url, error.code, error.msg, error.headers, io.BytesIO(body)) from None
 
 
@@ -180,6 +187,7 @@ def _retry_wait(state: RetryCallState, *, breaks: bool) -> float:
 def retry_delay(error: BaseException | None, tries: int, *, breaks: bool) -> float | None:
     """Return the seconds to wait after so many tries before the next one; None if a retry is of no use."""
     if isinstance(error, urllib.error.HTTPError):
+        # Any other 4xx is the request's own fault (RFC 9110, 15.5): again it fails in the same way.
         if error.code != 429 and error.code < 500:
             return None
         seconds = _retry_after(error.headers.get("Retry-After", ""), float(tries))
@@ -190,6 +198,7 @@ def retry_delay(error: BaseException | None, tries: int, *, breaks: bool) -> flo
 
 def _retry_after(header: str, default: float) -> float:
     """Return the seconds of a `Retry-After` header: a number, or the time until a date."""
+    # `Retry-After` is a number or a date (RFC 9110, 10.2.3).
     if re.fullmatch(r"\d{1,9}", header):
         return float(header)
     try:
@@ -201,6 +210,7 @@ def _retry_after(header: str, default: float) -> float:
 def _connection_broke(error: BaseException | None) -> bool:
     """Return whether the connection failed, and not the request or the server's name or certificate."""
     inner = getattr(error, "reason", error)
+    # A name without address, and a wrong certificate, are the same at the next try.
     if isinstance(inner, socket.gaierror | ssl.SSLCertVerificationError):
         return False
     return isinstance(inner, OSError | http.client.IncompleteRead | http.client.BadStatusLine | TruncatedAnswer)
@@ -213,6 +223,7 @@ def error_codes(error: urllib.error.HTTPError) -> str:
     """
     try:
         codes = [row["code"] for row in json.loads(error.read())["errors"]]
+    # RecursionError: the answer is a stranger's, and may be nested without end.
     except (ValueError, LookupError, TypeError, RecursionError):
         return ""
     return ", ".join(code for code in codes if isinstance(code, str) and re.fullmatch(r"[A-Z_]{1,40}", code))[:200]
@@ -240,6 +251,7 @@ def failure_reason(error: BaseException) -> object:
 def read_all(response: Any, most: int = MOST) -> bytes:
     """Return the whole body of an answer; raise StrangeAnswer if it is too long, or shorter than its stated
     length."""
+    # One byte more than is allowed tells an answer that is too long.
     data = bytes(response.read(most + 1))
     if len(data) > most:
         raise StrangeAnswer("the answer is too long")

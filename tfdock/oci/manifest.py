@@ -21,6 +21,7 @@ MOST = 4 << 20
 """Bytes of a manifest; registries take no larger ones."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
+# Type and subtype have at most 127 characters each (RFC 6838, 4.2).
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}\Z")
 _LARGEST = 1 << 53
 """Bytes; numbers in JSON are exact up to here."""
@@ -42,6 +43,7 @@ def is_digest(text: object) -> bool:
 
 def canonical_json(document: object) -> bytes:
     """Return the canonical bytes of a document: keys sorted, no spaces, UTF-8."""
+    # Another order or another space would be another digest.
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -77,6 +79,7 @@ class Descriptor:
             raise MalformedManifest("a descriptor has no media type")
         if not isinstance(digest_text, str) or not is_digest(digest_text):
             raise MalformedManifest("a descriptor has no sha256 digest")
+        # `type`, because `True` is an int for isinstance.
         if type(size) is not int or not 0 <= size < _LARGEST:
             raise MalformedManifest(f"the descriptor of {digest_text} has no size")
         return cls(media_type=media_type, digest=Digest(digest_text), size=size, annotations=_annotations(node))
@@ -104,6 +107,7 @@ class Manifest:
         if not isinstance(node, dict) or node.get("schemaVersion") != 2 or "manifests" in node:
             raise MalformedManifest("it is no image manifest")
         layers, artifact_type = node.get("layers"), node.get("artifactType")
+        # An OCI manifest may leave its own media type out.
         if node.get("mediaType", MANIFEST) not in (MANIFEST, DOCKER_MANIFEST) or not isinstance(layers, list):
             raise MalformedManifest("it is no image manifest")
         return cls(

@@ -44,6 +44,7 @@ def member_header(path: str, size: int | None, *, gnu: bool = False) -> bytes:
     """
     info = tarfile.TarInfo(path)
     info.type = tarfile.DIRTYPE if size is None else tarfile.REGTYPE
+    # Nothing of this machine or moment: owner 0, fixed modes, the earliest time of zip archives.
     info.mode, info.mtime, info.size = 0o755 if size is None else 0o644, EARLIEST_EPOCH, size or 0
     return info.tobuf(tarfile.GNU_FORMAT if gnu else tarfile.PAX_FORMAT)
 
@@ -98,16 +99,19 @@ def read_header(block: bytes, *, links: bool = False) -> TarHeader:
     Raises MalformedManifest for every other form, and for members that are neither file nor folder. `links` allows
     symbolic links too.
     """
+    # ustar cuts a path of over 100 bytes into prefix and name, at a slash.
     name, prefix = (field.rstrip(b"\0") for field in (block[:100], block[345:500]))
     path = (prefix + b"/" + name if prefix else name).decode("utf-8", "replace")
     shown = f"`{path[:100]!a}`"
     summed = sum(block[:148]) + 8 * ord(" ") + sum(block[156:])
+    # POSIX's magic and version. GNU's own form has spaces here, and other rules for names and sizes.
     if block[257:265] != b"ustar\x0000" or _octal(block[148:156]) != summed:
         raise MalformedManifest(f"{shown} has no header that tfdock writes")
     kind = block[156:157].decode("ascii", "replace")
     if kind not in _KINDS and not (links and kind == "2"):
         raise MalformedManifest(f"{shown} is {_OTHER_KINDS.get(kind, 'of no kind that tfdock writes')}")
     link = block[157:257].rstrip(b"\0").decode("utf-8", "replace")
+    # A file with a link target is a link for some readers.
     if link and kind != "2":
         raise MalformedManifest(f"{shown} is linked to something")
     return TarHeader(kind=kind, name=path, size=_octal(block[124:136]), link=link)
@@ -133,6 +137,7 @@ def _octal(field: bytes) -> int:
 
 def _longer_name(data: bytes) -> str:
     """Return the name that a PAX header gives to the next member. The header may hold nothing else."""
+    # Not `size` or `linkpath`: they would make another member of the next one.
     match = re.fullmatch(rb"(\d{1,4}) path=([^\n\0]+)\n", data)
     if not match or int(match[1]) != len(data):
         raise MalformedManifest("a member has extended headers that tfdock does not write")
@@ -155,6 +160,7 @@ def members(layer: bytes, is_folder: Callable[[str], bool]) -> Iterator[tuple[st
             name = name.removesuffix("/")
             if data or not is_folder(name):
                 raise MalformedManifest(f"it has a folder `{name[:100]!a}`, which tfdock does not put there")
+        # Readers differ in which of two members of one name counts.
         if name in seen or len(seen) >= MOST_MEMBERS:
             raise MalformedManifest(f"`{name[:100]!a}` is in it twice" if name in seen else "it has too many members")
         seen.add(name)
@@ -169,9 +175,11 @@ def _headers(layer: bytes) -> Iterator[tuple[TarHeader, bytes]]:
         if len(block) < BLOCK:
             raise MalformedManifest("a layer ends in a header")
         header = read_header(block)
+        # Checked first: a slice beyond the end is silently shorter.
         if place + BLOCK + padded_size(header.size) > len(layer):
             raise MalformedManifest(f"`{header.name[:100]!a}` is larger than its layer")
         yield header, layer[place + BLOCK : place + BLOCK + header.size]
         place += BLOCK + padded_size(header.size)
+    # Other readers may go on behind the end, and find members there.
     if any(layer[place:]) or len(layer) - place < len(END):
         raise MalformedManifest("a layer does not end where it should")

@@ -58,6 +58,7 @@ def login_for(registry: str) -> Login | None:
                 f"then log in again: `docker login {registry}`",
             )
         ) from None
+    # The SDK spells the keys of helpers (`Username`) and of config.json (`username`) differently.
     entry = {str(key).lower(): str(value) for key, value in (stored or {}).items() if value}
     token, password = entry.get("identitytoken", ""), entry.get("password", "")
     return Login(user=entry.get("username", ""), password=password, token=token) if token or password else None
@@ -75,6 +76,7 @@ def _docker_login(registry: str) -> Mapping[str, object] | None:
 
 def token_request(realm: str, query: Mapping[str, str], login: Login | None) -> urllib.request.Request:
     """Return the request for a token: anonymous, by name and password, or by a token in place of both (OAuth 2)."""
+    # What helpers call an identity token is an OAuth 2 refresh token. It goes into a form, not into an address.
     if login and login.token:
         form = {**query, "grant_type": "refresh_token", "client_id": "tfdock", "refresh_token": login.token}
         return urllib.request.Request(realm, urllib.parse.urlencode(form).encode())
@@ -109,6 +111,7 @@ class Session:
         """The address of the repository. Docker Hub has other names internally."""
         host, name = self.registry, self.name
         if host == HUB:
+            # Docker's official images are in `library`.
             host, name = "registry-1.docker.io", name if "/" in name else f"library/{name}"
         return f"{self._scheme}://{host}/v2/{name}"
 
@@ -148,6 +151,7 @@ class Session:
             404: ("image-not-found", f"{where} has no {subject}, or it is private", ("check name and tag", login)),
             429: ("registry-rate-limited", f"{where} has had too many requests from here", "wait, or set a mirror"),
         }
+        # A registry answers 404 to a push as well, where the repository must exist first.
         if writing:
             no_place = f"{where} has no repository `{self.name}` that takes {subject}, or it is private"
             meanings[404] = ("image-not-found", no_place, ("check the name, make the repository there", login))
@@ -194,6 +198,7 @@ class Session:
             if error.code != 401 or not self._is_own(error.url):
                 raise
             login = self._authorize(error.headers.get("WWW-Authenticate", ""))
+            # Nothing new to show: the same request would get the same answer.
             if self._authorization in (None, shown):
                 raise
         try:
@@ -221,6 +226,7 @@ class Session:
         if challenge.lower().startswith("basic") and login and login.password:
             self._authorization = login.basic
         elif challenge.lower().startswith("bearer"):
+            # No nested repetition: the challenge is the registry's, and may be long.
             token = self._token(dict(re.findall(r'\b(\w+)="([^"]*)"', challenge)), login)
             self._authorization = f"Bearer {token}" if token else self._authorization
         return login
@@ -228,8 +234,10 @@ class Session:
     def _token(self, challenge: dict[str, str], login: Login | None) -> str | None:
         """Return the token for a login. Docker Hub and others give one to anonymous readers too."""
         realm = challenge.get("realm", "")
+        # The registry chooses this address: the login must not leave TLS, nor go to a server of this machine.
         if not http.may_lead_to(self.url, realm):
             return None
+        # Not every registry names the scope that it wants.
         scope = challenge.get("scope", f"repository:{self.name}:pull")
         request = token_request(realm, {"scope": scope, "service": challenge.get("service", "")}, login)
         place = urllib.parse.urlsplit(realm).netloc
@@ -237,6 +245,7 @@ class Session:
             with http.send(request) as response:
                 answer: Any = json.loads(http.read_all(response, _MOST_TOKEN))
         except urllib.error.HTTPError as error:
+            # These tell the user what to do. Any other is a fault of the token service.
             if error.code == 429 or (error.code in (401, 403) and login):
                 raise
             raise StrangeAnswer(
@@ -244,5 +253,7 @@ class Session:
             ) from error
         except (ValueError, RecursionError) as error:
             raise StrangeAnswer(f"it sends us to {place} for a token, which gives none") from error
+        # `access_token` is OAuth 2's name for Docker's `token`.
         token = answer.get("token") or answer.get("access_token") if isinstance(answer, dict) else None
+        # It becomes a header: a line break in it would begin another header.
         return token if isinstance(token, str) and token.isascii() and token.isprintable() else None

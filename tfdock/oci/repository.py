@@ -48,6 +48,7 @@ class BlobUpload:
 
     def step(self) -> None:
         """Send the next chunk, or complete the upload. After a broken request, continue where the registry says."""
+        # Before anything is sent again: the broken request may have arrived.
         if self.doubt and self.sent < self.blob.size:
             self._ask_progress()
         elif self.doubt and self.session.holds(self.blob.digest):
@@ -55,10 +56,12 @@ class BlobUpload:
             return
         if self.place is None:
             self._begin()
+        # Set first: whatever breaks below leaves in doubt what has arrived.
         self.doubt = True
         try:
             self._chunk() if self.sent < self.blob.size else self._close()
         except urllib.error.HTTPError as error:
+            # 404: the registry forgot the upload. 416: it has another part of it than we think.
             if error.code not in (404, 416) or self.lost == TRIES - 1:
                 raise
             self.lost += 1
@@ -75,6 +78,7 @@ class BlobUpload:
         self._follow_location(headers)
 
     def _chunk(self) -> None:
+        # A retry begins where the registry has got to, not where the last try ended.
         self.data.seek(self.sent)
         data = self.data.read(min(CHUNK, self.blob.size - self.sent))
         if not data:
@@ -89,6 +93,7 @@ class BlobUpload:
     def _close(self) -> None:
         """Let the registry check the blob, and keep it."""
         parts = urllib.parse.urlsplit(self._place)
+        # The address may have a query of its own, with the registry's state of the upload.
         query = [*urllib.parse.parse_qsl(parts.query, keep_blank_values=True), ("digest", self.blob.digest)]
         url = urllib.parse.urlunsplit(parts._replace(query=urllib.parse.urlencode(query)))
         # It may want to read all that it has got once more.
@@ -109,10 +114,12 @@ class BlobUpload:
         try:
             headers = self._ask("GET", self._place)
         except urllib.error.HTTPError as error:
+            # The registry is busy, and may still have the upload.
             if error.code == 429 or error.code >= 500:
                 raise
             self._restart()
             return
+        # The specification has `0-N`; some registries put `bytes=` before it.
         match = re.fullmatch(r"(?:bytes=)?0-(\d{1,15})", headers.get("Range", ""))
         # `0-0` may be one byte or none.
         if match and 0 < int(match[1]) < self.blob.size:
@@ -127,6 +134,7 @@ class BlobUpload:
 
     def _follow_location(self, headers: Any) -> None:
         before = self.place or self.session.url
+        # `Location` may be relative (RFC 9110, 10.2.2).
         place = urllib.parse.urljoin(before, headers.get("Location", before))
         if not http.may_lead_to(before, place):
             raise StrangeAnswer("it sends us to where it may not send us")
@@ -185,6 +193,7 @@ class Repository(Session):
                 if error.code == 404:
                     return None
                 raise
+        # The digest of the bytes counts, whatever the headers say.
         if oci.is_digest(reference) and reference != manifest.digest:
             raise self._damaged_error(reference, f"its bytes have {manifest.digest}")
         return manifest
@@ -198,6 +207,7 @@ class Repository(Session):
                 manifest = FoundManifest(
                     media_type=response.headers.get_content_type(), data=data, digest=oci.digest(data)
                 )
+            # A tag says nothing of the bytes, but the registry's own header does.
             if oci.is_digest(header) and header != manifest.digest:
                 raise self._damaged_error(header, f"its bytes have {manifest.digest}")
             return manifest
@@ -214,6 +224,7 @@ class Repository(Session):
 
     def small_blob(self, blob: Descriptor, most: int) -> bytes:
         """Return a whole blob of at most so many bytes."""
+        # Before the request: the size is a stranger's, and the blob goes into memory.
         if blob.size > most:
             raise self._damaged_error(blob.digest, f"it should have at most {most} bytes, not {blob.size}")
         return b"".join(self.blob(blob))
@@ -255,6 +266,7 @@ class Repository(Session):
             left = blob.size - start
             if start and response.status != 206:  # not every registry goes on in the middle
                 self._skip(response, start)
+            # A proxy may answer with another part. Its bytes would end in a wrong digest, after the whole download.
             elif start and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
                 raise StrangeAnswer("it goes on elsewhere than it was asked to")
             while left:
