@@ -46,6 +46,7 @@ class Carrier:
         self._check(spec)
         if self.local:
             return self.engine.create(spec)
+        # Targets are the keys: one folder may be mounted at two places.
         volumes = {mount.target: self._make_volume(mount, spec) for mount in spec.mounts}
         self._fill_volumes(spec, volumes)
         mounts = (_volume_mount(mount, volumes[mount.target]) for mount in spec.mounts)
@@ -54,9 +55,11 @@ class Carrier:
     def _check(self, spec: ContainerSpec) -> None:
         """Refuse a mount whose source is reached through a link, or lies in a folder that a container could write."""
         bound = [mount for mount in spec.mounts if mount.kind == "bind"]
+        # All of them first: two mounts of one container may lie in each other too.
         self._written |= {Path(mount.source) for mount in bound if not mount.read_only}
         for mount in bound:
             source = Path(mount.source)
+            # A container can put a link to `/`, or to the engine's socket, in the place of a folder.
             if os.path.realpath(source) != mount.source:
                 raise _refused_mount(mount, f"it is really {os.path.realpath(source)}")
             if not self._written.isdisjoint(source.parents):
@@ -77,6 +80,7 @@ class Carrier:
 
     def _make_volume(self, mount: Mount, spec: ContainerSpec) -> str:
         """Make the volume for a folder and return its name: for all runs, for this run, or for this container."""
+        # Caches outlive the run. All else carries its label, so that cleaning up finds it.
         if mount.volume:
             # Another user could not write to it.
             owner = (spec.user or "0").partition(":")[0]
@@ -84,6 +88,7 @@ class Carrier:
         else:
             labels = {RUN_LABEL: self.run}
             kept = hashlib.sha256(mount.source.encode()).hexdigest()[:12]
+            # A given folder is filled anew for each container. Any other must be the same volume in every phase.
             which = str(next(self._count)) if mount.given else kept
             name = f"tfdock-{self.run}-{which}"
         self.engine.create_volume(name, labels)
@@ -96,6 +101,7 @@ class Carrier:
         carrier = ContainerSpec(
             name=f"{spec.name}-carry",
             image=spec.image,
+            # The engine asks for a command. It unpacks files into a created container without running anything.
             command=("true",),
             mounts=tuple(mounts),
             labels={RUN_LABEL: self.run},
@@ -108,6 +114,7 @@ class Carrier:
 
 def _volume_mount(mount: Mount, volume: str) -> Mount:
     """Return the mount of the volume. A file is mounted as its folder."""
+    # An engine mounts a volume as a folder only.
     target = str(PurePosixPath(mount.target).parent) if Path(mount.source).is_file() else mount.target
     return Mount(source=volume, target=target, read_only=mount.read_only, kind="volume")
 
@@ -131,6 +138,7 @@ def _tar_archive(places: Iterable[tuple[str, Mount]], user: str) -> Iterator[byt
                 yield _tar_entry(name, int(uid), int(gid or 0), 0o755, None)
             elif path.is_file():
                 yield from _tar_file(name, path, int(uid), int(gid or 0))
+    # POSIX ends a tar with two blocks of zeros.
     yield bytes(1024)
 
 
@@ -148,6 +156,7 @@ def _tar_file(name: str, path: Path, uid: int, gid: int) -> Iterator[bytes]:
         left = size
         while left:
             piece = file.read(min(_PIECE, left))
+            # The header has stated the size: fewer bytes would shift all that follows.
             if not piece:
                 raise OSError(f"{path} changed while it was read")
             left -= len(piece)

@@ -32,6 +32,7 @@ from tfdock.host.untrusted_folders import remove_folder
 
 ANALYSIS = "analysis"
 """The folder of the state with the logs of analyses and the files of their containers."""
+# Only such names are taken for runs: they become parts of paths and values of labels.
 _RUN = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 _CONTAINER = re.compile(r"[0-9a-f]{12,64}")
 
@@ -56,6 +57,7 @@ class RunEntry:
         Fields of a later version are left out, so that its runs are found too.
         """
         try:
+            # The file may be of a later version, or damaged: nothing but known texts is taken.
             noted = json.loads((folder / "run.json").read_bytes())
             values = {row.name: noted[row.name] for row in fields(cls) if row.name in noted}
             return cls(**values) if all(isinstance(value, str) for value in values.values()) else None
@@ -81,9 +83,11 @@ def running(state: Path, entry: RunEntry) -> Iterator[None]:
     """Write the entry and hold its lock. `clean_own_run` removes the entry; if that fails, a later run does."""
     folder = entry_folder(state, entry.run)
     with _scan_lock(state):
+        # Fails where the entry exists: each run id is used once.
         folder.mkdir(mode=0o700)
         lock = filelock.FileLock(folder / "lock")
         lock.acquire()
+        # Within the scan lock, and before the run makes anything else.
         write_atomically(folder / "run.json", json.dumps(asdict(entry)).encode())
     try:
         yield
@@ -130,6 +134,7 @@ def _ended_runs(state: Path) -> list[RunEntry | StrangePath]:
 
 def _refusal(path: Path) -> str:
     """Return why a folder is not used: it is a link or another user's. Empty for a folder of this user."""
+    # Not `stat`, which would show the folder that a link leads to.
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
         return "it is a link"
@@ -139,6 +144,7 @@ def _refusal(path: Path) -> str:
 
 
 def _is_locked(folder: Path) -> bool:
+    # The kernel frees the lock of a dead process, so a lock that can be taken has no owner.
     lock = filelock.FileLock(folder / "lock")
     try:
         lock.acquire(timeout=0)
@@ -164,6 +170,7 @@ def _read_ended(folder: Path) -> RunEntry | StrangePath | None:
         return StrangePath(file, "it is not a file of this user")
     entry = RunEntry.read(folder)
     if entry is None:
+        # Killed before its entry was whole, so it made nothing else.
         remove_folder(folder)
         return None
     return entry if entry.run == folder.name else StrangePath(file, "it names another run")
@@ -184,6 +191,7 @@ def _scan_lock(state: Path) -> filelock.BaseFileLock:
 
 def _check_private(state: Path) -> None:
     """Raise ProfileError if another user could write an entry: entries lead to removals by this user."""
+    # A group counts as others: its members could write an entry.
     for folder in (state, state / "runs"):
         status = folder.stat()
         writers = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -219,10 +227,12 @@ def _is_alive(folder: Path) -> bool:
 
 def clean_own_run(state: Path, entry: RunEntry, engine: Engine, *, keep_output: bool = False) -> None:
     """Remove what this process's own run leaves: containers, staging folder, entry; the output base unless kept."""
+    # Containers first: one that runs could still write to the folders.
     _clean_engine(state, entry, engine)
     if not keep_output:
         remove_folder(Path(entry.output))
     remove_folder(Path(entry.staging))
+    # The entry last: if anything above fails, the next run tries again.
     _remove_entry(state, entry)
 
 
@@ -235,6 +245,7 @@ def clean_killed_run(settings: Settings, entry: RunEntry, engine: Engine) -> lis
     state = settings.state_dir
     _clean_engine(state, entry, engine)
     left = []
+    # Not the paths of the entry: they could name any folder.
     for folder in _implied_folders(settings, entry):
         if os.path.lexists(folder):
             if why := _refusal(folder):
@@ -254,6 +265,7 @@ def _implied_folders(settings: Settings, entry: RunEntry) -> Iterator[Path]:
     for root in (settings.wheelhouse, settings.state_dir / ANALYSIS):
         yield staging_folder(root.absolute(), entry.run)
     staging = Path(entry.staging)
+    # A bundle may be written anywhere, so its folder is known by the run id in its name.
     if staging.is_absolute() and re.fullmatch(rf"\..+\.{re.escape(entry.run)}", staging.name, re.DOTALL):
         yield staging
 
@@ -262,7 +274,9 @@ def _clean_engine(state: Path, entry: RunEntry, engine: Engine) -> None:
     for container in engine.containers(RUN_LABEL, entry.run):
         if container.labels.get(RUN_LABEL) == entry.run:
             engine.remove(container.id)
+    # From the disk: `note_step` may have changed the entry since it was read.
     _clean_step(engine, (RunEntry.read(entry_folder(state, entry.run)) or entry).step)
+    # After the containers: the engine keeps a volume that a container has.
     for volume in engine.volumes(RUN_LABEL, entry.run):
         engine.remove_volume(volume)
 

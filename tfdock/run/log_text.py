@@ -15,8 +15,10 @@ _SEQUENCE = re.compile(rf"\x1b(?:{_CSI}[@-~]|{_STRING}(?:\x07|\x1b\\)|{_ESCAPE}[
 _BEGUN = re.compile(rf"\x1b(?:{_CSI}|{_STRING}\x1b?|{_ESCAPE})\Z")
 # C1 controls, in UTF-8 and by themselves, and what lets a line be shown in another order or as several lines.
 _HIDING = re.compile("[\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\udc80-\udc9f]+")
+# The same characters as UTF-8: a quick look that spares most output the slow replacement.
 _MAY_HIDE = re.compile(rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2(?:\x80[\x8e\x8f\xa8-\xae]|\x81[\xa6-\xa9])")
 _ASCII = bytes(range(0x80))
+# All C0 controls and DEL, except tab and line feed.
 _CONTROLS = bytes({*range(0x20), 0x7F} - set(b"\t\n"))
 
 
@@ -34,6 +36,7 @@ class LogText:
         """Read some bytes; return the text that no later byte can change."""
         text = self._held + self._decoder.decode(data)
         self._held = ""
+        # A line feed may follow in the next piece.
         if text.endswith("\r"):
             text, self._held = text[:-1], "\r"
         oldest = max(len(text) - _LONGEST, 0)
@@ -64,10 +67,12 @@ def _clean(text: str) -> bytes:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     try:
         data = text.encode()
+        # What is left after ASCII is little, even of long output.
         hides = not text.isascii() and _MAY_HIDE.search(data.translate(None, _ASCII)) is not None
     except UnicodeEncodeError:  # bytes that are not UTF-8
         hides = True
     if hides:
+        # Through text: within other characters of UTF-8 the bytes of a C1 control are harmless.
         data = _HIDING.sub("", text).encode("utf-8", "surrogateescape")
     return data.translate(None, _CONTROLS)
 

@@ -24,9 +24,11 @@ from tfdock.run.log_text import HEAP, MemoryKill, find_memory_kill
 
 # Exit statuses of our own scripts (dockerfiles/scripts): above Bazel's, below the shell's.
 _OTHER_BAZEL, _MOVED_PIN, _NO_WHEEL, _NO_SOURCE = 64, 65, 66, 68
+# Bazel's exit code 33: it ran out of memory and crashed.
 _BAZEL_OUT_OF_MEMORY = 33
 _STOPPED = (8, 130, 137, 143)
 """Exit statuses: Bazel was interrupted, or a shell or all of a container got SIGINT, SIGKILL or SIGTERM."""
+# A shell's status for SIGKILL: 128 + 9.
 _KILLED = 137
 _FULL = 32 << 20
 """Free bytes below which a full disk counts as the cause of a failure."""
@@ -54,6 +56,7 @@ class PhaseErrors:
 
     def _complete_problem(self, problem: Problem) -> Problem:
         phase = f"phase {self.phase}"
+        # Some errors name their phase already.
         message = problem.message if phase in problem.message else f"{phase}: {problem.message}"
         return replace(problem, message=f"{message}\n  log: {self.log}")
 
@@ -61,6 +64,7 @@ class PhaseErrors:
         """Return the error for a container that failed. `memory`: a process in it was killed for memory."""
         kill = find_memory_kill((*self.errors, *self.tail))
         of_bazel = status == _BAZEL_OUT_OF_MEMORY or (kill is not None and kill.program == HEAP)
+        # Memory first: what a kill leaves behind may look like any other failure.
         if memory or of_bazel or kill:
             return self._out_of_memory(status, kill, memory=memory, of_bazel=of_bazel)
         if status in _STOPPED:  # a stop that the user asked for has another error
@@ -75,6 +79,7 @@ class PhaseErrors:
         # On a full disk a compiler's messages are lost too: Bazel keeps them in a file until the action ends.
         if output.speaks_of_full_disk(self.tail) or self._is_full:
             return full_disk(self.folders)
+        # Only this phase has a network. Elsewhere such words belong to something else.
         if self.phase == "fetch" and output.speaks_of_network(self.tail):
             return NetworkError(
                 Problem(
@@ -118,6 +123,7 @@ class PhaseErrors:
     @property
     def _memory_fix(self) -> str:
         """The fix that keeps a build within its memory."""
+        # Fewer jobs cost nothing but time, so they come before more memory.
         if (jobs := self.resources.jobs) > 1:
             return f"set `resources: {{jobs: {jobs // 2}}}`, or give more memory"
         return (

@@ -73,6 +73,7 @@ class PhaseOutput:
     def add(self, line: str) -> tuple[int, int] | None:
         """Keep a line. Return Bazel's progress if the line reports it."""
         self._tail.append(line)
+        # The first errors are the causes; later ones often follow from them.
         if bazel.is_error(line) and len(self._errors) < _ERRORS:
             self._errors.append(line)
         progress = bazel.progress(line)
@@ -112,6 +113,7 @@ class PhaseRunner:
         """Log why a phase ends, if no program printed it: the engine, a registry, the system."""
         problems = error.problems if isinstance(error, TfdockError) else ()
         messages = [problem.message for problem in problems] or [str(error)]
+        # Control sequences may come from a registry's or a program's words.
         text = "".join(f"tfdock: {line}\n" for text in messages for line in text.split("\n"))
         with suppress(OSError):  # the error reaches the user even if the disk is full
             self.log.write(clean_text(text.encode("utf-8", "surrogateescape")))
@@ -129,6 +131,7 @@ class PhaseRunner:
 
     def give_up(self, phase: str) -> None:
         """Raise the reason why a phase ends: a request, a disk that is nearly full, else the time limit."""
+        # A stop that the user asked for counts most, whatever else is true.
         self.stop.check()
         progress = self.output.progress
         done = f" after {progress[0]:,} of {progress[1]:,} actions" if progress else ""
@@ -169,6 +172,7 @@ class PhaseRunner:
             if not told_once:
                 told_once.append(who)
                 self.listen(events.Notice(text=f"waiting for {who}, which {reason}"))
+            # The display shows that the build is alive.
             self.listen(events.Tick(silent=0.0))
             self.check(phase)
 
@@ -202,6 +206,7 @@ class PhaseRunner:
                 self.listen(events.Notice(text=f"stopping; {self.stop.kept}. Ctrl-C again kills"))
 
         try:
+            # Without output the engine itself is asked: a compiler may be silent for an hour.
             return watched(produce, output, tick, self.engine if on_engine else None, self.clock)
         finally:
             with suppress(OSError):  # the first error is the one to report
@@ -216,6 +221,7 @@ class PhaseRunner:
 
     def image(self, reference: str, phase: str, title: str) -> ImageInfo:
         """Return the image, pulled if it is not here. A stopped pull keeps what has arrived."""
+        # A pull has nothing to signal: leaving it is enough, and the engine keeps the layers.
         stopper = self.stopper(gently=lambda: self.give_up(phase))
         return self.engine.image(reference) or self.watch(
             title, lambda output: self.engine.pull(reference, output), stopper
@@ -231,15 +237,19 @@ class PhaseRunner:
         container = self.carrier.create(spec)
         self.engine.start(container)
         stopper = self.stopper(
+            # As Ctrl-C: Bazel stops cleanly, and its cache keeps what is done.
             gently=lambda: self.engine.signal(container, "INT"),
             by_force=lambda: self.engine.signal(container, "KILL"),
         )
         state = self.watch(title, lambda output: self._follow_without(hidden, container, output), stopper, tap=tap)
+        # OOMKilled need not tell of a compiler that was killed while the container went on: its event does.
         memory = state.oom_killed or self.engine.memory_killed(container)
+        # Results of a container that failed, or lost a process, are not used.
         if state.exit_code == 0 and not memory:
             for text in self.carrier.collect(container, spec):
                 self.listen(events.Notice(text=text))
         if state.exit_code != 0 or memory:
+            # A stop ends the container with an error: the stop is the reason, not the error.
             self.stop.check()
             if stopper.late:
                 self.give_up(phase)

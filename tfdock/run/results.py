@@ -46,11 +46,13 @@ class ContainerFolder:
 
     def make(self) -> ContainerFolder:
         """Create the folder, for its owner alone; return itself."""
+        # Mode 0700: no other user may put files among the results.
         self._written.mkdir(0o700, exist_ok=True)
         return self
 
     def has_folder(self, name: str) -> bool:
         """Return whether the folder holds a folder of that name. A link to one does not count."""
+        # No link is followed to it: a container could have replaced the folder.
         with suppress(OSError), UntrustedFolder.opened(self._written) as opened:
             return stat.S_ISDIR(opened.status(name).st_mode)
         return False
@@ -82,6 +84,7 @@ class RunFolders:
         for folder in (own, staged):
             make_folder(folder.parent)
             folder.mkdir(0o700, exist_ok=True)
+        # By their real paths: a mount whose source is reached through a link is refused.
         return cls(own.resolve(), staged.resolve())
 
     @property
@@ -124,6 +127,7 @@ def copy_from_folder(folder: Path, expected: Iterable[ExpectedFiles], kept: Path
             try:
                 for name in _names(source, "", rule.pattern.split("/")):
                     _take_file(source, name, rule, copies)
+            # A folder of the pattern is at fault here; `_take_file` handles the file itself.
             except TooManyNames as error:
                 copies.refuse(rule, rule.pattern, str(error.strerror))
             except NotPlain as error:
@@ -133,7 +137,9 @@ def copy_from_folder(folder: Path, expected: Iterable[ExpectedFiles], kept: Path
 
 def _take_file(source: UntrustedFolder, name: str, rule: ExpectedFiles, copies: _Copies) -> None:
     try:
+        # A name from the listing may vanish, and a name without wildcards need not exist.
         with suppress(FileNotFoundError), source.open(name) as file:
+            # Of the open file: the name may stand for another file by now.
             status = os.fstat(file.fileno())
             if status.st_nlink != 1:
                 copies.refuse(rule, name, "it has a second name, which may lie elsewhere")
@@ -156,6 +162,7 @@ def _names(source: UntrustedFolder, inside: str, parts: list[str]) -> Iterator[s
     else:
         try:
             with source.folder(inside.rstrip("/")) as listed:
+                # Without letter case folding, which `fnmatch.fnmatch` does on some systems.
                 names = [entry.name for entry in listed.entries(most=_MOST) if fnmatch.fnmatchcase(entry.name, part)]
         except FileNotFoundError:
             return
@@ -181,9 +188,11 @@ def copy_from_archive(archive: Iterable[bytes], expected: Iterable[ExpectedFiles
     try:
         with (
             _copies(kept) as copies,
+            # As a stream, and nothing is extracted: links and devices of the archive are never made.
             tarfile.open(fileobj=io.BufferedReader(ChunkReader(iter(archive)), _PIECE), mode="r|") as tar,
         ):
             for number, member in enumerate(tar):
+                # Before anything else: names and sizes were chosen in the container.
                 if number >= _MOST or member.size > _LONGEST:
                     raise _refused(member.name, f"the archive has more than {_MOST:,} members, or a huge one")
                 _take_member(tar, member, expected, copies)
@@ -202,6 +211,7 @@ def _take_member(
     if member.isdir():
         return
     if rule is None:
+        # A file in the place of a folder hides the results, so it is refused like a bad result.
         for above in (above for above in expected if _leads_to(name, above.pattern)):
             copies.refuse(above, name, "it is not a folder")
         return
@@ -214,6 +224,7 @@ def _take_member(
 
 def _name_inside(name: str) -> str:
     """Return a member's name within the archived folder; empty for a name that leads out of it."""
+    # The engine's archive begins with the folder's own name.
     parts = PurePosixPath(name).parts[1:]
     return "" if ".." in parts or name.startswith("/") else "/".join(parts)
 
@@ -233,6 +244,7 @@ def _leads_to(name: str, pattern: str) -> bool:
 def _copies(folder: Path) -> Iterator[_Copies]:
     """Give copies in an empty folder of mode 0700. An earlier folder is removed; at an error, this folder too."""
     make_folder(folder.parent)
+    # What an earlier container left must not be among the copies.
     remove_folder(folder)
     folder.mkdir(0o700)
     try:
@@ -265,6 +277,7 @@ class _Copies:
             self._counts[rule.pattern] = files + 1, total + size
             target = self.folder / name
             target.parent.mkdir(0o700, parents=True, exist_ok=True)
+            # `x` makes the file and follows no link.
             with open(target, "xb", opener=_open_private) as file:
                 _copy(content, file, size)
 
@@ -284,6 +297,7 @@ def _copy(source: IO[bytes], target: BinaryIO, size: int) -> None:
     """Copy `size` bytes and no more: a file can grow while it is read."""
     left = size
     with suppress(OSError, AttributeError):  # an archive, or another file system: copied below
+        # Copied within the kernel, which may share blocks instead (copy_file_range(2)).
         while left and (done := os.copy_file_range(source.fileno(), target.fileno(), left)):
             left -= done
     while left and (piece := source.read(min(_PIECE, left))):
