@@ -21,6 +21,7 @@ from tfdock.resolve.naming import source_identity
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import NOWHERE, BuildId, ExpectedFiles, Machine, Mount, Remote
 
+# Part of every fingerprint: where a field gets another meaning, a higher number separates old and new.
 FINGERPRINT_SCHEMA = 1
 EPOCH = 315532800
 """1980-01-01, the first moment a zip archive can name. A constant: a time of its own per commit would enter every
@@ -44,6 +45,7 @@ DOWNLOADS = ExpectedFiles(pattern="content_addressable/sha256/*/*", most=100_000
 EXTERNAL = ExpectedFiles(pattern="external.tar", size=1 << 38)
 """What repository rules fetched by means of their own, such as pip, which no cache has."""
 
+# The bounds are far above what builds leave. They stop a hostile build from filling the disk.
 RESULTS = (
     ExpectedFiles(pattern="done", size=1 << 10),
     ExpectedFiles(pattern="SHA256SUMS", size=1 << 16),
@@ -112,6 +114,7 @@ class BuildPlan:
     @property
     def image_name(self) -> str:
         """The name the built image gets on the engine."""
+        # A repository's name has no capitals (OCI distribution specification).
         return f"tfdock/{self.build_id.lower()}:{self.fingerprint[:12]}"
 
     @property
@@ -151,13 +154,16 @@ def make_plan(
         startup_options=(
             f"--output_user_root={OUTPUT}/user",
             f"--output_base={OUTPUT}/base",
+            # Bazel's server would stay for three hours otherwise.
             "--max_idle_secs=15",
             *resolution.startup,
         ),
+        # These and the phases depend on the machine: `with_resources` fills them in.
         local_startup_options=(),
         bazel_flags=resolution.flags,
         local_flags=(),
         targets=(wheel.target,),
+        # In old releases a script packs the wheel; in newer ones a target is the wheel.
         package=("run", *resolution.package) if resolution.package else ("collect", wheel.folder or ""),
         phases=(),
         resources=resources,
@@ -182,6 +188,7 @@ def with_resources(plan: BuildPlan, resources: BuildResources, knowledge: Knowle
     disk_cache = bazel_options(knowledge, bazel, "disk_cache", {"path": DISK_CACHE})
     fetching = (*words, "--", *plan.targets)
     remote = remotes.flags(plan.remote, partial(bazel_options, knowledge, bazel))
+    # phase.sh parts the words at each `--`.
     compiling = (*words, *disk_cache, *_told(plan, knowledge), *remote, "--", *plan.targets, "--", *plan.package)
     return replace(
         plan,
@@ -198,8 +205,10 @@ def with_resources(plan: BuildPlan, resources: BuildResources, knowledge: Knowle
 def _container_environment() -> dict[str, str]:
     """Return what every container gets besides the release's own variables: nothing of the caller's machine."""
     return {
+        # The caller's uid has no home and no name in the image. Bazel and Python ask for both.
         "HOME": "/tmp",
         "USER": "tfdock",
+        # The language and the zone of a machine would show in output and file times.
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
         # Equal inputs must give equal bytes: a fixed order of sets, and no time of the build.
@@ -224,12 +233,14 @@ def _phase(
         mounts.append(Mount(source=f"{{cache}}/disk/{disk}", target=DISK_CACHE, volume=f"disk-{disk}"))
         mounts.append(Mount(source="{staging}", target=STAGING, given=True, results=_results(plan), kept="{results}"))
     if before:
+        # Read-only: the container must not change the program that reaches the endpoint.
         mounts.append(Mount(source="{remote}", target=remotes.FOLDER, read_only=True))
     command = (*before, "/bin/bash", "/opt/tfdock/phase.sh", name, *words)
     return Phase(name=name, command=command, mounts=tuple(mounts), network=network)
 
 
 def _results(plan: BuildPlan) -> tuple[ExpectedFiles, ...]:
+    # Optional: Bazel's account is for reports, and a wheel is good without it.
     expected = (
         ExpectedFiles(pattern=TOLD[purpose], size=_MOST_TOLD[purpose], optional=True) for purpose in _purposes(plan)
     )
@@ -249,6 +260,7 @@ def _local_flags(resolution: Resolution, knowledge: KnowledgeBase, resources: Bu
 
 def in_domain(plan: BuildPlan, domain: Domain, knowledge: KnowledgeBase) -> BuildPlan:
     """Return the same plan in another trust domain."""
+    # The domain decides the mount of the cache and the uploads, so the phases are made anew.
     moved = replace(plan, trust=domain, remote=_within(plan.remote, domain))
     return with_resources(moved, plan.resources, knowledge)
 
@@ -289,6 +301,7 @@ def fingerprint(resolution: Resolution, context: BuildContext) -> str:
         "schema": FINGERPRINT_SCHEMA,
         "source": hashlib.sha256(source_identity(resolution.source)).hexdigest(),
         "patches": [hashlib.sha256(patch).hexdigest() for patch in resolution.source.patches.values()],
+        # Without a pin the name is all that is known of the base.
         "base": resolution.base.digest or str(resolution.base),
         "versions": {
             "tensorflow": str(resolution.version),
@@ -305,6 +318,7 @@ def fingerprint(resolution: Resolution, context: BuildContext) -> str:
         "wheel": [resolution.wheel_name, resolution.local_version],
         "epoch": EPOCH,
     }
+    # Sorted and without spaces: the same fields are the same text.
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -316,6 +330,7 @@ def toolchain_key(toolchain: bytes) -> str:
     bytes. Bazel does not track tools outside its workspace, so objects of two compilers must not meet in one cache.
     The base's digest is not in it: a base that was rebuilt with the same content has another digest.
     """
+    # The 2 is the version of the key: a higher one leaves all caches behind.
     return hashlib.sha256(b"2\n" + toolchain).hexdigest()[:16]
 
 

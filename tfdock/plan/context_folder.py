@@ -25,6 +25,7 @@ def write(context: BuildContext, tree: Path | None, folder: Path) -> list[str]:
     for path, data in context.files.items():
         target = _place(folder, path)
         target.parent.mkdir(parents=True, exist_ok=True)
+        # Removed first: writing would go through a link that somebody put there.
         target.unlink(missing_ok=True)
         target.write_bytes(data)
         target.chmod(0o755 if context.executable(path) else 0o644)
@@ -35,6 +36,7 @@ def write(context: BuildContext, tree: Path | None, folder: Path) -> list[str]:
         target = _place(folder, path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
+        # A link of the checkout stays a link: it may lead out of it.
         shutil.copy2(file, target, follow_symlinks=False)
         written.append(path)
     (folder / _MARK).write_text("".join(f"{path}\n" for path in sorted(written)), "utf-8")
@@ -48,6 +50,7 @@ def _empty(folder: Path) -> None:
     if not folder.is_dir() or (any(folder.iterdir()) and (mark.is_symlink() or not mark.is_file())):
         raise _not_our_folder(folder, "exists and was not written by `tfdock render`")
     for path in (folder / _MARK).read_text("utf-8").splitlines() if any(folder.iterdir()) else ():
+        # The list is a file like any other, and may name paths outside the folder.
         if ".." not in Path(path).parts and not Path(path).is_absolute():
             _place(folder, path).unlink(missing_ok=True)
 

@@ -55,10 +55,12 @@ def expectation(plan: BuildPlan, records: Iterable[Record], knowledge: Knowledge
     candidates = [(rank, str(record.get("finished")), record) for record in records for rank in _ranks(plan, record)]
     if not candidates:
         return _by_default(plan, knowledge)
+    # Rank and time only: two records that are alike in both cannot be compared.
     rank, finished, record = max(candidates, key=lambda candidate: candidate[:2])
     figures = {name: _figure(record["seconds"].get(name)) for name in PHASES}
     seconds = {name: value for name, value in figures.items() if value is not None}
     jobs = _jobs(record)
+    # The same actions in fewer jobs take longer in proportion.
     factor = jobs / plan.resources.jobs if jobs else 1.0
     if record["build_id"] != plan.build_id:
         # Another build id of the release may have another number of GPU targets to compile.
@@ -83,6 +85,7 @@ def _ranks(plan: BuildPlan, record: Record) -> Iterator[int]:
     here = _same_class(plan, machine)
     if record.get("build_id") == plan.build_id:
         yield _HERE if here else _ELSEWHERE
+    # A build id begins with the release.
     elif here and str(record.get("build_id", "")).partition("-")[0] == plan.build_id.partition("-")[0]:
         yield _ALIKE
 
@@ -97,6 +100,7 @@ def _same_class(plan: BuildPlan, machine: Mapping[str, Any]) -> bool:
 def _jobs(record: Record) -> float | None:
     """Return the number of jobs that a build was compiled with in the end."""
     limits = record.get("resources")
+    # The last limits count: after a kill for memory a build goes on with half the jobs.
     last = limits[-1] if isinstance(limits, list) and limits else None
     return _figure(last.get("jobs")) if isinstance(last, Mapping) else None
 
@@ -108,6 +112,7 @@ def _weight_of(record: Record) -> float | None:
 
 def _figure(value: object) -> float | None:
     """Return a valid figure of a record, else None: records are files, at times damaged or of another version."""
+    # In Python `True` is an int.
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value <= _MOST else None

@@ -82,7 +82,9 @@ def tree_files(root: Path) -> Iterator[Path]:
     """Return the files and links of a checkout that belong to the source, sorted by path."""
     for folder, folders, files in os.walk(root):
         here = Path(folder)
+        # `os.walk` counts links to folders among the folders. They belong to the source as links.
         links = [name for name in folders if (here / name).is_symlink() and not name.startswith("bazel-")]
+        # In place and sorted: `os.walk` goes into what is left in this list, in its order.
         folders[:] = sorted(name for name in folders if _belongs(here / name))
         # bazel-bin and its siblings are links that an earlier build left at the top.
         names = [name for name in (*files, *links) if name not in _LEFT_OUT and not name.startswith("bazel-")]
@@ -104,6 +106,7 @@ def listing_hash(listing: Mapping[str, str]) -> str:
     """Return the hash of a checkout that `tree_listing` listed."""
     total = hashlib.sha256()
     for path, identity in listing.items():
+        # No path holds NUL, so it is clear where a path ends.
         total.update(f"{path}\0{identity}\n".encode("utf-8", "surrogateescape"))
     return total.hexdigest()
 
@@ -124,6 +127,7 @@ def _paths(tree: Path) -> list[Path]:
 def _held(root: Path, paths: Iterable[Path]) -> Iterator[tuple[UntrustedFolder, Path]]:
     """Yield each path below a folder with its own folder, which was reached without following a link."""
     with UntrustedFolder.opened(root) as top:
+        # The paths are sorted, so each folder is opened once.
         for parent, neighbours in groupby(paths, key=lambda path: path.parent):
             with top.folder("" if parent == Path() else parent.as_posix()) as folder:
                 yield from ((folder, path) for path in neighbours)
@@ -171,6 +175,7 @@ def context_archive(
 
 def _tree_entry(name: str, folder: UntrustedFolder, file: str) -> Iterator[bytes]:
     status = folder.status(file)
+    # git keeps this bit alone of a mode.
     info = _entry(name, 0o755 if status.st_mode & stat.S_IXUSR else 0o644)
     if stat.S_ISLNK(status.st_mode):
         info.type, info.linkname = tarfile.SYMTYPE, folder.link(file)
@@ -180,6 +185,7 @@ def _tree_entry(name: str, folder: UntrustedFolder, file: str) -> Iterator[bytes
     yield info.tobuf(tarfile.PAX_FORMAT)
     sent = 0
     with folder.open(file) as stream:
+        # Never more than the header has stated: the file may grow meanwhile.
         while chunk := stream.read(min(_CHUNK, info.size - sent)):
             sent += len(chunk)
             yield chunk

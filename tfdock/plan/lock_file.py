@@ -36,6 +36,7 @@ _LISTED = 20
 """Differences that a refusal shows; a new distribution release moves hundreds of packages at once."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+# Git names a commit by SHA-1, or by SHA-256 in a repository of that format.
 COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
@@ -124,6 +125,7 @@ def to_text(lock: Lock) -> str:
 
 def _word(text: str) -> str:
     """Return a YAML string on one line, written as JSON."""
+    # JSON's strings are YAML's too. U+2028 and its like would end a line for YAML, so they are escaped.
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
@@ -138,6 +140,7 @@ def from_text(text: str, file: str) -> Lock:
     choices = _child(node, "choices", "map")
     pins = tuple(_pin(row) for row in _child(node, "pins", "list").items)
     seen: set[tuple[int, str]] = set()
+    # Two rows for one thing would leave open which of them holds.
     for pin, row in zip(pins, node.entries["pins"].items, strict=True):
         if pin.key in seen:
             raise _malformed(row, f"{pin} is pinned twice")
@@ -235,6 +238,7 @@ def installed(toolchain: bytes, pins: bytes, requirements: Mapping[str, bytes]) 
     for words in lines:
         match words:
             case ["bazel", value]:
+                # Bazel has two lines: its version, which has a dot, and the sha256 of its program.
                 bazel.append(value if "." in value else f"sha256:{value}")
                 continue
             case ["package", name, version, architecture]:
@@ -308,10 +312,12 @@ def pinned(resolution: Resolution, pins: Iterable[Pin]) -> Resolution:
     choices = {choice.field: choice for choice in resolution.choices}
     row = rows.get(("base", str(base)))
     if row is not None and not base.digest:
+        # By digest alone: the tag may stand for another image by now.
         base = ImageRef(base.repository, base.registry, digest=row.value)
         choices["base"] = Choice(
             field="base", value=str(base), source="lock", reason=f"{row.name} when it was locked"
         )
+    # The ref that was found when the profile was locked. The others are not tried again.
     ref = next((ref for ref in source.refs if ("source", ref) in rows), None)
     if ref is not None:
         commit = rows["source", ref].value
@@ -369,6 +375,7 @@ def unpinned(lock: Lock, resolution: Resolution) -> Problem | None:
     source = resolution.source
     rows = {(pin.kind, pin.name) for pin in lock.pins}
     lacking = [] if ("base", str(resolution.base)) in rows else [f"base {resolution.base}"]
+    # An archive or a checkout has no refs: its place names it.
     sources = source.refs or (source.location,)
     if not any(("source", name) in rows for name in sources):
         lacking.append(f"source {' or '.join(sources)}")
@@ -395,6 +402,7 @@ def outdated(lock: Lock, plan: BuildPlan, file: str) -> Problem | None:
         for name in sorted({**lock.choices, **now})
         if lock.choices.get(name) != now.get(name)
     ]
+    # A choice may change without changing the wheel. The fingerprint tells.
     return _outdated(file, "; ".join(changed)) if changed and lock.fingerprint != plan.fingerprint else None
 
 
@@ -418,6 +426,7 @@ def _outdated(file: str, changed: str) -> Problem:
 
 def native(resolution: Resolution, file: str) -> Problem | None:
     """Return the refusal for a build for this machine's CPU: no lock holds on another machine."""
+    # Flags that the profile writes itself count like `optimize: native`.
     flags = [f"`{flag}`" for flag in resolution.flags if NATIVE.search(flag)]
     if not flags and not any(NATIVE.search(option) for option in resolution.optimize):
         return None

@@ -119,6 +119,7 @@ def device_checks(
     They stop a build for the GPUs of this machine. Any other build may be for another machine's GPUs.
     """
     accelerator = resolution.accelerator
+    # A CPU build has no toolkit, and needs no driver.
     if not accelerator.toolkit:
         return
     if host is None:
@@ -127,6 +128,7 @@ def device_checks(
     if accelerator.accelerator in host.troubles:
         yield trouble_check(host, accelerator.accelerator, for_this_machine=for_this_machine)
     gpus = [gpu for gpu in host.gpus if gpu.accelerator == accelerator.accelerator]
+    # Cards that are alike are told once.
     distinct = {(gpu.name, gpu.target): gpu for gpu in gpus}.values()
     checks = [_gpu_check(resolution, knowledge, gpu, for_this_machine=for_this_machine) for gpu in distinct]
     yield from checks
@@ -175,6 +177,7 @@ def _driver_check(
         found = f"no {vendor} driver here to compare; building needs none"
         return PreflightCheck(name="driver", status=SKIPPED, found=found, needed=needed)
     found = f"driver {here}{' of Windows' if host.wsl else ''}"
+    # Jetson boards: their driver is part of the system, with versions of its own.
     if gpus and all(is_embedded(knowledge, gpu.accelerator, gpu.target) for gpu in gpus):
         found += ", which came with the board's system: the tables of drivers do not hold for it"
         return PreflightCheck(name="driver", status=SKIPPED, found=found)
@@ -216,6 +219,7 @@ def _floors_of_targets(resolution: Resolution, knowledge: KnowledgeBase) -> Iter
     gpus = [Capability.parse(target).dotted for target in targets] if accelerator.capabilities else targets
     rows = [architecture_of(knowledge, accelerator.accelerator, gpu) for gpu in gpus]
     floors = {Version(row.driver_min): row.architecture for row in rows if row and row.driver_min}
+    # If one target works with any driver, there is no lowest one to tell.
     if floors and all(row and row.driver_min for row in rows):
         version = min(floors)
         why = f"for GPUs of the {floors[version]} generation"
@@ -230,12 +234,14 @@ def _needed_ptx(resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence
     if not resolution.accelerator.capabilities or not verdict.code_of(resolution.targets)[1]:
         return None
     runs = [_judge_gpu(resolution, knowledge, gpu) for gpu in gpus]
+    # Where every GPU here has machine code, the driver compiles nothing.
     if runs and not any(run is None or run.runs == "ptx-jit" for run in runs):
         return None
     name = resolution.accelerator.toolkit or ""
     toolkit = knowledge.toolkits.get((name, str(Version(resolution.components.get(name, "")).minor)))
     compiler = knowledge.compilers.get((resolution.gpu_compiler, resolution.gpu_compiler_version))
     known = [Version(row.ptx) for row in (toolkit, compiler) if row and row.ptx]
+    # The older of both decides what PTX is written.
     return min(known, default=None) if toolkit and toolkit.ptx else None
 
 
@@ -271,6 +277,7 @@ def _gpu_check(
     name = resolution.accelerator.toolkit or ""
     title = resolution.accelerator.titles.get(name, name)
     floor = toolkit_floor(knowledge, name, Version(resolution.components.get(name, "")))
+    # `driver_max` is a branch (`470`): only the first part of a driver's version.
     if row and row.driver_max and floor and floor.parts[:1] > Version(row.driver_max).parts:
         conflict = PreflightCheck(
             name="gpu",
@@ -317,6 +324,7 @@ def memory_check(plan: PreflightRequest, machine: Machine | None) -> PreflightCh
     found = f"{_format_size(memory)} for the build{swap}, {_jobs(resources.jobs)} at once"
     wanted = LEAST_HEAP + resources.jobs * per_job
     needed = f"about {_format_size(wanted)}: {_format_size(per_job)} a job, {_format_size(LEAST_HEAP)} for Bazel"
+    # Swap carries a single job, though slowly.
     if memory + machine.swap < least:
         return PreflightCheck(
             name="memory",
@@ -386,6 +394,7 @@ def _disk_check(group: Sequence[WritableFolder], needed: int, least: int) -> Pre
     names = _join_words(f"{place.what} ({place.path})" for place in group)
     if free is None:
         return PreflightCheck(name="disk", status=SKIPPED, found=f"cannot see how much is free for {names}")
+    # Folders on one file system share its space, so their needs add up.
     share = sum(place.share for place in group)
     found, wanted = f"{_format_size(free)} free for {names}", f"about {_format_size(int(needed * share))}"
     if free >= needed * share:
@@ -402,6 +411,7 @@ def _disk_check(group: Sequence[WritableFolder], needed: int, least: int) -> Pre
         status=FAILED,
         found=found,
         needed=wanted,
+        # The need is an estimate, so a user who knows better may correct it.
         fixes=(fix, "set `resources: {disk: …}` if you know better"),
         exit_code=ExitCode.RESOURCES,
     )

@@ -174,6 +174,7 @@ class Preparer:
         try:
             local, tree = read_local(profile.source, path.parent, str(path), project)
         except ProfileError as error:
+            # The reader of the checkout knows the field, the document knows its line.
             raise ProfileError(*(placed(problem, document, str(path)) for problem in error.problems)) from error
         return WrittenProfile(
             file=str(path),
@@ -202,6 +203,7 @@ class Preparer:
             resolution = resolve_or_suggest(resolver, profile)
             resources = size(profile.resources, resolution.release.cost, self.machine)
         except Incompatible as error:
+            # Problems of one profile share their ways out: each is told once.
             ways = {way.text: way for problem in error.problems for way in problem.ways}
             return replace(context, ways=tuple(ways.values()))
         return replace(context, resolution=resolution, resources=resources)
@@ -225,6 +227,7 @@ class Preparer:
             knowledge=self.knowledge,
             file=written.file,
             local=written.local,
+            # Only then: the tools of the drivers need not run for any other profile.
             local_gpus=self._local_gpus if written.profile.for_this_machine else (),
             machine=platform.machine(),
             allow_untested=self._allow_untested,
@@ -277,12 +280,14 @@ def find_profile(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
+    # A matrix lies among the shipped profiles, and is none.
     if path.suffix not in (".yaml", ".yml") and path.name == name and f"{name}.yaml" != loader.MATRIX:
         for folder in (Path("profiles"), loader.profiles()):
             if (folder / f"{name}.yaml").is_file():
                 return folder / f"{name}.yaml"
     shipped = [file.stem for file in loader.profile_files()]
     stems = dict.fromkeys((name, name.removesuffix(path.suffix)))
+    # A file of that name with another ending is what was meant, before any shipped profile.
     beside = [file for stem in stems for end in (".yaml", ".yml") if Path(file := f"{stem}{end}").is_file()]
     near = beside or difflib.get_close_matches(path.stem.lower(), shipped, n=1)
     guess = f"did you mean `{near[0]}`? Otherwise " if near else ""
@@ -305,6 +310,7 @@ def lock_path(name: str) -> Path:
     shipped = path.parent == loader.profiles() and not Path(name).is_file()
     if shipped:
         return Path(f"{name}.lock")
+    # `with_suffix` alone would give `my.yml` the lock of `my.yaml`, and `my.lock` itself as lock.
     return path.with_suffix(".lock") if path.suffix == ".yaml" else path.with_name(f"{path.name}.lock")
 
 
@@ -359,6 +365,7 @@ def extended_texts(text: str, path: Path, project: Project) -> dict[str, str]:
     """Return the texts of the profiles that this one extends, by the name each is given."""
     others: dict[str, str] = {}
     file = str(path)
+    # A circle ends here. `merged` refuses it with its place.
     while (parent := profiles.extended_by(text, file)) is not None and (name := parent.raw) not in others:
         if len(others) > profiles.MAX_EXTENDS:
             break  # `merged` refuses such a long chain

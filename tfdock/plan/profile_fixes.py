@@ -188,11 +188,13 @@ def changes(row: Failure, values: Mapping[str, str], context: Context) -> tuple[
     """Return the row's changes of the profile that are accepted, each of other fields."""
     if context.profile is None or context.attempt is None:
         return ()
+    # The profile is refused as it stands, so the ways out of the refusal come first.
     if context.resolution is None:
         return context.ways if row.changes else ()
     suggestions: dict[frozenset[str], Suggestion] = {}
     for template in row.changes:
         moves = _moves(template, values, context, context.profile)
+        # The nearest change of the same fields is enough.
         other_fields = takewhile(lambda move: frozenset(move) not in suggestions, moves)
         for change, resolution in accepted(context.profile, other_fields, context.attempt):
             if _changes_the_build(changed(context.profile, change), resolution, context):
@@ -230,6 +232,7 @@ def fix(row: Failure, context: Context) -> str:
 
 def _memory_for_one_job(context: Context) -> int:
     """Return the bytes to try for one job, if a build failed with one job already; else 0."""
+    # With more than one job, fewer jobs come first.
     if context.resolution is None or context.resources is None or context.resources.jobs > 1:
         return 0
     return more_memory(context.resources, context.resolution.release.cost)
@@ -260,6 +263,7 @@ def _changes_of_verb(path: str, verb: str, text: str, context: Context, profile:
         yield from _without_target(text, context, profile)
     elif verb == "without":
         listed = list(_current_value(profile, path) or ())  # type: ignore[call-overload]
+        # A row names a configuration as `NAME`; among the flags it is `--config=NAME`.
         rest = [option for option in listed if option.removeprefix("--config=") != text and option != text]
         yield from [{path: rest or None}] if len(rest) < len(listed) else []
     elif verb == "with":
@@ -279,6 +283,7 @@ def _without_target(text: str, context: Context, profile: Profile) -> Iterator[C
     rest = [target for target in context.resolution.targets if number(target) != gone]
     if rest and len(rest) < len(context.resolution.targets):
         yield {field: rest}
+        # A GPU beside the list may need the target that goes: so also without the GPUs.
         if profile.gpus:
             yield {field: rest, "gpus": None}
 
@@ -289,6 +294,7 @@ def _has(toolkit: str, version: str, target: str, context: Context) -> bool:
         return True
     wanted, resolution = number(target), context.resolution
     row = context.knowledge.toolkits.get((toolkit, str(Version(version).minor)))
+    # For a target that the build has not, another toolkit changes nothing.
     asked = resolution is not None and any(number(listed) == wanted for listed in resolution.targets)
     return bool(asked and row and wanted in row.targets)
 

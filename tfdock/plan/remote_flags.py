@@ -58,6 +58,7 @@ def not_allowed(name: str, address: str) -> Problem:
 
 def check(remote: Remote, bazel: str, options: Options, *, native: bool = False) -> None:
     """Raise Incompatible where this Bazel cannot be told of an endpoint, or code is `native`: for this CPU alone."""
+    # A cache's key does not name the CPU: another machine would die of an illegal instruction.
     if native and remote.endpoints:
         raise Incompatible(
             Problem(
@@ -80,6 +81,7 @@ def check(remote: Remote, bazel: str, options: Options, *, native: bool = False)
             )
         )
     for role, endpoint in remote.endpoints:
+        # No option of that purpose: this Bazel's words for it are not known.
         if not options(f"remote_{role}", {"url": ""}):
             raise Incompatible(
                 Problem(
@@ -111,6 +113,7 @@ def flags(remote: Remote, options: Options) -> tuple[str, ...]:
     chosen += options("remote_grpc_cache", {}) if remote.cache and not remote.cache.http else ()
     chosen += options("remote", {"upload": str(remote.upload).lower()})
     chosen += options("remote_instance", {"instance": remote.instance}) if remote.instance else ()
+    # Without an executor this machine's own number of jobs holds.
     chosen += options("remote_jobs", {"jobs": remote.jobs or DEFAULT_JOBS}) if remote.executor else ()
     return tuple(chosen)
 
@@ -120,6 +123,7 @@ def command(remote: Remote) -> tuple[str, ...]:
     if not remote.endpoints:
         return ()
     pairs = (f"{PORTS[role]}={FOLDER}/{role}" for role, _ in remote.endpoints)
+    # The forwarder runs the command, so that it lives as long as the build.
     return ("python3", f"{FOLDER}/forward.py", *pairs, "--")
 
 

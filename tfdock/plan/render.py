@@ -60,8 +60,10 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
         needed.append("interpreter.sh")
     files |= {f"tfdock/{name}": templates[f"scripts/{name}"].encode() for name in needed}
     for number, (name, patch) in enumerate(resolution.source.patches.items(), start=1):
+        # The number keeps the order of the patches. Of a name only harmless letters stay.
         files[f"tfdock/patches/{number:03}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}"] = patch
     tree = resolution.source.location if resolution.source.kind == "path" else None
+    # Sorted: the order of the files must not follow from the order of the code here.
     return BuildContext(files=dict(sorted(files.items())), source_tree=tree)
 
 
@@ -77,6 +79,7 @@ def from_template(
     templates: Mapping[str, str], name: str, values: Mapping[str, object], filters: Filters = ()
 ) -> bytes:
     """Return a file rendered from the named template with these values; `filters` are its own, by name."""
+    # A tuple, because the cache of environments needs a key that can be hashed.
     return _tidy(_environment(tuple(sorted(templates.items())), filters).get_template(name).render(values)).encode()
 
 
@@ -155,7 +158,9 @@ def _environment(templates: tuple[tuple[str, str], ...], filters: Filters = ()) 
 
     environment = ImmutableSandboxedEnvironment(
         loader=DictLoader(dict(templates)),
+        # A name that is missing is an error: an empty word could make another command.
         undefined=StrictUndefined,
+        # Escaping is for HTML. Here each filter quotes for its own reader.
         autoescape=False,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -181,6 +186,7 @@ def _finalize(value: object) -> object:
 
 
 def _one_line(text: str) -> str:
+    # A line break could begin another instruction.
     if not text.isprintable():
         raise ValueError(f"a value holds a control character: {text!r}")
     return text
@@ -188,6 +194,7 @@ def _one_line(text: str) -> str:
 
 def _json_words(words: Sequence[str]) -> str:
     """Return words of an exec-form instruction without the brackets: no shell reads them."""
+    # The builder reads the exec form as JSON.
     return ", ".join(json.dumps(_one_line(word)) for word in words)
 
 
@@ -201,6 +208,7 @@ def _words(words: Sequence[str], pattern: re.Pattern[str]) -> str:
     for word in words:
         if not pattern.match(word):
             raise ValueError(f"not a package: {word!r}")
+    # Sorted: another order in a row would be another layer of the image.
     return " ".join(sorted(words))
 
 

@@ -51,6 +51,7 @@ def size(asked: Asked, cost: Cost, machine: Machine) -> BuildResources:
     Raises Incompatible where the profile asks for less memory than Bazel and one job take.
     """
     memory = usable(machine.memory) if asked.memory == "auto" else parse_bytes(asked.memory)
+    # `auto` is not refused here: swap may carry a single job, as the check before a build says.
     if asked.memory != "auto" and memory < least_memory(cost):
         raise Incompatible(_too_small(asked.memory, cost))
     return _sized(asked, cost, cpus=machine.cpus, memory=memory)
@@ -58,6 +59,7 @@ def size(asked: Asked, cost: Cost, machine: Machine) -> BuildResources:
 
 def share(asked: Asked, cost: Cost, machine: Machine, *, jobs: int, memory: int) -> BuildResources:
     """Return the same for a part of a machine: at most `memory` bytes and `jobs`, whatever the profile asks."""
+    # `auto` takes the whole share. A number asks for less at most.
     wanted = parse_bytes(asked.memory) if asked.memory != "auto" else memory
     sized = _sized(asked, cost, cpus=machine.cpus, memory=min(wanted, memory))
     return replace(sized, jobs=min(sized.jobs, jobs))
@@ -101,6 +103,7 @@ def jobs_in(memory: int, cost: Cost, cpus: int) -> int:
     """
     job = cost.memory_per_job_mib * MIB
     link = max(cost.memory_per_link_mib * MIB, job)
+    # A link takes the place of one job, so the others fit into what it leaves.
     return max(1, min(cpus, 1 + (memory - link) // job))
 
 
@@ -112,6 +115,7 @@ def after_memory(resources: BuildResources, *, of_bazel: bool) -> BuildResources
     # One job that does not fit needs more memory; a retry would be killed again.
     if resources.jobs == 1 and not of_bazel:
         return None
+    # More heap leaves less to the compilers, so their jobs halve as well.
     heap = min(2 * resources.heap, resources.memory // 2) if of_bazel else resources.heap
     again = replace(resources, jobs=max(1, resources.jobs // 2), heap=heap)
     return again if again != resources else None

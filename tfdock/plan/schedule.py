@@ -32,6 +32,7 @@ def at_once(plans: Sequence[BuildPlan], machine: Machine, asked: int | None) -> 
     worth = max(machine.cpus // _CORES_A_BUILD, min(_AT_LEAST, machine.cpus))
     count = min(len(plans), asked if asked is not None else worth)
     least = max((least_memory(plan.resolution.release.cost) for plan in plans), default=0)
+    # Too little memory for each means fewer at a time.
     while count > 1 and usable(machine.memory) // count < least:
         count -= 1
     return max(count, 1)
@@ -44,6 +45,7 @@ def next_share(machine: Machine, running: Sequence[MachineShare], more: int) -> 
     """
     jobs = machine.cpus - sum(part.jobs for part in running)
     memory = usable(machine.memory) - sum(part.memory for part in running)
+    # A build without a job would never end. The kernel shares out a core that two builds use.
     return MachineShare(jobs=max(1, jobs // max(more, 1)), memory=max(memory // max(more, 1), 0))
 
 

@@ -135,6 +135,7 @@ def of_bundle(images: str) -> Domain:
 
 
 def _named(identities: list[list[str]]) -> str:
+    # Parts in quotes: two different lists cannot become one text.
     text = json.dumps(identities, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -146,11 +147,14 @@ _Found = Iterator[tuple[list[str], str]]
 def _source(resolution: Resolution) -> _Found:
     source = resolution.source
     known = resolution.release.commits.get(str(resolution.version))
+    # A tag can be moved, so it is the commit that makes a source the release.
     if source.official and known is not None and source.commit == known:
         return
     if source.kind == "path":
+        # The real folder: two links to one checkout share its domain.
         yield ["path", source.folder or source.location], "the source is a local checkout"
     elif source.kind == "archive":
+        # By its bytes where they are known: the same archive may lie at several addresses.
         yield ["archive", source.sha256 or source.location], f"the source is the archive {source.location}"
     else:
         # A branch's commit changes. All its builds share one domain nevertheless.
@@ -167,6 +171,7 @@ def _base(profile: Profile, resolution: Resolution) -> _Found:
     if profile.base is None:
         return
     base = ImageRef.parse(profile.base)
+    # The row's placeholders are for versions. Only registry and repository are compared.
     known = ImageRef.parse(re.sub(r"\{\w+\}", "1", resolution.image.image))
     if (base.registry, base.repository) != (known.registry, known.repository):
         yield ["base", str(base)], f"the base image {base} is not from the repository that the knowledge names"
@@ -196,15 +201,18 @@ def _asked(profile: Profile) -> Iterator[tuple[str, str]]:
     yield from (("config", name) for name in bazel.configs)
     for flag in bazel.flags:
         name, _, value = flag.partition("=")
+        # A configuration may stand among the flags as well.
         yield ("config", value) if name == "--config" else ("flag", flag)
     yield from (("startup", option) for option in bazel.startup)
     yield from (("copt", option) for option in bazel.copts)
     yield from (("copt", option) for rule in (debug.per_file if debug else []) for option in rule.copts)
+    # A program at a path of the profile's choice may be any program.
     if compiler is not None and not isinstance(compiler, str) and compiler.path:
         yield "host_compiler", compiler.path
 
 
 def _is_harmless(knowledge: KnowledgeBase, of: str, option: str) -> bool:
     matches = (re.fullmatch(row.pattern, option) for row in knowledge.harmless_options if row.of == of)
+    # A flag may carry a compiler's option, which is then looked up by itself.
     inner = [match.groupdict().get("copt") for match in matches if match]
     return any(copt is None or _is_harmless(knowledge, "copt", copt) for copt in inner)
