@@ -49,9 +49,11 @@ def accelerator_of(question: Question) -> Accelerator | None:
             f"the accelerator `{asked}` is not known",
             why=f"known: {', '.join(sorted(known))}",
         )
+        # Nothing else can be held against an accelerator that nobody knows.
         return None
     if not _devices_are_known(question):
         return None
+    # Each field once: several GPUs of this machine come from one field.
     evidence = list(dict.fromkeys(_evidence(question)))
     names = {asked} if asked else {name for _, name in evidence}
     for path, name in evidence:
@@ -67,6 +69,7 @@ def accelerator_of(question: Question) -> Accelerator | None:
         )
     if len(notes.problems) > before:
         return None
+    # Sorted: sets have no order, and the same profile must give the same answer.
     name = next(iter(sorted(names)), "cpu")
     reason = f"`{evidence[0][0]}` asks for it" if evidence else "no GPU is asked for"
     notes.choose("accelerator", name, "profile" if asked or evidence else "default", "as asked" if asked else reason)
@@ -89,6 +92,7 @@ def _devices_are_known(question: Question) -> bool:
             problem = unknown_gpu(question.knowledge, name)
             notes.refuse(problem.code, path, problem.message, fix=problem.fixes)
     for field, path, target in _asked_targets(question):
+        # Every word would match where a family has no pattern for its targets.
         rows = [row for row in question.knowledge.accelerators.values() if row.target_pattern]
         owners = [row for row in rows if row.target_field == field]
         if any(row.matches(target) for row in owners):
@@ -168,6 +172,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
     """Choose targets, components and compiler; write down everything that keeps them from getting along."""
     notes, asked = question.notes, asked_components(question)
     _refuse_unused(question, accelerator, asked)
+    # Only a doubt: the row of the release may simply not speak of this family yet.
     if accelerator.components and not any(name in release.components for name in accelerator.components):
         notes.doubt(
             "accelerator-untested",
@@ -183,16 +188,20 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
         components={},
         asked=asked,
         fields=component_fields(question),
+        # A list says everything. GPUs beside it are only held against it.
         targets=listed or _targets_of(release, accelerator, gpus),
         compiler_asked=bool(question.profile.compiler),
         xla=question.profile.xla,
         served=gpus if listed else (),
     )
     _refuse_other_machines(question, gpus, listed)
+    # After the GPUs, before the toolkit: the toolkit is chosen by the targets.
     if accelerator.target_pattern and not combination.targets:
         combination = replace(combination, targets=_official_targets(question, combination))
     combination = _with_toolkit(question, combination)
+    # After the toolkit: it may not compile for the whole official list.
     combination = _supported_official_targets(question, combination)
+    # Libraries last: which versions exist depends on the toolkit.
     combination = _with_libraries(question, combination)
     for rule in RULES:
         for finding in rule(combination):
@@ -211,6 +220,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
 
 def _refuse_unused(question: Question, accelerator: Accelerator, asked: Mapping[str, str]) -> None:
     for name in asked:
+        # The version would be ignored in silence.
         if name not in accelerator.components:
             takes = ", ".join(accelerator.components) or "none"
             question.notes.refuse(
@@ -235,6 +245,7 @@ def _refuse_other_machines(
     knowledge, here = question.knowledge, question.machine
     devices = [(path, gpu.gpu, gpu, True) for path, gpu in gpus]
     bare = [(requested.path, gpu) for requested in listed if (gpu := bare_gpu(knowledge, requested.target))]
+    # Only where no named GPU and no listed target is of this machine's kind.
     if not gpus and all(machine_of(knowledge, gpu) not in (None, here) for _, gpu in bare):
         # A GPU that is not embedded may come out for another machine later.
         devices += [
@@ -279,6 +290,7 @@ def _official_targets(question: Question, combination: Combination) -> list[Requ
         )
     path = (
         combination.place(combination.accelerator.toolkit or "")
+        # The field that asked for the toolkit is at fault, if there is one.
         if combination.accelerator.toolkit in combination.asked
         else "accelerator"
     )
@@ -293,6 +305,8 @@ def _supported_official_targets(question: Question, combination: Combination) ->
     if not combination.targets or not combination.targets[0].official:
         return combination
     rules = (*DEVICE_RULES, release_uses_the_target)
+    # Each target by itself, so that one which fails takes no other with it.
+    # If none is left the whole list stays: its findings say why.
     able = [
         wanted for wanted in combination.targets if not _has_finding(replace(combination, targets=[wanted]), rules)
     ] or combination.targets
@@ -318,6 +332,7 @@ def _with_toolkit(question: Question, combination: Combination) -> Combination:
     """Choose toolkit and compiler: those of the profile, else the first pair that compiles for the targets."""
     versions = _candidates(combination, combination.accelerator.toolkit)
     compilers = _compilers(question, combination)
+    # The release's own compiler is kept as long as any version of the toolkit serves it.
     pairs = [
         _with_compiler(question, replace(combination, components={**combination.components, **version}), compiler)
         for compiler in compilers
@@ -349,6 +364,7 @@ def _first_without_finding(candidates: Sequence[Combination], rules: Sequence[Ru
     for combination in candidates:
         if not _has_finding(combination, rules):
             return combination
+    # None serves the whole list, so the first that serves a part of it.
     for combination in candidates:
         if any(
             wanted.official and not _has_finding(replace(combination, targets=[wanted]), rules)
@@ -366,10 +382,12 @@ def _candidates(combination: Combination, name: str | None) -> list[dict[str, st
     if name in combination.asked:
         return [{name: full_version(combination, name, combination.asked[name])}]
     if support.tested is None:
+        # `_choose_component` refuses a component of which no version is tested.
         return [{}]
     tested = Version(support.tested)
     others = sorted({Version(text) for text in support.accepted} - {tested})
     newer, older = [each for each in others if each > tested], [each for each in others if each < tested]
+    # Newer before older: what a GPU lacks in the tested version is mostly in a later one.
     return [{name: full_version(combination, name, str(each))} for each in (tested, *newer, *reversed(older))]
 
 
@@ -404,12 +422,14 @@ def _choose_component(question: Question, combination: Combination, name: str | 
             why=f"known to work: {', '.join(support.accepted)}" if support.accepted else "",
             fix=f"say which: `{combination.place(name)}: …`",
         )
+    # Held against the full version: `tested` may be a minor version.
     elif value == full_version(combination, name, support.tested):
         notes.choose(name, value, f"releases.yaml {release.release}", "the version the release was tested with")
     else:
         tested = replace(
             combination, components={**combination.components, name: full_version(combination, name, support.tested)}
         )
+        # What the tested version lacks is the reason for another one.
         why = next((finding.message for rule in (*DEVICE_RULES, *LIBRARY_RULES) for finding in rule(tested)), "")
         reason = f"the nearest to the tested {support.tested}: {why}"
         notes.choose(name, value, f"releases.yaml {release.release}", reason)
@@ -432,6 +452,7 @@ def _compilers(question: Question, combination: Combination) -> list[str]:
 
 def _is_available(question: Question, combination: Combination, compiler: str) -> bool:
     """Return whether the release has a compiler at hand: the toolkit's own always, another one in a known version."""
+    # nvcc has no row in compilers.yaml: it is as new as its toolkit.
     own_version = any(name == compiler for name, _ in question.knowledge.compilers)
     return not own_version or bool(_version_of(question, combination.release, compiler))
 
@@ -440,6 +461,7 @@ def _version_of(question: Question, release: Release, compiler: str) -> str:
     """Return the version of a compiler that is not the toolkit's: the profile's, else the release's."""
     host = question.profile.host_compiler
     if isinstance(host, HostCompiler) and host.name == compiler and (host.version or host.path):
+        # A compiler at a path of its own: its version is not known, so no row may speak for it.
         return str(Version(host.version).parts[0]) if host.version else "of unknown version"
     if any(name == compiler for name, _ in question.knowledge.compilers):
         return release.compilers.get(compiler, "")
@@ -479,6 +501,7 @@ def _choose_compiler(question: Question, combination: Combination) -> None:
             "the release's own GPU compiler",
         )
     else:
+        # What the release's own compiler cannot do is the reason for another one.
         instead = _with_compiler(question, combination, default or "")
         reason = next((finding.message for rule in DEVICE_RULES for finding in rule(instead)), "")
         notes.choose("compiler", combination.compiler, "compilers.yaml", reason)

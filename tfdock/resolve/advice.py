@@ -35,6 +35,7 @@ from tfdock.resolve.rules import judge
 from tfdock.types import Capability, Version
 
 _FILE = "advice.yaml"
+# Comments with `# ` in front fit a terminal of 80 columns.
 _COMMENT_COLUMNS = 78
 
 
@@ -148,6 +149,7 @@ def advise(
 
     Raises ProfileError for an unknown release.
     """
+    # As versions: as text 2.9 is above 2.21.
     newest = max(knowledge.releases, key=Version)
     release, version = release_named(knowledge, newest if tensorflow is None else tensorflow)
     accelerator = knowledge.accelerators[gpus[0].accelerator]
@@ -199,6 +201,7 @@ def gpus_named(knowledge: KnowledgeBase, names: Sequence[str]) -> tuple[Gpu, ...
     """Return the rows of GPUs without repetition; ProfileError with the nearest names for unknown ones."""
     gpus, problems = list[Gpu](), list[Problem]()
     for name in names:
+        # A target first: matched as a name, `8.6` could stand for an unrelated GPU.
         row = bare_gpu(knowledge, name) or find_gpu(knowledge, name)
         if row is None or (is_target(knowledge, name) and row.gpu in knowledge.gpus):
             problems.append(_unknown_gpu_problem(knowledge, name))
@@ -216,6 +219,7 @@ def _no_name() -> Problem:
 
 
 def _unknown_gpu_problem(knowledge: KnowledgeBase, name: str) -> Problem:
+    # The word may be an accelerator without GPUs, such as `cpu`.
     plain = knowledge.accelerators.get(name.lower())
     if plain is not None and plain.target_pattern is None:
         word = plain.accelerator
@@ -237,6 +241,7 @@ def _official_wheel(
     project = release.official_project.get(accelerator.accelerator, "tensorflow")
     rows = tuple(companions(knowledge, release, accelerator))
     extra = next((row.extra for row in rows if row.extra), None)
+    # The extra brings libraries that may exist for fewer Pythons than the wheel.
     able = [minor for minor in release.pythons if all(not row.pythons or minor in row.pythons for row in rows)]
     if python is not None and python not in able:
         extra = None  # the libraries cannot be installed with that Python; the wheel itself can
@@ -273,6 +278,7 @@ def _native_of(
     if len({gpu.accelerator for gpu in gpus}) > 1 or (python is not None and python not in release.pythons):
         return None
     compatibilities = [_on_official(knowledge, release, gpu) for gpu in gpus]
+    # JIT takes half an hour at the first start: a wheel that needs it is no replacement for a build.
     if not all(compatibility.starts_at_once for compatibility in compatibilities):
         return None
     return _official_wheel(knowledge, release, release.newest, compatibilities, python)
@@ -292,6 +298,7 @@ def _on_official(knowledge: KnowledgeBase, release: Release, gpu: Gpu) -> Compat
     """Return how the release's official wheel serves a GPU."""
     accelerator = knowledge.accelerators[gpu.accelerator]
     compatibility = serve(knowledge, gpu, evidence_of_release(knowledge, release, accelerator))
+    # A GPU of another kind of machine has its reason already.
     beside = _machine(knowledge, gpu) != OFFICIAL_MACHINE
     if beside or release.official_targets.get(gpu.accelerator):
         return compatibility
@@ -340,10 +347,12 @@ def cover(
         return sorted_targets(gpu.target for gpu in gpus)
     embedded = embedded_targets(knowledge, accelerator.accelerator)
     families = (row for row in knowledge.architectures if row.accelerator == accelerator.accelerator)
+    # Embedded targets are left out: their code runs on no other GPU.
     every = {target for row in families for target in row.targets} - embedded
     lowest: dict[tuple[int, str], Capability] = {}
     for gpu in gpus:
         capability = Capability.of_gpu(gpu.target)
+        # Each embedded target is a group of its own, apart from those of its major version.
         group = (capability.major, capability.dotted if capability.dotted in embedded else "")
         lowest[group] = min(capability, lowest.get(group, capability))
     chosen = []
@@ -407,9 +416,11 @@ def _try_release(
         for xla in (True, False):
             try:
                 wanted = replace(draft, targets=targets, xla=xla)
+                # One search for ways out is enough, and it is slow.
                 chosen = tuple(
                     _changed_choices(release, _resolve_draft(knowledge, wanted, suggest=suggest and not first))
                 )
+                # Resolved once more with its choices written out: what is offered must be accepted as it stands.
                 exact = replace(wanted, chosen=chosen)
                 resolution = _resolve_draft(knowledge, exact)
             except Incompatible as error:
@@ -439,9 +450,11 @@ def _target_lists(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu
         yield (accelerator.target_field, f"[{', '.join(targets)}]", "") if bare else ("", "", "")
         return
     exact = _exact_targets(release, accelerator, gpus)
+    # Such a release takes `x.y`, which always means SASS and PTX.
     ptx = release.capability_format == "dotted"
     able = _compilable_targets(knowledge, release, accelerator)
     whom = "all of them" if len(gpus) > 1 else "it"
+    # First the lowest GPUs' own targets, then lower ones where no toolkit compiles for those.
     for targets in dict.fromkeys((cover(knowledge, gpus, ptx=ptx), cover(knowledge, gpus, ptx=ptx, able=able))):
         if targets == exact and not bare:
             yield "", "", ""
@@ -480,6 +493,7 @@ def _changed_choices(release: Release, resolution: Resolution) -> Iterator[tuple
     reasons = {choice.field: choice.reason for choice in resolution.choices}
     for name, value in resolution.components.items():
         tested = release.components.get(name, Support()).tested
+        # The row may have a minor version, which any of its patch releases matches.
         if tested is None or not Version(value).matches(Version(tested)):
             yield name, value, reasons.get(name, "")
     if resolution.gpu_compiler and resolution.gpu_compiler != release.gpu_compiler:
@@ -506,6 +520,7 @@ class _Draft:
         field, targets, comment = self.targets
         lines += [*_comment(comment), f"{field}: {targets}"] if field else []
         for name, value, reason in self.chosen:
+            # YAML would read `12.10` as the number 12.1.
             written = value if value.isalpha() else f'"{value}"'
             lines += [*_comment(f"{reason[:1].upper()}{reason[1:]}." if reason else ""), f"{name}: {written}"]
         lines += [] if self.xla else ["# XLA uses no GPU as old as this.", "xla: false"]
@@ -545,9 +560,11 @@ def _size(
     serving = {gpu.gpu: judge(knowledge, accelerator, gpu.target, targets).by for gpu in gpus}
     entries = []
     for target in targets:
+        # `compute_86` is SASS and PTX, and both take room.
         both = accelerator.capabilities and Capability.parse(target).ptx
         size = sass.value + (ptx.value if both and ptx else 0) if sass else None
         number = target.partition("_")[2]
+        # A target may serve as SASS or as PTX, and is one entry.
         serves = [name for name, by in serving.items() if by == target or (number and by.endswith(f"_{number}"))]
         percent = time.value if time else None
         entries.append(AdviceEntry(target=target, serves=tuple(serves), wheel_mb=size, compile_percent=percent))

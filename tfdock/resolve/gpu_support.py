@@ -81,6 +81,7 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
 
     Raises ProfileError for what is no version, and for what was never released.
     """
+    # ASCII alone: `\d` takes the digits of every script.
     if not re.fullmatch(r"\d+\.\d+(\.\d+)?", asked, re.ASCII):
         fix = "write it as `2.19` or `2.19.1`; `tfdock releases` lists all"
         message = f"`{asked}` is no version of TensorFlow"
@@ -152,6 +153,7 @@ def _releases(
             version
             for version in taken_versions(support)
             if _minor(version, minors)
+            # A toolkit without library or image cannot be built with, whatever it compiles.
             and _has_libraries(knowledge, accelerator, release, version, target)
             and _has_image(knowledge, accelerator, release, version)
         )
@@ -174,6 +176,7 @@ def _has_image(knowledge: KnowledgeBase, accelerator: Accelerator, release: Rele
     """Return whether a base image is known for the release and that toolkit, whatever kind of machine it is for."""
     others = [name for name in accelerator.components if name != accelerator.toolkit and name in release.components]
     versions = (taken_versions(release.components[name]) for name in others)
+    # The versions of the libraries decide too which image fits.
     for combination in itertools.product(*versions):
         components = {accelerator.toolkit or "": toolkit, **dict(zip(others, combination, strict=True))}
         if any(serves(knowledge, row, release, accelerator, components) for row in knowledge.images):
@@ -199,6 +202,7 @@ def _has_one(
     knowledge: KnowledgeBase, accelerator: Accelerator, name: str, version: str, toolkit: str, target: str
 ) -> bool:
     rows = libraries(knowledge, name, version)
+    # Without a row nothing is known against it.
     return not rows or any(is_made_for(row, toolkit) and has_code_for(row, accelerator, target) for row in rows)
 
 
@@ -220,6 +224,7 @@ def apart(knowledge: KnowledgeBase, accelerator: Accelerator, devices: Sequence[
         {(release.release, version) for release in row.releases for version in release.toolkits}
         for row in facts.values()
     ]
+    # One release with one toolkit that take them all are enough.
     if not taking or set.intersection(*taking):
         return ()
     return tuple(
@@ -251,6 +256,7 @@ def release_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
 def _range_words(ranges: Sequence[tuple[str, str]], is_open: bool) -> str:
     words = [first if first == last else f"{first} to {last}" for first, last in ranges]
     if is_open:
+        # Nothing newer is known to refuse it, so the last range has no end.
         words[-1] = f"{ranges[-1][0]} or newer"
     return ", ".join(words)
 
@@ -271,4 +277,5 @@ def spans(versions: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]
 
 def python_spans(versions: Sequence[str]) -> list[tuple[str, str]]:
     """Return the same for Pythons, whose minor versions have no gaps."""
+    # Any bound above Python's minor versions will do.
     return spans(versions, [f"{version.partition('.')[0]}.{minor}" for version in versions for minor in range(99)])

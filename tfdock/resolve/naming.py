@@ -37,6 +37,7 @@ class WheelNameParts:
         """`tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64`, at most 128 characters."""
         release = f"tf{self.version}" + "".join(f".{word}" for word in self._source)
         parts = [release, f"py{self.python}"]
+        # Without components, as for the CPU, the accelerator tells what the build is for.
         parts += [f"{name}{version}" for name, version in self.components] or [self.accelerator]
         return BuildId(_fitting(lambda most: "-".join((*parts, *self._words(most), self.machine))))
 
@@ -60,19 +61,24 @@ class WheelNameParts:
 
     def _variant(self, compiler: str = "", most: int = MAX_WORDS) -> list[str]:
         """Return the build's differences besides its versions and targets."""
+        # `portable` is the default, and says nothing.
         features = () if isinstance(self.cpu, str) else self.cpu
         words = ["native"] if self.cpu == "native" else []
+        # Words are joined by `.` and `-`: within a word neither may stand.
         words += _short_list([re.sub(r"[^a-z0-9]", "", name) for name in features], most)
         words += ["dbg"] if self.debug else []
         words += [compiler] if compiler else []
         words += [] if self.xla else ["noxla"]
+        # In their order: the same patches in another order may give another source.
         words += [f"p{_short_hash(b''.join(self.source.patches.values()))}"] if self.source.patches else []
         return words
 
 
 def source_identity(source: Source) -> bytes:
     """Return what identifies a source, for fingerprints and names; patches are apart."""
+    # Where a hashed source lies does not matter: its content is the same everywhere.
     parts = (source.kind, source.sha256 or "", source.commit or "", *(() if source.sha256 else (source.location,)))
+    # A commit is the source, whichever name led to it.
     refs = () if source.commit else source.refs
     return "\n".join((*parts, *refs)).encode()
 
@@ -99,6 +105,7 @@ def _fitting(join: Callable[[int], str]) -> str:
 
 def _short_list(words: Sequence[str], most: int) -> list[str]:
     if len(words) > most:
+        # The number of words tells at a glance that the list is long.
         return [f"x{len(words)}", _short_hash(" ".join(words).encode())]
     return list(words)
 

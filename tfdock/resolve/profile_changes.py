@@ -34,7 +34,9 @@ def changed(profile: Profile, change: Change) -> Profile:
     update: dict[str, Any] = {}
     for path, value in change.items():
         field, _, inner = path.partition(".")
+        # A change may set several fields of one map: the later ones build on the earlier.
         model = update.get(field, getattr(profile, field))
+        # Leaving a field out is setting its default.
         default = type(profile).model_fields[field].get_default(call_default_factory=True)
         if not inner:
             update[field] = default if value is None else value
@@ -116,8 +118,10 @@ def describe_change(change: Change, profile: Profile) -> str:
 def _complete_map(field: str, change: Change, after: Profile) -> Mapping[str, object]:
     """Return a map of the changed profile, its new entries last."""
     model = getattr(after, field)
+    # `exclude_unset`: defaults that nobody wrote are no part of what is replaced.
     values = model if isinstance(model, dict) else model.model_dump(mode="json", by_alias=True, exclude_unset=True)
     inner = {name: change.get(f"{field}.{name}", value) for name, value in values.items()}
+    # Python's sort is stable, so all other entries keep their order.
     order = sorted(inner, key=lambda name: f"{field}.{name}" in change)
     return {name: inner[name] for name in order if inner[name] is not None}
 
@@ -128,6 +132,7 @@ def _yaml(value: object) -> str:
         return f"{{{', '.join(f'{name}: {_yaml(item)}' for name, item in value.items())}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(_yaml, value))}]"
+    # `True` is `true` in YAML.
     if isinstance(value, bool | int | float):
         return str(value).lower()
     text = str(value)

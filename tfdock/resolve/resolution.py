@@ -139,6 +139,7 @@ class _Decision:
         release, version = self._release()
         self._check_python(release)
         accelerator = accelerator_of(self.question)
+        # Which GPUs, toolkit and image are meant depends on it: nothing further can be said.
         if accelerator is None:
             self.notes.stop_if_refused()
         assert accelerator is not None
@@ -149,6 +150,7 @@ class _Decision:
         check_flags(self.question, release)
         check_native(self.question)
         optimize = self._optimize()
+        # All problems up to here are told at once. An image is sought only for what can be built.
         self.notes.stop_if_refused()
         python, image = self._python_and_image(release, devices)
         self.notes.stop_if_refused()
@@ -178,6 +180,7 @@ class _Decision:
         try:
             environment, flags, package = contract.environment(), self._flags(contract), contract.package()
         except MissingFact as missing:
+            # First, with the field that asked for it; a row that is wrong is told otherwise.
             self._refuse_without_tool(missing, image, base, devices)
             self._refuse_placeholder(missing)
         self.notes.stop_if_refused()
@@ -226,6 +229,7 @@ class _Decision:
     def _release(self) -> tuple[Release, Version]:
         source = self.profile.source
         asked = Version(source.release)
+        # The problem belongs to the field as it is written in the profile.
         path = "tensorflow" if isinstance(self.profile.tensorflow, str) else "tensorflow.release"
         release = self.knowledge.releases.get(str(asked.minor))
         if release is None:
@@ -239,6 +243,7 @@ class _Decision:
             )
             self.notes.stop_if_refused()
         assert release is not None
+        # A source of one's own may have a version that was never released.
         official = not (source.git or source.archive or source.path or source.ref)
         if len(asked.parts) < 3 and release.patches:
             version = Version(release.newest)
@@ -304,6 +309,7 @@ class _Decision:
             for row in self.knowledge.images
             if row.machine == self.question.machine
             and serves(self.knowledge, row, release, devices.accelerator, devices.components)
+            # Such a row is for profiles that ask for this compiler version.
             and all(part in compilers and same_minor(compilers[part], want) for part, want in row.compilers.items())
         )
 
@@ -385,6 +391,7 @@ class _Decision:
         """Warn if the image holds another patch release of a component than the profile asks for."""
         for name, held in image.holds.items():
             asked = devices.components.get(name, "")
+            # With a base of the profile's own nobody knows what the image holds.
             if asked and not self.profile.base and not Version(held).matches(Version(asked)):
                 self.notes.warn(
                     "image-holds-other",
@@ -406,6 +413,7 @@ class _Decision:
         facts = version_facts({"python": python, "version": str(version), **components})
         paths = {name: filled(path, facts, f"images.yaml {path}") for name, path in image.paths.items()}
         host = self.profile.host_compiler
+        # The profile's own path holds, wherever the image's row has the compiler.
         if isinstance(host, HostCompiler) and host.path:
             return paths | {host.name: host.path}
         if isinstance(host, HostCompiler) and host.version:
@@ -423,6 +431,7 @@ class _Decision:
         tested, package = release.compilers.get(name), packaged(self.knowledge, name, version)
         if own:
             return own[0]
+        # The row names one compiler without a version: it is the release's.
         if not listed and name in paths and tested and same_minor(tested, version):
             return paths[name]
         if package and (not listed or self.profile.base):
@@ -464,6 +473,7 @@ class _Decision:
             refs=refs,
             commit=commit,
             patches=patches,
+            # A fallback may be what is built in the end, so the source is no longer the release.
             official=not asked.git and refs == (tag,),
         )
 
@@ -471,6 +481,7 @@ class _Decision:
 
     def _xla(self) -> bool:
         asked = "xla" in self.profile.model_fields_set
+        # Written with its default value it is still the profile's choice.
         self.notes.choose("xla", str(self.profile.xla).lower(), *_asked_or_default(asked, "TensorFlow's own default"))
         return self.profile.xla
 
@@ -520,6 +531,7 @@ class _Decision:
             "wheel_name": self.profile.wheel.name or "tensorflow",
             "targets": targets,
             accelerator.target_field: targets,
+            # A folder of the container, so it is the same on every machine.
             "output": "/tf/staging/raw",
         }
         if accelerator.capabilities:
@@ -552,6 +564,7 @@ class _Decision:
             toolkit=devices.accelerator.toolkit,
             components=tuple(devices.components.items()),
             targets=devices.targets,
+            # The release's own compiler is no difference, and would make every name longer.
             compiler=devices.compiler if devices.compiler != release.gpu_compiler else "",
             cpu=cpu if isinstance(cpu, str) else tuple(cpu),
             debug=self.profile.debugging is not None,

@@ -28,6 +28,7 @@ def resolve_or_suggest(resolver: Resolver, profile: Profile) -> Resolution:
 
         # The suggestions are for all problems together: each of them makes the profile acceptable.
         ways = suggestions(profile, error.problems, resolver)
+        # Without the chain: the first error would print the same problems once more.
         raise Incompatible(*(_with_suggestions(problem, ways) for problem in error.problems)) from None
 
 

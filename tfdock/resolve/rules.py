@@ -111,6 +111,7 @@ Rule = Callable[[Combination], Iterator[RuleFinding]]
 def component_is_accepted(combination: Combination) -> Iterator[RuleFinding]:
     """Return whether the release takes the versions that the profile asks for."""
     for name, asked in combination.asked.items():
+        # A component of another family is refused as unused already.
         if name in combination.accelerator.components:
             yield from _acceptance(combination, name, asked, combination.components.get(name, asked))
 
@@ -143,6 +144,7 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
             why="nobody is known to have built that",
             weight="doubt",
         )
+    # A minor version stands for its patch releases.
     elif known and not support.closed and not any(same_minor(value, version) for version in known):
         yield RuleFinding(
             code="component-untested",
@@ -157,11 +159,13 @@ def patches_exist(combination: Combination) -> Iterator[RuleFinding]:
     """Return whether a version that is asked for in full was ever published."""
     for name in combination.asked:
         version, support = combination.components.get(name, ""), combination.release.components.get(name, Support())
+        # A closed list has its own finding.
         if not version or support.closed:
             continue
         known = [patch for row in _rows_of(combination, name, version) for patch in row.patches]
         if not known or any(Version(patch).matches(Version(version)) for patch in known):
             continue
+        # A version above all rows may have come out since. Any other was never published.
         newer = Version(version) > max(
             Version(patch) for row in _all_rows_of(combination, name) for patch in row.patches
         )
@@ -205,6 +209,7 @@ def toolkit_is_known(combination: Combination) -> Iterator[RuleFinding]:
         else ()
     )
     weights = {finding.weight for finding in findings}
+    # `component_is_accepted` has said as much already: one problem, one message.
     if "error" in weights or (weights and not between):
         return
     yield RuleFinding(
@@ -224,6 +229,7 @@ def release_can_express_targets(combination: Combination) -> Iterator[RuleFindin
     """Return whether the release can be told of the targets."""
     release, accelerator = combination.release, combination.accelerator
     for wanted in combination.targets:
+        # Up to 2.2 a capability is `x.y`, which means SASS and PTX.
         if needs_ptx(release, accelerator, wanted.target):
             yield RuleFinding(
                 code="capability-needs-ptx",
@@ -316,6 +322,7 @@ def compiler_emits(combination: Combination) -> Iterator[RuleFinding]:
                 f"{wanted.who} wants it", prevented(combination.symptom("compiler-cannot-emit", wanted.target))
             ),
         )
+    # A compiler with rows here has versions of its own; nvcc is as new as its toolkit.
     own = any(name == combination.compiler for name, _ in combination.knowledge.compilers)
     if (
         own
@@ -356,6 +363,7 @@ def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
     """Return whether a compiler that is not the toolkit's own can read its headers."""
     row = combination.knowledge.compilers.get((combination.compiler, combination.compiler_version))
     newest = row.toolkit_max if row else None
+    # `toolkit_max` is a minor version, so patch releases of it count as known.
     if newest and combination.toolkit_version and Version(combination.toolkit_version).minor > Version(newest):
         name = combination.accelerator.toolkit or ""
         yield RuleFinding(
@@ -384,6 +392,7 @@ def libraries_fit(combination: Combination) -> Iterator[RuleFinding]:
             yield _made_for_others(combination, name, version, rows)
         # An incomplete version (`7`) may be any of its versions, so one that fits is enough.
         readings = [[*_library_target(combination, name, version, row)] for row in made or rows]
+        # All of them lack code, so any of them tells what is missing.
         if readings and all(readings):
             yield from readings[-1]
 
@@ -401,6 +410,7 @@ def _made_for_others(combination: Combination, name: str, version: str, rows: Se
 
 
 def _library_target(combination: Combination, name: str, version: str, row: LibraryRow) -> Iterator[RuleFinding]:
+    # GPUs beside a list are what the wheel is for; without them the targets are.
     gpus = [(path, gpu.target, f"`{path}` ({gpu.gpu})") for path, gpu in combination.served]
     devices = gpus or [(wanted.path, dotted(wanted.target), wanted.who) for wanted in combination.targets]
     for path, target, who in devices:

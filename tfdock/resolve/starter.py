@@ -54,6 +54,7 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> StarterDevices
         gpu, target = find_gpu(knowledge, word), _target(knowledge, word)
         if plain is not None and plain.target_pattern is None:
             rows.append(plain)
+        # It is spelled like a target, but no GPU has it.
         elif is_target(knowledge, word) and target is None:
             raise ProfileError(unknown_gpu(knowledge, word))
         elif target is not None:
@@ -141,6 +142,7 @@ def _releases(knowledge: KnowledgeBase, devices: StarterDevices, asked: str | No
     wanted = {gpu.target for gpu in devices.gpus} | {dotted(target) for target in devices.targets}
     for target in wanted:
         taking &= {support.release for support in target_facts(knowledge, devices.accelerator, target).releases}
+    # If none takes them all, the newest tells why.
     return sorted(taking, key=Version, reverse=True) or [max(knowledge.releases, key=Version)]
 
 
@@ -151,6 +153,7 @@ def _newest(
     profile, resolver = read_text("\n".join(_lines(devices, releases[0], python)), knowledge, machine=machine)
     drafts: Iterator[Change] = ({"tensorflow": release} for release in releases)
     resolutions = (resolution for _, resolution in accepted(profile, drafts, resolver.attempt))
+    # Only after all were refused: the search for ways out is slow.
     return next(resolutions, None) or resolve_or_suggest(resolver, profile)
 
 
@@ -168,6 +171,7 @@ def _lines(
     devices: StarterDevices, release: str, python: str | None, versions: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return the profile's lines, with the `versions` of components."""
+    # In quotes: YAML would read `2.10` as the number 2.1.
     lines = ["schema: 1", f"tensorflow: {json.dumps(release)}"]
     lines += [f"python: {json.dumps(python)}"] if python else []
     if devices.gpus:

@@ -54,6 +54,7 @@ class Moves:
         self.codes = {problem.code for problem in problems}
         self.knowledge = knowledge
         self.problems = problems
+        # `gpus[1]` is a fault of the field `gpus`.
         self.at_fault = {(problem.field or "").partition("[")[0] for problem in problems}
         release = knowledge.releases.get(str(Version(profile.source.release).minor))
         self.release = release
@@ -99,6 +100,7 @@ class Moves:
         tables = [list(moves) for moves in self._tables()]
         yield from (move for moves in tables for move in moves)
         releases = list(self._releases())
+        # Releases are paired apart, below: each of them with every field.
         nearest = [moves[:_PAIRED] for moves in tables if moves != releases]
         for firsts, seconds in combinations(nearest, 2):
             yield from (both for first in firsts for second in seconds if (both := _both(first, second)))
@@ -131,6 +133,7 @@ class Moves:
         known = self.knowledge.accelerators
         yield self._plain("accelerator", [None, *_near(self.profile.accelerator, known), *known])
         yield self._optimize()
+        # XLA is only switched where it stands in the way, or is off already.
         floored = "xla-floor" in self.codes or not self.profile.xla
         yield [{"xla": not self.profile.xla}] if floored else []
         for name in ("configs", "copts", "flags"):
@@ -251,10 +254,12 @@ class Moves:
         known = [find_gpu(self.knowledge, name) for name in gpus]
         rows = [row or bare_gpu(self.knowledge, name) for name, row in zip(gpus, known, strict=True)]
         families = {row.accelerator for row in rows if row}
+        # One list of targets can only be for one family.
         if None not in known or None in rows or len(families) > 1:
             return
         family = self.knowledge.accelerators[families.pop()]
         targets = list(sorted_targets(exact_target(family, row.target) for row in rows if row))
+        # The release may know only one of both spellings.
         yield from ({"gpus": None, family.target_field: listed} for listed in (targets, *_respelled(targets)))
 
     def _official_instead(self) -> Iterator[Change]:
@@ -282,6 +287,7 @@ class Moves:
             rest = [target for index, target in enumerate(targets) if not self._is_at_fault(name, index)]
             if rest and rest != targets:
                 yield {name: rest}
+            # Without a list it is the GPUs', or the official wheel's, targets that are built.
             yield {name: None}
         wrong = {problem.field.partition("[")[0] for problem in self.problems if problem.field}
         if wrong & {*TARGET_FIELDS} or "targets-missing" in self.codes:
@@ -318,8 +324,10 @@ class Moves:
             if not accelerator.capabilities:
                 yield from ((accelerator.target_field, number) for number in sorted(numbers))
                 continue
+            # A letter (90a, 100f) limits the code to few GPUs, which is no general advice.
             plain = sorted(Capability.parse(f"sm_{number}") for number in numbers if number.isdigit())
             embedded = embedded_targets(self.knowledge, accelerator.accelerator)
+            # Code for embedded GPUs runs on no other.
             own = [capability for capability in reversed(plain) if capability.dotted not in embedded]
             yield from ((accelerator.target_field, str(capability)) for capability in own)
             yield from ((accelerator.target_field, f"compute_{capability.number}") for capability in own)
@@ -330,6 +338,7 @@ class Moves:
         empty: dict[str, object] = {path: None for path in (*names, *_LEFT_TO_THE_RELEASE) if self._is_set(path)}
         # GPUs are enough: a list beside them may be older than they are, and they imply the accelerator.
         lists = {name: None for name in TARGET_FIELDS if self._is_set("gpus") and self._is_set(name)}
+        # First with all that the profile says of devices, then with less and less of it.
         for less in ({}, lists, {**lists, "accelerator": None}):
             yield {**empty, **less, **self._devices_of(self.release)}
             for version in self._versions():
@@ -342,6 +351,7 @@ class Moves:
             return {}
         family = self.families[0]
         used = release.runtime_targets.get(family.accelerator)
+        # A release without an official list needs its targets named.
         if used and not release.official_targets.get(family.accelerator):
             return {family.target_field: list(used)}
         return {} if self._is_set("accelerator") else {"accelerator": family.accelerator}
@@ -360,6 +370,7 @@ def _both(move: Change, other: Change) -> Change | None:
     """Return two moves as one; None for another release together with the untested, which leads too far away."""
     combined = {**move, **other}
     fields = {path.partition(".")[0] for path in combined}
+    # Two moves of one field would overwrite each other.
     far = {"tensorflow", "allow_untested"} <= fields or len(combined) < len(move) + len(other)
     return None if far else combined
 
@@ -406,6 +417,7 @@ Tried = tuple[Change, Resolution]
 def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolver) -> list[Suggestion]:
     """Return the nearest changes of a refused profile that are accepted, each of other fields; empty if none is."""
     allowed, knowledge, attempt = profile.allow_untested, resolver.knowledge, resolver.attempt
+    # Tried as if the untested were forbidden: advice should rest on what is known.
     strict = profile.model_copy(update={"allow_untested": False})
     moves = Moves(strict, problems, knowledge, may_allow=not allowed)
     tried = _nearest(moves, moves.all(), attempt)
@@ -427,8 +439,10 @@ def _nearest(moves: Moves, changes: Iterator[Change], attempt: Attempt, known: S
     nearest = list(known)
     untried = (move for move in islice(changes, _TRIALS) if not _is_superseded(move, nearest))
     for move, resolution in accepted(moves.profile, untried, attempt):
+        # A build for the CPU is no way out for a profile that wants GPUs.
         if moves.wants_devices and not resolution.targets:
             continue
+        # A pair or a release may change more than was needed.
         least, resolution = _smallest_change(moves.profile, move, resolution, attempt)
         alike = [item for item in nearest if set(item[0]) == set(least)]
         if any(dict(seen) == dict(least) or resolution.warnings for seen, _ in alike):
@@ -458,6 +472,7 @@ def _fix_one_by_one(moves: Moves, resolver: Resolver) -> list[Tried]:
         for move in step.single():
             after = resolver.problems(changed(profile, move))
             left = {(problem.code, problem.field) for problem in after}
+            # Fewer faults and no new one; or other faults only, which the next step removes.
             if left < before or (before - left and not left & before):
                 break
         else:
@@ -483,6 +498,7 @@ def _smallest_change(profile: Profile, move: Change, resolution: Resolution, att
     for path in list(move):
         less = {name: value for name, value in move.items() if name != path}
         without = attempt(changed(profile, less)) if less else None
+        # The same targets: else the smaller change would build something else.
         if without is not None and without.targets == resolution.targets:
             move, resolution = less, without
     return move, resolution

@@ -25,6 +25,7 @@ _ENVIRONMENT_FLAGS = ("--repo_env", "--action_env", "--host_action_env")
 def host_compiler_of(question: Question, release: Release, devices: ChosenDevices) -> str:
     """Return the C++ compiler: the profile's, else the release's for this GPU compiler or accelerator."""
     asked = question.profile.host_compiler
+    # Who compiles C++ depends on who compiles GPU code, else on the family of devices.
     beside = devices.compiler or devices.accelerator.accelerator
     default = release.host_compilers.get(beside)
     packages = (name for name, _ in question.knowledge.host_compilers)
@@ -64,6 +65,7 @@ def _check_host_compiler(
     tested = [*([own] if own else []), *release.tested_compilers.get(name, ())]
     row = question.knowledge.toolkits.get((toolkit, str(Version(devices.components.get(toolkit, "")).minor)))
     newest, oldest = row.host_compilers_max.get(name) if row else None, release.host_compilers_min.get(name)
+    # Only the toolkit's own compiler minds how new the host compiler is.
     drives = devices.compiler and not any(kind == devices.compiler for kind, _ in question.knowledge.compilers)
     if row and newest and drives and Version(version).parts[0] > newest:
         title, symptoms = devices.accelerator.titles.get(toolkit, toolkit), devices.accelerator.symptoms
@@ -95,6 +97,7 @@ def packaged(knowledge: KnowledgeBase, name: str, version: str) -> PackagedCompi
     """Return how Debian and Ubuntu package a version of a C++ compiler; None if no row says it."""
     rows = [row for row in knowledge.host_compilers.values() if row.compiler == name]
     older = [row for row in rows if Version(row.since) <= Version(version)]
+    # A row holds from `since` on, up to the next row of its compiler.
     return max(older, key=lambda row: Version(row.since), default=None)
 
 
@@ -105,6 +108,7 @@ def bazel_of(question: Question, release: Release) -> str:
         question.notes.choose("bazel", release.bazel, row, "the version the release pins")
         return release.bazel
     lowest, highest = release.bazel_min, release.bazel_max
+    # A documented version is taken, even if ./configure has other bounds.
     if any(
         same_minor(asked, tested_version) and Version(tested_version).matches(Version(asked))
         for tested_version in release.tested_bazel
@@ -119,6 +123,7 @@ def bazel_of(question: Question, release: Release) -> str:
             f"./configure of TensorFlow {release.release} refuses Bazel {asked}",
             why=f"it wants {limits}",
         )
+    # Patch releases of the pinned Bazel are taken without a doubt.
     elif Version(asked).minor != Version(release.bazel).minor:
         question.notes.doubt(
             "bazel-untested",
@@ -150,6 +155,7 @@ def check_configs(question: Question, release: Release, devices: ChosenDevices, 
     }
     for path, name in asked_configs(question):
         contradicted, useless = _contradicted(question, name, facts), _useless(question, release, name, facts)
+        # A release whose row lists no configurations may have any.
         if release.configs and name not in release.configs:
             question.notes.refuse(
                 "config-unknown",
@@ -221,6 +227,7 @@ def check_flags(question: Question, release: Release) -> None:
     for index, flag in enumerate(question.profile.bazel.flags):
         option, _, rest = flag.partition("=")
         name, equals, _ = rest.partition("=")
+        # `--repo_env=NAME` without a value takes it from the environment, which is the contract's.
         if equals and (option, name) in ours:
             question.notes.refuse(
                 "flag-is-a-choice",
@@ -239,6 +246,7 @@ def check_native(question: Question) -> None:
     rules = debug.per_file if debug else []
     lists = [("bazel.copts", bazel.copts), ("bazel.flags", bazel.flags)]
     lists += [(f"debug.per_file[{index}].copts", rule.copts) for index, rule in enumerate(rules)]
+    # `-march=native` may also stand among the options for single files.
     options = [
         (f"{name}[{index}]", option)
         for name, options_of_field in lists
@@ -264,6 +272,7 @@ def check_features(question: Question, features: Sequence[str]) -> None:
     """Refuse CPU features that no compiler knows on this kind of machine."""
     known = {row.feature for row in question.knowledge.cpu_features.values() if row.machine == question.machine}
     for index, name in enumerate(features):
+        # Without rows for this kind of machine any feature may exist.
         if known and name not in known:
             question.notes.refuse(
                 "optimize-unknown",
@@ -276,5 +285,6 @@ def check_features(question: Question, features: Sequence[str]) -> None:
 def _outside(version: str, lowest: str | None, highest: str | None) -> bool:
     """Return whether a version, perhaps not written in full, lies outside bounds."""
     held = Version(version)
+    # `7.4` may be 7.4.1: where it is not written in full, it is not below.
     below = lowest is not None and held < Version(lowest) and not Version(lowest).matches(held)
     return below or (highest is not None and held > Version(highest))
