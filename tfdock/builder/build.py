@@ -34,12 +34,16 @@ def build(session: BuildSession, request: BuildRequest) -> BuildResult:
     Raises a TfdockError whose problems name the phase, the log and what to do next.
     """
     plan, house = request.prepared.plan, session.wheelhouse
+    # First: the lock of the build lies in the wheelhouse, and here an unusable folder gets its own message.
     make_folder(house.root)
     with _file_errors(session), house.locked(plan.build_id):
+        # Asked under the lock: a tfdock that held it until now may have made this very wheel.
         done = None if request.force else session.up_to_date(request.prepared)
+        # A forced build wants no finished wheel, and a build from a bundle asks no network.
         if done is None and not (request.force or request.inputs):
             done = _pull(session, request)
         if done is None:
+            # Only where something is to be built: what the wheelhouse would refuse after it is refused now.
             house.check_early(plan.build_id, plan.fingerprint, plan.trust.name)
         return done or _run_build(session, request)
 
@@ -60,6 +64,7 @@ def _run_build(session: BuildSession, request: BuildRequest) -> BuildResult:
     plan = session.fitted(request.prepared.plan)
     _check_machine(session, plan)
     _check_remote(session, plan)
+    # The run's id is a word that no earlier image has: a forced build makes its image anew.
     request = replace(request, fresh=request.run if request.force else request.fresh)
     expected = expectation(plan, session.wheelhouse.records(), session.knowledge)
     with _run(session, request, plan, expected) as run:
@@ -77,11 +82,13 @@ def shell(session: BuildSession, request: BuildRequest, command: tuple[str, ...]
     """
     with _file_errors(session), _run(session, request, request.prepared.plan) as run:
         containers = BuildContainers(run, image_phase.make_image(run))
+        # The container of the compile phase, but with a network: a person who looks around may fetch something.
         spec = containers.spec(run.plan.phases[1])
         spec = replace(spec, command=command, network=session.settings.network, terminal=True)
         ready()
         try:
             return session.engine.attach(run.runner.carrier.create(spec))
+        # An engine says only when it starts a container that it cannot mount the overlay.
         except EngineError as error:
             spec = containers.without_overlay(spec, error)
             return session.engine.attach(run.runner.carrier.create(spec))
@@ -92,6 +99,7 @@ def pins(session: BuildSession, request: BuildRequest) -> tuple[Pin, ...]:
     make_folder(session.wheelhouse.root)
     with _file_errors(session):
         plan = request.prepared.plan
+        # Only room for the image: nothing is compiled, so memory and GPU drivers do not matter.
         _check_image_space(session, plan)
         with _run(session, request, plan) as run:
             return image_phase.make_image(run).installed
@@ -136,12 +144,14 @@ def _run(
 ) -> Iterator[BuildRun]:
     """Give a run. The journal knows it while it lives, and it is cleaned up when it ends or fails."""
     settings, engine, info = session.settings, session.engine, session.engine_info
+    # First: a container that a killed run left may still write to the caches that this run uses.
     clean_up_killed_runs(engine, info, settings, session.listen)
     name = request.run
     own, staged = session.cache.output(name), session.wheelhouse.staging(name)
     entry = journal.RunEntry(run=name, build_id=plan.build_id, staging=str(staged), output=str(own), engine=info.id)
     log_path = session.log_path(request)
     make_folder(log_path.parent)
+    # For the owner alone: other users must not reach what containers leave there.
     make_private(staged.parent)
     # Unbuffered: a full disk is noticed in the phase that fills it, not when the log is closed.
     with ExitStack() as locks, journal.running(settings.state_dir, entry), log_path.open("wb", buffering=0) as log:
@@ -149,6 +159,7 @@ def _run(
         try:
             runner, started = _runner(session, plan, name, log), time.time()
             _tell_shared(session, plan)
+            # Held until the run ends: nobody may empty the cache below its containers.
             locks.enter_context(session.cache.in_use(waiting=runner.waiting("image", "has the cache for itself")))
             yield BuildRun(
                 session=session,
@@ -161,7 +172,9 @@ def _run(
                 started=started,
                 expected=expected,
             )
+        # BaseException: the third Ctrl-C is a KeyboardInterrupt, and its run must be cleaned up too.
         except BaseException as error:
+            # Before the cleanup, which may fail as well: the document says why the run ended.
             document.failed(error)
             kept = _keeps_output(session, error, folders)
             # The first error is the one to report; the journal keeps what cannot be cleaned now. An engine that
@@ -248,6 +261,7 @@ def _check_remote(session: BuildSession, plan: BuildPlan) -> None:
         return
     from tfdock.bazel.remote import remote_session
 
+    # No socket connects a container on another machine to the relay in this process.
     if not session.engine_info.local:
         raise remote_session.engine_far_error(plan.remote)
     remote_session.check(plan.remote, session.settings)

@@ -84,6 +84,7 @@ class BuildRun:
         """
         session, build_id = self.session, self.plan.build_id
         session.stop.check()
+        # The errors of an earlier phase must not explain a failure of this one.
         self.runner.output.clear()
         expected = self.expected.seconds.get(phase) if self.expected else None
         after = self.expected.after(phase) if self.expected else 0.0
@@ -97,6 +98,7 @@ class BuildRun:
         except (TfdockError, OSError) as error:
             # The engine's own Interrupted does not know whether it was SIGINT or SIGTERM.
             cause = session.stop.interruption if isinstance(error, Interrupted) else None
+            # No program printed these errors: without a line in the log, a later diagnosis would not see them.
             if isinstance(error, EngineError | NetworkError | OSError):
                 self.runner.log_error(error)
             raise self.phase_errors(phase).complete(cause or error) from None
@@ -184,20 +186,25 @@ class BuildContainers:
             "{toolchain}": image.toolchain,
         }
         mounts = tuple(self._own_repository(_fill_in(mount, places)) for mount in phase.mounts)
+        # An engine refuses to mount a folder that does not exist.
         make_sources(mounts)
         if image.overlay:
             mounts = tuple(
                 replace(mount, source=image.overlay, kind="volume") if mount.target == DISK_CACHE else mount
                 for mount in mounts
             )
+        # With a bundle nothing may come from a network, not even where there is one.
         network = run.session.settings.network if phase.network and not run.request.inputs else "none"
         return ContainerSpec(
             name=f"tfdock-{run.name}-{phase.name}",
             image=image.id,
+            # The plan cannot have the key: the image that is made from the plan names its toolchain.
             command=tuple(word.replace("{toolchain}", image.toolchain) for word in phase.command),
+            # phase.sh writes the run's name into the marker `done`, so that no other run's marker counts.
             environment={**plan.container_environment, **plan.environment, "TFDOCK_RUN": run.name},
             mounts=mounts,
             labels={RUN_LABEL: run.name, **plan.labels},
+            # As the caller: root's files in mounted folders could not be removed by the caller.
             user=f"{os.getuid()}:{os.getgid()}",
             workdir=SOURCE,
             network=network,
@@ -214,6 +221,7 @@ class BuildContainers:
         It leaves the results `leaves`, and reads the folder `given` of the host.
         """
         spec = self.spec(self.run.plan.phases[1])
+        # No actions are needed here, and programs of the source run: they must not change cached results.
         mounts = [mount for mount in spec.mounts if mount.target not in (DISK_CACHE, STAGING)]
         mounts += [replace(mount, results=leaves) for mount in spec.mounts if leaves and mount.target == STAGING]
         mounts += [Mount(source=str(given), target=GIVEN, read_only=True, given=True)] if given else []
@@ -222,6 +230,7 @@ class BuildContainers:
     def run_phase(self, phase: Phase, plan: BuildPlan | None = None) -> ContainerResult:
         """Run a phase in its container to the end. The compile phase reaches the remote cache and executor."""
         run, title = self.run, self.run.title(phase.name)
+        # The fetch phase compiles nothing, so that a remote cache and executor have nothing to do.
         if phase.network or not run.plan.remote.endpoints:
             return self.run_container(self.spec(phase, plan), phase.name, title, plan=plan)
         # Here, not above: a plain build has no remote cache.
@@ -245,9 +254,11 @@ class BuildContainers:
         image = self.image
         try:
             state, memory = self.run.runner.container(spec, phase, title, tap=tap)
+        # An engine that cannot mount the overlay refuses the first container that has it.
         except EngineError as error:
             spec, image = self.without_overlay(spec, error), replace(image, overlay="")
             state, memory = self.run.runner.container(spec, phase, title, tap=tap)
+        # A compiler can be killed for memory while the exit code is 0: the program around it went on.
         if state.exit_code != 0 or memory:
             failure = self.run.phase_errors(phase, plan).container_error(state.exit_code, memory=memory)
             return ContainerResult(image=image, failure=failure)
@@ -259,6 +270,7 @@ class BuildContainers:
 
         Raises the error where something else is the cause.
         """
+        # Any other error has another cause, and a second container would only repeat it.
         if not self.image.overlay or error.problems[0].code != "volume-mount-refused":
             raise error
         disk = self.run.disk_cache(self.image.toolchain)
@@ -280,6 +292,7 @@ class BuildContainers:
         if repository is None or self.run.session.engine_info.local:
             return mount
         back = returned_repository(repository)
+        # A second container goes on from what the first one has sent back.
         source = os.path.realpath(back if back.is_dir() else repository)
         return replace(mount, source=source, results=() if mount.read_only else (DOWNLOADS,), kept=str(back))
 

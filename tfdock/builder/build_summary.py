@@ -62,10 +62,12 @@ def summarize(record: Mapping[str, Any], traces: RunTraces, wheelhouse: Wheelhou
     build = _build_events(traces)
     profile = load_profile(traces.results / TOLD["profile"])
     spawns = _read_spawns(traces.results / TOLD["execution_log"])
+    # The next build compares its own inputs with these, to say why its cache was cold.
     inputs = cache_misses.kept_inputs(traces.toolchain, traces.context, traces.files)
     files = {"inputs": _compress(inputs)}
     files |= {"profile": _compress_file(traces.results / TOLD["profile"])} if profile.actions else {}
     files |= {"spawns": _compress(execution_log.as_json(spawns))} if spawns else {}
+    # Named after the run: a record that is replaced takes exactly its own files with it.
     kept = {kind: f"{traces.run}.{kind}.gz" for kind in files}
     figures = None
     if build.figures:
@@ -111,6 +113,7 @@ def _figures(build: BuildEvents, profile: TraceProfile) -> dict[str, Any]:
         "sources": dict(build.sources),
         "runners": dict(build.runners),
         "actions": build.actions,
+        # Without a profile the kinds are unknown, which is not the same as none.
         "executed_by_mnemonic": profile.by_mnemonic if profile.actions else None,
         "critical_path": {
             "seconds": round(seconds, 3),
@@ -145,8 +148,10 @@ def _explain_misses(
     before = None
     theirs: Spawns | None = None
     if last is not None:
+        # `str`, because a record may be damaged: a value of another type must not end a build that succeeded.
         folder = wheelhouse.record_folder(BuildId(str(last["build_id"])), str(last.get("fingerprint")))
         before = (last, cache_misses.inputs_of(last, load_kept_document(folder, last, "inputs")))
+        # Reading a log of spawns takes a while, and one alone compares with nothing.
         theirs = execution_log.from_json(load_kept_document(folder, last, "spawns")) if spawns else None
     return cache_misses.explain(
         cache_misses.inputs_of(record, inputs),
@@ -165,6 +170,7 @@ def load_kept_document(folder: Path, record: Mapping[str, Any], kind: str) -> ob
     name = kept_files(record).get(kind)
     try:
         return json.loads(gzip.decompress((folder / name).read_bytes())) if name else None
+    # Damage costs an explanation only: nothing read here may end a build after hours of work.
     except (OSError, EOFError, zlib.error, ValueError, RecursionError):
         return None
 
@@ -180,11 +186,14 @@ def _read_spawns(path: Path) -> Spawns | None:
     with open_plain_file(path) as file:
         if file is None:
             return None
+        # Bytes that are no UTF-8 come from names of the source, and end no build.
         with io.TextIOWrapper(file, "utf-8", "replace") as text:
+            # In pieces: an execution log may have gigabytes.
             return execution_log.read_log(iter(lambda: text.read(_PIECE), ""))
 
 
 def _compress(document: object) -> bytes:
+    # Keys in order and no time: equal contents give equal bytes. In RFC 1952, an `mtime` of 0 means no time.
     return gzip.compress(json.dumps(document, sort_keys=True, separators=(",", ":")).encode(), mtime=0)
 
 
@@ -194,6 +203,7 @@ def _compress_file(path: Path) -> bytes:
     return data if data[:2] == _GZIP else gzip.compress(data, mtime=0)
 
 
+# RFC 1952: ID1 and ID2 of a gzip member.
 _GZIP = b"\x1f\x8b"
 
 
@@ -207,6 +217,7 @@ def _open_lines(path: Path) -> Iterator[Iterator[str]]:
         if file is None:
             yield iter(())
             return
+        # Tell by the content: whether Bazel packs its profile depends on version and flags.
         packed = file.read(2) == _GZIP
         file.seek(0)
         source: Any = gzip.GzipFile(fileobj=file) if packed else file
@@ -228,10 +239,12 @@ def _read_lines(text: TextIO) -> Iterator[str]:
 def open_plain_file(path: Path) -> Iterator[BinaryIO | None]:
     """Open a file that a container may have left. Only a plain file is opened, and no link is followed."""
     try:
+        # Without O_NONBLOCK, opening a named pipe that a container left would wait for a writer for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         yield None
         return
+    # Ask the descriptor, not the path: what the path names may be replaced in between.
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         yield None

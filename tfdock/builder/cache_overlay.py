@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 LABEL = "io.tfdock.overlay"
 """Label of these volumes; its value is the name of the disk cache."""
+# `,` ends a mount option, `:` a lower folder, and `\` escapes the next character.
 _SPECIAL = set(',:\\"')
 """Characters that mean something in the options of an overlay."""
+# With `index=on` the kernel refuses an upper folder whose lower folder was made anew.
 _OPTIONS = "metacopy=off,redirect_dir=off,index=off"
 """A file above is always whole, so that the folder is a cache of its own where no overlay can be mounted."""
 
@@ -50,9 +52,12 @@ def over_release(run: BuildRun, disk: DiskCache, release: DiskCache) -> Iterator
             else:
                 locks.enter_context(_on_one_engine(run, disk))
                 name = _create_volume(run.engine, disk, release)
+                # By the file system's own clock, with which the times of its files are compared at the end.
                 began = filesystem_now(disk.about)
             yield name
     finally:
+        # The locks are released here, because the removal must hold the domain alone. A dead engine would take
+        # minutes.
         if name and began and run.engine.ping():
             _remove_volume(run.engine, name, disk, release, began)
 
@@ -69,6 +74,7 @@ def _create_volume(engine: Engine, disk: DiskCache, release: DiskCache) -> str:
 
 def _overlay_obstacle(run: BuildRun, disk: DiskCache) -> str:
     if not run.session.engine_info.local:
+        # The folders of the cache are on this machine, and an engine mounts what is on its own.
         return "the engine is elsewhere"
     if special := sorted(_SPECIAL & set(str(disk.folder))):
         return f"the path of the cache contains `{special[0]}`"
@@ -82,9 +88,11 @@ def _on_one_engine(run: BuildRun, disk: DiskCache) -> Iterator[None]:
     own = hashlib.sha256(run.session.engine_info.id.encode()).hexdigest()[:16]
     waiting = run.runner.waiting("image", f"uses the disk cache {disk.key} on another engine")
     with ExitStack() as stack:
+        # Only one run at a time looks for others, so that no two start on two engines at once.
         with held(locks / f"overlay-{disk.key}", f"the disk cache {disk.key}", alone=True, waiting=waiting):
             for path in sorted(locks.glob(f"overlay-{disk.key}.*")):
                 if path.suffix != f".{own}":
+                    # Taken and released at once: then nobody holds it, and nobody new passes the lock above.
                     with held(path, f"the disk cache {disk.key}", alone=True, waiting=waiting):
                         pass
             path = locks / f"overlay-{disk.key}.{own}"

@@ -51,6 +51,7 @@ def remove_leftover(leftover: Leftover, settings: Settings, engine: Engine, engi
     """Remove a leftover. Return the reason if that fails, else None."""
     try:
         if leftover.entry is not None:
+            # Only the run's own engine can remove its containers. Without a name, the entry may be of any engine.
             if leftover.entry.engine not in ("", engine_id):
                 return _on_another_engine(leftover.entry, settings)
             if left := journal.clean_killed_run(settings, leftover.entry, engine):
@@ -70,11 +71,13 @@ def _elsewhere(entry: journal.RunEntry, left: Sequence[journal.StrangePath]) -> 
     """Return which folders of a run stay, and the command that removes them, if there is one."""
     places = {}
     for path in (stays.path for stays in left):
+        # Folders of runs have a fixed place below the wheelhouse and the cache, so that the path names the option.
         if path.parts[-3:] == (".tfdock", "staging", entry.run):
             places["--wheelhouse"] = path.parents[2]
         elif path.parts[-2:] == ("output", entry.run):
             places["--cache-dir"] = path.parents[1]
     why = "; ".join(f"{stays.path} is left alone: {stays.why}" for stays in left)
+    # The user pastes the command, and a path from a journal may hold anything.
     options = "".join(f" {option} {shlex.quote(str(place))}" for option, place in places.items())
     command = f"if the run was yours, run `tfdock doctor --fix{options}`; " if places else ""
     return NotRemoved(why=why, fix=command + _remove_by_hand([stays.path for stays in left]))

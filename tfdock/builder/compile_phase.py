@@ -71,6 +71,7 @@ def _fetch(run: BuildRun, image: ImageResult) -> None:
     containers = BuildContainers(run, image)
     with held(lock, "the repository cache", alone=True, waiting=waiting):
         if run.session.engine_info.local:  # an engine elsewhere has its caches there
+            # A build may have shut folders of the cache. Three levels lead to `content_addressable/sha256/<hash>`.
             open_up(repository.resolve(), 3)
             check_writable(repository, 3)
         _unpack_external(containers)
@@ -79,12 +80,15 @@ def _fetch(run: BuildRun, image: ImageResult) -> None:
         began = unchecked_since(unchecked)
         try:
             containers.run_phase(run.plan.phases[0]).check()
+        # Also after a failed fetch: what it left would be there for the next build.
         finally:
+            # On an engine elsewhere the host cannot look; Bazel checks each entry before it uses it.
             if run.session.engine_info.local:
                 for name in remove_changed_downloads(repository, began):
                     why = "it holds more than fetches leave" if name == EVERYTHING else "it is not what its name says"
                     message = f"removed {name} from the repository cache: {why}"
                     run.tell(str(Problem(code="repository-cache-changed", message=message)))
+            # Only now: until here, a kill leaves the file, and the next fetch looks again.
             unchecked.unlink()
 
 
@@ -124,6 +128,7 @@ def _watch_cache(run: BuildRun, fetched: FetchResult) -> CompileResult:
         if not watch.seen:
             run.tell(f"{session.cache.root} keeps no times of access: {cache_usage.UNSEEN}")
         result = _compile(run, fetched)
+        # Only a successful build says all that its profile needs, and replaces the earlier note.
         watch.ok = True
     return result
 
@@ -134,6 +139,7 @@ def _compile(run: BuildRun, fetched: FetchResult) -> CompileResult:
     # Asked again: other builds may have ended, or begun, since this one did.
     plan = session.fitted(run.plan)
     disk = run.disk_cache(image.toolchain)
+    # A domain reads the cache of `release` as well, so that the build is cold only if both are empty.
     caches = [cache for cache in (disk, disk.release) if cache]
     cache_was_empty = session.engine_info.local and all(cache.is_empty() for cache in caches)
     last = BuildContainers(run, image).run_phase(plan.phases[1], plan)
@@ -143,7 +149,9 @@ def _compile(run: BuildRun, fetched: FetchResult) -> CompileResult:
         if less is None:
             raise error
         run.tell(f"{error.problems[0].message}; compiling again with {less.jobs}, from the cache")
+        # Nothing that the killed attempt left may count as a result of the second.
         run.folders.staging.remove()
+        # Errors of the first attempt must not explain a failure of the second.
         run.runner.output.clear()
         plan = with_resources(plan, less, session.knowledge)
         last = BuildContainers(run, last.image).run_phase(plan.phases[1], plan)

@@ -84,6 +84,7 @@ def before_build(
     """
     places = build_places(settings, info)
     if not _images_needed(places, plan, engine):
+        # An image that is there takes no more room, so that nothing is asked of the engine's disk.
         places = [folder for folder in places if folder.what != _IMAGES]
     # Drivers' tools can take seconds: a build for the CPU does not wait for them.
     host = local_host() if plan.resolution.accelerator.toolkit else Host()
@@ -117,8 +118,10 @@ def _warnings(checks: Sequence[PreflightCheck]) -> list[PreflightCheck]:
 
 def _combined_error(checks: list[PreflightCheck]) -> TfdockError:
     code = combined_exit_code(check.exit_code for check in checks)
+    # The problems that decide the exit code come first: readers act on the first.
     first = sorted(checks, key=lambda check: check.exit_code != code)
     kind = _ERRORS.get(ExitCode(code), EngineError)
+    # Memory and disk share an exit code; only the name of the check tells them apart.
     if kind is DiskFull and first[0].name == "memory":
         kind = OutOfMemory
     return kind(*(check.problem for check in first))
@@ -192,6 +195,7 @@ def _devices(
         if gives_gpus(info, row):
             yield PreflightCheck(name="gpu runtime", status=OK, found=f"containers can use {row.engine_runtime}'s")
             continue
+        # A warning alone: a build compiles without a GPU, and only a trial needs the runtime.
         yield PreflightCheck(
             name="gpu runtime",
             code="gpu-runtime-missing",
@@ -207,6 +211,7 @@ def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, f
 
     try:
         left = cleanup.find_leftovers(settings)
+    # Without this, an unreadable folder would be reported twice, and end the other checks.
     except OSError:  # the check of that folder reports it
         return
     except ProfileError as error:
@@ -230,6 +235,7 @@ def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, f
             name="leftovers", status=OK, found=f"none{': there was nothing to remove' if fix else ''}"
         )
         return
+    # Without an engine, nobody knows whether the run's containers still write to its folders.
     if not (fix and info):
         text = ", ".join(leftover.name for leftover in left)
         way = "`tfdock doctor --fix` removes them" + ("" if info else ", once the engine answers")

@@ -57,6 +57,7 @@ def make_image(run: BuildRun, source_ref: str | None = None, number: int = 1) ->
 def _locked_image(run: BuildRun, source_ref: str | None, number: int) -> ImageResult:
     """Have the image. Builds on the same base wait for each other: layers that both need are made once."""
     base = run.plan.resolution.base
+    # A file's name cannot hold the `/` of an image's name.
     key = hashlib.sha256(str(base).encode()).hexdigest()[:16]
     lock = run.session.settings.state_dir.absolute() / "locks" / f"image-{key}"
     waiting = run.runner.waiting("image", f"builds an image on {base} too")
@@ -98,10 +99,12 @@ def _built_image(run: BuildRun, source_ref: str | None, number: int) -> _Image:
     # By its id, not by its name, an image is looked into and compiles: another run may move the name.
     name = plan.image_name if number == 1 else f"{plan.image_name}-{number}"
     built = run.engine.image(name)
+    # A name proves nothing: the image must be of this very base, and say what its toolchain stage wrote.
     if built and not fresh and built.labels.get(BASE_LABEL) == base.id and built.labels.get(TOOLCHAIN_LABEL):
         return _Image(id=built.id, name=name, base_digest=digest, toolchain_digest=built.labels[TOOLCHAIN_LABEL])
     local = plan.resolution.source.kind == "path"
     of_base, of_source = {"BASE_IMAGE": base.id}, {"SOURCE_REF": source_ref} if source_ref else {}
+    # A changed argument makes the builder's cache miss. A checkout needs none: its files are compared.
     of_source |= {"SOURCE_FRESH": fresh} if fresh and not local else {}
     stage = ImageBuild(
         # Without the checkout, which only the last request copies: it is sent once.
@@ -115,11 +118,13 @@ def _built_image(run: BuildRun, source_ref: str | None, number: int) -> _Image:
     with _image_files(run, _build_stage(run, stage), "toolchain") as read:
         toolchain = _digest(_toolchain_file(read, name), read(_PINS) or b"")
         stage = replace(stage, target="source", build_args=of_base | {"TOOLCHAIN": toolchain} | of_source)
+        # A checkout comes with the last request, so that there is nothing to download.
         if not local:
             _build_stage(run, stage)
         tree = run.request.prepared.tree
         last = replace(stage, context=lambda: context_archive(plan.context, tree), target=None, network="none")
         image = _build_stage(run, last)
+    # Last: under this name later runs take the image for a whole one.
     run.engine.tag(image, name)
     return _Image(id=image, name=name, base_digest=digest, toolchain_digest=toolchain)
 
@@ -128,6 +133,7 @@ def _pull_base(run: BuildRun) -> tuple[ImageInfo, str | None]:
     """Return the base image, pulled if it is not here, and its digest."""
     base = run.session.settings.mirrored(run.plan.resolution.base)
     info = run.runner.image(str(base), "image", run.title("image"))
+    # A registry's digest holds on every machine. An image's id depends on how the engine stores images.
     return info, base.digest or next((digest.rpartition("@")[2] for digest in info.digests), None)
 
 
@@ -174,6 +180,7 @@ def _image_files(run: BuildRun, image: str, name: str) -> Iterator[Callable[[str
     After an error the container stays for the run's own clean-up, which asks no engine that is lost.
     """
     engine = run.engine
+    # No engine creates a container without a command. This one never runs.
     container = engine.create(
         ContainerSpec(name=f"tfdock-{run.name}-{name}", image=image, command=("true",), labels={RUN_LABEL: run.name})
     )
@@ -195,6 +202,7 @@ def _toolchain_file(read: Callable[[str], bytes | None], image: str) -> bytes:
     return toolchain
 
 
+# The length keeps the files apart: no byte can move from one to the other unnoticed.
 def _digest(toolchain: bytes, pins: bytes) -> str:
     return hashlib.sha256(f"{len(toolchain)} ".encode() + toolchain + pins).hexdigest()
 
@@ -221,6 +229,7 @@ def _read_image(run: BuildRun, image: _Image, source_ref: str | None, number: in
         )
     key = toolchain_key(toolchain)
     overlay = _hold_disk_cache(run, key, toolchain)
+    # The image wrote the file, and it may hold anything: only what looks like a commit is one.
     commit = _COMMIT.fullmatch(source or b"")
     return ImageResult(
         id=image.id,
@@ -243,11 +252,13 @@ def _hold_disk_cache(run: BuildRun, key: str, toolchain: bytes) -> str:
     trust = run.plan.trust
     disk, release = run.disk_cache(key), run.session.cache.disk(key)
     waiting = run.runner.waiting("image", f"has the disk cache {release.key} for itself")
+    # A domain reads the cache of `release` below its own, so that neither may be emptied meanwhile.
     run.locks.enter_context(release.held(alone=False, waiting=waiting))
     overlay = ""
     if not trust.is_release:
         overlay = run.locks.enter_context(cache_overlay.over_release(run, disk, release))
     if run.session.engine_info.local:
+        # Bazel would keep nothing in a folder of another user, and compile everything again. Two levels: `ac/00`.
         check_writable(disk.folder, 2)
     description = {**described_toolchain(toolchain), "base": str(run.plan.resolution.base)}
     before = disk.description().get("trust", {}).get("reasons", [])

@@ -61,6 +61,7 @@ def _name_taken(path: Path, why: str) -> ProfileError:
 
 def _check_place(path: Path) -> None:
     """Refuse early a lock that cannot be written, or would replace a file that is no lock."""
+    # `lexists`: a link that leads nowhere is in the way, too.
     if os.path.lexists(path) and not lock_text(path).startswith(locks.MARK):
         raise _name_taken(path, "is there already, and `tfdock lock` did not write it")
     if not os.access(path.parent, os.W_OK | os.X_OK):
@@ -92,8 +93,10 @@ def gather_pins(
     """Return the lock of a profile; raises TfdockError for inputs that cannot be pinned. `before` is called first."""
     prepared = preparer.prepare(name)
     resolution = prepared.plan.resolution
+    # No lock can pin this machine's CPU, so that asking anybody would be in vain.
     _refuse(locks.native(resolution, prepared.file))
     _check_servers(prepared, session.settings)
+    # Before the network and the image: a lock that cannot be written is refused at once.
     before()
     base_pins = _base_pins(resolution, session.settings, session.stop.check)
     known = (*locks.stated(resolution, preparer.knowledge), *base_pins)
@@ -112,6 +115,7 @@ def _pins_of_first_ref(
     notice: Callable[[str], None],
 ) -> tuple[tuple[Pin, ...], BuildPlan]:
     """Return all pins, and the plan with them, for the first source ref that exists and can be configured."""
+    # Archives and checkouts have no refs, and are tried once.
     refs: tuple[str | None, ...] = resolution.source.refs or (None,)
     for number, ref in enumerate(refs, start=1):
         try:
@@ -184,6 +188,7 @@ def _source_pin(resolution: Resolution, ref: str, check: Callable[[], None]) -> 
                 fix="name one that it has, or a whole commit",
             )
         )
+    # The knowledge has the commit of every release: a tag that moved must not pass for the release.
     if source.commit and commit != source.commit:
         raise Incompatible(
             Problem(
@@ -220,6 +225,7 @@ def _earlier_lock(path: Path) -> Lock | None:
     """Return the lock that exists, or None if there is none that can be read."""
     try:
         return read_lock(path).lock
+    # The new lock replaces one that cannot be read: there is only nothing to compare with.
     except (ProfileError, Incompatible):
         return None
 
@@ -254,6 +260,7 @@ def prepare_locked(name: str, preparer: Preparer, settings: Settings) -> Prepare
     file = read_lock(lock_path(name))
     lock, resolution = file.lock, unlocked.plan.resolution
     prepared = replace(preparer.prepare_written(unlocked.written, partial(locks.pinned, pins=lock.pins)), lock=file)
+    # Causes before effects: a changed profile also moves pins, and moved pins change the fingerprint.
     _refuse(locks.outdated(lock, prepared.plan, file.path))
     _refuse(locks.unpinned(lock, resolution), file.path)
     now = [*locks.stated(resolution, preparer.knowledge), *_base_pins(resolution, settings)]

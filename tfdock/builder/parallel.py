@@ -33,6 +33,7 @@ class Ledger:
             own = self._taken.pop(plan.build_id, None)
             self.unserved.discard(plan.build_id)
             shares = list(self._taken.values())
+            # Shared with the builds that may still start beside this one: the last one gets all that is left.
             share = next_share(machine, shares, min(self.count - len(shares), len(self.unserved) + 1))
             self._taken[plan.build_id] = share if own is None or share.memory >= own.memory else own
             return within(plan, machine, self._taken[plan.build_id])
@@ -63,6 +64,7 @@ def build_side_by_side(plans: Sequence[BuildPlan], ledger: Ledger, build: Callab
                 return
             try:
                 results[place] = build(place)
+            # An error that ends a thread would vanish with it, and the build would have no result.
             except BaseException as mistake:
                 mistakes.append(mistake)
             finally:

@@ -77,15 +77,18 @@ def _refs(location: str) -> Iterator[tuple[str, str]]:
     if address.scheme in ("http", "https"):
         # Without the user name: a name alone opens nothing, and urllib takes no name in an address.
         host = address.netloc.rpartition("@")[2]
+        # gitprotocol-http, smart clients: without a `Git-Protocol` header the server answers in version 0.
         url = f"{address.scheme}://{host}{address.path.rstrip('/')}/info/refs?service=git-upload-pack"
         with http.send(urllib.request.Request(url, headers={"User-Agent": "git/2 (tfdock)"})) as response:
             yield from _read_advertisement(response)
     elif address.scheme == "git":
         place = (address.hostname or "", address.port or _GIT_PORT)
         with socket.create_connection(place, http.TIMEOUT) as connection, connection.makefile("rb") as stream:
+            # gitprotocol-pack, "Git Transport": the host stands behind a NUL, for servers with several names.
             request = f"git-upload-pack {address.path}\0host={address.netloc}\0".encode()
             connection.sendall(b"%04x" % (len(request) + 4) + request)
             yield from _read_advertisement(stream)
+            # A flush packet asks for nothing and ends the conversation, so that the server sees no broken one.
             connection.sendall(b"0000")
     else:
         raise StrangeAnswer(f"only http, https and git addresses can be asked, not {address.scheme or 'this one'}")
@@ -102,14 +105,17 @@ def _read_advertisement(stream: Any) -> Iterator[tuple[str, str]]:
         if size == 0 and lines:
             return
         line = _read_exactly(stream, size - 4) if size > 4 else b""
+        # Empty packets count as well: a server could send them without end.
         read += max(size, len(length))
         if read > _MOST:
             raise StrangeAnswer("it lists more refs than can be meant")
+        # gitprotocol-pack: instead of refs, a server may send `ERR` and the reason.
         if line.startswith(b"ERR "):
             raise StrangeAnswer(line[4:].decode("utf-8", "replace").strip())
         if not line or line.startswith(b"#"):
             continue  # `# service=git-upload-pack` and the flush behind it come first over HTTP
         lines += 1
+        # Behind a NUL, the first line goes on with the server's capabilities.
         commit_id, _, name = line.partition(b"\0")[0].rstrip(b"\n").decode("utf-8", "replace").partition(" ")
         yield name, commit_id
 

@@ -29,6 +29,7 @@ def pull(session: BuildSession, plan: BuildPlan, lock: LockFile | None) -> Pulle
         session.tell(f"no registry is asked: {problem.message}")
         return None
     search = _RegistrySearch(session, plan)
+    # In a thread: a registry that never answers must not keep Ctrl-C from being heard.
     return until_stopped(lambda: search.first(lock), session.stop, search.tick)
 
 
@@ -53,6 +54,7 @@ class _RegistrySearch:
                 except NetworkError as error:
                     self._down(error)
         except VerificationFailed as error:
+            # Damage is no reason to build silently, but the user may decide to.
             raise type(error)(*map(_with_way_around, error.problems)) from error
         return None
 

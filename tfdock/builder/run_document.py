@@ -83,6 +83,7 @@ def profile_document(prepared: PreparedBuild) -> dict[str, Any]:
         "extends": dict(prepared.written.extended),
         "lock": None,
     }
+    # A run without a readable lock is reported too, and its profile may be gone by now.
     with suppress(TfdockError, OSError):
         path = Path(prepared.lock.path) if prepared.lock else lock_path(prepared.file)
         document["lock"] = {"file": path.name, "text": lock_text(path), "used": prepared.lock is not None}
@@ -91,6 +92,7 @@ def profile_document(prepared: PreparedBuild) -> dict[str, Any]:
 
 def failed_runs(house: Wheelhouse, state: Path, build_id: str | None = None) -> list[Path]:
     """Return the documents of failed runs, of one build id or of all, newest first. Living runs are left out."""
+    # The build id becomes part of a glob below, which could lead out of the wheelhouse.
     if build_id is not None and not BUILD_ID.fullmatch(build_id):
         return []
     living: set[str] = set()
@@ -98,13 +100,16 @@ def failed_runs(house: Wheelhouse, state: Path, build_id: str | None = None) -> 
         living = journal.living_runs(state)
     own = house.root / ".tfdock"
     paths = own.glob(f"{build_id or '*'}/*/*{SUFFIX}")
+    # A link could lead to a file that is no document of a run here.
     over = [path for path in paths if path.name.removesuffix(SUFFIX) not in living and not path.is_symlink()]
+    # The run id begins with the time, so that names sort by age.
     return sorted(over, key=lambda path: path.name, reverse=True)
 
 
 def load_document(path: Path, schemas: Collection[str] = (SCHEMA,)) -> dict[str, Any] | None:
     """Return a JSON document of one of these schemas; None if there is none, or it is damaged."""
     with open_plain_file(path) as file:
+        # One byte more than allowed shows that the file is too large.
         data = file.read(LARGEST + 1) if file else b""
     try:
         document = json.loads(data) if len(data) <= LARGEST else None

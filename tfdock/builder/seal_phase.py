@@ -56,6 +56,7 @@ def _seal(run: BuildRun) -> dict[Path, WheelFile]:
         stopper,
         on_engine=False,
     )
+    # Before the trial, which takes minutes: a wheel that may not be replaced is refused now.
     for wheel in wheels.values():
         run.session.wheelhouse.check_replaceable(run.plan.build_id, wheel, run.plan.trust.name)
     return wheels
@@ -68,11 +69,14 @@ def sealed_wheels(plan: BuildPlan, folders: RunFolders, run: str) -> dict[Path, 
     WheelRefused for a wheel that is not sound or not the requested one.
     """
     results = folders.results
+    # The marker is the last file of the phase, with the run's name: a killed container leaves none.
     if _text(results / "done").strip() != run:
         raise _unfinished("the compile container exited without writing its completion marker")
+    # sha256sum(1) separates digest and name by two characters.
     sums = {name: digest for digest, _, name in (line.partition("  ") for line in _lines(results / "SHA256SUMS"))}
     sealed = {}
     for raw in sorted((results / "raw").glob("*.whl")):
+        # A process of the source may outlive Bazel, and change the wheel behind its sum.
         if file_sha256(raw) != sums.get(raw.name):
             message = f"{raw.name} changed after it was built"
             raise WheelRefused(Problem(code="wheel-changed", message=message, fix="build again"))
@@ -108,6 +112,7 @@ def _seal_wheel(plan: BuildPlan, raw: Path, folder: Path) -> tuple[Path, WheelFi
 def _normalize(plan: BuildPlan, raw: Path, target: Path) -> str:
     """Write the wheel again, reproducible byte for byte, with its local version. Return its name."""
     local = plan.resolution.local_version
+    # PEP 440 allows one local version: ours takes the place of the source's.
     version = f"{parse_wheel_filename(raw.name)[1].public}+{local}" if local else None
     with raw.open("rb") as source, target.open("w+b") as sink:
         return wheel_files.normalize(source, raw.name, sink, epoch=EPOCH, version=version)
@@ -197,10 +202,12 @@ def _keep_refused(
 ) -> tuple[Path, ...]:
     """Keep refused wheels with their verification, so that hours of work can be examined. Return their paths."""
     folder = run.session.wheelhouse.record_folder(run.plan.build_id, run.plan.fingerprint) / "refused"
+    # An earlier refusal of the same plan may be there.
     remove_folder(folder)
     folder.mkdir(parents=True)
     text = json.dumps(verification, indent=1, sort_keys=True)
     write_atomically(folder / "verification.json", text.encode() + b"\n")
+    # The run's folder is on the wheelhouse's file system, so that no gigabytes are copied.
     return tuple(path.rename(folder / wheel.file) for path, wheel in wheels.items())
 
 
@@ -229,6 +236,7 @@ def _listing(run: BuildRun) -> dict[str, str] | None:
     """Return the files of a local checkout; None if they changed since the build."""
     tree = run.request.prepared.tree
     listing = tree_listing(tree) if tree else None
+    # A checkout that was edited meanwhile would be compared with files that this build never saw.
     return listing if listing and listing_hash(listing) == run.plan.resolution.source.sha256 else None
 
 
@@ -285,6 +293,7 @@ _USER = re.compile(r"(?<=://)[^/@\s]*@")
 def shareable_plan(plan: BuildPlan) -> Any:
     """Return the plan as JSON, without paths of a local checkout and without passwords."""
     source = plan.resolution.source
+    # As it stands inside a JSON text, with its escapes and without its quotes.
     local = json.dumps(source.location)[1:-1] if source.kind == "path" else None
     text = json.dumps(as_json(plan))
     return json.loads(_USER.sub("", text.replace(f'"{local}"', '"local checkout"') if local else text))

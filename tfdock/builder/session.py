@@ -167,8 +167,10 @@ class BuildSession:
     def machine(self, plan: BuildPlan) -> Machine:
         """Return the engine's machine, at most as large as the machine that the plan was made for."""
         here, there = plan.machine, self.engine_info
+        # The plan was made for this machine, whose size says nothing of an engine elsewhere.
         if not there.local:
             return Machine(cpus=there.cpus, memory=there.memory)
+        # An engine here may have less, such as in a virtual machine, and its containers get no more.
         return Machine(cpus=min(here.cpus, there.cpus), memory=min(here.memory, there.memory), swap=here.swap)
 
     def fitted(self, plan: BuildPlan) -> BuildPlan:
@@ -177,6 +179,7 @@ class BuildSession:
         resources = self.allotted(plan, machine)
         if resources == plan.resources:
             return plan
+        # Of several builds each has a share, and a smaller one is no news.
         if self.at_once == 1:
             has = f"{machine.cpus} cores and {gib(machine.memory)}, less than this machine"
             self.tell(f"the engine has {has}: {resources.jobs} jobs")
@@ -190,6 +193,7 @@ class BuildSession:
     def up_to_date(self, prepared: PreparedBuild) -> BuildResult | None:
         """Return the finished build of exactly this plan and lock, if there is one. No engine is asked."""
         record, lock = self.wheelhouse.complete_record_for(prepared.plan), prepared.lock
+        # The same plan may have been built with other pins: only the record of this very lock counts.
         by_lock = record is not None and (lock is None or record.get("lock") == lock.sha256)
         return self.result(prepared.plan, "up-to-date", record) if record and by_lock else None
 
