@@ -34,6 +34,7 @@ Outcome = Literal["ok", "drifted", "failed", "interrupted"]
 NAME = journal.ANALYSIS
 _MOST = 50
 """Errors of a phase that are kept."""
+# A code that is not here is a fault of this machine, such as a full disk: nobody upstream has to be told.
 _UPSTREAM = {
     "pin-moved",
     "source-unreachable",
@@ -73,11 +74,13 @@ def analysed(cells: Cells, session: BuildSession, ended: Callable[[Analysis], No
     EngineError if there is no engine at the start.
     """
     house = session.wheelhouse
+    # Logs lie apart, so that an analysis never replaces the log of a finished wheel.
     own = replace(session.settings, wheelhouse=session.settings.state_dir / NAME)
     lines = _ErrorLines(session.listen)
     analyst = _Analyst(cells, replace(session, settings=own, listen=lines), lines, house)
     by_source: dict[Path, list[Cell]] = {}
     for cell in cells.wanted:
+        # Sources first: only one source's downloads are on the disk at a time.
         by_source.setdefault(analyst.repository(cells.prepared(cell).plan), []).append(cell)
     analyses: dict[str, Analysis] = {}
     with analyst.download_folder():
@@ -98,6 +101,7 @@ class _ErrorLines:
 
     def __call__(self, event: events.Event) -> None:
         """Take an event."""
+        # A fallback ref runs a phase again: only the errors of its last run are the cell's.
         if isinstance(event, events.PhaseStarted):
             self.errors.clear()
         elif isinstance(event, events.Line) and len(self.errors) < _MOST and output.is_error(event.text):
@@ -141,6 +145,7 @@ class _Analyst:
         Bazel knows downloads by their sums: what one source still finds would hide that another source cannot.
         """
         source = plan.resolution.source
+        # The patches decide what the rules download, too.
         total = hashlib.sha256(source_identity(source))
         for patch in source.patches.values():
             total.update(hashlib.sha256(patch).digest())
@@ -152,13 +157,16 @@ class _Analyst:
         self.lines.errors.clear()
         try:
             self.session.stop.check()
+            # The same word for all cells: the first one makes the image anew, and the others share its layers.
             request = BuildRequest(prepared=self.cells.prepared(cell), repository=repository, fresh=self.run)
             log = self.session.log_path(request)
             with build.fetched_build(self.session, request) as (run, fetched):
                 analysis = self._success(cell, run, fetched)
         except TfdockError as error:
+            # Another run may hold this build id: then nothing was begun here, and no log exists.
             log = log if log and log.is_file() else None  # none was begun where another one is at this cell
             analysis = _failure(cell, error, output.first_error(self.lines.errors), log)
+        # An analysis repeats every day, and only the last one is of interest.
         if log:
             _keep_one_log(log)
         return analysis
@@ -180,6 +188,7 @@ class _Analyst:
             yield f"the source {refs[0]} does not work: {image.source_ref} was taken"
         before = self._last_record(cell)
         then = before.get("source")
+        # Another ref has another commit by itself, which is no news.
         earlier = then.get("found") if isinstance(then, Mapping) and then.get("ref") == image.source_ref else None
         if earlier and earlier != image.source_commit:
             source = image.source_ref or "the source"
@@ -191,6 +200,7 @@ class _Analyst:
     def _last_record(self, cell: Cell) -> Mapping[str, Any]:
         """Return the record of the cell's last build; empty if there was none."""
         records = [record for file in self.house.record_files(cell.name) if (record := load_record(file))]
+        # `str`, because a record may be damaged. ISO 8601 times of one zone sort as texts.
         return max(records, key=lambda record: str(record.get("finished")), default={})
 
 
@@ -230,6 +240,7 @@ def _failure(cell: Cell, error: TfdockError, line: str, log: Path | None) -> Ana
         cell=cell,
         outcome=outcome,
         problems=problems,
+        # Bazel's own line names the target or archive. For a fault of this machine it would mislead.
         error=line if outcome == "drifted" else "",
         log=log,
         exit_code=int(error.exit_code),

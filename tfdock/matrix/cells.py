@@ -52,12 +52,14 @@ def expand(matrix: Matrix) -> tuple[CellCombination, ...]:
     Excluded cells are among them. `exclude` is for combinations of the axes, `overrides` for included cells too. Both
     look at the cell before anything is overridden. Raises ProfileError (`matrix-too-large`).
     """
+    # Counted before anything is made: ten axes of ten values are ten billion cells.
     count = (prod(map(len, matrix.axes.values())) if matrix.axes else 0) + len(matrix.include)
     if count > MOST_CELLS:
         node = matrix.document.entries["axes" if matrix.axes else "include"]
         message = f"the matrix has {count} cells, of {MOST_CELLS} at most"
         fix = "take values out of the axes, or make several matrices of it"
         raise ProfileError(problem_at(node, matrix.file, "matrix-too-large", message, fix))
+    # Included cells are wanted by name, so that no exclusion applies to them.
     both, overrides = _Rules(*matrix.exclude, *matrix.overrides), _Rules(*matrix.overrides)
     product = (_cell(matrix, fields, place, both) for fields, place in _product(matrix))
     included = (_cell(matrix, node.entries, node, overrides, node.keys) for node in matrix.include)
@@ -66,6 +68,7 @@ def expand(matrix: Matrix) -> tuple[CellCombination, ...]:
 
 def idle(matrix: Matrix, cells: Iterable[CellCombination]) -> tuple[Problem, ...]:
     """Return a warning for each rule that no cell matches: mostly its value is misspelt."""
+    # By identity: two equal rules in two places are two rules.
     used = {id(rule) for cell in cells for rule in cell.rules}
     message, fix = "no cell has what this rule is for", "correct its values, or remove it"
     return tuple(
@@ -117,6 +120,7 @@ def cover(values: Sequence[Collection[str]], costs: Sequence[float]) -> tuple[in
         own = set(values[place])
         if any(counts[value] == 1 for value in own):
             kept.append(place)
+        # Only a cell that is dropped gives its values back: its neighbours may be the last to have them.
         else:
             counts.subtract(own)
     return tuple(sorted(kept))
@@ -126,6 +130,7 @@ class _Rules:
     """Matches rules against cells."""
 
     def __init__(self, *rules: Rule) -> None:
+        # Dotted names and JSON texts, because equal YAML values may be written in several ways.
         self._wanted = [
             (rule, {tuple(name.split(".")): same(value) for name, value in rule.when.items()}) for rule in rules
         ]
@@ -155,6 +160,7 @@ def _cell(
     axes = matrix.document.entries.get("axes", place).keys
     document = profiles.overlaid(matrix.base, nested(fields, place, axes if keys is None else keys))
     matching = rules.of(document)
+    # All rules matched the cell as it was, so that the order of overrides changes values and not matches.
     runner = matrix.runner
     for rule in matching:
         runner = runner if rule.runner is None else rule.runner

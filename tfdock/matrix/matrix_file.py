@@ -25,11 +25,13 @@ from tfdock.types import ImageRef
 _NOT_A_FIELD = ("schema", "extends")
 """Of a profile's fields, those that say nothing of the wheel: what a matrix starts from is its `base`."""
 _NAME = "[A-Za-z0-9_+-]+"
+# As deep as a profile itself may be nested.
 _FIELD = re.compile(rf"{_NAME}(\.{_NAME}){{0,{yaml_nodes.MAX_DEPTH - 1}}}")
 
 
 def _repository(text: str) -> str:
     image = ImageRef.parse(text)  # ValueError says what is wrong
+    # The pipeline adds a tag for each build. OCI distribution: names of repositories have no capitals.
     if image.tag or image.digest or text != text.lower():
         raise wrong(
             f"`{yaml_nodes.shown(text)}` is no repository of a registry",
@@ -45,10 +47,12 @@ def _some(rule: dict[str, Any]) -> dict[str, Any]:
 
 
 Repository = Annotated[str, AfterValidator(_repository)]
+# The name goes into a pipeline's YAML, so that it is narrow on purpose.
 Label = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._/=+-]{0,99}", "a runner's label (`ubuntu-24.04`)")]
 Runner = Label | ListOf[Label]
 Fields = Annotated[dict[str, Any], AfterValidator(_some)]
 Line = Annotated[str, AfterValidator(no_control_characters)]
+# Branches stand in expressions of GitHub's without quotes of their own: no quote, no blank, no `$`.
 Branch = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}", "a branch (`main`)")]
 Cron = Annotated[
     str, Pattern(r"[0-9A-Za-z*/,-]{1,40}( [0-9A-Za-z*/,-]{1,40}){4}", "five fields of cron (`17 3 * * 1`)")
@@ -99,6 +103,7 @@ class Ci(Record):
     time_limit: Duration | None = Field(
         None, description="After how long a job stops building and keeps its cache", examples=["5h15m"]
     )
+    # Each round repeats all jobs in the pipeline's file, which GitHub and GitLab limit in size.
     continuations: Annotated[int, Field(ge=0, le=20)] = Field(
         2, description="Further rounds of plan and build for what the time limit stopped", examples=[2]
     )
@@ -174,6 +179,7 @@ def json_schema() -> dict[str, Any]:
     """Return the matrix's JSON Schema, for editors; fields of a profile have the profile's own types."""
     schema = MatrixFile.model_json_schema()
     profile = Profile.model_json_schema()
+    # A profile's fields are flattened into the matrix, so that editors complete them within axes too.
     fields = {name: field for name, field in profile["properties"].items() if name not in _NOT_A_FIELD}
     # A nested field, with dots. Editors do not know its type.
     dotted = rf"^{_NAME}(\.{_NAME})+$"
@@ -201,6 +207,7 @@ def json_schema() -> dict[str, Any]:
         "$schema": "http://json-schema.org/draft-07/schema#",
         **schema,
         "title": "tfdock matrix",
+        # JSON Schema has no better word for "at least one of": a matrix needs a start, and cells.
         "allOf": [
             {"anyOf": [{"required": [name]} for name in names]}
             for names in (("base", "profile"), ("axes", "include"))
@@ -225,6 +232,7 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None, base_fil
         message = f"a matrix is a map of `name: value` lines, this is a {document.kind}"
         fix = "start with `schema: 1`, `base: rtx3080.yaml` and `axes:`"
         raise ProfileError(problem_at(document, file, "profile-not-a-map", message, fix))
+    # The most common mistake: `tfdock matrix my.yaml` with a profile.
     if "tensorflow" in document.keys and not {"axes", "include"} & document.keys.keys():
         line, column = document.keys["tensorflow"]
         message = "this is a profile, not a matrix: it has `tensorflow`"
@@ -256,6 +264,7 @@ def nested(
     for name, value in fields.items():
         where = keys.get(name, (value.line, value.column))
         head, *rest = name.split(".")
+        # From the inside out: `a.b.c` becomes a map of one entry in a map of one entry.
         for part in reversed(rest):
             value = Node(
                 kind="map",
@@ -273,6 +282,7 @@ def nested(
 
 def same(value: Node | None) -> str:
     """Return a text that is equal for equal values: `1` and `true` differ; a field that is not there is null."""
+    # As JSON: in Python `1 == True`, and two spellings of one value are one value.
     return json.dumps(value.value if value else None, sort_keys=True)
 
 
@@ -330,6 +340,7 @@ def _check(written: MatrixFile, document: Node, file: str) -> None:
         fix = "name one, `base: rtx3080.yaml`, or write its fields: `profile:`"
         problems.append(problem_at(document, file, "matrix-empty", "the matrix starts from no profile", fix))
     if problems:
+        # In the order of the file, as a reader corrects them.
         raise ProfileError(*sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0)))
 
 
@@ -346,6 +357,7 @@ def _check_names(document: Node, file: str) -> Iterator[Problem]:
 
 def _name_error(name: str, others: Collection[str]) -> tuple[str, str]:
     """Return what is wrong with a name among others, and the fix; two empty texts where nothing is."""
+    # A name like this would be an error in each of thousands of profiles; here it is one.
     if name.partition(".")[0] in _NOT_A_FIELD or not _FIELD.fullmatch(name):
         fix = "write a profile's field, a nested one with dots: `bazel.version`; what to start from is `base:`"
         return f"`{yaml_nodes.shown(name)}` is no field that a matrix can set", fix

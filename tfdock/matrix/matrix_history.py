@@ -22,21 +22,27 @@ from tfdock.types import Machine
 
 _TIMEOUT = 300.0
 """Seconds for one question to git, which reads all files of a commit."""
+# GIT_CONFIG_* stay: CI services use them to say whose repositories are trusted.
 _OTHERS = re.compile("GIT_(?!CONFIG_)")
 _OPTIONS = (
+    # A file system monitor is a program that the repository's settings may name.
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
     "core.attributesFile=/dev/null",
     "protocol.allow=never",
 )
+# GIT_NO_LAZY_FETCH: a partial clone would fetch objects that it lacks, from wherever its settings say.
 _VARIABLES = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
 """A repository may be a stranger's, and its own settings name programs. None of them runs.
 Git connects to nobody.
 
 The settings of the user and of the system hold: they say whose repositories are trusted."""
+# Modes of tree entries in git: a symbolic link, and a submodule's commit.
 _LINK, _SUBMODULE = "120000", "160000"
+# PATH_MAX of Linux.
 _LONGEST_LINK = 4096
 _CHUNK = 1 << 20
+# O_EXCL and O_NOFOLLOW: a commit may hold one path twice, and a link where a file belongs.
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -61,6 +67,7 @@ def fingerprints_at(
     top = Path(_git(file, folder, "rev-parse", "--show-toplevel"))
     if not folder.is_relative_to(top):
         raise _refusal(file, f"the matrix is not in the work tree {top}")
+    # `--end-of-options`: a revision that begins with a dash is no option. `^{commit}` peels a tag.
     commit = _git(file, folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     with tempfile.TemporaryDirectory(prefix="tfdock-matrix-") as name:
         then = Path(name).resolve() / "tree"
@@ -69,13 +76,16 @@ def fingerprints_at(
         (then / ".git").mkdir()
         former = then / folder.relative_to(top) / file.name
         if not os.path.lexists(former):
+            # A matrix that did not exist has no cells, so that all of today's are new.
             return {}
         folders = (_former_folder(current, top, then) for current in settings.knowledge)
+        # Knowledge that lies in the repository changed with it. A folder that was not there counts as none.
         former_settings = replace(settings, knowledge=tuple(filter(None, folders)))
         try:
             preparer = Preparer(former_settings, machine, allow_untested=allow_untested)
             cells = planned_matrix.cells(former, preparer, check=check)
         except ProfileError as error:
+            # The path of a temporary folder means nothing to people.
             raise _malformed(revision, f"{then}/", error.problems[0], file) from error
     return {cell.name: cell.fingerprint or "" for cell in cells.wanted}
 
@@ -98,11 +108,13 @@ def _write_out(file: Path, top: Path, commit: str, then: Path, objects: Path) ->
     listing = _git(file, top, "ls-tree", "-r", "-z", "--full-tree", commit)
     entries = [_Entry.of(line) for line in listing.split("\0") if line]
     names = objects.with_name("names")
+    # One question for all objects: a process for each file would take minutes.
     names.write_text("".join(f"{entry.name}\n" for entry in entries if entry.mode != _SUBMODULE))
     with objects.open("wb") as output, names.open("rb") as questions:
         _git(file, top, "cat-file", "--batch", stdin=questions, stdout=output)
     then.mkdir()
     try:
+        # By descriptors and without links: the commit decides the names, and may be a stranger's.
         with UntrustedFolder.opened(then) as tree, objects.open("rb") as contents:
             for entry in entries:
                 _write_entry(file, tree, entry, contents)
@@ -110,6 +122,7 @@ def _write_out(file: Path, top: Path, commit: str, then: Path, objects: Path) ->
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise _refusal(file, f"the files of the commit cannot be written: {why}") from error
     finally:
+        # The copy of all objects is as large as the tree itself.
         objects.unlink()
 
 
@@ -129,11 +142,14 @@ class _Entry(NamedTuple):
 
 def _write_entry(file: Path, tree: UntrustedFolder, entry: _Entry, contents: BufferedReader) -> None:
     """Write one file, which is the next object; raises OSError, ValueError for a bad path, ProfileError."""
+    # In any case of letters: CVE-2014-9390. A `.git` of the commit could hold hooks and settings.
     if ".git" in entry.path.lower().split("/"):
         raise ValueError("a path of the commit is in git's own folder")
     if entry.mode == _SUBMODULE:
+        # A submodule is a folder to git, also where its files are not here.
         tree.folder(entry.path, make=True).close()
         return
+    # `git cat-file --batch` answers `<name> <type> <size>`, or `<name> missing` in a shallow or partial clone.
     name, kind, *size = contents.readline().decode("ascii", "replace").split()
     if (name, kind) != (entry.name, "blob"):
         raise _refusal(file, f"the repository lacks the object {entry.name} of that commit")
@@ -147,6 +163,7 @@ def _write_entry(file: Path, tree: UntrustedFolder, entry: _Entry, contents: Buf
                 raise ValueError("a link of the commit is too long")
             os.symlink(contents.read(left), os.fsencode(last), dir_fd=parent.fileno())
         else:
+            # Git keeps one bit of a mode: whether the file can be executed.
             mode = 0o777 if int(entry.mode, 8) & 0o100 else 0o666
             with os.fdopen(os.open(last, _NEW_FILE, mode, dir_fd=parent.fileno()), "wb") as written:
                 while left:
@@ -185,11 +202,13 @@ def _git(
     except subprocess.CalledProcessError as error:
         # The first line says what; what may follow is advice, too long for a message.
         why = error.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
+        # git says that it is fatal, and the message here says its own severity.
         raise _refusal(file, re.sub("^(fatal|error): ", "", why)) from error
     except subprocess.TimeoutExpired as error:
         raise _refusal(file, f"git did not end in {_TIMEOUT:.0f} s") from error
     except OSError as error:
         raise _refusal(file, f"git cannot be run: {error.strerror}") from error
+    # Paths are bytes to git and to Linux: what is no UTF-8 must come back as the same bytes.
     return (done.stdout or b"").decode("utf-8", "surrogateescape").rstrip("\n")
 
 

@@ -100,6 +100,7 @@ def report_row(cell: Cell, result: Mapping[str, Any] | None, wheelhouse: Path, p
     code = next((problem.code for problem in problems), cell.code)
     reason = next((problem.message for problem in problems), cell.reason)
     build: Mapping[str, Any] = result or {}
+    # The matrix does not know `impossible` cells by a build id, and people need some name.
     return {
         "build_id": cell.build_id,
         "name": cell.build_id or fields_text(cell.fields),
@@ -114,6 +115,7 @@ def report_row(cell: Cell, result: Mapping[str, Any] | None, wheelhouse: Path, p
         "wheels": [{**wheel, "path": Path(wheel["path"]).name} for wheel in build.get("wheels") or ()],
         "log": _inside(build.get("log"), wheelhouse),
         "record": _inside(build.get("record"), wheelhouse),
+        # Times and cache figures of an earlier build would be counted as work of this run.
         "seconds": dict(build.get("seconds") or {}) if status == "built" else {},
         "cache": build.get("cache") if status == "built" else None,
         "attempts": build.get("attempts") or 0,
@@ -167,4 +169,5 @@ def _inside(path: str | None, wheelhouse: Path) -> str | None:
 def as_json(report: Document) -> str:
     """Return the document as the text of a JSON file."""
     text = json.dumps(report, indent=2, ensure_ascii=False, default=as_document)
+    # Half a character, which a file's name may hold, cannot be written as UTF-8.
     return text.encode("utf-8", "backslashreplace").decode() + "\n"

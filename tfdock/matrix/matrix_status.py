@@ -14,6 +14,7 @@ from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.types import ImageRef
 from tfdock.wheelhouse.store import Wheelhouse
 
+# Registries answer in tenths of a second and limit requests by client: eight wait well without being refused.
 _AT_ONCE = 8
 """Questions to registries under way at a time."""
 
@@ -41,10 +42,13 @@ def locate_wheels(
     house = Wheelhouse(settings.wheelhouse.absolute())
     asked = settings.repositories if repositories is None else repositories
     missing = [cell for cell in cells.wanted if not house.has(cell.name, cell.fingerprint or "", cell.domain)]
+    # Shared by all threads: what one found unreachable, the others do not wait for.
     down: dict[ImageRef, NetworkError] = {}
     if asked:
+        # A matrix may have thousands of cells, and each question takes a round trip.
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             missing = list(threads.map(lambda cell: _ask(cells, cell, asked, down, check), missing))
+    # After all questions, so that an error leaves no threads behind, and each registry is told once.
     for error in down.values():
         failed(error)
     located = {cell.name: replace(cell, status="here") for cell in cells.wanted}
@@ -70,8 +74,10 @@ def _ask(
         try:
             if next(images.images(plan, None, partial(down.setdefault, repository)), None):
                 return replace(cell, status="registry")
+        # A stop is no answer of the registry.
         except Interrupted:
             raise
+        # One damaged image must not hide the others: the wheel counts as missing, and is built.
         except TfdockError as error:
             warnings = (replace(problem, severity="warning") for problem in error.problems)
             cell = replace(cell, warnings=(*cell.warnings, *warnings))

@@ -144,6 +144,7 @@ class Cells:
         if not patterns:
             return self
         chosen = {name for pattern in patterns for name in self.like(pattern)}
+        # Named cells are all that is wanted: reasons of other cells would be noise.
         return replace(self, cells=tuple(cell for cell in self.wanted if cell.name in chosen))
 
     def like(self, pattern: str) -> Collection[str]:
@@ -162,6 +163,7 @@ class Cells:
     def smoke(self) -> Cells:
         """Return a few cells that together have every value of every field that any cell has; see `cover`."""
         wanted = self.wanted
+        # A cell of unknown cost may take hours, so that a known one is preferred.
         costs = [math.inf if cell.seconds is None else cell.seconds for cell in wanted]
         chosen = {wanted[place].name for place in cover([cell.combination.values for cell in wanted], costs)}
         return self.where(lambda cell: cell.name in chosen)
@@ -223,14 +225,17 @@ def cells(
     planner = _Planner(preparer, written, _by_release(records))
     planned: list[Cell] = []
     malformed: list[Problem] = []
+    # All malformed cells are told at once, and `check` lets Ctrl-C end a large matrix.
     for combination in combinations:
         check()
         try:
             planned.append(planner.cell(combination))
         except ProfileError as error:
             malformed += error.problems
+    # A rule is tried on a profile, which has to be a valid one.
     if planned and not malformed:
         malformed += misspelt(matrix, planned[0].combination)
+    # One after another: names can be compared only if all cells could be planned.
     _refuse(malformed)
     _refuse(_name_clashes(planned, matrix))
     warnings = idle(matrix, combinations)
@@ -241,6 +246,7 @@ def _refuse(problems: Iterable[Problem]) -> None:
     """Raise ProfileError with the first problems, if there are any: each once, however many cells have it."""
     distinct: dict[tuple[str, str], Problem] = {}
     for problem in problems:
+        # By place: the same value of an axis is wrong in each cell that has it.
         distinct.setdefault((problem.code, problem.where), problem)
     if distinct:
         raise ProfileError(*list(distinct.values())[:_MOST_TOLD])
@@ -297,6 +303,7 @@ class _Planner:
             local=local,
             tree=tree,
         )
+        # Suggestions try dozens of changed profiles, and a matrix would do that for every impossible cell.
         return self.preparer.resolve_written(written, suggest=False)
 
     def _local(self, source: TensorFlow) -> tuple[LocalSource, Path | None]:
@@ -314,12 +321,14 @@ def _by_release(records: Iterable[Mapping[str, Any]]) -> Mapping[str, Collection
     """Return records by what their build ids begin with: no other record can tell of a build."""
     by_release = defaultdict(list)
     for record in records:
+        # The records of a large wheelhouse would otherwise be searched for every cell.
         by_release[str(record.get("build_id")).partition("-")[0]].append(record)
     return by_release
 
 
 def _file_of(resolution: Resolution) -> tuple[str, ...]:
     """Return what the name of a wheel's file is made of; equal for equal names."""
+    # The machine is the last word of a build id.
     machine = resolution.build_id.rpartition("-")[2]
     local = resolution.local_version or ""
     return (canonical_name(resolution.wheel_name), str(resolution.version), local, resolution.python, machine)
@@ -332,6 +341,7 @@ def _name_clashes(cells: Iterable[Cell], matrix: Matrix) -> Iterator[Problem]:
     """Report each cell whose build id or file name is that of a cell before it."""
     first: dict[object, Cell] = {}
     for cell in cells:
+        # Two cells may clash in both: the build id says more.
         for name in (cell.build_id, cell.wheel) if cell.wanted else ():
             other = first.setdefault(name, cell)
             if other is not cell:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TypeVar
 
+# GitHub's documentation of `jobs.<id>.strategy.matrix`.
 GITHUB_JOBS = 256
 """Jobs that GitHub makes of one matrix at most."""
 _T = TypeVar("_T")
@@ -67,11 +68,13 @@ def jobs(loads: Sequence[CellLoad], count: int | None = None) -> tuple[Job, ...]
     shares = _shares(machines, count, cost)
     shared = [job for some, share in zip(machines, shares, strict=True) for job in _shared_out(some, share, cost)]
     place = {load: number for number, load in enumerate(loads)}
+    # Sorted, so that the same cells give the same pipeline.
     return tuple(sorted(shared, key=lambda job: place[job.loads[0]]))
 
 
 def split(items: Sequence[_T], most: int) -> tuple[tuple[_T, ...], ...]:
     """Return the items in order, in parts of at most `most`: what a service takes at once."""
+    # One empty part where there is nothing: a matrix of GitHub's needs an `include` all the same.
     return tuple(tuple(items[start : start + most]) for start in range(0, len(items), most)) or ((),)
 
 
@@ -94,6 +97,7 @@ def _by(loads: Iterable[CellLoad], key: Callable[[CellLoad], Hashable]) -> list[
 
 def _shares(machines: Sequence[Sequence[CellLoad]], count: int, cost: _Cost) -> list[int]:
     """Return how many jobs each kind of machine gets: the next job goes where each job has most to do."""
+    # Labels cannot be mixed in a job, so that each kind of machine needs one.
     shares = [1] * len(machines)
     waiting = [(-_total(some, cost), number) for number, some in enumerate(machines) if len(some) > 1]
     totals = {number: -total for total, number in waiting}
@@ -110,6 +114,7 @@ def _shares(machines: Sequence[Sequence[CellLoad]], count: int, cost: _Cost) -> 
 
 def _shared_out(loads: Sequence[CellLoad], count: int, cost: _Cost) -> list[Job]:
     """Give the costliest piece to the job that has least. A piece is a group, or a part of one that is too much."""
+    # No job can take less than its longest cell.
     fair = max(_total(loads, cost) / count, *map(cost, loads))
     pieces = [part for group in _by(loads, lambda load: load.group) for part in _parts(group, fair, cost)]
     while True:
@@ -137,10 +142,12 @@ def _total(piece: Iterable[CellLoad], cost: _Cost) -> float:
 def _parts(group: list[CellLoad], most: float, cost: _Cost) -> list[list[CellLoad]]:
     """Split a group into as few parts as it takes for each to be about `most`; neighbours stay together."""
     total = _total(group, cost)
+    # Without the tiny difference, rounding of floats makes one part too many.
     count = max(ceil(total / most - 1e-9), 1) if most else 1
     parts: dict[int, list[CellLoad]] = {}
     before = 0.0
     for load in group:
+        # A cell belongs where its middle lies, so that parts differ by less than one cell.
         middle = before + cost(load) / 2
         part = min(int(middle * count / total), count - 1) if total else 0
         parts.setdefault(part, []).append(load)
@@ -150,12 +157,14 @@ def _parts(group: list[CellLoad], most: float, cost: _Cost) -> list[list[CellLoa
 
 def _halves(piece: list[CellLoad], cost: _Cost) -> list[list[CellLoad]]:
     halves = _parts(piece, _total(piece, cost) / 2, cost)
+    # One long cell can keep both halves in one part: then anything else that makes progress.
     return halves if len(halves) > 1 else [piece[:1], piece[1:]]
 
 
 def _deal(pieces: Sequence[list[CellLoad]], count: int, cost: _Cost) -> list[list[list[CellLoad]]]:
     shards: list[list[list[CellLoad]]] = [[] for _ in range(count)]
     least = [(0.0, number) for number in range(count)]
+    # Longest first: this greedy rule (LPT) is at most a third worse than the best division.
     for piece in sorted(pieces, key=lambda piece: -_total(piece, cost)):
         load, number = heapq.heappop(least)
         shards[number].append(piece)

@@ -15,7 +15,9 @@ from tfdock.offline import bundle_format
 from tfdock.offline.bundle_format import INDEX, SUM, SUM_SIZE, Blob, BundleError, Index
 
 _PIECE = 1 << 20
+# Text of the same length as a real sha256: the draft of the index takes as much room as the index.
 _UNKNOWN = "0" * 64
+# The longest number that a size may be, for the same reason.
 _LARGEST = (1 << 50) - 1
 
 
@@ -39,6 +41,7 @@ class BundleWriter:
         size = file.tell() - begin - BLOCK
         blob = Blob(sha256=total.hexdigest(), size=size)
         if blob.sha256 in self._blobs:
+            # Equal contents, such as one download of two builds, take their room once.
             file.seek(begin)
             file.truncate()
             return blob.sha256
@@ -53,11 +56,14 @@ class BundleWriter:
     def finish(self, index: Index) -> Index:
         """Write the index into its space, and its sum at the end. Return the index with its blobs."""
         index = replace(index, blobs=tuple(self._blobs.values()))
+        # Blobs that came twice leave the index shorter than its draft. JSON ignores blanks at its end.
         text = bundle_format.to_text(index).ljust(self._room)
         assert len(text) == self._room, "the draft had as many entries"
+        # Sum and end come before the index: while the index is blank, no reader takes the file for a bundle.
         self._file.write(_end(text))
         self._file.seek(0)
         self._file.write(bundle_format.header(INDEX, len(text)) + text)
+        # On the disk before the bundle gets its name, so that a crash leaves no empty file under that name.
         self._file.flush()
         os.fsync(self._file.fileno())
         return index
@@ -80,6 +86,7 @@ class Bundle:
         blob, total = self.index.blob(sha256), hashlib.sha256()
         with self.path.open("rb") as file:
             file.seek(self._begin + self.index.offsets[sha256] - BLOCK)
+            # The whole header is compared: no field of a stranger's header is interpreted.
             if file.read(BLOCK) != bundle_format.header(blob.name, blob.size):
                 raise self._damaged(blob.name)
             left, last_piece = blob.size, b""
@@ -89,13 +96,17 @@ class Bundle:
                     raise self._damaged(blob.name)
                 total.update(piece)
                 left -= len(piece)
+                # Held back until the sum is known: whoever writes the pieces then never ends up with a whole wrong
+                # file.
                 if last_piece:
                     yield last_piece
                 last_piece = piece
+            # The padding counts as well, so that not one byte of the file is unchecked.
             if total.hexdigest() != sha256 or file.read(-blob.size % BLOCK).strip(b"\0"):
                 raise self._damaged(blob.name)
             yield last_piece
 
+    # Profiles, patches and locks have kilobytes: a larger blob was not packed as one of these.
     def read(self, sha256: str, limit: int = 64 << 20) -> bytes:
         """Return a small blob's contents; `limit` in bytes."""
         if self.index.blob(sha256).size > limit:
@@ -135,6 +146,7 @@ def _read_bundle(path: Path, file: BinaryIO) -> Bundle:
     begin, file_size = BLOCK + padded_size(size), path.stat().st_size
     read = file.read(begin - BLOCK)
     text, end = read[:size], _end(read[:size])
+    # A negative place is an error, and a file this short is cut.
     file.seek(max(0, file_size - len(end)))
     is_complete = len(read) == begin - BLOCK and not read[size:].strip(b"\0") and file.read() == end
     try:

@@ -24,7 +24,9 @@ SCHEMA = "tfdock.bundle/1"
 INDEX, SUM = "index.json", "index.sha256"
 SUM_SIZE = 65
 """Bytes: 64 hexadecimal digits and a line's end."""
+# Bytes. A header can claim any size, and this much is read before the sum is checked.
 LONGEST_INDEX = 64 << 20
+# Bazel's names: the download by its sha256, and an empty file for each name that it was downloaded under.
 _CACHED = re.compile(r"content_addressable/sha256/([0-9a-f]{64})/(file|id-[0-9a-f]{64})")
 
 
@@ -40,8 +42,10 @@ class BundleError(Exception):
 
 
 def _matching(expression: re.Pattern[str]) -> Callable[[object], str]:
+    # `fullmatch`: with `$`, a line break could follow.
     def check(text: object) -> str:
         if not isinstance(text, str) or not expression.fullmatch(text):
+            # `!a`: the text of a stranger must not reach a terminal as it is.
             raise ValueError(f"{str(text)[:60]!a} is not what should stand there")
         return text
 
@@ -49,12 +53,14 @@ def _matching(expression: re.Pattern[str]) -> Callable[[object], str]:
 
 
 def _line(text: object) -> str:
+    # A line is shown to people: no control characters, and not endless.
     if not isinstance(text, str) or not text.isprintable() or len(text) > 4096:
         raise ValueError(f"{str(text)[:60]!a} is not a line of text")
     return text
 
 
 def _size(number: object) -> int:
+    # For Python, `True` is a number.
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 50:
         raise ValueError(f"{str(number)[:60]!a} is not a size")
     return number
@@ -66,8 +72,10 @@ Line = Annotated[str, _line]
 Size = Annotated[int, _size]
 """Bytes."""
 CachedPath = Annotated[str, _matching(_CACHED)]
+# No `/` and no dot at the beginning: the name becomes a file in a folder of the host.
 WheelName = Annotated[str, _matching(re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.whl"))]
 SafeBuildId = Annotated[str, _matching(re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"))]
+# Of tfdock's own repository alone: loading a bundle must take no other image's name.
 ImageName = Annotated[str, _matching(re.compile(r"tfdock/bundle:[0-9a-f]{24}"))]
 
 
@@ -85,6 +93,7 @@ def _read(kind: Any, node: Any) -> Any:
         return tuple(_read(arguments[0], item) for item in node)
     if origin is Mapping:
         return {_read(arguments[0], key): _read(arguments[1], value) for key, value in node.items()}
+    # Keys that this version does not know are left out; a missing one raises KeyError.
     return kind(**{name: _read(hint, node[name]) for name, hint in _type_hints(kind).items()})
 
 
@@ -118,6 +127,7 @@ class BundledImage:
     size: Size
 
     def __post_init__(self) -> None:
+        # Else a stranger's bundle could give one image the name under which another one was checked.
         if self.name != image_name(self.id):
             raise ValueError(f"{self.name} is the name of another image")
 
@@ -213,6 +223,7 @@ class Index:
 
 def header(name: str, size: int) -> bytes:
     """Return a member's header: always one block, even for sizes above the limit of ustar."""
+    # GNU's binary form holds sizes of 8 GiB and more in the same block; PAX would need two further blocks.
     return member_header(name, size, gnu=True)
 
 
@@ -237,6 +248,7 @@ def is_cached(path: str) -> bool:
 
 def to_text(index: Index) -> bytes:
     """Return the index as JSON: equal bytes for equal indexes."""
+    # In the order of the fields, which is fixed, so that `schema` stands first for people.
     return json.dumps({"schema": SCHEMA, **asdict(index)}, indent=1, sort_keys=False).encode() + b"\n"
 
 
@@ -246,6 +258,7 @@ def index_size(block: bytes) -> int:
         size = tarfile.TarInfo.frombuf(block, "utf-8", "strict").size
     except (tarfile.TarError, UnicodeError):
         raise _malformed("it is no tar archive") from None
+    # Reading tolerates what writing never makes, so that the block is compared as a whole.
     if not 0 < size <= LONGEST_INDEX or header(INDEX, size) != block:
         raise _malformed(f"it does not begin with {INDEX}")
     return size
@@ -255,10 +268,12 @@ def from_text(text: bytes) -> Index:
     """Read an index; raises BundleError (`bundle-malformed`, `bundle-schema`)."""
     try:
         document = json.loads(text)
+    # Deeply nested JSON raises RecursionError.
     except (ValueError, RecursionError):
         raise _malformed("its index is not JSON") from None
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
+        # The schema is shown in a message, and a stranger may have written it.
         schema_text = schema if isinstance(schema, str) and schema.isprintable() else "none"
         raise BundleError("bundle-schema", f"its schema is {schema_text[:40]}, and this tfdock reads {SCHEMA}")
     try:
@@ -283,6 +298,7 @@ def _index(document: Mapping[str, Any]) -> Index:
     if not ids or len(ids) != len(index.builds):
         raise ValueError("it has no build, or one twice")
     for path, blob in index.repository.items():
+        # Bazel takes a file of its cache by its path: contents under another hash would be another download.
         if cached_sha256(path) not in (None, blob):
             raise ValueError(f"{path} names other contents")
     return index

@@ -83,6 +83,7 @@ class BundlePacker:
         """Write the bundle under another name, and move it to `target` when it is complete."""
         work = self.work
         images = _images(self.packed)
+        # Listed once, because index and blobs must agree.
         cached = _cached_files(_downloads_folder(work.folder))
         self._check_room(images, cached)
         self.work.runner.listen(events.PhaseStarted(build_id=NAME, phase="bundle"))
@@ -90,9 +91,11 @@ class BundlePacker:
         try:
             with self._named(images), work.file.open("w+b") as file:
                 index = self._fill(file, images, cached)
+            # The sum of the whole file is for people, who compare two copies by `sha256sum`.
             made = WrittenBundle(
                 path=self.target, size=work.file.stat().st_size, sha256=file_sha256(work.file), index=index
             )
+            # The last moment to stop: from here on the bundle is there.
             work.runner.check("bundle")
             work.file.replace(self.target)
             ok = True
@@ -129,6 +132,7 @@ class BundlePacker:
         """Return the contents of all blobs except the images, in order."""
         texts: dict[str, bytes] = {}
         files: dict[str, Path] = {}
+        # Files of two builds may have the same name, so that each build has keys of its own.
         for number, build in enumerate(self.packed):
             written = build.prepared.written
             texts[f"{number}/text"] = written.text.encode()
@@ -139,6 +143,7 @@ class BundlePacker:
             files |= {f"{number}/external": build.external} if build.external else {}
         files |= {f"repository/{name}": path for name, path in cached.items()}
         check = partial(self.work.runner.check, "bundle")
+        # Opened when they are written: thousands of files at once would be too many descriptors.
         return {key: partial(iter, [text]) for key, text in texts.items()} | {
             key: partial(file_chunks, path, check) for key, path in files.items()
         }
@@ -163,6 +168,7 @@ class BundlePacker:
                 engine.tag(images[name].id, name)
             yield
         finally:
+            # A name that stays is harmless. The error that ended the writing is the one to report.
             with suppress(TfdockError):
                 for name in new:
                     engine.remove_image(name)
@@ -207,6 +213,7 @@ def _downloads_folder(folder: Path) -> Path:
 
 def _cached_files(folder: Path) -> dict[str, Path]:
     """Return the files of a repository cache by their paths there, sorted."""
+    # Sorted: folders list their files in any order, and equal contents are to be equal bundles.
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return {name: path for name, path in files.items() if bundle_format.is_cached(name)}
 
@@ -251,6 +258,7 @@ def _with_progress(chunks: Iterable[bytes], output: Output) -> Iterator[bytes]:
     """Yield the chunks, and report progress now and then."""
     done = reported = 0
     for chunk in chunks:
+        # First the chunk: counted is what has been written.
         yield chunk
         done += len(chunk)
         if done - reported >= _REPORT_EVERY:
@@ -266,7 +274,9 @@ def _checked_archive(chunks: Iterable[bytes]) -> Iterator[bytes]:
     end = b""
     for chunk in chunks:
         yield chunk
+        # The end may lie across chunks, whose sizes the engine chooses.
         end = (end + chunk)[-len(END) :]
+    # POSIX: a tar archive ends with two blocks of zeros.
     if len(end) < len(END) or end.strip(b"\0"):
         raise EngineLost(
             Problem(

@@ -47,6 +47,7 @@ class SharedInputs:
 
         Raises VerificationFailed (`bundle-damaged`), DiskFull, and the engine's errors.
         """
+        # Builds run side by side: the first one unpacks, and the others wait for it.
         with self._lock:
             if not self._done:
                 self._load(runner)
@@ -68,6 +69,7 @@ class SharedInputs:
             return
         self._check_room(runner, sum(image.size for image in missing))
         runner.check("image")
+        # Names before loading: an engine gives images all the names that the archive says.
         self._check_names()
         cancel = Cancel()
         stopper = runner.stopper(gently=cancel.set, by_force=lambda: runner.give_up("image"))
@@ -77,7 +79,9 @@ class SharedInputs:
             lambda _: runner.engine.load(self.bundle.chunks(self.bundle.index.images), cancel),
             stopper,
         )
+        # That the engine took the archive does not prove that each image is there.
         for image in missing:
+            # Only the name is checked here: the id of the same image differs between kinds of engines.
             if runner.engine.image(image.name) is None:
                 raise EngineError(
                     Problem(
@@ -98,6 +102,7 @@ class SharedInputs:
         try:
             strange = sorted(set(image_names(self.bundle.chunks(self.bundle.index.images))) - own)
             trouble = f"its images would also be called {', '.join(strange[:3])}" if strange else ""
+        # The archive is a stranger's: any of its documents may have any type at any place.
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             trouble = f"its images are no archive of images: {error}"
         if trouble:
@@ -131,6 +136,7 @@ class SharedInputs:
         make_folder(path)
         with opened_part(path) as folder:
             for name, blob in self.bundle.index.repository.items():
+                # By descriptors: a container may have left links in the cache.
                 try:
                     folder.status(name)
                 except FileNotFoundError:
@@ -147,8 +153,10 @@ class SharedInputs:
             folder = dependencies_folder(
                 settings, image, wheels.python_tag, wheels.requirements, wheels.limits, of=self.bundle.index.images
             )
+            # The name depends on the bundle, the image and the requirements: a folder that is there is the right one.
             if folder.is_dir():
                 continue
+            # Filled under another name, so that a kill leaves no folder that looks complete.
             part = folder.with_name(f"{folder.name}.{runner.run}")
             make_folder(part)
             try:
@@ -161,6 +169,7 @@ class SharedInputs:
 
     def _write(self, blob: str, target: Path) -> None:
         make_folder(target.parent)
+        # Not durable: that takes a thousandth of the time, and the bundle still has the wheel.
         write_atomically(target, self.bundle.chunks(blob), durable=False)
 
 
@@ -265,9 +274,11 @@ def _prepare_build(
     lock = _read_lock(bundle, build)
     written = own_profile or _bundled_profile(bundle, build)
     prepared = preparer.prepare_written(written, partial(locks.pinned, pins=lock.lock.pins if lock else ()))
+    # The bundle was tried with its own plan alone: another plan may need other downloads.
     if prepared.plan.fingerprint != build.fingerprint:
         raise _outdated_error(bundle, build, prepared, preparer.knowledge.version)
     plan = prepared.plan
+    # Whoever made the bundle chose its image: its build must not write to the cache of `release`.
     if not preparer.trusted:
         plan = in_domain(plan, of_bundle(bundle.index.images), preparer.knowledge)
     return replace(prepared, plan=plan, lock=lock), BuildInputs(shared, build)
@@ -303,6 +314,7 @@ def _bundled_profile(bundle: Bundle, build: BundledBuild) -> WrittenProfile:
 def _outdated_error(bundle: Bundle, build: BundledBuild, prepared: PreparedBuild, knowledge: str) -> Incompatible:
     """Return the error for a changed plan, with its cause: tfdock, the knowledge or the profile changed."""
     index = bundle.index
+    # The widest cause first: another tfdock also brings other knowledge, and both change plans.
     if index.tfdock != __version__:
         why = f"it was made by tfdock {index.tfdock}, and this is {__version__}"
     elif index.knowledge != knowledge:

@@ -68,6 +68,7 @@ class Bundler:
 
     def make(self, names: Sequence[str]) -> WrittenBundle:
         """Gather the profiles' inputs and write the bundle. An existing file is replaced in one step, or stays."""
+        # Before any download: a name that is taken is refused at once.
         check_target(self.target, "bundle-name-taken", _is_bundle)
         try:
             with self._work_folder() as work:
@@ -83,6 +84,7 @@ class Bundler:
         """Give the folders of this bundle: one in the cache, one beside the target. The journal knows them."""
         run = journal.new_run_id()
         target, settings = self.target.absolute(), self.session.settings
+        # Beside the target, so that one rename makes the bundle appear. The run's id lets a later cleanup find it.
         beside = target.parent / f".{target.name}.{run}"
         folder = self.session.cache.output(run)
         engine = self.session.engine_info.id
@@ -91,6 +93,7 @@ class Bundler:
             try:
                 folders = RunFolders.create(folder, beside)
                 folders.container_folder(REPOSITORY).make()
+                # Unbuffered: a full disk is noticed in the phase that fills it.
                 with (folders.own / "log").open("wb", buffering=0) as log:
                     runner = PhaseRunner(
                         carrier=Carrier(self.session.engine, run, self.session.engine_info.local),
@@ -126,6 +129,7 @@ class Bundler:
     def _gather(self, name: str, work: BundleWorkFolder) -> PackedInputs:
         prepared, lock = self._pinned(name)
         pack = partial(self._pack, prepared, lock, work)
+        # An empty cache of its own: what it holds afterwards is what these builds need.
         request = BuildRequest(prepared=prepared, repository=work.folder / REPOSITORY)
         return build.fetch(self.session, request, pack)
 
@@ -143,6 +147,7 @@ class Bundler:
         lock = gather_pins(name, self.preparer, self.session, self._notice)
         text = locks.to_text(lock)
         file = LockFile(path="the lock", sha256=hashlib.sha256(text.encode()).hexdigest(), lock=lock)
+        # Planned again with the pins: the fingerprint is then that of the build from the bundle.
         return replace(self.preparer.prepare(name, partial(locks.pinned, pins=lock.pins)), lock=file), text
 
     def _pack(
@@ -156,6 +161,7 @@ class Bundler:
         """Return the inputs of a run that has fetched, after a trial without a network."""
         resolution = run.plan.resolution
         containers = BuildContainers(run, fetched.image)
+        # Tried now: on the machine without a network, nobody could add what is missing.
         external = self._try_offline(containers, work)
         image = run.engine.image(fetched.image.id)
         assert image is not None, "it has just run"
@@ -206,12 +212,14 @@ class Bundler:
                 )
             )
         target = work.folder / f"{plan.build_id}.external"
+        # The next container's results would replace it, and the work folder may be on another disk.
         shutil.move(run.folders.results / EXTERNAL.pattern, target)
         return target
 
     def _runs(self, run: BuildRun, spec: ContainerSpec, title: str) -> bool:
         """Return whether a container without a network succeeds."""
         state, memory = run.runner.container(replace(spec, network="none"), "pack", title)
+        # Also after a failure, which is an answer here.
         run.engine.remove(state.id)
         return state.exit_code == 0 and not memory
 
@@ -253,6 +261,7 @@ class Bundler:
             lines = self._requirements_of_source(containers)
             if lines is not None:
                 return pip_requirements(lines), limits_for(knowledge, str(plan.resolution.version.minor))
+        # Not knowing is no error: the bundle still builds, and only the trial of the wheel has to wait.
         except InvalidRequirement:
             return None
         return None
@@ -262,8 +271,10 @@ class Bundler:
         python = run.plan.resolution.paths.get("python", "python3")
         script = loader.templates()["run/requirements.py"]
         command = (python, "-c", script, _PIP_PACKAGE, f"{STAGING}/{_REQUIREMENTS.pattern}")
+        # setup.py is a program of the source: it runs in the container, and without a network.
         if not self._runs(run, containers.beside("setup", command, _REQUIREMENTS), "what setup.py requires"):
             return None
+        # The container wrote the file: it may be missing, hold anything, or nest without end.
         with suppress(OSError, ValueError, RecursionError):
             lines = json.loads((run.folders.results / _REQUIREMENTS.pattern).read_bytes())
             if isinstance(lines, list) and all(isinstance(line, str) for line in lines):
