@@ -101,7 +101,7 @@ class _ErrorLines:
 
     def __call__(self, event: events.Event) -> None:
         """Take an event."""
-        # A fallback ref runs a phase again: only the errors of its last run are the cell's.
+        # The line that is looked for is of the phase that failed.
         if isinstance(event, events.PhaseStarted):
             self.errors.clear()
         elif isinstance(event, events.Line) and len(self.errors) < _MOST and output.is_error(event.text):
@@ -163,10 +163,9 @@ class _Analyst:
             with build.fetched_build(self.session, request) as (run, fetched):
                 analysis = self._success(cell, run, fetched)
         except TfdockError as error:
-            # Another run may hold this build id: then nothing was begun here, and no log exists.
             log = log if log and log.is_file() else None  # none was begun where another one is at this cell
             analysis = _failure(cell, error, output.first_error(self.lines.errors), log)
-        # An analysis repeats every day, and only the last one is of interest.
+        # Analyses repeat on a schedule, and only the last log of a cell is of interest.
         if log:
             _keep_one_log(log)
         return analysis

@@ -120,7 +120,7 @@ def cover(values: Sequence[Collection[str]], costs: Sequence[float]) -> tuple[in
         own = set(values[place])
         if any(counts[value] == 1 for value in own):
             kept.append(place)
-        # Only a cell that is dropped gives its values back: its neighbours may be the last to have them.
+        # A dropped cell no longer counts: another one may now be the last to have its values.
         else:
             counts.subtract(own)
     return tuple(sorted(kept))

@@ -52,7 +52,7 @@ Label = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._/=+-]{0,99}", "a runner'
 Runner = Label | ListOf[Label]
 Fields = Annotated[dict[str, Any], AfterValidator(_some)]
 Line = Annotated[str, AfterValidator(no_control_characters)]
-# Branches stand in expressions of GitHub's without quotes of their own: no quote, no blank, no `$`.
+# Branches stand between quotes in expressions of GitHub's, so that they may hold none.
 Branch = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}", "a branch (`main`)")]
 Cron = Annotated[
     str, Pattern(r"[0-9A-Za-z*/,-]{1,40}( [0-9A-Za-z*/,-]{1,40}){4}", "five fields of cron (`17 3 * * 1`)")
@@ -103,7 +103,6 @@ class Ci(Record):
     time_limit: Duration | None = Field(
         None, description="After how long a job stops building and keeps its cache", examples=["5h15m"]
     )
-    # Each round repeats all jobs in the pipeline's file, which GitHub and GitLab limit in size.
     continuations: Annotated[int, Field(ge=0, le=20)] = Field(
         2, description="Further rounds of plan and build for what the time limit stopped", examples=[2]
     )
@@ -179,7 +178,6 @@ def json_schema() -> dict[str, Any]:
     """Return the matrix's JSON Schema, for editors; fields of a profile have the profile's own types."""
     schema = MatrixFile.model_json_schema()
     profile = Profile.model_json_schema()
-    # A profile's fields are flattened into the matrix, so that editors complete them within axes too.
     fields = {name: field for name, field in profile["properties"].items() if name not in _NOT_A_FIELD}
     # A nested field, with dots. Editors do not know its type.
     dotted = rf"^{_NAME}(\.{_NAME})+$"
@@ -207,7 +205,7 @@ def json_schema() -> dict[str, Any]:
         "$schema": "http://json-schema.org/draft-07/schema#",
         **schema,
         "title": "tfdock matrix",
-        # JSON Schema has no better word for "at least one of": a matrix needs a start, and cells.
+        # A matrix needs something to start from, and cells: at least one key of each pair.
         "allOf": [
             {"anyOf": [{"required": [name]} for name in names]}
             for names in (("base", "profile"), ("axes", "include"))
@@ -232,7 +230,7 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None, base_fil
         message = f"a matrix is a map of `name: value` lines, this is a {document.kind}"
         fix = "start with `schema: 1`, `base: rtx3080.yaml` and `axes:`"
         raise ProfileError(problem_at(document, file, "profile-not-a-map", message, fix))
-    # The most common mistake: `tfdock matrix my.yaml` with a profile.
+    # A profile was given where a matrix belongs: say so, instead of calling each of its keys unknown.
     if "tensorflow" in document.keys and not {"axes", "include"} & document.keys.keys():
         line, column = document.keys["tensorflow"]
         message = "this is a profile, not a matrix: it has `tensorflow`"
@@ -282,7 +280,7 @@ def nested(
 
 def same(value: Node | None) -> str:
     """Return a text that is equal for equal values: `1` and `true` differ; a field that is not there is null."""
-    # As JSON: in Python `1 == True`, and two spellings of one value are one value.
+    # As JSON, because to Python `1 == True`.
     return json.dumps(value.value if value else None, sort_keys=True)
 
 

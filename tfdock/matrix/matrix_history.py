@@ -22,7 +22,6 @@ from tfdock.types import Machine
 
 _TIMEOUT = 300.0
 """Seconds for one question to git, which reads all files of a commit."""
-# GIT_CONFIG_* stay: CI services use them to say whose repositories are trusted.
 _OTHERS = re.compile("GIT_(?!CONFIG_)")
 _OPTIONS = (
     # A file system monitor is a program that the repository's settings may name.
@@ -108,7 +107,7 @@ def _write_out(file: Path, top: Path, commit: str, then: Path, objects: Path) ->
     listing = _git(file, top, "ls-tree", "-r", "-z", "--full-tree", commit)
     entries = [_Entry.of(line) for line in listing.split("\0") if line]
     names = objects.with_name("names")
-    # One question for all objects: a process for each file would take minutes.
+    # One process for all objects: one for each of thousands of files would take minutes.
     names.write_text("".join(f"{entry.name}\n" for entry in entries if entry.mode != _SUBMODULE))
     with objects.open("wb") as output, names.open("rb") as questions:
         _git(file, top, "cat-file", "--batch", stdin=questions, stdout=output)
@@ -202,7 +201,7 @@ def _git(
     except subprocess.CalledProcessError as error:
         # The first line says what; what may follow is advice, too long for a message.
         why = error.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        # git says that it is fatal, and the message here says its own severity.
+        # The message has a severity of its own, beside which git's would be a second one.
         raise _refusal(file, re.sub("^(fatal|error): ", "", why)) from error
     except subprocess.TimeoutExpired as error:
         raise _refusal(file, f"git did not end in {_TIMEOUT:.0f} s") from error

@@ -100,9 +100,9 @@ def report_row(cell: Cell, result: Mapping[str, Any] | None, wheelhouse: Path, p
     code = next((problem.code for problem in problems), cell.code)
     reason = next((problem.message for problem in problems), cell.reason)
     build: Mapping[str, Any] = result or {}
-    # The matrix does not know `impossible` cells by a build id, and people need some name.
     return {
         "build_id": cell.build_id,
+        # An impossible or excluded cell has no build id, and people need some name.
         "name": cell.build_id or fields_text(cell.fields),
         "fields": cell.fields,
         "runner": list(cell.runner),

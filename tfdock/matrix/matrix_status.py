@@ -14,7 +14,6 @@ from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.types import ImageRef
 from tfdock.wheelhouse.store import Wheelhouse
 
-# Registries answer in tenths of a second and limit requests by client: eight wait well without being refused.
 _AT_ONCE = 8
 """Questions to registries under way at a time."""
 
@@ -77,7 +76,6 @@ def _ask(
         # A stop is no answer of the registry.
         except Interrupted:
             raise
-        # One damaged image must not hide the others: the wheel counts as missing, and is built.
         except TfdockError as error:
             warnings = (replace(problem, severity="warning") for problem in error.problems)
             cell = replace(cell, warnings=(*cell.warnings, *warnings))

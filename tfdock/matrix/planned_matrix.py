@@ -144,7 +144,6 @@ class Cells:
         if not patterns:
             return self
         chosen = {name for pattern in patterns for name in self.like(pattern)}
-        # Named cells are all that is wanted: reasons of other cells would be noise.
         return replace(self, cells=tuple(cell for cell in self.wanted if cell.name in chosen))
 
     def like(self, pattern: str) -> Collection[str]:
@@ -225,14 +224,14 @@ def cells(
     planner = _Planner(preparer, written, _by_release(records))
     planned: list[Cell] = []
     malformed: list[Problem] = []
-    # All malformed cells are told at once, and `check` lets Ctrl-C end a large matrix.
+    # Go on after a malformed cell: all mistakes of a matrix are told at once.
     for combination in combinations:
         check()
         try:
             planned.append(planner.cell(combination))
         except ProfileError as error:
             malformed += error.problems
-    # A rule is tried on a profile, which has to be a valid one.
+    # A misspelt rule is found by laying it over a valid profile, of whichever cell.
     if planned and not malformed:
         malformed += misspelt(matrix, planned[0].combination)
     # One after another: names can be compared only if all cells could be planned.
@@ -303,7 +302,7 @@ class _Planner:
             local=local,
             tree=tree,
         )
-        # Suggestions try dozens of changed profiles, and a matrix would do that for every impossible cell.
+        # Suggestions try many changed profiles, which takes too long for each impossible cell.
         return self.preparer.resolve_written(written, suggest=False)
 
     def _local(self, source: TensorFlow) -> tuple[LocalSource, Path | None]:

@@ -68,13 +68,12 @@ def jobs(loads: Sequence[CellLoad], count: int | None = None) -> tuple[Job, ...]
     shares = _shares(machines, count, cost)
     shared = [job for some, share in zip(machines, shares, strict=True) for job in _shared_out(some, share, cost)]
     place = {load: number for number, load in enumerate(loads)}
-    # Sorted, so that the same cells give the same pipeline.
     return tuple(sorted(shared, key=lambda job: place[job.loads[0]]))
 
 
 def split(items: Sequence[_T], most: int) -> tuple[tuple[_T, ...], ...]:
     """Return the items in order, in parts of at most `most`: what a service takes at once."""
-    # One empty part where there is nothing: a matrix of GitHub's needs an `include` all the same.
+    # One empty part rather than none: the pipeline looks at the first part in any case.
     return tuple(tuple(items[start : start + most]) for start in range(0, len(items), most)) or ((),)
 
 
@@ -147,7 +146,6 @@ def _parts(group: list[CellLoad], most: float, cost: _Cost) -> list[list[CellLoa
     parts: dict[int, list[CellLoad]] = {}
     before = 0.0
     for load in group:
-        # A cell belongs where its middle lies, so that parts differ by less than one cell.
         middle = before + cost(load) / 2
         part = min(int(middle * count / total), count - 1) if total else 0
         parts.setdefault(part, []).append(load)
@@ -157,7 +155,7 @@ def _parts(group: list[CellLoad], most: float, cost: _Cost) -> list[list[CellLoa
 
 def _halves(piece: list[CellLoad], cost: _Cost) -> list[list[CellLoad]]:
     halves = _parts(piece, _total(piece, cost) / 2, cost)
-    # One long cell can keep both halves in one part: then anything else that makes progress.
+    # One long cell may keep all in one part: splitting off the first cell lets the caller's loop end.
     return halves if len(halves) > 1 else [piece[:1], piece[1:]]
 
 
