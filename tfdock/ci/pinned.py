@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 _PROGRAM = re.compile(r"(.*/)?(pip|pip3|pip3\.\d+|pipx|uv|uvx)")
+# A path or a local wheel is what the repository has; a commit and a sha256 name one content.
 _PINNED = re.compile(
     r"\.|(\.{0,2}|~)/.*|\$.*|file:.*"  # a path
     r"|.*\.whl"
@@ -14,6 +15,7 @@ _PINNED = re.compile(
     r"git\+[a-z]+://.*@[0-9a-f]{40}(#.*)?"
     r"|[a-z]+://.*#(.*&)?sha256=[0-9a-f]{64}(&.*)?)"
 )
+# The word behind these is no package: without this list, `-i https://…` would be taken for one.
 _WITH_VALUE = frozenset(
     (
         *("-c", "--constraint", "--constraints", "-i", "--index-url", "--extra-index-url"),
@@ -32,14 +34,17 @@ def unpinned(command: str) -> str:
 
 def _commands(text: str) -> Iterator[list[str]]:
     """Return the words of each simple command in a line of shell; nothing where the line is not shell."""
+    # Punctuation ends a command also without blanks around it: `pip install a&&pip install b`.
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""  # an address may hold a `#`
+    # A quote that is not closed: the shell of the job will say so.
     try:
         words = list(lexer)
     except ValueError:
         return
     command: list[str] = []
     for word in words:
+        # A comment of the shell begins at a word, and not inside one.
         if word.startswith("#"):
             break
         if set(word) <= set(";&|()<>"):
@@ -55,16 +60,19 @@ def _from_an_index(words: Sequence[str]) -> Iterator[str]:
     if place is None:
         return
     rest = list(words[place + 1 :])
+    # `uvx` runs a package without a verb: `uvx ruff`.
     if not words[place].endswith("uvx"):
         verb = next((place for place, word in enumerate(rest) if word in ("install", "run")), None)
         if verb is None:
             return
         rest = rest[verb + 1 :]
+    # With it, pip refuses every package without a hash, whichever file names it.
     if "--require-hashes" in rest:
         return
     following = iter(rest)
     for word in following:
         if word in ("-r", "--requirement", "--requirements"):
+            # A file of requirements may name anything: without the flag above, its hashes are optional.
             yield next(following, word)
         elif word in _WITH_VALUE:
             next(following, None)

@@ -29,6 +29,7 @@ from tfdock.types import ImageRef
 Service = Literal["github", "gitlab"]
 State = Literal["fresh", "missing", "stale", "edited", "another", "foreign"]
 
+# Ends before GitHub's own limit of six hours, with time to keep what was built.
 TIME_LIMIT = "5h15m"
 """How long a job builds where the matrix does not say."""
 INSTALL = "pip install --require-hashes -r ci/requirements.txt"
@@ -37,8 +38,10 @@ _MARGIN = 40
 """Minutes of a job beside its build: installing, the cache there and back, the wheels."""
 _HOSTED_MINUTES = 360
 """After which GitHub ends a job on a machine of its own."""
+# GitHub documents five days for jobs on machines of your own.
 _OWN_MINUTES = 5 * 24 * 60
 """After which GitHub ends any job."""
+# GitLab's keyword `retry` takes 0, 1 or 2.
 _GITLAB_RETRIES = 2
 """How often GitLab starts a job again at most."""
 _GITHUB_REGISTRY = "ghcr.io"
@@ -64,10 +67,12 @@ def files(
     asks for at most. `refusal` says why the pipeline cannot be used, `warnings` what to know of it.
     """
     ci, name = matrix.ci, _name(path)
+    # GitHub takes 256 jobs in one matrix: a larger round is several jobs, each with a matrix of its own.
     parts = max(ceil(_most_jobs(matrix, cells) / GITHUB_JOBS), 1)
     rounds = _rounds(ci, parts)
     builds = [build["id"] for round_ in rounds for build in round_["builds"]]
     values: dict[str, object] = {
+        # By commit: who owns an action can move its tags. The comment tells people, and updaters, the version.
         "actions": {action: f"{action}@{row.commit} # {row.version}" for action, row in actions.items()},
         "branches": ci.branches,
         "build_file": f".gitlab/{name}-build.yml",
@@ -83,6 +88,7 @@ def files(
         "name": name,
         "only_round": _round(1, parts, last=True),
         "registry": ci.registry or "",
+        # A retry goes on from the pushed cache: without one it would begin where the first try did.
         "retries": min(ci.continuations, _GITLAB_RETRIES) if ci.cache else 0,
         "rounds": rounds,
         "runner": list(matrix.runner),
@@ -160,6 +166,7 @@ SERVICES = tuple(_FILES)
 def _name(path: str) -> str:
     """Return the name of a matrix's pipeline: `wheels`, or after a matrix with a name of its own."""
     stem = path.rpartition("/")[2].rpartition(".")[0] or path
+    # The matrix names files and groups of jobs, so that only plain letters of its name are taken.
     slug = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:60]
     return "wheels" if slug in ("matrix", "") else f"wheels-{slug}"
 
@@ -187,6 +194,7 @@ def _too_long(matrix: Matrix) -> Problem | None:
     """Return a problem if GitHub ends a job of the matrix before the job has kept what it built."""
     most, why = _OWN_MINUTES, "every job ends"
     fixes = [f"`time_limit: {TIME_LIMIT}`, and as many `continuations` as it takes"]
+    # One job on a hosted machine is enough: the limit of time is the same for all jobs.
     if not all(_SELF_HOSTED in runner for runner in _runners(matrix)):
         most, why = _HOSTED_MINUTES, "jobs on its machines end"
         fixes.append(f"`runner:` with a machine of your own, which has the label `{_SELF_HOSTED}`")
@@ -229,6 +237,7 @@ def _not_pinned(matrix: Matrix) -> Problem | None:
 
 
 def _machines_that_stay(service: Service, matrix: Matrix) -> Problem | None:
+    # Every runner of GitLab's may be a machine of your own: its tags do not tell.
     """Return a warning if jobs run on the user's machines: on GitLab's shell runners, or GitHub's with the label."""
     if service == "github" and not any(_SELF_HOSTED in runner for runner in _runners(matrix)):
         return None
@@ -263,6 +272,7 @@ def _logins(ci: Ci) -> Iterator[RegistryLogin]:
     hosts: dict[str, str] = {}
     for name, secret in ((ci.registry, "TFDOCK_REGISTRY"), (ci.cache, "TFDOCK_CACHE")):
         if name:
+            # Registry and cache may share a host, and a host has one login: the first name wins.
             hosts.setdefault(ImageRef.parse(name).registry, secret)
     yield from (RegistryLogin(host, host == _GITHUB_REGISTRY, secret) for host, secret in hosts.items())
 
@@ -275,6 +285,7 @@ def _scalar(value: object) -> str:
 
     Except for characters beyond U+FFFF: JSON escapes them as two, which YAML does not put together.
     """
+    # YAML reads a JSON string as a double-quoted scalar, also with escapes that JSON lacks: `\U0001f600`.
     return re.sub(r"[^ -~]", _escape_unprintable, json.dumps(value, ensure_ascii=False))
 
 
@@ -284,11 +295,13 @@ def _escape_unprintable(match: re.Match[str]) -> str:
 
 def _github_scalar(value: object) -> str:
     """Return a value without expressions of GitHub's, except for the one that yields the start of an expression."""
+    # An expression that yields the text `${{` leaves one in the file, and nothing of the value is evaluated.
     return _scalar(value).replace("${{", "${{ '${{' }}")
 
 
 def _gitlab_scalar(value: object) -> str:
     """Return a value with the dollar sign as GitLab's variables have it."""
+    # GitLab replaces variables in values; `$$` stands for one dollar sign.
     return _scalar(value).replace("$", "$$")
 
 
@@ -302,11 +315,13 @@ def _expression(text: str) -> str:
 
 def _comment(text: str) -> str:
     """Return text for a comment, on its line."""
+    # A line break would end the comment, and the rest would be YAML.
     return text if text.isprintable() else ascii(text)
 
 
 def shell_word(text: str) -> str:
     """Return a word of a command line as a user types it, on one line whatever is in it."""
+    # shlex leaves a line break within its quotes, and the command must stay on the comment's one line.
     if text.isprintable():
         return shlex.quote(text)
     return f"$'{''.join(map(_escape, text))}'"
@@ -361,6 +376,7 @@ def state(current: str | None, rendered: str) -> State:
         return "fresh"
     head, _, body = current.partition("\n\n")
     seal = head.rpartition("\n")[2]
+    # In this order: only a file with a seal can be edited, and only an intact one can be outdated.
     if not seal.startswith(_SEAL):
         return "foreign"
     if seal != f"{_SEAL}{_hash(body)}":

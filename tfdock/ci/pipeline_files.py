@@ -73,10 +73,12 @@ def render(
     link of the repository is in the way.
     """
     matrix = planned_matrix.read(file, allowed).matrix
+    # The most jobs that there can be: which wheels are missing is known only when the pipeline runs.
     cells = sum(1 for cell in expand(matrix) if not cell.excluded)
     path, templates = _path_in_repository(file, folder), loader.pipeline_templates()
     pipelines = []
     for service in services:
+        # Behind `--`, a path that begins with a dash is no option.
         words = ["tfdock", "ci", "render", service, *(["--"] if path.startswith("-") else []), path]
         command = " ".join(map(pipeline.shell_word, words))
         texts = pipeline.files(
@@ -126,6 +128,7 @@ def _read(folder: Path, name: str) -> str | None:
     try:
         with _open_folder(folder) as top, top.open(name) as file:
             size = os.fstat(file.fileno()).st_size
+            # The size may be 0, as in `/proc`, or grow meanwhile: what is read is bounded as well.
             data = b"" if size > _MOST else file.read(_MOST + 1)
         if max(size, len(data)) > _MOST:
             message = f"the file has {max(size, len(data)):,} bytes; at most {_MOST:,} are read"
@@ -159,6 +162,7 @@ def write(rendered: Pipeline, *, force: bool = False) -> Iterator[tuple[File, bo
     """
     if rendered.refusal:
         raise ProfileError(rendered.refusal)
+    # All files before the first is written: half a pipeline is worse than an old one.
     others = [file for file in rendered.files if file.state in _OTHERS and not force]
     if others:
         raise ProfileError(*(_problem(file, rendered.service) for file in others))
@@ -171,6 +175,7 @@ def write(rendered: Pipeline, *, force: bool = False) -> Iterator[tuple[File, bo
 def _write(folder: Path, file: File) -> None:
     try:
         with _open_folder(folder) as top:
+            # By descriptors: the repository may be a stranger's, and hold a link where the workflow belongs.
             top.write(file.path.relative_to(folder).as_posix(), [file.rendered.encode()])
     except NotPlain as error:  # it was put there after the file was read
         raise _in_the_way(file.path, error) from error
