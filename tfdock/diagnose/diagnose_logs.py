@@ -38,6 +38,7 @@ def diagnose_log(
             reader.feed(chunk)
     except NotText as error:
         raise _not_text(error, name) from error
+    # A packed log that was cut off still has its beginning, where the first failure often stands.
     except ValueError as error:
         add_note(f"{error}: only what comes before it is read")
     return diagnosis(reader.close(), knowledge, context)
@@ -52,6 +53,7 @@ def _not_text(error: NotText, name: str) -> ProfileError:
 
 
 def _chunks(log: BinaryIO, progress: Progress) -> Iterator[bytes]:
+    # `read` would wait until a whole piece is there, while a build still prints.
     read = getattr(log, "read1", log.read)  # A pipe gives what it has.
     while chunk := read(PIECE):
         progress(len(chunk))

@@ -20,6 +20,7 @@ from tfdock.plan import profile_fixes
 from tfdock.plan.profile_fixes import Context
 from tfdock.types import Version
 
+# Tools report one failure in several lines, the details some lines below.
 _NEAR = 30
 """Lines within which a row that says more stands for one that says less of the same failure."""
 _STOPPED = ("ERROR: ", "FATAL: ", "FAILED: ")
@@ -72,6 +73,7 @@ class Diagnosis:
 def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis:
     """Return what a log shows: its causes in order, in words."""
     rows = knowledge.failures
+    # Before failures are chosen: a grave warning becomes one of them.
     sightings = _with_grave_failures(seen.sightings, rows, profile_fixes.accelerator(context) if context else "")
     failed = [sighting for sighting in sightings if rows[sighting.rule].is_failure]
     ranked = sorted(
@@ -82,6 +84,7 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
     return Diagnosis(
         lines=seen.lines,
         findings=tuple(_finding(sighting, rows[sighting.rule], seen, knowledge, context) for sighting in ranked),
+        # Harmless lines need no change of the profile, so that they get no context.
         warnings=tuple(_finding(sighting, rows[sighting.rule], seen, knowledge, None) for sighting in noise),
         suspects=seen.suspects,
     )
@@ -110,6 +113,7 @@ def _merge(first: Sighting, other: Sighting) -> Sighting:
         first,
         count=first.count + other.count,
         survivable=first.survivable and other.survivable,
+        # Of equal names the first sighting's values win: its line is the one that is shown.
         values={**other.values, **first.values},
     )
 
@@ -126,6 +130,7 @@ def _most_specific(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -
 def _finding(
     sighting: Sighting, row: Failure, seen: LogSightings, knowledge: KnowledgeBase, context: Context | None
 ) -> Finding:
+    # Shortened for sentences only: changes of the profile below need the whole values.
     values = {**row.values, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
     mismatch = profile_mismatch(row, sighting.values, context) if context else ""
     profile = None if mismatch else context
@@ -160,6 +165,7 @@ def profile_mismatch(row: Failure, values: Mapping[str, str], context: Context) 
     `values` are those of the log alone: a default in place of a missing value proves nothing.
     """
     for name, relations in row.fits.items():
+        # Without a value in the log there is nothing to compare.
         for relation, subject in relations.items() if values.get(name) else ():
             if sentence := _mismatch(relation, name, values[name], subject, context):
                 return f"{sentence}, or that build had another profile"
@@ -187,6 +193,7 @@ def _other_targets(text: str, context: Context) -> str:
 
 def _other_version(text: str, subject: str, context: Context) -> str:
     requested, logged = Version(profile_fixes.version(subject, context)), Version(text)
+    # One may be less exact than the other: 12 and 12.5 do not contradict each other.
     if not requested.parts or not logged.parts or requested.matches(logged) or logged.matches(requested):
         return ""
     title = profile_fixes.title(subject, context)
@@ -239,6 +246,7 @@ def diagnose_document(diagnoses: Mapping[str, Diagnosis], *, with_warnings: bool
     The first finding of each log comes first, then the second ones.
     """
     ranked = [(rank, name, cause) for name, log in diagnoses.items() for rank, cause in enumerate(log.findings)]
+    # Sorting is stable: within a rank the logs stay in the order in which they were named.
     findings = [finding_json(cause) | {"file": name} for _, name, cause in sorted(ranked, key=lambda item: item[0])]
     document: dict[str, Any] = {
         "findings": findings,
@@ -246,6 +254,7 @@ def diagnose_document(diagnoses: Mapping[str, Diagnosis], *, with_warnings: bool
         "suspects": [
             {"file": name, "line": suspect.line, "text": clean(suspect.text)}
             for name, log in diagnoses.items()
+            # Suspicious lines are guesses, for a log without a known cause.
             for suspect in (log.suspects if not log.findings else ())
         ],
     }

@@ -70,6 +70,7 @@ class Excerpt:
         for number, piece in enumerate(own.split(b"\n"), first):
             if self._room > 0 and any(number in window for window in self._windows):
                 held = self._lines.setdefault(number, bytearray())
+                # One byte more than is read shows later that the line is longer.
                 part = piece[: max(_RAW + 1 - len(held), 0)]
                 held += part
                 self._room -= len(part)
@@ -96,6 +97,7 @@ class Excerpt:
 
 def _harmless(line: bytes) -> str:
     """Return a line as text that steers no terminal. A line that is too long ends with its last whole word."""
+    # A lone CR overwrites a line on a terminal: in a file each state gets a line.
     text = line[:_RAW].decode("utf-8", "replace").rstrip("\r").replace("\r", "\n")
     text = "".join(character for character in text if character.isprintable() or character in "\t\n")
     if len(line) <= _RAW:

@@ -24,12 +24,14 @@ AFTER = 2
 """Lines that are shown after a line."""
 _LONGEST = 512
 """Bytes of the longest text that is searched for."""
+# An escape sequence may be cut by the border of a piece: so much is held back.
 _ESCAPE_LENGTH = 256
 
 # Colours and cursors; what programs tell a terminal or a CI system (OSC, APC), never over a line's end; single ones.
 _ESCAPE = re.compile(
     rb"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|[\]_P^X][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[ -/]{0,4}[0-Z\\^-~])"
 )
+# The marks (BOM) of Unicode; Windows PowerShell writes UTF-16 with `>`.
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _GZIP = b"\x1f\x8b"
 _HEAD = 1 << 13
@@ -40,6 +42,7 @@ _PACKED = (
     (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), "packed with bzip2", "bzip2 -d"),
     (re.compile(rb"\x28\xb5\x2f\xfd"), "packed with zstd", "zstd -d"),
 )
+# POSIX ustar: the magic stands at byte 257 of a member's header.
 _TAR, _TAR_AT = b"ustar", 257
 _ODD = re.compile("[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")
 """Characters that neither texts nor terminals have."""
@@ -75,6 +78,7 @@ _PREFIX = re.compile(
         ]
     )
 )
+# Builders nest: a line of BuildKit's may stand within one of a CI service's.
 _PREFIXES = 8
 _SUFFIX = re.compile(r'(?:\\r)?\\n","stream":"std(?:out|err)","time":"[^"]{1,40}"\}$')
 
@@ -107,7 +111,9 @@ class Block:
         data, low, high = self.data, max(place - NEAR, 0), min(place + NEAR, len(self.data))
         first = max(low - 1, 0)
         begin = max(data.rfind(b"\n", first, place), data.rfind(b"\r", first, place)) + 1
+        # Whichever comes last before the place: progress overwrites itself by CR within one line.
         ends = (data.find(b"\n", place, high + 1), data.find(b"\r", place, high + 1))
+        # Only where the line was cut: else the first word of every line would be lost.
         word = data.find(b" ", low, low + _WORD) + 1 if low else 0
         last = data.rfind(b" ", high - _WORD, high) if high < len(data) else -1
         return begin or word or low, min((end for end in ends if end >= 0), default=last if last >= 0 else high)
@@ -144,6 +150,7 @@ def bare(line: str) -> str:
     """Return a line without the prefixes of builders and CI systems, and without indentation."""
     for _ in range(_PREFIXES):
         match = _PREFIX.match(line)
+        # A line that is nothing but a prefix stays: it may be the program's own.
         if not match or match.end() == len(line):
             break
         line = line[match.end() :]
@@ -154,6 +161,7 @@ class Log:
     """Cuts the bytes of a log into blocks, each but for the last with the lines that follow its own."""
 
     def __init__(self) -> None:
+        # In a list, because adding to bytes copies all of them each time.
         self._held: list[bytes] = []  # plain bytes that belong to the next block, after `_since` of the one before
         self._size = 0
         self._since = 0
@@ -170,6 +178,7 @@ class Log:
             return
         held, at = self._take_all(), 0
         while len(held) - at >= BLOCK:
+            # Twice the size of a block: lines behind its own are context for excerpts.
             block, keep = self._cut(held[at : at + 2 * BLOCK])
             at += keep
             yield block
@@ -181,6 +190,7 @@ class Log:
         self._raw = b""
         if self._size:
             held = self._take_all()
+            # Held again, because `lines` counts them after the end.
             self._hold(held)
             yield Block(held, self._line, self._since, len(held))
 
@@ -203,11 +213,13 @@ class Log:
     def _cut(self, data: bytes) -> tuple[Block, int]:
         """Return the next block, and how many of its bytes are not part of the block after it."""
         until = len(data)
+        # The lines that an excerpt shows after a line must be in the same block.
         for _ in range(AFTER + 2):
             until = data.rfind(b"\n", self._since, until)
             if until < 0:
                 break
         if until < 0:  # A line longer than a block: its end is read again with what follows.
+            # No text that is searched for may lie across the end of a block.
             until = len(data) - NEAR - _LONGEST
             keep = until - NEAR
         else:
@@ -235,10 +247,12 @@ def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
             head += chunk
             if len(head) >= _HEAD:
                 break
+    # Reading a packed file may fail in the middle: what came before is still a log.
     except ValueError as error:
         broken = error
     rest = _prepend(head, broken, chunks)
     if head.startswith(_GZIP):
+        # Again from the start: what was packed may be UTF-16, or packed once more.
         yield from unpacked(_gunzip(rest))
     elif coding := _UTF16.get(head[:2]) or _unmarked_utf16(head[:_HEAD]):
         decoder = codecs.getincrementaldecoder(coding)("replace")
@@ -250,6 +264,7 @@ def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _prepend(head: bytes, broken: ValueError | None, chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield from [head] if head else []
+    # After what was read before it: that much of the log counts.
     if broken:
         raise broken
     yield from chunks
@@ -280,15 +295,18 @@ def _check_text(head: bytes) -> None:
 
 def _gunzip(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the content of all members of a gzip file, no more than a piece at a time."""
+    # zlib's manual: 16 more than the window's 15 bits asks for a gzip header.
     member = zlib.decompressobj(wbits=31)
     for chunk in chunks:
         left = chunk
         while left:
             if member.eof:
+                # RFC 1952, 2.2: a file may have several members, one behind the other.
                 if not left.startswith(_GZIP[: len(left)]):
                     return  # Padding.
                 member = zlib.decompressobj(wbits=31)
             try:
+                # In pieces: a few kilobytes may unpack to gigabytes.
                 data = member.decompress(left, PIECE)
             except zlib.error as error:
                 raise ValueError(f"its gzip data is broken: {error}") from error

@@ -110,9 +110,11 @@ class _Epoch:
     last: deque[SuspectLine] = field(default_factory=lambda: deque(maxlen=_SUSPECTS))
 
 
+# A few, because folders of further rows change the texts.
 @lru_cache(maxsize=4)
 def _search_for(literals: tuple[str, ...]) -> ahocorasick_rs.BytesAhoCorasick:
     """Return what finds all these texts at once; to make it takes longer than to read a small log."""
+    # The DFA takes the most memory of all implementations, and reads fastest.
     return ahocorasick_rs.BytesAhoCorasick(
         [literal.encode() for literal in literals], implementation=ahocorasick_rs.Implementation.DFA
     )
@@ -122,6 +124,7 @@ class Diagnostician:
     """Reads one log, block after block, against all rules."""
 
     def __init__(self, rules: Sequence[SearchRule]) -> None:
+        # The suspicious texts first, so that a number below their count means one of them.
         uses: dict[str, list[tuple[SearchRule, int]]] = {literal: [] for literal in _SUSPICIOUS}
         for rule in rules:
             for place, pattern in enumerate((*rule.patterns, *rule.facts)):
@@ -163,9 +166,11 @@ class Diagnostician:
         return tuple(sorted(complete, key=lambda sighting: sighting.line))
 
     def _look(self, block: Block) -> None:
+        # Lines are counted from the place before: counting from the start each time is quadratic.
         counted, line = 0, block.line
         begin = end = 0
         for literal, place in self._candidates(block):
+            # Neighbouring places share the decoded line.
             if place >= end or end - begin >= NEAR:  # In a long line, each place has its own part.
                 begin, end = block.around(place)
                 text = block.text(begin, end)
@@ -181,13 +186,17 @@ class Diagnostician:
     def _candidates(self, block: Block) -> Iterator[tuple[int, int]]:
         """Return (literal, place) of the places to examine, in order, of each literal no more than its share."""
         places: defaultdict[int, list[int]] = defaultdict(list)
+        # `overlapping`: one text may contain another, and both may have rules.
         for literal, start, _ in self._search.find_matches_as_indexes(block.data, overlapping=True):
             places[literal].append(start)
         candidates = []
         share = max(1, (_PATIENCE if self._looks < _BORED else _IMPATIENCE) // max(1, len(places)))
         for literal, seen in places.items():
+            # Other matches belong to the block before or after, which has them too.
             starts = seen[bisect_left(seen, block.since) : bisect_left(seen, block.until)]
+            # Suspicious texts such as `error:` are frequent, and only the first and last few are kept.
             most = 4 * _SUSPECTS if literal < len(_SUSPICIOUS) else share
+            # The first places, because causes come first, and the last ones, because the end tells what stopped it.
             few = starts if len(starts) <= 2 * most else [*starts[:most], *starts[-most:]]
             candidates += [(start, literal) for start in few]
         self._looks += len(candidates)

@@ -22,10 +22,12 @@ _BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _CODE = re.compile(r"[A-Za-z0-9+/=]{16,}[ \t\r]*$")
 """The end of a line of a key. A builder may have put a prefix before the line."""
+# RFC 7468 has 64 characters a line, MIME (RFC 2045) has 76.
 _FULL = re.compile(r"[ \t]*[A-Za-z0-9+/]{60,76}[ \t\r]*")
 """A full line of base64: part of a key whose first and last lines are elsewhere."""
 _LONGEST_KEY = 20_000
 """Characters between the first and the last line; a key of 16,384 bits has 13,000."""
+# `\n` as text as well: JSON and shells keep a key in one line. Every repeat has a bound, so that no text takes long.
 _REST = re.compile(r"(?:(?:\\{1,4}[nr]|\s){0,8}[A-Za-z0-9+/=]{16,20000}){0,400}")
 """The rest of a key whose end was cut off, also in one line."""
 
@@ -46,6 +48,7 @@ def _places(text: str) -> Iterator[tuple[int, int]]:
         rest = _REST.match(text, match.end())
         assert rest
         yield match.start(), ends[place] if near else rest.end()
+    # From the end, so that `pop` gives the next one.
     begins.reverse()
     begin, run, last = 0, 0, -_LONGEST_KEY
     for line in text.splitlines(keepends=True):
@@ -319,22 +322,26 @@ class Redactor:
     def _learn_value(self, value: str, kind: str) -> None:
         parts = {value, unescaped(value)}
         if kind != "email":
+            # The parts of an email address are ordinary words, and names of hosts.
             parts |= {part for text in parts for part in _PARTED.split(text)}
         for part in parts:
             if len(part) >= (_SHORTEST_WORD if part.isalpha() else _SHORTEST_LEARNT):
                 self._keep(part, kind)
         if kind == "secret":
+            # Behind `Basic ` or the like, the last word may be a login in base64.
             self._learn_login(value.rpartition(" ")[2])
 
     def _keep(self, value: str, kind: str) -> None:
         if not _NOTHING.fullmatch(value) and len(self._learnt) < _MOST_LEARNT and value not in self._learnt:
             self._learnt[value] = kind
+            # Drop the cached list of values: it lacks this one.
             self.__dict__.pop("_values", None)
 
     def _learn_login(self, text: str) -> None:
         """Learn user and password in base64, as `Authorization: Basic` and Docker's `auth` have them."""
         if (login := _decode_login(text)) is not None:
             self._keep(text, "secret")
+            # RFC 7617: a password may hold colons, and a user name may not.
             for part in login.split(":", 1):
                 if len(part) >= SHORTEST and part.lower() not in _GENERIC:
                     self._keep(part, "login")
@@ -354,7 +361,9 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a text without what is secret or personal."""
+        # Keys first: other rules would take single lines out of them, and the rest would not look like a key.
         text = self._without_private_keys(text)
+        # Known values before forms: a rule may take out only a part of one.
         for value in self._values:
             text = value.replaced(text, partial(self._replacement, value.kind))
         text = _BASIC.sub(self._redact_basic, text)
@@ -372,6 +381,7 @@ class Redactor:
     def document(self, node: object, name: str = "") -> object:
         """Return a JSON document without what is secret or personal; the value of `PASSWORD` goes whatever it is."""
         if isinstance(node, Mapping):
+            # A key may hold a secret or a name as well.
             return {self.text(str(key)): self.document(value, str(key)) for key, value in node.items()}
         if isinstance(node, list | tuple):
             return [self.document(item, item_name) for item_name, item in _named_items(node, name)]
@@ -395,6 +405,7 @@ class Redactor:
         return f"{match[0][:begin]}{self._replacement(kind)}{match[0][end:]}"
 
     def _redact_basic(self, match: re.Match[str]) -> str:
+        # Any word may stand behind `basic`: only what decodes to a login is one. In Docker's `auth` it always is.
         is_login = _decode_login(match["a"]) is not None or match["kind"].lstrip("\\").startswith('"')
         return self._redact(match, kind="secret") if is_login else match[0]
 
@@ -425,6 +436,7 @@ def _option(word: object) -> str:
 
 def _decode_login(text: str) -> str | None:
     """Return `user:password` of a login in base64; None for any other text."""
+    # RFC 4648 has two alphabets (sections 4 and 5), and padding is often left out.
     altchars = b"-_" if "-" in text or "_" in text else None
     try:
         login = base64.b64decode(text + "=" * (-len(text) % 4), altchars=altchars).decode()

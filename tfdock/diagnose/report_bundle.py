@@ -37,11 +37,14 @@ from tfdock.plan.prepare import Preparer
 
 FOLDER = "tfdock-report"
 SCHEMA = "tfdock.report-bundle/1"
+# The earliest time of a zip archive (APPNOTE, 4.4.6): the same material gives the same bytes.
 _MOMENT = (1980, 1, 1, 0, 0, 0)
+# A regular file, as Unix says it: without this, some programs unpack files without rights.
 _MODE = 0o100644
 _MOST_CAUSES = 5
 _LONGEST_TEXT = 1 << 20
 """Characters of a profile or a lock that go into a report."""
+# They change how a run behaves, and name nobody.
 _VARIABLES = (
     "DOCKER_HOST",
     "DOCKER_CONTEXT",
@@ -87,6 +90,7 @@ def bundle(subject: ReportSubject, settings: Settings, preparer: Preparer) -> Re
     redactor = Redactor(local_identity.local_names(settings, profile=(subject.profile or {}).get("path")))
     local_identity.learn(redactor)
     files = _redact_files(_Material(documents=documents, texts=texts, log=excerpt, notes=notes), redactor)
+    # A run's name may come from a file's name, which its owner chose.
     name = _safe_path(redactor.text(subject.name).replace("/", "_"))
     clean = tuple(redactor.text(note) for note in notes)
     removed = dict(sorted(redactor.counts.items()))
@@ -108,6 +112,8 @@ def _read_log(
             notes.append("the log is not here any more, or is no file")
             return None, None
         diagnosis = _diagnose(log, subject, preparer, notes)
+        # The log is read twice instead of kept: it may have gigabytes. One descriptor, because the path may be
+        # replaced.
         log.seek(0)
         return diagnosis, _excerpt(log, diagnosis)
 
@@ -154,6 +160,7 @@ def _documents(
     run_document = subject.run_document or {}
     # The plan and the profile are files of their own.
     run = {name: value for name, value in run_document.items() if name not in ("plan", "profile")}
+    # Suggestions are objects of the resolver; the sentences say the same.
     problems = [as_document(replace(problem, ways=())) for problem in subject.problems]
     documents: dict[str, object] = {
         "run.json": run | ({"refused_now": problems} if problems else {}),
@@ -173,6 +180,7 @@ def _environment(settings: Settings, preparer: Preparer) -> dict[str, object]:
     Other variables are left out, even their names.
     """
     system = platform.uname()
+    # The settings come from `TFDOCK_…`, so that all of those explain the run.
     names = [name for name in os.environ if name.startswith("TFDOCK_") or name in _VARIABLES]
     places = {"cache": settings.cache_dir, "wheelhouse": settings.wheelhouse}
     return {
@@ -245,6 +253,7 @@ def _redact_files(material: _Material, redactor: Redactor) -> dict[str, bytes]:
     for document in material.documents.values():
         redactor.learn_document(document)
     texts = material.texts.items()
+    # File names are personal too: a profile may be called after a customer.
     files = {_safe_path(redactor.text(name)): redactor.text(_printable(text)) for name, text in texts}
     for name, document in material.documents.items():
         kept, left_out = keep_fields(document, FIELDS.get(name))
@@ -261,6 +270,7 @@ def _printable(text: str) -> str:
 
 def _safe_path(name: str) -> str:
     """Return a path in the archive that leads nowhere else."""
+    # No dot at the beginning: neither `..` nor a hidden file.
     parts = (re.sub(r"[^A-Za-z0-9._+@=,-]", "_", part).lstrip(".")[:100] for part in name.split("/"))
     return "/".join(part or "_" for part in parts)
 
@@ -295,6 +305,7 @@ def _zip(files: Mapping[str, bytes]) -> bytes:
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
             info = zipfile.ZipInfo(f"{FOLDER}/{name}", _MOMENT)
+            # 3 is Unix (APPNOTE, 4.4.2): else the mode in the upper 16 bits means nothing.
             info.compress_type, info.external_attr, info.create_system = zipfile.ZIP_DEFLATED, _MODE << 16, 3
             archive.writestr(info, data)
     return packed.getvalue()

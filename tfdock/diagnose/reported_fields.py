@@ -19,8 +19,10 @@ Fields = Mapping[str, "Fields | None"]
 
 def _fields(kind: object) -> Fields | None:
     """Return the fields of a published type, or of the items of a sequence; None for a type without named fields."""
+    # How a TypedDict is told from another dict at run time.
     if isinstance(kind, type) and issubclass(kind, dict) and hasattr(kind, "__required_keys__"):
         return {name: _fields(hint) for name, hint in get_type_hints(kind).items()}
+    # `X | None` and a list have the fields of what is inside.
     if get_origin(kind) in (Sequence, list, Union, UnionType):
         inner = [fields for fields in map(_fields, get_args(kind)) if fields is not None]
         return {name: fields[name] for fields in inner for name in fields} if inner else None

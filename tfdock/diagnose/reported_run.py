@@ -21,6 +21,7 @@ from tfdock.wheelhouse.store import Wheelhouse
 _RECORD = "record.json"
 _MOST_RUNS = 200
 """Failed runs, the newest first, in which a run of a profile is searched."""
+# Profiles and documents have these endings, and would be taken for logs without a failure.
 _NO_LOGS = (".yaml", ".yml", ".json")
 _NOBODYS = "the log is not of a build in this wheelhouse: what was planned is not known"
 
@@ -66,6 +67,7 @@ def _find(name: str | None, house: Wheelhouse, state: Path, preparer: Preparer) 
     if name is None:
         if not (runs := failed_runs(house, state)):
             raise _no_failed_run(house)
+        # From the surest to the vaguest: a file says what it is, anything else has to be searched for.
         return _from_run_document(runs[0])
     path = Path(name)
     if path.is_dir():
@@ -131,6 +133,7 @@ def _unchanged_file(profile: Mapping[str, Any]) -> str | None:
 
 def _from_record(record: Mapping[str, Any], path: Path) -> ReportSubject:
     name = record.get("log")
+    # Only the last part: the record may be a stranger's, and name any file.
     log = path.parent / Path(name).name if isinstance(name, str) else None
     log = log if log and log.is_file() else None
     return ReportSubject(
@@ -144,6 +147,7 @@ def _from_record(record: Mapping[str, Any], path: Path) -> ReportSubject:
 
 def _from_folder(folder: Path, name: str, house: Wheelhouse) -> ReportSubject:
     """Return the newest run that failed in the folder of a build, else its record."""
+    # Run ids begin with their time, so that names sort by age.
     if runs := sorted(folder.glob(f"*{SUFFIX}"), reverse=True):
         return _from_run_document(runs[0])
     if record := _load_record(folder / _RECORD):
@@ -154,6 +158,7 @@ def _from_folder(folder: Path, name: str, house: Wheelhouse) -> ReportSubject:
 def _from_log(path: Path) -> ReportSubject:
     """Return the run of a log if its run document or its record lies beside it, else the log alone."""
     run_document = run_document_path(path)
+    # A link may be named like a run's log, and lie beside the document of another run.
     if run_document.is_file() and not path.is_symlink():
         return _from_run_document(run_document)
     record = _load_record(path.with_name(_RECORD))
