@@ -18,10 +18,12 @@ from typing import Any
 
 from tfdock.bazel import output
 
+# Bounded digits: a container can print a number of any length.
 _SECONDS = r"(\d{1,9}(?:\.\d{1,9})?)s"
 _CRITICAL = re.compile(rf"^[ \t]+{_SECONDS}\b.*?\baction '(.*)'", re.MULTILINE)
 _CRITICAL_SECONDS = re.compile(rf"Critical Path: {_SECONDS}")
 _ELAPSED = re.compile(rf"INFO: Elapsed time: {_SECONDS}")
+# An empty value switches a cache off, so it does not count.
 _REMOTE = re.compile(r"--remote_(?:cache|executor)=(?!$)")
 _DISK = re.compile(r"--disk_cache=(?!$)")
 
@@ -87,6 +89,7 @@ def read_events(lines: Iterable[str]) -> BuildEvents:
         options += (str(option)[:_LONGEST] for option in added)
         metrics = _runner_counts(event) or metrics
         build = _with_metrics(build, event)
+        # The end of a text: that is where the figures stand.
         texts.extend(text[-_LONGEST:] for text in _output_texts(event))
     counts = metrics or _last_process_counts(texts)
     return _with_output(_with_counts(build, counts, options), texts)
@@ -102,7 +105,9 @@ def read_output(lines: Iterable[str]) -> BuildEvents:
 
 
 def _with_counts(build: BuildEvents, counts: Mapping[str, int], options: Iterable[str]) -> BuildEvents:
+    # `total` counts everything, `internal` Bazel's own actions: neither names a runner.
     totals = {"total", "internal"}
+    # `disk cache hit`, `remote cache hit`: versions differ in what they tell apart.
     hits = {name: count for name, count in counts.items() if "cache hit" in name}
     runners = {name: count for name, count in counts.items() if name not in {*hits, *totals}}
     if not hits and not runners and not counts:
@@ -177,6 +182,7 @@ def _output_texts(event: Mapping[str, Any]) -> Iterator[str]:
 
 def _with_output(build: BuildEvents, texts: Iterable[str]) -> BuildEvents:
     for text in texts:
+        # The metrics have milliseconds. The text is for a Bazel that has no metrics.
         for elapsed in _ELAPSED.finditer(text) if build.wall_seconds is None else ():
             build = replace(build, wall_seconds=float(elapsed[1]))
         for critical in _CRITICAL_SECONDS.finditer(text):
@@ -196,6 +202,7 @@ def parsed_lines(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
     for line in lines:
         try:
             event = json.loads(line)
+        # RecursionError: a line may hold thousands of nested brackets.
         except (ValueError, RecursionError):
             continue
         if isinstance(event, dict):

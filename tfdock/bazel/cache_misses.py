@@ -18,6 +18,7 @@ from tfdock.bazel.execution_log import Spawn, Spawns, short_hash
 INPUTS_SCHEMA = "tfdock.inputs/1"
 _NAMED = 3
 """Names of a kind that are listed one by one."""
+# The parts of a build id that name a source: the hash of a checkout, and the hash of patches.
 _SOURCE_WORDS = re.compile(r"\.src[0-9a-f]{8}|-p[0-9a-f]{8}(?=-)")
 _PATCHES = "tfdock/patches/"
 _WITHOUT_EFFECT = {"tfdock/phase.sh", "tfdock/pins.py"}
@@ -150,6 +151,7 @@ def _differences(before: Inputs, after: Inputs) -> Iterator[InputDifference]:
     yield from _variable_differences(before.environment, after.environment)
     if before.context is not None and after.context is not None:
         yield from _context_differences(before, after, before.context, after.context)
+    # Last: it follows from the differences above, and says what they mean.
     if before.toolchain_key != after.toolchain_key:
         text = (
             f"toolchain key {before.toolchain_key} -> {after.toolchain_key}: another disk cache, which shares nothing"
@@ -228,11 +230,13 @@ def _list_names(names: Sequence[str]) -> str:
 
 def _option_differences(kind: str, before: Sequence[str], after: Sequence[str]) -> Iterator[InputDifference]:
     removed, added = (
+        # Not sets: a flag such as `--copt` may stand there twice, and lose one of the two.
         list((Counter(before) - Counter(after)).elements()),
         list((Counter(after) - Counter(before)).elements()),
     )
     for old in removed:
         same_option = [new for new in added if _option(new) == _option(old)]
+        # A pair only where no other flag could be meant.
         if len(same_option) == 1 and [_option(flag) for flag in removed].count(_option(old)) == 1:
             added.remove(same_option[0])
             yield InputDifference(kind=kind, text=f"`{old}` -> `{same_option[0]}`")
@@ -240,6 +244,7 @@ def _option_differences(kind: str, before: Sequence[str], after: Sequence[str]) 
             yield InputDifference(kind=kind, text=f"`{old}` was removed")
     for new in added:
         yield InputDifference(kind=kind, text=f"`{new}` was added")
+    # Order matters: of two values of an option Bazel takes the last.
     if tuple(before) != tuple(after) and Counter(before) == Counter(after):
         yield InputDifference(kind=kind, text=f"the {kind}s stand in another order")
 
@@ -263,6 +268,7 @@ def _variable_differences(before: Mapping[str, str], after: Mapping[str, str]) -
 def _context_differences(
     before: Inputs, after: Inputs, old: Mapping[str, str], new: Mapping[str, str]
 ) -> Iterator[InputDifference]:
+    # The file repeats the variables, which are listed one by one.
     skipped = {_ENVIRONMENT} if before.environment != after.environment else set()
     # Its first line names the build.
     skipped |= {"Dockerfile"} if before.build_id != after.build_id else set()
@@ -299,6 +305,7 @@ def explain(
     missed = misses(*spawns) if spawns[0] and spawns[1] else None
     reaching = [change.text for change in changes if change.reaches]
     sentences = []
+    # A build that executed nothing missed nothing.
     if executed:
         sentences = reaching or [_nothing_differs(uncompared, cache_was_empty=cache_was_empty)]
         sentences += list(_describe_misses(missed, spawns)) if missed else []
@@ -343,6 +350,7 @@ def misses(before: Spawns | None, after: Spawns | None) -> dict[str, dict[str, i
     """Return for each mnemonic how many executed actions missed for which reason."""
     if before is None or after is None:
         return {}
+    # The log gives actions no name: the first output tells them apart.
     known = {(spawn.mnemonic, spawn.output): spawn for spawn in before.spawns}
     counts: dict[str, Counter[str]] = {}
     for spawn in after.spawns:

@@ -108,6 +108,7 @@ def _is_well_formed(spawns: Spawns) -> bool:
 def _spawn(
     entry: Mapping[str, Any], environments: dict[tuple[tuple[str, str], ...], int], files: dict[str, str]
 ) -> Spawn:
+    # Values may be secrets: only hashes of them are kept.
     variables = (
         (str(variable.get("name")), short_hash(str(variable.get("value"))))
         for variable in _rows(entry, "environmentVariables")
@@ -122,6 +123,7 @@ def _spawn(
     return Spawn(
         output=str(_first(entry.get("listedOutputs"))),
         mnemonic=str(entry.get("mnemonic") or ""),
+        # No argument of a process can hold a NUL, so different lists never give the same text.
         arguments=short_hash("\0".join(map(str, arguments)) if isinstance(arguments, list) else ""),
         environment=environments.setdefault(tuple(sorted(variables)), len(environments)),
         sources=sources.hexdigest()[:_HASH],
@@ -136,6 +138,7 @@ def _inputs(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         digest = row.get("digest")
         yield (
             str(row.get("path")),
+            # A link has no digest: its target identifies it.
             str(digest.get("hash") if isinstance(digest, dict) else row.get("symlinkTargetPath")),
         )
 
@@ -168,6 +171,7 @@ def _objects(pieces: Iterable[str]) -> Iterator[Mapping[str, Any]]:
         while begin < len(rest):
             try:
                 value, end = decoder.raw_decode(rest, begin)
+            # Cut off in the middle: more text is needed.
             except (ValueError, RecursionError):
                 break
             if isinstance(value, dict):

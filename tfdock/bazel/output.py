@@ -10,6 +10,7 @@ _COUNT = r"[0-9][0-9,]{0,17}"
 _PROGRESS = re.compile(rf"\[({_COUNT}) / ({_COUNT})\]")
 _PROCESSES = re.compile(rf"INFO: {_COUNT} process(?:es)?: (.*)")
 _PART = re.compile(rf"({_COUNT}) (.+)")
+# As Java, Bazel (`GET returned`), curl and git, the C library, and apt (`resolving`) say it.
 _NETWORK = re.compile(
     r"UnknownHostException|Unknown host|Connection refused|Connection reset|[Cc]onnect(?:ion)? timed out|"
     r"Network is unreachable|No route to host|GET returned (?:4|5)\d\d|Could not resolve host|"
@@ -17,6 +18,7 @@ _NETWORK = re.compile(
 )
 _NO_SPACE = re.compile(r"No space left on device|ENOSPC")
 _LONG = 600
+# One `\w` before `Error`, not `\w+`, which begins anew at each letter: 37 ms for a line of 4096, not 0.15.
 _ERROR = re.compile(
     r"\A(?:ERROR\b|FATAL\b|FAILED\b|tfdock: )|\berror:|Killed\b|Segmentation fault\b|\w(?:Error|Exception): "
 )
@@ -62,6 +64,7 @@ def first_error(lines: Iterable[str]) -> str:
     errors = [line.strip() for line in lines if is_error(line)]
     ends = next((place for place, line in enumerate(errors, 1) if not line.endswith(":")), len(errors))
     text = " ".join(errors[:ends])
+    # Both ends: the place of an error stands first, the reason often last.
     return text if len(text) <= _LONG else f"{text[: _LONG // 2]} … {text[-_LONG // 2 + 3 :]}"
 
 

@@ -25,6 +25,7 @@ _CRITICAL = "critical path component"
 _EXECUTIONS = {"local action execution", "remote action execution", "worker execution", "subprocess.run"}
 _HITS = {"remote output download", "remote action cache check"}
 _PATH_NAME = re.compile(r"action '(.*)'$")
+# Bazel merges short events of a thread when a profile grows large.
 _MERGED = re.compile(r"merged \d+ events")
 _MICRO = 1_000_000
 _NAME = 300
@@ -107,9 +108,11 @@ def _actions(rows: list[tuple[int, int, int, str, str]], marks: Mapping[int, lis
     lanes: dict[int, int] = {}
     starts = {}
     for thread, thread_marks in marks.items():
+        # The file promises no order, and `bisect` needs one.
         thread_marks.sort(key=lambda mark: mark.start)
         starts[thread] = [mark.start for mark in thread_marks]
     for thread, start, took, name, mnemonic in sorted(rows, key=lambda row: (row[1], row[0])):
+        # One more: an event may begin in the last microsecond of its action.
         begin, end = (bisect_left(starts.get(thread, ()), at) for at in (start, start + took + 1))
         inner = marks.get(thread, [])[begin:end]
         ran = [mark.name for mark in inner if mark.kind in _EXECUTIONS]
@@ -118,6 +121,7 @@ def _actions(rows: list[tuple[int, int, int, str, str]], marks: Mapping[int, lis
             start=start / _MICRO,
             seconds=took / _MICRO,
             lane=lanes.setdefault(thread, len(lanes)),
+            # An executed action asked the cache first, so a question to the cache alone means a hit.
             how="executed" if ran else "cached" if inner else "own",
             mnemonic=mnemonic or (ran[0] if ran else ""),
         )

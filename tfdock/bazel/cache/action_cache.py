@@ -20,13 +20,17 @@ LARGEST = 64 << 20
 _HASH = re.compile(r"[0-9a-f]{64}")
 # Wire types of protocol buffers.
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+# 64 bits in groups of seven take ten bytes at most.
 _LONGEST_VARINT = 10
 
 # Field numbers of build.bazel.remote.execution.v2.
 _DIGEST_HASH, _DIGEST_SIZE = 1, 2
+# 5 and 7 (`stdout_raw`, `stderr_raw`) hold the output itself, so they name no blob.
 _RESULT_FILES, _RESULT_FOLDERS, _RESULT_STDOUT, _RESULT_STDERR = 2, 3, 6, 8
+# 10 and 11 are deprecated: one list for links to files, one for links to folders. 12 replaces both.
 _RESULT_SYMLINKS = (10, 11, 12)
 _FILE_DIGEST, _FOLDER_TREE = 2, 3
+# `children` lists the folders of all levels, so nobody has to descend.
 _TREE_ROOT, _TREE_CHILDREN, _DIRECTORY_FILES, _NODE_DIGEST = 1, 2, 1, 2
 _ACTION_COMMAND = 1
 
@@ -66,6 +70,7 @@ def action_result(data: bytes) -> ActionResult:
             trees += _digests(value, _FOLDER_TREE)
         elif field in (_RESULT_STDOUT, _RESULT_STDERR):
             files.append(_digest(value))
+        # A link names no blob. An action that makes nothing but links is still not empty.
         elif field in _RESULT_SYMLINKS:
             symlinks += 1
     return ActionResult(files=tuple(files), trees=tuple(trees), symlinks=symlinks)
@@ -102,6 +107,7 @@ def _digest(message: bytes) -> Digest:
     name, size = "", 0
     for field, value in _fields(message):
         if field == _DIGEST_HASH and isinstance(value, bytes):
+            # Bytes that are no text fail the check below, like any other name that is no hash.
             name = value.decode("ascii", "replace")
         elif field == _DIGEST_SIZE and isinstance(value, int):
             size = value
@@ -123,6 +129,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes | int | None]]:
     while place < len(data):
         key, place = _varint(data, place)
         field, kind = key >> 3, key & 7
+        # Zeros, which a power cut can leave in a file, would otherwise be a valid message.
         if field == 0:
             raise MalformedEntry("a field has the number 0")
         value: bytes | int | None = None
@@ -133,8 +140,10 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes | int | None]]:
             value, place = data[place : place + length], place + length
         elif kind in (_FIXED64, _FIXED32):
             place += 8 if kind == _FIXED64 else 4
+        # 3 and 4 open and close groups, which proto3 does not have.
         else:
             raise MalformedEntry(f"a field is of the kind {kind}")
+        # A slice that goes beyond the end is short, and Python raises nothing.
         if place > len(data):
             raise MalformedEntry("it ends in the middle of a field")
         yield field, value
@@ -142,6 +151,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes | int | None]]:
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
     value = 0
+    # Bounded: a number of megabytes of continuation bytes would take time that grows with its square.
     for count, byte in enumerate(data[place : place + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << (7 * count)
         if byte < 0x80:

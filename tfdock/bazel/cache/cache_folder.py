@@ -34,6 +34,7 @@ from tfdock.host.untrusted_folders import FoundFile, UntrustedFolder, folder_siz
 from tfdock.plan.trust_domain import RELEASE, split_key
 
 TAG = "CACHEDIR.TAG"
+# Backup programs leave out a folder whose tag begins with exactly these 43 bytes.
 _SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55"
 _OURS = "# This folder is a cache that tfdock made: `tfdock cache` looks after it."
 _TAG_TEXT = f"{_SIGNATURE}\n{_OURS}\n# What such files are for: https://bford.info/cachedir/\n"
@@ -51,6 +52,7 @@ _HALF_WRITTEN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-
 _OLD_ACTION = "ac_"
 _MOST_NOTE = 8 << 20
 """Bytes of a note about a toolchain: far more than its packages and tools take."""
+# `cas/12/12…`: no entry lies deeper.
 _DEPTH = 3
 
 Waiting = Callable[[str], None]
@@ -75,6 +77,7 @@ class CacheEntry:
     @property
     def used(self) -> int:
         """The last time that it was read or written, in nanoseconds."""
+        # A file system without times of access notes only the write.
         return max(self.written, self.read)
 
 
@@ -117,6 +120,7 @@ class DiskCache:
 
     def held(self, *, alone: bool, waiting: Waiting | None = None) -> AbstractContextManager[None]:
         """Hold its lock: with others who let it grow, or alone to remove entries. Raises `cache-locked`."""
+        # Not in the disk cache itself: containers write there, and could replace the lock.
         path = self.cache / "locks" / f"disk-{self.key}"
         return held(path, f"the disk cache {self.key}", alone=alone, waiting=waiting)
 
@@ -153,8 +157,10 @@ class DiskCache:
     def message(self, name: str) -> bytes:
         """Read a message of the action cache; raise MalformedEntry if it is too large, and OSError."""
         with self.open(name) as file:
+            # A container can make a file of terabytes that takes no room on the disk.
             if is_hollow(file.fileno()):
                 raise MalformedEntry("it consists of holes")
+            # One byte more than allowed shows that a message is too large, and bounds the memory.
             return checked_message(file.read(LARGEST + 1))
 
     def is_hollow(self, entry: CacheEntry) -> bool:
@@ -204,21 +210,25 @@ class CacheFolder:
         if folder.root.is_dir() and folder.is_ours:
             folder._check_private()
             return folder
+        # A folder of an earlier version has no tag yet. Anything else is refused there.
         return cls.opened(path) if _list_entries(folder.root) else None
 
     @property
     def is_ours(self) -> bool:
         """Whether it carries the tag that tfdock writes."""
         tag = self.root / TAG
+        # A link could lead to the tag of another folder, and make a foreign folder ours.
         if tag.is_symlink() or not tag.is_file():
             return False
         with tag.open("rb") as file:
+            # Only the first two lines count: the third is for people, and may change.
             return file.read(len(_TAG_TEXT.encode())).startswith(f"{_SIGNATURE}\n{_OURS}\n".encode())
 
     def _check_private(self) -> None:
         """Raise ProfileError if another user could have put something into the cache, or a link in its place."""
         others = self.root.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH)
         for path in (self.root, *(self.root / name for name in (*_PARTS, "locks"))):
+            # Parts are made when they are first needed.
             with suppress(FileNotFoundError):
                 # A container may give its folders any mode. Behind a closed folder that lets nobody in.
                 if who := other_writers(path, reachable=path == self.root or bool(others)):
@@ -235,6 +245,7 @@ class CacheFolder:
         names = {entry.name for entry in self.root.iterdir() if not entry.name.startswith(_BEING_MADE)}
         if self.is_ours:  # another run was quicker
             return
+        # A tag alone, if it is not ours, marks the cache of another program.
         foreign = sorted(names - _KNOWN) or sorted(names & {TAG})
         if foreign:
             examples = ", ".join(f"`{entry[:40]}`" for entry in foreign[:3]) + (", …" if len(foreign) > 3 else "")
@@ -267,6 +278,7 @@ class CacheFolder:
 
     def disks(self) -> list[DiskCache]:
         """Return the disk caches that exist."""
+        # `….about` and `….work` lie beside the caches.
         return [self.disk(path.name) for path in folders(self.root / "disk") if _KEY.fullmatch(path.name)]
 
     def parts(self) -> dict[str, int]:
@@ -298,6 +310,7 @@ def checked_message(data: bytes) -> bytes:
 
 def is_whiteout(file: FoundFile) -> bool:
     """Return whether this is how the kernel notes that an entry of the cache below was removed."""
+    # overlayfs: a whiteout is a character device with the number 0/0.
     return stat.S_ISCHR(file.status.st_mode) and file.status.st_rdev == 0
 
 
@@ -311,6 +324,7 @@ def check_writable(path: Path, depth: int) -> None:
 
 
 def _check_writable(folder: UntrustedFolder, depth: int) -> None:
+    # The kernel is asked, not the mode: access lists and read-only mounts count too.
     if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder.fileno()):
         raise BuildFailed(_not_writable(folder))
     for entry in folder.entries() if depth else ():
@@ -329,6 +343,7 @@ def _not_writable(folder: UntrustedFolder, within: FoundFile | None = None) -> P
     status, user = within.status if within else os.fstat(folder.fileno()), os.geteuid()
     path = folder.path / within.name if within else folder.path
     why, fix = f"it belongs to user {status.st_uid}", f"`sudo chown -R {user}:{os.getegid()}` the cache"
+    # Asked first: on a read-only file system, owner and mode are not the reason.
     if os.fstatvfs(folder.fileno()).f_flag & os.ST_RDONLY:
         why, fix = "its file system is read-only", "have it mounted so that it can be written to"
     elif status.st_uid == user:
@@ -349,6 +364,7 @@ def _list_entries(folder: os.PathLike[str] | str) -> list[os.DirEntry[str]]:
     """Return the entries of a folder, by name; none if it is missing. Raise OSError if it may not be read."""
     try:
         with os.scandir(folder) as entries:
+            # `scandir` has no order, and output should be the same each time.
             return sorted(entries, key=lambda entry: entry.name)
     except FileNotFoundError:
         return []
@@ -356,6 +372,7 @@ def _list_entries(folder: os.PathLike[str] | str) -> list[os.DirEntry[str]]:
 
 def _entry(file: FoundFile) -> CacheEntry:
     inside, slash, last = file.name.rpartition("/")
+    # Bazel writes plain files only: a link, a pipe or a device comes from something else.
     kind, digest = _classify(inside + slash, last) if file.is_plain else ("foreign", "")
     return CacheEntry(
         kind=kind,
@@ -375,7 +392,9 @@ def _classify(inside: str, name: str) -> tuple[str, str]:
     old = name.removeprefix(_OLD_ACTION)
     if not inside and _HASH.fullmatch(old):
         return ("action" if name != old else "blob"), old
+    # Bazel looks for an entry below its own first two digits. Elsewhere nothing would ever use it.
     places = {f"ac/{name[:2]}/": "action", f"cas/{name[:2]}/": "blob"}
     if inside in places and _HASH.fullmatch(name):
         return places[inside], name
+    # Versions of Bazel write the temporary file in different folders.
     return ("half" if inside in ("", "tmp/", *places) and _HALF_WRITTEN.fullmatch(name) else "foreign"), ""

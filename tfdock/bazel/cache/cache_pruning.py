@@ -50,6 +50,7 @@ class CacheContents:
         Returns all actions if it is unknown of one configuration what it used.
         """
         remaining = [configuration for configuration in self.configurations if configuration.build_id not in excluded]
+        # Without times of access, every action may be one that the last build used.
         if any(configuration.actions is None for configuration in remaining):
             return frozenset(self.actions)
         return frozenset().union(*(configuration.actions or () for configuration in remaining))
@@ -95,6 +96,7 @@ class _Decision:
 
     def __post_init__(self) -> None:
         self.keep = dict(self.contents.actions)
+        # `set`: two equal outputs of an action have the same digest, and are one user of the blob.
         self.users = Counter(blob for action in self.keep.values() for blob in set(action.blobs))
 
     def drop(self, key: str) -> int:
@@ -135,6 +137,7 @@ def prune(
             _drop_old(decision, before)
     left = others + sum(_size(decision) for decision in decisions)
     if max_size is not None:
+        # By time, toolchain and key: a dry run and the real run choose the same entries.
         for _, _, key, decision in sorted(_candidates(decisions), key=lambda candidate: candidate[:3]):
             if left <= max_size:
                 break
@@ -186,6 +189,7 @@ def read_age(text: str) -> int:
 
 
 def _check(text: str, expression: str, example: str) -> None:
+    # `re.ASCII`: otherwise `\d` takes the digits of every script.
     if not re.fullmatch(expression, text, re.ASCII):
         raise ProfileError(
             Problem(code="limit-unreadable", message=f"`{shown(text)}` is no limit", fix=f"write it like `{example}`")

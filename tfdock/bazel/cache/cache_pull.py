@@ -57,8 +57,10 @@ class CachePull:
         sizes = {entry.name: entry.size for table in tables for entry in table.entries}
         before = sizes.keys() & self.here
         result = PulledCache(toolchain=self.disk.key, there=len(before))
+        # Before the first pack: a disk that runs full would also stop builds that use the cache.
         self._check_room(sum(size for name, size in sizes.items() if name not in self.here))
         for number, (pack, table) in enumerate(zip(shelf.packs, tables, strict=True), start=1):
+            # Two pushes at the same time can put an entry into two packs.
             missing = {entry.name for entry in table.entries} - self.here - self.waiting.keys()
             if not missing:
                 continue
@@ -88,10 +90,12 @@ class CachePull:
     def _note(self, name: str) -> None:
         self.here.add(name)
         if not name.startswith("ac"):
+            # Both of Bazel's layouts end a name with the hash.
             self.blobs[name[-64:]] = name
 
     def _restore_pack(self, pack: Pack, missing: set[str]) -> None:
         """Take the missing entries from a pack, and make them visible when the whole pack is verified."""
+        # The whole pack first: whether it is the one of the manifest is known only at its end.
         arrived = list(self._staged(pack, missing))
         for entry, file in arrived:
             if entry.is_action:
@@ -111,10 +115,12 @@ class CachePull:
             for entry, piece, is_last in self.stored.entries(pack, self.disk.key):
                 if entry.name not in missing:
                     continue
+                # The table of contents has only names of cache entries, so no path leads out of the stage.
                 path = self.stage / entry.name.replace("/", "-")
                 file = file or open_file.enter_context(path.open("wb"))
                 file.write(piece)
                 if is_last:
+                    # The caller moves the file into the cache: all of its bytes must be written by then.
                     open_file.close()
                     file = None
                     yield entry, path
@@ -125,6 +131,7 @@ class CachePull:
             if name.startswith("ac") and _exists(folder, name):
                 file.unlink()
             else:
+                # A blob that another build has written meanwhile has the same bytes.
                 folder.receive(file, name)
         self._note(name)
 
@@ -137,6 +144,7 @@ class CachePull:
                 return False
             trees = [self.blobs[tree.hash] for tree in result.trees if tree.hash != EMPTY]
             return self._all_here(file for tree in trees for file in action_cache.tree_files(self.disk.message(tree)))
+        # An action that cannot be used is a miss to Bazel. It is no reason to refuse the others.
         except (action_cache.MalformedEntry, FileNotFoundError):
             return False
 

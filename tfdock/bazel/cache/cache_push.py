@@ -55,6 +55,7 @@ class Inventory:
         """Forget an entry whose file changed, and the actions that need it."""
         if not entry.is_action:
             self.blobs.pop(entry.sha256, None)
+        # Every action that needs the blob goes too: whoever pulled it would have a broken entry.
         remaining = [action for action in self.actions if action.entry != entry]
         self.actions = list(push_plan.complete(remaining, self.blobs))
         self.incomplete += len(remaining) - len(self.actions) + (1 if entry.is_action else 0)
@@ -83,11 +84,13 @@ def inventory(disk: DiskCache) -> Inventory:
         if listing.is_native(key):
             result.native += 1
             continue
+        # KeyError: the listing has no result of an action that could not be read.
         with suppress(action_cache.MalformedEntry, FileNotFoundError, KeyError):
             data = disk.message(entry.name)
             # Newer Bazels know the empty blob without a file; older ones may look for it.
             result.actions.append(
                 PushedAction(
+                    # By these bytes, not by the listing: a build may have written the action again since.
                     entry=PackEntry(entry.name, len(data), hashlib.sha256(data).hexdigest()),
                     blobs=(*listing.needs(key), EMPTY),
                 )
@@ -118,6 +121,7 @@ class CachePush:
         return packs_by_key
 
     def _prepare(self, inventory: Inventory, shelf: Shelf) -> tuple[Pack, ...] | None:
+        # A file that changes while it is packed is left out, and the rest is planned again.
         while True:
             key = inventory.disk.key
             # What this push has sent already is as good as there, if it is still of use.
@@ -149,10 +153,12 @@ class CachePush:
                 try:
                     for earlier in transfers[-1:]:  # no more than two of them on the disk
                         earlier.result()
+                # Ctrl-C too: the file has no name, and keeps its room on the disk until it is closed.
                 except BaseException:
                     parcel.file.close()
                     raise
                 transfers.append(sender.submit(self._send_pack, parcel))
+        # Raises the first error of the transfers that nobody has waited for.
         return [pack.result() for pack in transfers]
 
     def _send_pack(self, parcel: OutgoingPack) -> Pack:

@@ -65,6 +65,7 @@ def watch_usage(disk: DiskCache, build_id: str, run: str) -> Iterator[UsageWatch
     A successful build replaces the note of the build before it; a failed one adds to that note.
     """
     make_folder(disk.about / "builds")
+    # Tried beside the cache, on the same file system: `noatime` is an option of each mount.
     watch = UsageWatch(seen=reads_are_seen(disk.about))
     began = filesystem_now(disk.about)
     with suppress(OSError):  # a folder that cannot be read, which is Bazel's to tell
@@ -84,9 +85,11 @@ def watch_usage(disk: DiskCache, build_id: str, run: str) -> Iterator[UsageWatch
 
 def reads_are_seen(folder: Path) -> bool:
     """Return whether reading a file changes its time of access. It does not on a file system mounted `noatime`."""
+    # Several builds may try at the same time.
     probe = folder / f"probe.{os.getpid()}-{threading.get_native_id()}"
     try:
         probe.write_bytes(b"?")
+        # Both times: `relatime` notes a read only if the last one is not later than the change.
         os.utime(probe, ns=(_LONG_AGO, _LONG_AGO))
         probe.read_bytes()
         return probe.stat().st_atime_ns > _LONG_AGO
@@ -134,6 +137,7 @@ def drop_copies(disk: DiskCache, release: DiskCache, since: int) -> int:
     count = 0
     with disk.opened() as own, release.opened() as below:
         for file in own.entries(3):
+            # No container can set the time of status change back. A whiteout would hide an entry of `release`.
             if file.status.st_ctime_ns >= since and (is_whiteout(file) or _is_copy(file, own, below)):
                 own.remove(file.name)
                 count += 1
@@ -156,6 +160,7 @@ def _is_copy(file: FoundFile, own: UntrustedFolder, below: UntrustedFolder) -> b
     if not file.is_plain:
         return False
     with suppress(OSError):
+        # The size rules out nearly all differing files without a read.
         if below.status(file.name).st_size != file.status.st_size:
             return False
         if not file.name.startswith("ac"):
@@ -169,6 +174,7 @@ def _write_use(disk: DiskCache, use: CacheUse, watch: UsageWatch) -> None:
     before = None if watch.ok else read_use(disk.about / "builds" / use.build_id)
     actions = use.actions
     if before is not None:
+        # Known and unknown together are unknown: a list with gaps would let prune remove what is needed.
         actions = None if actions is None or before.actions is None else actions | before.actions
     head = {"build_id": use.build_id, "run": use.run, "when": use.when, "seen": actions is not None}
     data = json.dumps(head).encode() + b"\n" + b"".join(bytes.fromhex(key) for key in sorted(actions or ()))
@@ -183,6 +189,7 @@ def read_use(path: Path) -> CacheUse | None:
         build_id, run, when, seen = header["build_id"], header["run"], float(header["when"]), bool(header["seen"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
+    # `json` reads NaN and Infinity too. A note under another name was copied, and says nothing of that build.
     if len(digests) % _DIGEST or path.name != build_id or not math.isfinite(when):
         return None
     text = digests.hex()
@@ -200,5 +207,6 @@ def uses(disk: DiskCache) -> list[CacheUse]:
 
 def forget(disk: DiskCache, build_id: str) -> None:
     """Remove the note of a configuration's use."""
+    # Build ids come from files: a path must not lead to another folder.
     if "/" not in build_id:
         (disk.about / "builds" / build_id).unlink(missing_ok=True)

@@ -35,6 +35,7 @@ def unchecked_since(unchecked: Path) -> int:
     when that is done, and holds the repository cache alone all the time.
     """
     unchecked.parent.mkdir(parents=True, exist_ok=True)
+    # An older mark stays: it tells when the fetch of a killed run began.
     with suppress(FileExistsError):
         unchecked.touch(exist_ok=False)
     return unchecked.lstat().st_mtime_ns
@@ -49,11 +50,14 @@ def remove_changed_downloads(repository: Path, since: int) -> list[str]:
     alone, and no container writes to it.
     """
     with suppress(FileNotFoundError):
+        # A fetch can shut folders. The folders of single downloads are on the third level.
         open_up(repository.resolve(), 3)
     with suppress(FileNotFoundError), opened(repository) as folder:
+        # Counted before they are listed: a fetch can make more names than memory holds.
         if next(itertools.islice(folder.walk(), _MOST, None), None):
             folder.empty()
             return [EVERYTHING]
+        # A list first: otherwise entries would be removed from folders that are being read.
         return [
             name for name, is_reported in list(_changed_names(folder, since)) if _remove(folder, name) and is_reported
         ]
@@ -96,11 +100,13 @@ def _changed_names_in(
         name = f"{status_entry.name}/{file.name}"
         if _UNFINISHED.fullmatch(file.name) and file.is_plain:
             yield name, False
+        # Bazel takes the contents from this name only.
         elif file.name == "file" and file.is_plain:
             with entry.open("file", unnoticed=True) as content:
                 # No download has holes, and hashing terabytes of nothing would take days.
                 if has_holes(content.fileno()) or _file_hash(content, match["algorithm"]) != match["hash"]:
                     yield name, True
+        # Bazel asks only whether a mark exists. One with contents is not Bazel's.
         elif not (_MARK.fullmatch(file.name) and file.is_plain and file.status.st_size == 0):
             yield name, True
 

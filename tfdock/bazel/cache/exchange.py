@@ -63,6 +63,7 @@ class Exchange:
                 if digest:
                     return push.results(), digest
                 self.say("somebody else has pushed at the same moment: both are put together")
+                # A random time: two pushes that met once should not meet again.
                 http.wait(random.uniform(0.1, 0.5) * (number + 1), self.stop.check)
         raise NetworkError(
             Problem(
@@ -74,6 +75,7 @@ class Exchange:
 
     def _inventory_of(self, key: str) -> Inventory:
         disk = self.cache.disk(key)
+        # Shared with builds: they only add entries. Only prune, which removes them, must wait.
         with disk.held(alone=False, waiting=self._waiting):
             return inventory(disk)
 
@@ -102,6 +104,7 @@ class Exchange:
                     )
                 )
             shelves = stored[0].shelves
+            # Without keys only the named trust domains count: what others built is taken on request only.
             wanted = list(dict.fromkeys(keys)) or [key for key in shelves if in_domains(key, domains)]
             absent = [key for key in wanted if key not in shelves]
             if absent:
@@ -137,6 +140,7 @@ class Exchange:
         """
         downloads, locks = self.cache.root / "downloads", self.cache.root / "locks"
         for folder in downloads.glob("layers-*"):
+            # The kernel frees the lock of a process that died. A folder whose lock is free belongs to no run.
             with suppress(Locked), held(locks / folder.name, "it", alone=True):
                 remove_folder(folder)
                 (locks / folder.name).unlink(missing_ok=True)

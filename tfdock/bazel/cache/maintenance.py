@@ -18,6 +18,7 @@ from tfdock.resolve.tools import NATIVE
 
 _DEEP = 2
 """Nested folders in a disk cache: `ac/00`."""
+# Hashing gives up Python's lock, so threads gain from a second core.
 _THREADS = 2
 _BATCH = 256
 """Blobs that are given to the threads at a time."""
@@ -101,6 +102,7 @@ class Listing:
         with suppress(MalformedEntry, OSError):
             digests += self.needs(key)
         if key in self.blobs:
+            # `is_native` reads both when the cache is pushed.
             digests += [key, *([command] if (command := self._command(key)) else [])]
         return tuple(digests)
 
@@ -110,6 +112,7 @@ class Listing:
         if command is None or not self.has(command):
             return False
         with suppress(MalformedEntry, OSError):
+            # latin-1 decodes any bytes, and the options are ASCII. So nothing of the message has to be parsed.
             return NATIVE.search(self._message(command).decode("latin-1")) is not None
         return False
 
@@ -196,6 +199,7 @@ def verify_cache(disk: DiskCache, *, repair: bool = False, check: Callable[[], N
     called by several threads, between pieces of blobs, and may raise.
     """
     listed = listing(disk)
+    # Blobs first: an action is as sound as the blobs that it names.
     bad = dict(_bad_blobs(listed, check))
     findings = [_finding(listed.blobs[digest], disk, kind, text) for digest, (kind, text) in bad.items()]
     doomed = [listed.blobs[digest] for digest in bad]
@@ -223,6 +227,7 @@ def _bad_blobs(listed: Listing, check: Callable[[], None]) -> Iterator[tuple[str
     sizes = {digest.hash: digest.size for result in listed.results.values() for digest in result.files}
     blobs = list(listed.blobs.values())
     with ThreadPoolExecutor(_THREADS) as pool:
+        # `map` submits everything that it gets, so after a stop all of that would still be worked on.
         for start in range(0, len(blobs), _BATCH):
             batch = blobs[start : start + _BATCH]
             problems = pool.map(lambda entry: _check_blob(listed.disk, entry, sizes, check), batch)
@@ -263,6 +268,7 @@ def _check_action(listed: Listing, key: str, bad: Mapping[str, object]) -> tuple
         return "truncated", "it names no output"
     try:
         needed = listed.needs(key)
+    # A tree that cannot be read hides the files that it names. It is a bad blob itself, and found below.
     except (MalformedEntry, OSError):
         needed = tuple(digest.hash for digest in (*listed.results[key].files, *listed.results[key].trees))
     poisoned = [digest for digest in needed if digest in bad]
@@ -341,6 +347,7 @@ def prune(
         before=before,
     )
     if not dry_run:
+        # The caller holds the cache alone, so every run with such a folder has ended.
         for output in output_folders:
             remove_folder(output.path)
         for download in old:
@@ -374,6 +381,7 @@ class _Download:
 def _old_downloads(cache: CacheFolder, before: float) -> Iterator[_Download]:
     """Yield the downloads that were last fetched or read before that moment."""
     for part, inside in ((cache.root / "dependencies", ""), (cache.repository, "content_addressable/sha256")):
+        # A folder that cannot be read is no reason to keep all others.
         with suppress(OSError), opened(part) as top, top.folder(inside) as parent:
             for entry in parent.entries():
                 with suppress(OSError), parent.folder(entry.name) as folder:
@@ -392,6 +400,7 @@ def _apply(listed: Listing, plan: cache_pruning.PrunePlan) -> None:
     for build_id in plan.configurations:
         forget(listed.disk, build_id)
     remaining = len(listed.actions) - len(plan.actions) + len(listed.blobs) - len(plan.blobs) + len(listed.foreign)
+    # Foreign files count: nobody knows whose they are.
     if not remaining:
         remove_disk(listed.disk)
 

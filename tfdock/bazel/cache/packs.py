@@ -25,6 +25,7 @@ CONTENTS_TYPE = "application/vnd.tfdock.cache.contents.v1+json+zstd"
 PACK_TYPE = "application/vnd.tfdock.cache.layer.v1.tar+zstd"
 PACK_SIZE = 64 << 20
 """Bytes of entries in a pack; a larger entry has a pack of its own."""
+# The table of so many actions and blobs stays below MOST_CONTENTS.
 PACK_ENTRIES = 50_000
 """Entries in a pack, at most."""
 LARGEST = LARGEST_PLAIN
@@ -38,6 +39,7 @@ _READ = 1 << 18
 _LEVEL, _THREADS = 3, 2  # any number of threads gives the same bytes, none gives others
 _CONTENTS_LEVEL = 12
 
+# The folder has to repeat the first two digits. `\Z`, because `$` also matches before a newline at the end.
 _NAME = re.compile(r"(?:(?:ac|cas)/([0-9a-f]{2})/(?=\1)|(?:ac_)?)([0-9a-f]{64})\Z")
 
 
@@ -82,6 +84,7 @@ class PackContents:
     def read(cls, data: bytes) -> PackContents:
         """Return a table of contents from its bytes; raise MalformedManifest."""
         try:
+            # A stream, and a window of our own: a frame's header may claim any size of either.
             unpacker = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(data)
             text = unpacker.read(_MOST_UNPACKED + 1)
         except zstandard.ZstdError as error:
@@ -95,6 +98,7 @@ class PackContents:
         if not isinstance(rows, list) or not isinstance(toolchain, str):
             raise MalformedManifest("a table of contents lists nothing")
         entries = tuple(map(_entry, rows))
+        # tfdock writes one order, and no name twice. With two equal names, readers could take different files.
         if entries != in_order(entries) or len({entry.name for entry in entries}) < len(entries):
             raise MalformedManifest("a table of contents is out of order")
         return cls(toolchain=toolchain, entries=entries)
@@ -107,6 +111,7 @@ def _entry(row: object) -> PackEntry:
     if not match or not isinstance(name, str):
         raise MalformedManifest(f"`{str(name)[:80]!a}` is no name of a cache entry")
     is_action = name.startswith("ac")
+    # Not `isinstance`: to Python, `true` is an int.
     if type(size) is not int or not 0 <= size <= (action_cache.LARGEST if is_action else LARGEST):
         raise MalformedManifest(f"the entry {name} has no size that it could have")
     sha256 = rest[0] if is_action and rest else match[2]
@@ -134,6 +139,7 @@ def pack_entries(entries: Iterable[PackEntry], read: Callable[[PackEntry], Itera
     Raise PackEntryChanged for a file that has changed.
     """
     entries = tuple(entries)
+    # The frame's header states the size, so it must be known before the first byte.
     size = len(END) + sum(BLOCK + padded_size(entry.size) for entry in entries)
     compressor = zstandard.ZstdCompressor(level=_LEVEL, threads=_THREADS).compressobj(size=size)
     for entry in entries:
@@ -149,6 +155,7 @@ def _checked_pieces(entry: PackEntry, pieces: Iterable[bytes]) -> Iterator[bytes
     sha256, size = hashlib.sha256(), 0
     for piece in pieces:
         size += len(piece)
+        # Before the piece is passed on: a file that grows may have no end.
         if size > entry.size:
             break
         sha256.update(piece)
@@ -159,6 +166,7 @@ def _checked_pieces(entry: PackEntry, pieces: Iterable[bytes]) -> Iterator[bytes
 
 def most_packed(contents: PackContents) -> int:
     """Return the largest possible size of a pack: incompressible data grows a little."""
+    # zstd's own bound is 1/256 more than the contents. Each entry adds a header and padding.
     return contents.size + (contents.size >> 7) + 2 * BLOCK * len(contents.entries) + (1 << 16)
 
 
@@ -182,14 +190,17 @@ def read_entries(contents: PackContents, read: Callable[[int], bytes]) -> Iterat
             piece = stream.some(left)
             left -= len(piece)
             sha256.update(piece)
+            # The last piece waits for the hash, so whoever receives it may rely on the whole entry.
             if not left:
                 break
             yield entry, piece, False
         if sha256.hexdigest() != entry.sha256:
             raise MalformedManifest(f"the entry {entry.name} is not what its name says")
+        # Padding is zeros. Otherwise a pack could carry bytes that no table names.
         if any(stream.exactly(-entry.size % BLOCK)):
             raise MalformedManifest(f"there is something behind the entry {entry.name}")
         yield entry, piece if entry.size else b"", True
+    # Bytes behind the end would be in the digest, and be seen by nobody.
     if stream.exactly(len(END)) != END or not stream.is_at_end(read):
         raise MalformedManifest("the pack does not end where it should")
 

@@ -68,6 +68,7 @@ def plan(
     blobs: Mapping[str, PackEntry],
 ) -> Plan:
     """Plan the push of a shelf. `contents` has each pack's table by the table's digest, `actions` are complete."""
+    # A push that is repeated makes the same packs, and the registry already has those that were sent.
     actions = sorted(actions, key=lambda action: action.entry.name)
     wanted = {action.entry.name: action.entry for action in actions}
     wanted |= {blobs[blob].name: blobs[blob] for action in actions for blob in action.blobs if blob in blobs}
@@ -105,12 +106,14 @@ def _kept(shelf: Shelf, tables: Mapping[Digest, PackContents], wanted: Mapping[s
             kept.append(replace(pack, seen=seen))
     copies = Counter(entry.name for pack in kept for entry in tables[pack.contents.digest].entries)
     many = len(kept) > MOST_PACKS
+    # A copy, because packs leave `kept` on the way.
     for pack in tuple(kept):
         table = tables[pack.contents.digest]
         alone = [entry for entry in table.entries if copies[entry.name] == 1]
         dead = table.size - sum(entry.size for entry in alone)
         if all(entry.name in wanted for entry in alone) and (2 * dead >= table.size or (many and table.size < SMALL)):
             kept.remove(pack)
+            # Of two packs with the same entries, one must stay.
             copies.subtract(entry.name for entry in table.entries)
     return tuple(kept)
 
@@ -128,6 +131,7 @@ def _bundles(
             if entry not in lacking or entry in placed:
                 continue
             placed.add(entry)
+            # In a pack of its own it is sent once, whatever happens to the small entries.
             if entry.size > PACK_SIZE:
                 yield (entry,)
                 continue
@@ -148,5 +152,6 @@ def with_packs(layers: Layers, shelves: Mapping[str, tuple[Pack, ...]]) -> Layer
         pushes = shelves_by_key.get(key, Shelf()).pushes + 1
         dated = tuple(pack if pack.seen else replace(pack, seen=pushes) for pack in packs)
         shelves_by_key[key] = Shelf(packs=dated, pushes=pushes, moment=moment)
+    # One push can change several toolchains at the same moment: then the key decides.
     youngest = sorted(shelves_by_key, key=lambda key: (-shelves_by_key[key].moment, key))[:MOST_TOOLCHAINS]
     return Layers(shelves={key: shelves_by_key[key] for key in sorted(youngest)}, pushes=moment)

@@ -84,6 +84,7 @@ class Layers:
         if not isinstance(rows, dict):
             raise MalformedManifest(f"its configuration is not `{SCHEMA}`")
         layers = list(manifest.layers)
+        # In the order of writing: each shelf takes its layers from the front of the list.
         shelves = {key: _shelf(key, rows[key], layers) for key in sorted(rows)}
         if layers:
             raise MalformedManifest("it has more layers than its configuration speaks of")
@@ -100,6 +101,7 @@ def _shelf(key: str, row: object, layers: list[Descriptor]) -> Shelf:
     if not _KEY.match(key):
         raise MalformedManifest("a toolchain has no key")
     seen = row.get("seen") if isinstance(row, dict) else None
+    # Not `isinstance`: to Python, `true` is an int.
     if not isinstance(row, dict) or not isinstance(seen, list) or not all(type(count) is int for count in seen):
         raise MalformedManifest(f"its configuration does not describe the toolchain {key}")
     if len(layers) < 2 * len(seen):
@@ -171,6 +173,7 @@ class StoredCache(NamedArtifact):
         if digest not in self._tables:
             with self.well_formed(digest):
                 table = PackContents.read(self.repository.small_blob(pack.contents, packs.MOST_CONTENTS))
+                # All tables are in memory until the end, and a stranger may have written them.
                 if sum(len(known.entries) for known in self._tables.values()) + len(table.entries) > _MOST_ENTRIES:
                     raise MalformedManifest(f"it lists more than {_MOST_ENTRIES} entries")
                 self._tables[digest] = table
@@ -184,8 +187,10 @@ class StoredCache(NamedArtifact):
         contents = self.contents(pack)
         pieces = self.repository.blob(pack.layer)
         with self.well_formed(pack.layer.digest):
+            # On another shelf, a pack would serve objects of other compilers.
             if contents.toolchain != toolchain:
                 raise MalformedManifest(f"it is for the toolchain {contents.toolchain[:40]!a}, not for {toolchain}")
+            # Checked before the download, which the table of contents bounds.
             if pack.layer.size > packs.most_packed(contents):
                 raise MalformedManifest(f"it has {pack.layer.size} bytes, too many for what it should hold")
             yield from from_blob(pieces, packs.read_entries(contents, _Pieces(pieces).read))
@@ -195,6 +200,7 @@ class StoredCache(NamedArtifact):
     ) -> OutgoingPack:
         """Pack entries into a file in the folder `near`; raise `PackEntryChanged`."""
         sha256, size = hashlib.sha256(), 0
+        # Without a name, so that a killed push leaves no file. On the cache's disk, because `/tmp` may be memory.
         file = cast("BinaryIO", tempfile.TemporaryFile(dir=near))  # noqa: SIM115  # closed when it was sent
         try:
             for piece in packs.pack_entries(entries, read):
@@ -213,6 +219,7 @@ class StoredCache(NamedArtifact):
         pack = Pack(contents=Descriptor.of(CONTENTS_TYPE, table), layer=outgoing.layer, seen=0)
         with outgoing.file as file:
             sent = self._upload(pack.layer, file)
+        # Nothing is visible before the manifest names both.
         sent += self._upload(pack.contents, table)
         self._tables[pack.contents.digest] = outgoing.contents
         return pack, sent

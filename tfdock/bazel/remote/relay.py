@@ -27,7 +27,9 @@ Serve = Callable[[RelayLine, Reader, Writer], Awaitable[None]]
 @contextmanager
 def running(lines: dict[str, RelayLine], folder: Path) -> Iterator[None]:
     """Relay while the context lasts: `<folder>/<name>` is the socket of each line."""
+    # A thread of its own: the main thread waits for the engine meanwhile.
     loop = asyncio.new_event_loop()
+    # A daemon, so that a hanging connection does not keep the program from ending.
     thread = threading.Thread(target=loop.run_forever, name="tfdock-relay", daemon=True)
     thread.start()
     servers: list[asyncio.Server] = []
@@ -42,6 +44,7 @@ def running(lines: dict[str, RelayLine], folder: Path) -> Iterator[None]:
         thread.join()
         loop.close()
         for name in lines:
+            # Closing a server leaves the file of its socket in Python before 3.13.
             (folder / name).unlink(missing_ok=True)
 
 
@@ -52,6 +55,7 @@ async def _listen(line: RelayLine, serve: Serve, folder: Path, name: str) -> asy
         nonlocal free
         free -= 1
         try:
+            # One too many is closed at once. It must not wait, because waiting takes an open file too.
             if free >= 0:
                 await serve(line, reader, writer)
         except (*CONNECTION_ERRORS, asyncio.CancelledError):
@@ -79,6 +83,7 @@ async def _stop(servers: list[asyncio.Server]) -> None:
     for server in servers:
         server.close()
     await _run_pending()  # a task that is cancelled before it begins closes nothing
+    # Without this task, which would cancel itself.
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

@@ -21,12 +21,16 @@ import hpack
 from tfdock.bazel.remote import relay_line
 from tfdock.bazel.remote.relay_line import Reader, RelayLine, Writer, close_writer
 
+# RFC 9113, section 3.4: each connection begins with it.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+# RFC 9113, section 6: types of frames, and their flags.
 _DATA, _HEADERS, _PING, _WINDOW, _CONTINUATION = 0, 1, 6, 8, 9
 _END_STREAM, _END_HEADERS, _PADDED, _PRIORITY = 1, 4, 8, 32
 _ACK = 1
+# RFC 9113, section 6.7: exactly eight bytes.
 _ARE_YOU_THERE = b"tfdock ?"
 """Content of the relay's own pings."""
+# RFC 9113, section 4.2.
 _LARGEST = 1 << 14
 """Bytes of a frame that every peer accepts."""
 _PATIENCE = 30.0
@@ -34,6 +38,7 @@ _PATIENCE = 30.0
 _TABLE = 1 << 20
 """More bytes than either side wants for its table of headers."""
 
+# RFC 9113, section 10.5.1: a block must be held until it ends, and CONTINUATION frames have no limit.
 _LONGEST = 1 << 18
 """Bytes of a header block, in however many frames."""
 
@@ -100,6 +105,7 @@ class Frame:
     @property
     def stream(self) -> int:
         """The number of its stream."""
+        # RFC 9113, section 4.1: the first bit is reserved, and ignored.
         return int.from_bytes(self.head[5:], "big") & 0x7FFFFFFF
 
     @property
@@ -107,6 +113,7 @@ class Frame:
         """The part of a header block that it carries."""
         if self.kind == _CONTINUATION:
             return self.body
+        # RFC 9113, section 6.2: a byte with the length of the padding, then five bytes of priority.
         padding = self.body[0] if self.flags & _PADDED else 0
         start = bool(self.flags & _PADDED) + 5 * bool(self.flags & _PRIORITY)
         return self.body[start : len(self.body) - padding]
@@ -118,6 +125,7 @@ class Frame:
         With `large`, few frames over 16 KiB are read at a time. Raises TimeoutError for a frame that does not arrive.
         """
         head = await reader.readexactly(9)
+        # The peer's word: up to 16 MiB, of which not one byte has come yet.
         size = int.from_bytes(head[:3], "big")
         if large is None or size <= _LARGEST:
             return cls(head, await reader.readexactly(size))
@@ -141,6 +149,7 @@ async def serve(line: RelayLine, reader: Reader, writer: Writer) -> None:
         asyncio.ensure_future(relayed.watch_silence(server[1])),
     ]
     try:
+        # With one direction gone, the other has nobody to talk to.
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
@@ -169,6 +178,7 @@ class _Connection:
 
     async def forward_requests(self, client: Reader, server: Writer) -> None:
         decoder, encoder = hpack.Decoder(), hpack.Encoder()
+        # Client and endpoint agree on the size in settings that pass unread.
         decoder.max_allowed_table_size = _TABLE
         # An encoder without a table never depends on the size that the endpoint allows.
         encoder.header_table_size = 0
@@ -201,6 +211,7 @@ class _Connection:
         if self.line.upload:
             return True
         known = _EXECUTING if self.line.executes else _READING
+        # RFC 9113, sections 8.2 and 8.3: small letters, and each pseudo-header once. A server may be less strict.
         paths = [(name, value) for name, value in headers if name.lower() == b":path"]
         return len(paths) == 1 and paths[0][0] == b":path" and paths[0][1] in known
 
@@ -215,8 +226,10 @@ class _Connection:
         if any(name == b":path" and value == _LOOKUP for name, value in headers):
             self.lookups.add(stream)
         ours = [(name.lower().encode(), value.encode("latin-1")) for name, value in self.line.headers]
+        # No login from the container reaches the endpoint, even where we have none.
         replaced = {name for name, _ in ours} | {b"authorization"}
         kept = [(name, own.get(name, value)) for name, value in headers if name.lower() not in replaced]
+        # RFC 7541, section 6.2.3: no proxy on the way may keep these in a table.
         return [*kept, *(hpack.NeverIndexedHeaderTuple(*pair) for pair in ours)]
 
     def _refuse(self, stream: int) -> None:
@@ -224,6 +237,7 @@ class _Connection:
         self.refused.add(stream)
         # In words that neither use nor change the table of headers, which is the endpoint's and the client's.
         block = (
+            # `\x88` is `:status: 200` (RFC 7541, appendix A): gRPC tells errors by `grpc-status` alone.
             b"\x88" + _literal(b"content-type", b"application/grpc") + _literal(b"grpc-status", _PERMISSION_DENIED)
         )
         self.client.write(_frames(stream, _END_STREAM, block))
@@ -250,6 +264,7 @@ class _Connection:
         decoder.max_allowed_table_size = _TABLE
         block, ends = b"", False
         while True:
+            # Without a limit for large frames: the settings allow this endpoint.
             frame = await Frame.read(server)
             self.heard = monotonic()
             # The answer to a ping of the relay itself, which Bazel knows nothing of.
@@ -268,6 +283,7 @@ class _Connection:
                 return
 
     def _note_answer(self, stream: int, headers: list[_Pair], *, ends: bool) -> None:
+        # gRPC's status stands in the headers that end a stream.
         if not ends or stream not in self.lookups:
             return
         self.lookups.discard(stream)
@@ -291,6 +307,7 @@ def _decode(decoder: hpack.Decoder, block: bytes) -> list[_Pair]:
 def _frames(stream: int, end: int, block: bytes) -> bytes:
     """Return a header block in as many frames as it needs."""
     parts = [block[start : start + _LARGEST] for start in range(0, len(block), _LARGEST)]
+    # RFC 9113, section 6.10: no other frame may come between these, so they are written at once.
     encoded = b""
     for number, part in enumerate(parts):
         kind, flags = (_CONTINUATION, 0) if number else (_HEADERS, end)
@@ -312,6 +329,7 @@ def _literal(name: bytes, value: bytes) -> bytes:
 
 async def _serve_offline(reader: Reader, writer: Writer) -> None:
     """Answer in place of an endpoint that is gone: it supports everything, and has nothing cached."""
+    # Names stay bytes: a path that is no UTF-8 is then only unknown.
     connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding=None))
     connection.initiate_connection()
     try:
@@ -324,11 +342,13 @@ async def _serve_offline(reader: Reader, writer: Writer) -> None:
             for event in connection.receive_data(data):
                 _answer_offline(connection, event)
     except h2.exceptions.ProtocolError:
+        # h2 has prepared the frame that tells the client why (GOAWAY).
         writer.write(connection.data_to_send())
 
 
 def _answer_offline(connection: h2.connection.H2Connection, event: h2.events.Event) -> None:
     if isinstance(event, h2.events.DataReceived):
+        # Otherwise the window would run out, and an upload would wait for ever.
         connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
     if not isinstance(event, h2.events.RequestReceived):
         return
@@ -357,6 +377,7 @@ def capabilities(
     connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
     connection.initiate_connection()
     name = instance.encode()
+    # Field 1, `instance_name`. Profiles bound the name to 100 characters, so one byte holds the length.
     message = b"\x0a" + bytes((len(name),)) + name if name else b""
     request = [
         (":method", "POST"),
@@ -391,5 +412,6 @@ def capabilities(
 
 def _status(headers: dict[str, str]) -> str:
     """Return gRPC's status. The HTTP status of a proxy's refusal is mapped as gRPC maps it."""
+    # UNAUTHENTICATED, PERMISSION_DENIED, UNIMPLEMENTED; everything else is UNKNOWN.
     by_http = {"401": "16", "403": "7", "404": "12"}
     return headers.get("grpc-status") or by_http.get(headers.get(":status", ""), "2")

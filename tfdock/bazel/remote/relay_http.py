@@ -18,15 +18,22 @@ from tfdock.bazel.remote.relay_line import CONNECTION_ERRORS, Reader, RelayLine,
 _PIECE = 1 << 18
 _IDLE = 4.0
 """Seconds after which a connection is not used again: servers close idle ones, some after five."""
+# 32 digits are those of MD5, 128 those of SHA-512.
 _TARGET = re.compile(r"/(?:ac|cas)/[0-9a-f]{32,128}")
 """All targets that Bazel asks an HTTP cache for."""
 _STATUS = re.compile(r"HTTP/1\.[01] ([1-5][0-9]{2})(?: .*)?")
+# RFC 9110, sections 5.6.2 and 5.5: a name is a token, and a value has no control character but tab.
 _HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*")
+# Fifteen digits stay below 2**53: every program reads the same number.
 _NUMBER = re.compile(r"[0-9]{1,15}")
+# RFC 9112, section 7.1.1: unknown extensions are ignored.
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?\r\n")
+# A list of what passes: among all other headers, some could choose a host or bring a login.
 _FORWARDED = {"accept", "accept-encoding", "content-type", "user-agent"}
 """Request headers that are forwarded, besides those that give the length of the body."""
+# 405: a server that only reads does not know PUT.
 _REFUSED = (401, 403, 405)
+# 204 has no content by definition, so it holds no result.
 _ABSENT = (204, 404)
 _NOTHING = {False: "404 Not Found", True: "200 OK"}
 """Upload or not -> the answer in place of the endpoint: nothing is cached, and uploads are dropped."""
@@ -61,6 +68,7 @@ class Head:
         codings, lengths = self.values("transfer-encoding"), self.values("content-length")
         # RFC 9112, section 6.3: both headers together may be an attempt at request smuggling.
         if codings:
+            # Another coding would hide the end of the body from the relay.
             return codings == {"chunked"} and not lengths
         return len(lengths) <= 1 and all(_NUMBER.fullmatch(length) for length in lengths)
 
@@ -85,12 +93,14 @@ async def serve(line: RelayLine, reader: Reader, writer: Writer) -> None:
     try:
         while True:
             head = await _head(reader)
+            # A line with fewer words raises ValueError, which ends the connection.
             method, target, _ = head.line.split(" ", 2)
             upload = method == "PUT"
             if not _is_allowed(line, method, target, head):
                 await _forward_body(head, reader, _discard)  # who still sends sees a broken pipe, and no answer
                 await _answer(writer, "403 Forbidden")
                 return
+            # A request on a connection that the server closes just then would fail.
             if server and (monotonic() - used > _IDLE or server[0].at_eof()):
                 await close_writer(server[1])
                 server = None
@@ -115,6 +125,7 @@ def _is_allowed(line: RelayLine, method: str, target: str, head: Head) -> bool:
     """Return whether a request is a question to a cache, or an upload if uploads are on. Bazel makes no others."""
     if not _TARGET.fullmatch(target):
         return False
+    # RFC 9110, section 9.3.1: content of a GET has no meaning, and may be an attempt at request smuggling.
     return line.upload if method == "PUT" else method == "GET" and not (head.chunked or head.length)
 
 
@@ -129,8 +140,10 @@ async def _connect(line: RelayLine, *, upload: bool) -> tuple[Reader, Writer] | 
 
 
 def _forwarded_head(head: Head, method: str, target: str, line: RelayLine) -> Head:
+    # A program in the container cannot replace a header that carries credentials.
     own = {name.lower() for name, _ in line.headers}
     kept = tuple((name, value) for name, value in head.headers if name in _FORWARDED - own)
+    # RFC 9110, section 8.6: a PUT without content says `content-length: 0`.
     body = ("transfer-encoding", "chunked") if head.chunked else ("content-length", str(head.length or 0))
     added = (("host", line.endpoint.authority), ("connection", "keep-alive"), *line.headers)
     return Head(f"{method} {line.endpoint.path}{target} HTTP/1.1", (*added, *kept, *([body] * (method == "PUT"))))
@@ -146,6 +159,7 @@ class _Upload:
 
     async def give(self, data: bytes) -> None:
         """Send some bytes."""
+        # The rest is read and dropped: Bazel reads the answer only after it has sent everything.
         if self.broken:
             return
         try:
@@ -154,6 +168,7 @@ class _Upload:
                 await self.writer.drain()
         except CONNECTION_ERRORS as error:
             self.broken = True
+            # A silent server is gone. One that closes may have refused only this upload.
             if isinstance(error, TimeoutError):
                 self.line.lost = relay_line.failure_reason(error)
 
@@ -173,6 +188,7 @@ async def _forward_answer(
     if head is None or not _is_usable(line, head.status, upload=upload):
         await _answer(writer, _NOTHING[upload])
         return False
+    # RFC 9112, section 6.3: without a length, an answer goes on until the connection is closed.
     ends = head.status != 204 and not head.chunked and head.length is None
     if head.status in _ABSENT and not upload:
         if not ends:
@@ -182,7 +198,9 @@ async def _forward_answer(
     writer.write(head.encoded())
     line.received += await _forward_body(head, server[0], _writer_to(writer), ends=ends)
     await writer.drain()
+    # An action counts, not each of the blobs that follow.
     line.hits += not upload and target.startswith("/ac/")
+    # Bazel's connection has to end as well: nothing else tells it that the body is complete.
     if ends:
         raise EOFError("the end of the connection was the end of the answer")
     return _stays_open(head)
@@ -195,6 +213,7 @@ async def _read_answer(line: RelayLine, server: Reader) -> Head | None:
     try:
         async with asyncio.timeout(relay_line.SILENCE):
             head = await _head(server)
+            # RFC 9110, section 15.2: interim answers come before the final one.
             while head.status < 200:
                 head = await _head(server)
             return head
@@ -218,6 +237,7 @@ def _is_usable(line: RelayLine, status: int, *, upload: bool) -> bool:
 
 
 def _stays_open(head: Head) -> bool:
+    # RFC 9112, section 9.3: HTTP/1.1 stays open unless one side says `close`.
     return head.line.startswith("HTTP/1.1") and "close" not in head.values("connection")
 
 
@@ -228,6 +248,7 @@ async def _answer(writer: Writer, status: str) -> None:
 
 async def _head(reader: Reader) -> Head:
     """Return the next head; raise EOFError if the other side is done, ValueError if it is not clearly one head."""
+    # latin-1 keeps every byte, so the parser misses none.
     first, *lines = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1").split("\r\n")
     pairs = [_HEADER.fullmatch(line) for line in lines]
     head = Head(first, tuple((pair[1].lower(), pair[2]) for pair in pairs if pair))
@@ -270,6 +291,7 @@ async def _forward_chunks(reader: Reader, give: Give) -> int:
             raise ValueError("a chunk that does not end where it said")
         await give(b"\r\n")
     async with asyncio.timeout(relay_line.SILENCE):
+        # RFC 9112, section 7.1.2: trailers may be dropped.
         while await reader.readuntil(b"\r\n") != b"\r\n":
             pass
     await give(b"0\r\n\r\n")

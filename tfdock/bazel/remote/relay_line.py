@@ -56,13 +56,16 @@ class RelayLine:
         error: Exception | None = None
         for pause in _PAUSES:
             await asyncio.sleep(pause)
+            # Another connection has found out meanwhile.
             if self.lost:
                 break
             try:
                 return await asyncio.wait_for(self._open(), CONNECT_TIMEOUT)
+            # A certificate does not become trusted by asking again.
             except ssl.SSLCertVerificationError as cause:
                 error = cause
                 break
+            # The timeout is an OSError too: since Python 3.11 it is the built-in TimeoutError.
             except OSError as cause:
                 error = cause
         self.lost = self.lost or failure_reason(error)
@@ -71,6 +74,7 @@ class RelayLine:
     async def _open(self) -> tuple[Reader, Writer]:
         context = tls(self.endpoint)
         return await asyncio.open_connection(
+            # Brackets belong to an address in text: sockets and certificates know IPv6 without them.
             self.endpoint.host.strip("[]"),
             self.endpoint.port,
             ssl=context,
@@ -87,12 +91,14 @@ def tls(endpoint: Endpoint) -> ssl.SSLContext | None:
     if not endpoint.tls:
         return None
     context = ssl.create_default_context()
+    # RFC 9113, section 3.2: over TLS, both sides agree on `h2` by ALPN.
     context.set_alpn_protocols(["http/1.1"] if endpoint.http else ["h2"])
     return context
 
 
 def failure_reason(error: Exception | None) -> str:
     """Return why a connection failed, in words."""
+    # The narrowest first: each of these is an OSError.
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -110,6 +116,7 @@ async def close_writer(writer: Writer) -> None:
     writer.close()
     try:
         with suppress(*CONNECTION_ERRORS):
+            # TLS waits for the other side's farewell, which may never come.
             await asyncio.wait_for(writer.wait_closed(), 1)
     finally:
         writer.transport.abort()

@@ -63,9 +63,11 @@ def _credentials(role: str, endpoint: Endpoint, settings: Settings) -> Headers:
     decides.
     """
     headers: dict[str, tuple[str, str]] = {}
+    # By value: a profile that names the same endpoint may use the credentials, too.
     if endpoint in (settings.remote.cache, settings.remote.executor):
         for line in os.environ.get(VARIABLE, "").splitlines():
             name, colon, value = line.partition(":")
+            # No header's value is a newline: a line without a colon is refused below.
             _add_header(headers, name.strip(), value.strip() if colon else "\n", f"the variable {VARIABLE}")
     if settings.remote_credential_helper:
         for name, values in _helper_headers(role, endpoint, settings.remote_credential_helper).items():
@@ -83,6 +85,7 @@ def _add_header(headers: dict[str, tuple[str, str]], name: object, value: object
             f"{where} gives something else than headers",
             f"lines `Name: value` in {VARIABLE}; from a helper, the answer of Bazel's credential helper protocol",
         )
+    # Names know no case: what the helper says replaces the variable's.
     headers[str(name).lower()] = (str(name), str(value))
 
 
@@ -108,6 +111,7 @@ def _helper_headers(role: str, endpoint: Endpoint, helper: str) -> Mapping[str, 
         failure = f"did not end in {_HELPER_TIMEOUT:.0f} s"
     except OSError as error:
         failure = f"cannot be run: {error.strerror}"
+    # AttributeError: JSON that is no object has no `get`.
     except (ValueError, AttributeError):
         failure = "answers something else than the protocol says"
     # `from None`: the errors hold what the helper printed, which may be secret.
@@ -140,6 +144,7 @@ def check(remote: Remote, settings: Settings) -> None:
                 f"the remote {role} {line.endpoint} answers, but not as one: {strange}",
                 "check its address, path and instance name",
             ) from None
+        # Before OSError, which it is as well.
         except ssl.SSLCertVerificationError as error:
             raise _problem(
                 "remote-untrusted",
@@ -214,6 +219,7 @@ def _connected(endpoint: Endpoint) -> Iterator[socket.socket]:
 
 def _break(connection: socket.socket) -> None:
     with suppress(OSError):  # it has ended meanwhile
+        # `shutdown` wakes a read in another thread; `close` does not.
         connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -233,12 +239,14 @@ def _ask_http(line: relay_line.RelayLine) -> None:
 def _ask_grpc(line: relay_line.RelayLine, instance: str) -> None:
     """Ask a gRPC endpoint for its capabilities."""
     with _connected(line.endpoint) as connection:
+        # gRPC needs HTTP/2, and over TLS only ALPN shows that a server speaks it.
         if isinstance(connection, ssl.SSLSocket) and connection.selected_alpn_protocol() != "h2":
             raise _UnexpectedAnswer("it does not offer HTTP/2")
         connection.settimeout(TIMEOUT)
         status, message = relay_grpc.capabilities(
             line, instance, connection.sendall, lambda: connection.recv(1 << 16)
         )
+    # PERMISSION_DENIED, UNAUTHENTICATED.
     if status in ("7", "16"):
         raise _AccessDenied(f"gRPC status {status}")
     # UNIMPLEMENTED: some caches have nothing but the cache.
@@ -314,4 +322,5 @@ def open_relay(remote: Remote, settings: Settings, folder: Path, listen: events.
     (folder / "forward.py").write_text(loader.templates()["run/forward.py"])
     with relay.running(link.lines, folder):
         yield link
+    # An endpoint may be lost after the last line of output.
     link.tell()
