@@ -12,16 +12,20 @@ SCHEMA = "tfdock.record/1"
 LARGEST_RECORD = 8 << 20
 """Bytes of a record; the record of a TensorFlow build has some hundred thousand."""
 
+# 128 characters, the most that the OCI distribution specification allows a tag.
 BUILD_ID = re.compile(r"tf[0-9][A-Za-z0-9._-]{0,125}")
 """A build id names a folder of the wheelhouse and a tag.
 
 It begins with letters and digits, so it is never `..` and never a name of our own.
 """
 FINGERPRINT = re.compile(r"[0-9a-f]{64}")
+# 255 characters, the longest name that Linux gives a file.
 WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.whl")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LOG = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,100}\.log")
+# UTC alone, so that moments are in order as texts.
 _MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\+00:00")
+# RFC 8259, section 6: beyond this, other programs may read another number.
 _LARGEST = 1 << 53
 _LONGEST = 1 << 16
 """Characters of a text."""
@@ -56,6 +60,7 @@ def read_record(data: bytes) -> dict[str, Any]:
         if not check(record.get(name)):
             raise MalformedManifest(f"`{name}` of a record is not what stands there: {str(record.get(name))[:60]!a}")
     files = [wheel["file"] for wheel in record["wheels"]]
+    # Two wheels of one name would replace each other in the wheelhouse.
     if len(set(files)) < len(files):
         raise MalformedManifest("a record lists a wheel twice")
     return record
@@ -67,6 +72,7 @@ def verified(record: Mapping[str, Any]) -> Verified:
     checks = verification.get("checks") if isinstance(verification, dict) else None
     rows = [row for row in checks if isinstance(row, dict)] if isinstance(checks, list) else []
     statuses = {str(row.get("name")): row.get("status") for row in rows}
+    # First: a wheel may be imported well, and fail another check.
     if "failed" in statuses.values():
         return "failed"
     if statuses.get("import") == "passed":
@@ -92,6 +98,7 @@ def _matches(expression: re.Pattern[str]) -> _Check:
 
 
 def _is_count(node: object) -> bool:
+    # Not `isinstance`: to Python, `true` is an int.
     return type(node) is int and 0 <= node < _LARGEST
 
 

@@ -90,6 +90,7 @@ def unreadable_records(house: Wheelhouse) -> list[Problem]:
             fix="build or pull it again; until then its wheel counts as one from elsewhere",
         )
         for file in house.record_files()
+        # Somebody may prune meanwhile.
         if load_record(file) is None and file.exists()
     ]
 
@@ -103,9 +104,11 @@ def list_wheels(house: Wheelhouse, accelerators: Callable[[], Iterable[str]]) ->
     for stored in records(house):
         for file, sha256, size in stored.wheels:
             by_file[file].append((sha256, size, stored))
+    # The index knows the hash of each wheel that has not changed since.
     hashes = WheelIndex(house).hashes()
     wheels = []
     for path in sorted(house.root.iterdir()):
+        # A file that is being written begins with a dot.
         if path.suffix != ".whl" or path.name.startswith(".") or not path.is_file():
             continue
         with suppress(FileNotFoundError):  # it has gone since
@@ -122,6 +125,7 @@ def _stored_wheel(
 ) -> StoredWheel:
     status = path.stat()
     matching = [candidate for candidate in candidates if candidate[1] == status.st_size]
+    # Only here do the bytes decide: hashing half a gigabyte takes seconds.
     if sha256 is None and len({candidate[0] for candidate in matching}) > 1:
         sha256 = file_sha256(path)
     if sha256 is not None:
@@ -155,6 +159,7 @@ def _parse_name(file: str) -> tuple[str, str, str]:
         name, version, _, _ = parse_wheel_filename(file)
     except InvalidWheelFilename:
         return file, "", ""
+    # The last three parts: a build number may stand before the tags.
     return canonicalize_name(name), str(version), "-".join(file.removesuffix(".whl").split("-")[-3:])
 
 
@@ -165,6 +170,7 @@ def _foreign_claims(path: Path, accelerators: Callable[[], Iterable[str]]) -> tu
             info = build_info_of(open_archive(file))
     except WheelError as error:
         return WheelClaims(), error.message
+    # The caller leaves out a wheel that has gone. Any other error is told beside the wheel.
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -41,6 +41,7 @@ def load_coverage(
     folder.mkdir(parents=True, exist_ok=True)
     key = f"{SCHEMA} {__version__} {judged_by}"
     for old in folder.glob("*.json"):
+        # The wheel has gone, or has other bytes.
         if old.stem not in hashes.values():
             old.unlink(missing_ok=True)
     rows = []
@@ -61,6 +62,7 @@ def load_coverage(
 
 
 def _cached_answer(path: Path, key: str) -> dict[str, Any] | None:
+    # An answer that cannot be read costs another inspection, and nothing else.
     with suppress(OSError, ValueError):
         answer = json.loads(path.read_bytes())
         if isinstance(answer, dict) and answer.get("key") == key and isinstance(answer.get("wheel"), dict):

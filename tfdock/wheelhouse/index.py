@@ -39,6 +39,7 @@ SCHEMA = "tfdock.index/1"
 Progress = Callable[[str], object]
 """Called with the name of a wheel before it is read."""
 
+# The third decides: a program can set the time of the contents back, but not that one.
 Signature = tuple[int, int, int, int]
 """Size, time of the last change of contents, time of the last change of anything, inode.
 
@@ -97,6 +98,7 @@ class WheelIndex:
 
         Raises OSError, and ProfileError (`file-error`) where another program's index is in its place.
         """
+        # Before anything is read: that takes minutes for many wheels.
         self._check_no_foreign_index()
         known = self._load_entries()
         scan = _Scan(entries=known)
@@ -184,8 +186,10 @@ class WheelIndex:
             progress(file)
             try:
                 entry, scan.documents[file] = _read_wheel(self._root / file)
+            # The next scan, or the next update, finds what is in its place.
             except FileNotFoundError:
                 continue
+            # One bad wheel must not keep all others out of the index.
             except WheelError as error:
                 scan.left_out[file] = identity, _left_out_problem(file, error.code, error.message, error.fix)
             except OSError as error:
@@ -203,6 +207,7 @@ class WheelIndex:
             if document["schema"] != SCHEMA:
                 return {}
             return {entry.listed.file: entry for entry in map(_parse_entry, document["wheels"])}
+        # The file may hold anything, thousands of nested brackets too. Without it all wheels are read anew.
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return {}
 
@@ -250,6 +255,7 @@ class WheelIndex:
         }
         for name, entry in entries.items():
             data = documents.get(name)
+            # The size shows what is missing or cut. To read each file takes long for thousands of wheels.
             if data is None and sizes.get(name + METADATA_SUFFIX) != entry.metadata_size:
                 data = _read_wheel(self._root / name, entry.listed.sha256)[1]
             if data is not None:
@@ -262,6 +268,7 @@ class WheelIndex:
 def _read_wheel(path: Path, sha256: str = "") -> tuple[IndexEntry, bytes]:
     """Read a wheel: all of it, unless its sha256 is given because it was read before. Raises WheelError, OSError."""
     with path.open("rb") as file:
+        # By the open file: the name may stand for another one meanwhile.
         before = signature(os.fstat(file.fileno()))
         if not sha256:
             facts = facts_of(open_archive(file), path.name, renamed=True)
@@ -306,6 +313,7 @@ def _parse_entry(row: Mapping[str, object]) -> IndexEntry:
         raise TypeError("no entry")
     file_size, modified, changed, inode = identity
     listed = IndexedWheel(**wheel)
+    # A name becomes a path, and both stand in pages that pip reads.
     if not (WHEEL.fullmatch(listed.file) and _SHA256.fullmatch(listed.sha256)):
         raise ValueError("no wheel")
     if not all(isinstance(text, str | None) for text in (listed.requires_python, listed.metadata_sha256)):
@@ -315,6 +323,7 @@ def _parse_entry(row: Mapping[str, object]) -> IndexEntry:
 
 def _write(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Write a file unless it has these contents already."""
+    # A page that stays as it is keeps its time, and clients their copy.
     if _contents(path) != data:
         write_atomically(path, data, durable=durable)
 

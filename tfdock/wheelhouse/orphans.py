@@ -91,8 +91,10 @@ def find_orphans(house: Wheelhouse, state: Path, busy: Collection[str]) -> Itera
 
 def find_half_written(house: Wheelhouse) -> Iterator[Orphan]:
     """Yield files whose writing was interrupted, unless somebody holds what they belong to; raise OSError."""
+    # Without the lock first: it is taken only where there is something to remove.
     if any(orphan.kind == _HALF_KIND for orphan in _stray_files(house)):
         with house.changing():
+            # Again under the lock: what was being written a moment ago has its name by now.
             orphans = [orphan for orphan in _stray_files(house) if orphan.kind == _HALF_KIND]
         yield from orphans
     for folder in _record_folders(house):
@@ -127,12 +129,14 @@ def find_without_wheel(
 
     Of other builds, yield logs of failed tries and refused wheels.
     """
+    # By hash as well: somebody may have put another wheel under the name.
     present = {(wheel.path.name, wheel.sha256) for wheel in kept if wheel.recorded}
     known = {stored.folder: stored for stored in records(house)}
     for folder in _record_folders(house):
         if folder not in known and (folder / "record.json").exists():
             continue  # damaged, or a later version's: nobody can say what it is the record of
         stays_here = folder in known and any((file, sha256) in present for file, sha256, _ in known[folder].wheels)
+        # A pull that broke off a short time ago goes on behind these.
         begun = {path.name for path in _pull_parts(folder) if not _is_uncontinued(path)}
         whole_folder = not stays_here and not begun
         needed = begun | (_needed_files(known[folder]) if stays_here else set())
@@ -163,10 +167,12 @@ def _abandoned_staging(house: Wheelhouse, state: Path, busy: Collection[str]) ->
     A folder without a log must at least be old.
     """
     alive = journal.living_runs(state)
+    # A log has the run's name and lies with its build id, which the run holds.
     logs = {path.name: folder.parent.name for folder in _record_folders(house) for path in _entries(folder)}
     for folder in _entries(house.root / ".tfdock" / "staging"):
         orphan = Orphan(path=folder, kind="staging of a run that was killed", trace=_trace_of(folder))
         lives = folder.name in alive or logs.get(f"{folder.name}.log") in busy
+        # Not at once: a run that has just begun has no log yet.
         if not lives and orphan.changed < time.time() - _ABANDONED:
             yield orphan
 
@@ -197,6 +203,7 @@ def _stray_files(house: Wheelhouse) -> Iterator[Orphan]:
     for path in (*_entries(house.root), *pages, *_entries(own), *_entries(own / "coverage")):
         if _TEMPORARY.fullmatch(path.name) and path.is_file():
             yield Orphan(path=path, kind=_HALF_KIND, trace=_trace_of(path))
+        # `with_suffix("")` takes `.metadata` off, and leaves the wheel's name.
         elif path.name.endswith(f".whl{METADATA_SUFFIX}") and not path.with_suffix("").exists():
             yield Orphan(path=path, kind="metadata without its wheel", trace=_trace_of(path))
 
@@ -205,6 +212,7 @@ def _stray_files(house: Wheelhouse) -> Iterator[Orphan]:
 
 
 def _record_folders(house: Wheelhouse) -> list[Path]:
+    # `staging` and `coverage` lie there too. Every build id begins with `tf`.
     builds = (folder for folder in _entries(house.root / ".tfdock") if folder.name.startswith("tf"))
     return [folder for build in builds for folder in _entries(build) if folder.is_dir() and not folder.is_symlink()]
 
@@ -226,4 +234,5 @@ def _trace_of(path: Path) -> Trace:
 
 
 def _file_traits(status: os.stat_result) -> tuple[int, float, int]:
+    # The size of a folder depends on the file system, and takes no part in what would be freed.
     return status.st_ino, status.st_mtime, 0 if stat.S_ISDIR(status.st_mode) else status.st_size

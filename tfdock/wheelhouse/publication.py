@@ -29,11 +29,13 @@ def publish(
     that is killed in between leaves a record whose wheel is missing. That build is not finished; it is built again.
     """
     for path in sealed:
+        # On the disk before it is visible: after a power cut, no name may stand for missing bytes.
         sync_path(path)
     pins = constraints(build_id, [wheel.file for wheel in sealed.values()])
     index = WheelIndex(house)
     with house.changing():
         for wheel in sealed.values():
+            # Again, alone this time: hours lie between `check_early` and here.
             house.check_replaceable(build_id, wheel, recorded(record))
         # An index never names bytes that are no longer there.
         index.remove(wheel.file for wheel in sealed.values())
@@ -42,6 +44,7 @@ def publish(
         write_atomically(house.constraints(build_id), pins.encode())
         for path, wheel in sealed.items():
             path.replace(house.root / wheel.file)
+        # The new names are contents of the folder, which is synced by itself.
         sync_path(house.root)
         with suppress(OSError):  # the wheels count all the same; `wheelhouse index` takes them in
             index.add({wheel.file: wheel.sha256 for wheel in sealed.values()})
@@ -53,11 +56,14 @@ def _write_record(
     folder = house.record_folder(build_id, record["fingerprint"])
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in beside.items():
+        # Before the record, which names them.
         write_atomically(folder / name, data)
     replaced = load_record(folder / "record.json") or {}
     text = json.dumps(record, indent=1, sort_keys=True).encode() + b"\n"
+    # The removal comes before the new name: afterwards no record would know those bytes.
     with written_atomically(folder / "record.json", text):
         _remove_other_bytes(house, replaced, record)
+    # After the record: no record may name a file that has gone.
     for name in (PULLED, *kept_files(replaced).values()):
         if name not in beside and name not in kept_files(record).values():
             (folder / name).unlink(missing_ok=True)

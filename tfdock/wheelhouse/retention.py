@@ -51,6 +51,7 @@ def claims_of_build_info(info: Mapping[str, object], accelerators: Iterable[str]
     names = list(accelerators)
     family = next((name for name in names if info.get(f"is_{name}_build") is True), None)
     if family is None:
+        # A CPU wheel says `is_cuda_build: False`. A wheel that says nothing may be for any GPU.
         return WheelClaims(accelerator="cpu" if any(f"is_{name}_build" in info for name in names) else None)
     version, listed = info.get(f"{family}_version"), info.get(f"{family}_compute_capabilities")
     return WheelClaims(
@@ -134,6 +135,7 @@ def choose(stock: Iterable[RetainableWheel], rules: Rules, *, others: int = 0) -
 
     `others` are bytes of wheels that are not ours to remove; they count for the size.
     """
+    # By name where times are equal: a dry run and the real run choose the same wheels.
     oldest_first = sorted(stock, key=lambda wheel: (wheel.finished, wheel.file))
     newest = _newest(oldest_first, rules.keep or 0)
     free = [wheel for wheel in oldest_first if not wheel.busy and (wheel.build_id, wheel.fingerprint) not in newest]
@@ -151,6 +153,7 @@ def _newest(oldest_first: Iterable[RetainableWheel], count: int) -> set[tuple[st
     """Return the newest builds of each build id: build id and fingerprint."""
     builds: dict[str, dict[str, None]] = defaultdict(dict)
     for wheel in oldest_first:
+        # A dict keeps a key's first place, but the build counts by its latest wheel.
         builds[wheel.build_id].pop(wheel.fingerprint, None)
         builds[wheel.build_id][wheel.fingerprint] = None
     return {

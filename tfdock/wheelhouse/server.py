@@ -69,6 +69,7 @@ class ServerAddress:
         name = host.lower().removesuffix(".")
         own = {"localhost", self.host.lower(), self.name.lower()}
         bare = name[1:-1] if name.startswith("[") and name.endswith("]") else name
+        # RFC 6761, section 6.3: names below `localhost` are this machine.
         return name in own or name in allowed or name.endswith(".localhost") or _has_property(bare, "packed")
 
     @property
@@ -105,6 +106,7 @@ def _listen(host: str, port: int) -> list[socket.socket]:
         if not host:  # to the system that is every address
             raise OSError("no host is named")
         return bind_sockets(port, host)
+    # UnicodeError: IDNA refuses empty and overlong parts of a name.
     except (OSError, UnicodeError) as error:
         why = error.strerror or error if isinstance(error, OSError) else "it is no name of a host"
         raise ProfileError(
@@ -135,6 +137,7 @@ async def _serve(
     server = _Server(
         Application(handlers, log_function=log, answers_to=lambda name: address.answers_to(name, allowed)),
         max_body_size=1024,  # no request that is answered has a body
+        # Without limits, half a request would hold its connection for ever.
         body_timeout=_PATIENCE,
         idle_connection_timeout=_PATIENCE,
     )
@@ -151,6 +154,7 @@ async def _serve(
 def _most_connections() -> int:
     """Return how many connections there may be. Each one may have a file open besides its socket."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    # A server without free file descriptors can accept nobody, and serve nobody.
     return _CLIENTS if files == resource.RLIM_INFINITY else max(4, min(_CLIENTS, (files - _RESERVED) // 2))
 
 
@@ -166,8 +170,10 @@ class _Server(HTTPServer):
     def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
         if len(self._waiting) + len(self._busy) >= self._most:
             if not self._waiting:
+                # All connections are being served, and none of them is closed for a newcomer.
                 _refuse_connection(stream)
                 return
+            # A dict keeps its order, so the first one has waited longest.
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]
             oldest.close()
@@ -198,6 +204,7 @@ def _refuse_connection(stream: IOStream) -> None:
     head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
     sent = stream.write(head.encode() + b"Retry-After: 10\r\nConnection: close\r\n\r\n" + body)
     sent.add_done_callback(lambda done: done.exception())  # a client that has left needs no answer
+    # The client sees the end of the answer, even if it is still sending.
     stream.socket.shutdown(socket.SHUT_WR)
     stream.close()
 
@@ -233,6 +240,7 @@ class _Files(StaticFileHandler):
     def prepare(self) -> None:
         name = self.request.host_name
         if not self.settings["answers_to"](name):
+            # RFC 9110, section 15.5.20: Misdirected Request.
             self.set_status(421)
             self.set_header("Content-Type", "text/plain; charset=utf-8")
             self.finish(
@@ -251,9 +259,11 @@ class _Files(StaticFileHandler):
 
     def set_default_headers(self) -> None:
         self.set_header("Server", "tfdock")
+        # No browser should guess that a wheel is a page, and run it.
         self.set_header("X-Content-Type-Options", "nosniff")
 
     def parse_url_path(self, url_path: str) -> str:
+        # Before Tornado looks at the disk. 404 does not tell whether there is a private file.
         if not SERVED.fullmatch(url_path):
             raise HTTPError(404)
         return super().parse_url_path(url_path)

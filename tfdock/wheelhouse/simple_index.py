@@ -72,6 +72,7 @@ def pages(files: Iterable[IndexedWheel], *, wheels: str = "../../") -> dict[str,
     """
     projects: dict[str, list[IndexedWheel]] = defaultdict(list)
     for file in files:
+        # One page for all spellings of a name: PEP 503 has clients ask for the normal one.
         projects[file.project].append(file)
     own = {f"{project}/index.html": project_page(project, rows, wheels) for project, rows in projects.items()}
     return {"index.html": root_page(projects), **dict(sorted(own.items()))}
@@ -79,6 +80,7 @@ def pages(files: Iterable[IndexedWheel], *, wheels: str = "../../") -> dict[str,
 
 def root_page(projects: Iterable[str]) -> bytes:
     """Return the page that names every project."""
+    # PEP 503: the address of a project ends with a slash.
     links = (f'<a href="{escape(project)}/">{escape(project)}</a><br>' for project in sorted(set(projects)))
     return _page(_title(), links)
 
@@ -91,6 +93,7 @@ def project_page(project: str, files: Iterable[IndexedWheel], wheels: str = "../
 
 def is_ours(page: bytes, project: str = "") -> bool:
     """Return whether we made a page, of a project or of all projects. Another program's page is not replaced."""
+    # By the head, so that pages with other wheels are recognised too.
     return page.startswith(_head(_title(project)).encode())
 
 
@@ -118,8 +121,10 @@ def _head(title: str) -> str:
 
 
 def _link(row: IndexedWheel, wheels: str) -> str:
+    # PEP 503: the hash is the fragment of the address.
     attributes = {"href": f"{wheels}{quoted(row.file)}#sha256={row.sha256}"}
     if row.requires_python is not None:
+        # PEP 503: `<` and `>` must be escaped here, as `escape` does below.
         attributes["data-requires-python"] = row.requires_python
     if row.metadata_sha256 is not None:
         # Not under its first name as well, `data-dist-info-metadata`: there are versions of pip that stumble over it.

@@ -66,6 +66,7 @@ class Wheelhouse:
 
     def record_folder(self, build_id: BuildId, fingerprint: str) -> Path:
         """Return the folder of a build's record and log."""
+        # Short for people. Whoever reads the record compares the whole fingerprint.
         return self._private / build_id / fingerprint[:12]
 
     def constraints(self, build_id: BuildId) -> Path:
@@ -108,6 +109,7 @@ class Wheelhouse:
         A process that holds a build id may take this. A process that holds this waits for no build id.
         """
         self._private.mkdir(parents=True, exist_ok=True)
+        # Without a limit: whoever holds it is done in a moment.
         with filelock.FileLock(self._private / "lock"):
             yield
 
@@ -118,6 +120,7 @@ class Wheelhouse:
             return None
         for wheel in record["wheels"]:
             path = self.root / wheel["file"]
+            # The size first: hashing half a gigabyte takes seconds.
             if not path.is_file() or path.stat().st_size != wheel["size"] or file_sha256(path) != wheel["sha256"]:
                 return None
         return record
@@ -175,8 +178,10 @@ class Wheelhouse:
         replaceable = all(
             replaces(domain, row_domain) for _, row_domain, row_sha256 in claims if row_sha256 == sha256
         )
+        # The same bytes may come again, from whatever build.
         if sha256 == wheel.sha256 or (build_id in owners and replaceable):
             return
+        # Records name the file with other bytes: it was changed, and is nobody's to replace.
         if claims and not owners:
             raise changed_wheel_error(path)
         ownership = f"belongs to {', '.join(sorted(owners))}" if owners else "was not built here"
@@ -250,5 +255,6 @@ def _is_wheel(node: object) -> bool:
     return (
         isinstance(node, dict)
         and all(isinstance(node.get(name), kind) for name, kind in {"file": str, "sha256": str, "size": int}.items())
+        # A record may be a stranger's: its wheel must not lead out of the wheelhouse.
         and Path(node["file"]).name == node["file"]
     )

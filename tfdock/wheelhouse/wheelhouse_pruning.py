@@ -54,6 +54,7 @@ def prune(
     busy = {build_id for build_id in sorted(build_ids(house)) if not _is_free(house, build_id)}
     # Traced first: what a run writes from here on is no orphan, whichever wheels are found afterwards.
     traces_before = traces(house) if failed else {}
+    # `tuple`: no accelerators are needed to judge foreign wheels, which stay in any case.
     wheels = list_wheels(house, tuple)
     chosen = _choose_sound(wheels, rules, busy)
     leftovers = list(find_orphans(house, state, busy))
@@ -103,6 +104,7 @@ def _choose_sound(wheels: Sequence[StoredWheel], rules: Rules, busy: Collection[
             if _is_sound(own[file]):
                 sound.add(file)
             else:
+                # It stays, and its bytes still count for the limit.
                 stock[file] = replace(stock[file], busy=True)
 
 
@@ -172,6 +174,7 @@ class _Removal:
                 make_private(self._aside.parent)
                 self._aside.mkdir()
         except OSError as error:
+            # On a full disk not even a folder can be made, and that is when room is needed.
             if error.errno not in FULL:
                 raise
             self._aside = None
@@ -180,6 +183,7 @@ class _Removal:
         with ExitStack() as locks:
             try:
                 if build_id is not None:
+                    # Taken anew: a run may have begun since the choice. Nobody waits for hours for it.
                     locks.enter_context(self._house.locked(build_id, patience=0))
             except Locked:
                 self.busy.add(str(build_id))
@@ -199,6 +203,7 @@ class _Removal:
             return
         with suppress(FileNotFoundError):
             if self._aside:
+                # A number: files of several folders may have the same name.
                 path.rename(self._aside / str(next(self._moved)))
             elif path.is_dir() and not path.is_symlink():
                 remove_folder(path)
@@ -216,5 +221,6 @@ class _Removal:
         own = {
             item.path.name for item in self._found.values() if item.recorded and item.recorded.build_id == build_id
         }
+        # All wheels of the build id, those of other fingerprints too: they share the file.
         if gone and own <= gone:
             self._house.constraints(build_id).unlink(missing_ok=True)
