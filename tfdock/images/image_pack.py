@@ -24,6 +24,7 @@ def check_pack_target(target: Path) -> None:
         why = "it is no name of a file, and standard output is for the digests"
         message = f"{target} cannot be written: {why}"
         raise ProfileError(Problem(code="image-file-taken", message=message, fix="name a file: `-o wheels.tar`"))
+    # A file is replaced only if it begins like such a file.
     begin = wheel_layout.beginning()
     check_target(target, "image-file-taken", lambda file: file.read(len(begin)) == begin)
 
@@ -49,6 +50,7 @@ def _pieces(shipment: Shipment, stream: Callable[[Descriptor], BinaryIO]) -> Ite
     yield wheel_layout.beginning()
     small = _small_blobs(shipment)
     wheels = {str(wheel.layer.digest): wheel.layer for image in shipment.images for wheel in image.wheels}
+    # By digest: the bytes of the file follow from its images alone.
     for digest in sorted({*small, *wheels}):
         if digest in wheels:
             yield member_header(wheel_layout.blob_path(wheels[digest]), wheels[digest].size)

@@ -101,6 +101,7 @@ class ImagePull:
         )
         with self._wheelhouse_errors():
             record = self.wheelhouse.complete_record(build_id, build.fingerprint)
+            # Two builds of one fingerprint may have other bytes: then the image's take their place.
             if record and record["wheels"] == build.record["wheels"]:
                 return result
             make_folder(folder)
@@ -121,6 +122,7 @@ class ImagePull:
 
     def _fetch_wheels(self, image: StoredImage, build: FoundBuild, folder: Path) -> dict[Path, WheelFile]:
         """Return all wheels of a build, on the wheelhouse's disk and verified."""
+        # Sixteen digits behind `sha256:` tell the wheels of a build apart.
         parts = [folder / f"pull-{wheel.layer.digest[7:23]}.part" for wheel in build.wheels]
         # Parts of other wheels, from pulls of this build id that broke off.
         for stale in set(folder.glob("pull-*.part")) - set(parts):
@@ -130,8 +132,10 @@ class ImagePull:
             file = WheelFile(file=wheel.file, sha256=wheel.sha256, size=wheel.size)
             target = self.wheelhouse.root / wheel.file
             if target.is_file() and target.stat().st_size == wheel.size and file_sha256(target) == wheel.sha256:
+                # `publish` moves it onto itself.
                 wheels[target] = file
                 continue
+            # Before hundreds of megabytes are fetched for a name that is taken.
             self.wheelhouse.check_replaceable(BuildId(build.build_id), file, recorded(build.record))
             self._fetch(image, wheel, part)
             wheels[part] = file
@@ -141,6 +145,7 @@ class ImagePull:
 
     def _fetch(self, image: StoredImage, wheel: FoundWheel, part: Path) -> None:
         """Fetch a wheel into a file of its own. A file that turns out to be different is removed."""
+        # Never more than the wheel has: another pull may have left the part.
         begun = min(part.stat().st_size, wheel.size) if part.is_file() else 0
         self._check_room(wheel.size - begun)
         try:
@@ -150,6 +155,7 @@ class ImagePull:
                 self._take(image, wheel, file, begun)
         except VerificationFailed:
             part.unlink()
+            # Every byte came from the registry just now, so it is to blame.
             if not begun:
                 raise
             # A disk may lose what a machine that went down had written: whose fault it is, the second time tells.
@@ -181,6 +187,7 @@ class ImagePull:
         self, image: StoredImage, wheel: FoundWheel, file: FileIO, begun: int, arrived: Callable[[int], object]
     ) -> None:
         """Write the missing bytes; `arrived` is called with the size that is there."""
+        # The layer's digest covers the bytes that are here, so they are hashed again.
         before = chain([frame(wheel.file, wheel.size)[0]], _read_blocks(file, begun)) if begun else ()
         pieces = image.named.repository.blob(wheel.layer, before)
         self.progress(begun)
@@ -238,6 +245,7 @@ def _write(file: FileIO, data: bytes) -> None:
 
 
 def _no_link(path: str, flags: int) -> int:
+    # Through a link in place of the part, a pull would write over another file.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 

@@ -47,6 +47,7 @@ class Push:
         check: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        # The repository calls `check` between two pieces, so progress needs no thread.
         self._repository = replace(repository, check=self._tick)
         self._stream, self._say, self._check, self._clock = stream, say, check, clock
         self._sending: _Transfer | None = None
@@ -130,4 +131,5 @@ class _Transfer:
 
 def _unique(blobs: Iterable[tuple[Descriptor, _T]]) -> tuple[_T, ...]:
     """Return the value of each blob, once if a blob comes twice."""
+    # Images of several builds share layers: a registry keeps a blob once.
     return tuple({blob.digest: value for blob, value in blobs}.values())

@@ -55,6 +55,7 @@ def shipment(builds: Sequence[WheelBuild], *, together: str | None = None, movin
     for image in alone:
         (build,) = image.builds
         tags |= {str(build.build_id): image, fingerprint_tag(build.fingerprint): image}
+    # A moving tag should never lead to the build of a stranger's source.
     released = [image for image in alone if recorded(image.builds[0].record) == RELEASE]
     tags |= _moving_tags(released) if moving else {}
     if together is not None:
@@ -71,6 +72,7 @@ def _moving_tags(images: Iterable[WheelImage]) -> dict[str, Content]:
     return {
         tag: _content(
             [
+                # The release first: an old release that is built again is not the newest.
                 max(group, key=_release_and_time)
                 for group in _group_by(candidates, lambda image: image.platform).values()
             ]
@@ -94,6 +96,7 @@ def _group_by(images: Iterable[WheelImage], key: Callable[[WheelImage], _K]) -> 
 
 def _content(images: Iterable[WheelImage]) -> Content:
     """Return an image, or the index of several images for different platforms."""
+    # The digest of an index follows from its images, not from their order here.
     ordered = tuple(sorted(images, key=lambda image: image.platform))
     return ordered[0] if len(ordered) == 1 else ImageIndex(images=ordered)
 
@@ -115,6 +118,7 @@ def _image(builds: Sequence[WheelBuild]) -> WheelImage:
                 fix="images are for Linux; build the wheel in tfdock's own containers",
             )
         ) from error
+    # Nothing is pushed that `pull` would refuse.
     if len(image.wheels) > MOST_WHEELS or len(image.papers) > MOST_PAPERS:
         raise ProfileError(
             Problem(
@@ -136,6 +140,7 @@ def _check_names(builds: Sequence[WheelBuild]) -> None:
             (build.build_id, build.fingerprint),
             *((wheel.file, wheel.sha256) for wheel in build.wheels),
         ):
+            # The same build twice is no collision.
             if owners.setdefault(name, owner) != owner:
                 raise ProfileError(
                     Problem(

@@ -27,6 +27,7 @@ class WheelLayer:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = path.open("rb")
+        # Of the open file: the name may stand for another one by now.
         self.size = os.fstat(self._file.fileno()).st_size
         self._head, self._tail = frame(path.name, self.size)
 
@@ -84,6 +85,7 @@ class _Joined(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         space = memoryview(buffer).cast("B")
         if self._begin <= self._at < self._end:
+            # Sought each time, because `hashed` and other streams move the same position.
             self._file.seek(self._at - self._begin)
             data = self._file.read(min(len(space), self._end - self._at))
         elif self._at < self._begin:

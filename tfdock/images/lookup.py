@@ -104,6 +104,7 @@ def _platform_manifest(named: NamedArtifact, index: FoundManifest, platform: str
 
 
 def _small_blob(repository: Repository, blob: Descriptor, most: int) -> bytes:
+    # By the manifest, before a byte is fetched.
     if blob.size > most:
         raise MalformedManifest(f"{blob.digest} has {blob.size} bytes, where tfdock writes {most} at most")
     return repository.small_blob(blob, most)
@@ -113,6 +114,7 @@ def _small_blob(repository: Repository, blob: Descriptor, most: int) -> bytes:
 
 
 def _no_wheels_error(named: NamedArtifact, digest: Digest) -> TfdockError:
+    # A tag of a build never names anything else: it was moved, which is worse than a wrong name.
     if is_promise(named.image.tag or ""):
         return _moved_tag_error(named.image, digest, "it is something else than wheels")
     return named.other_kind(digest)
@@ -174,9 +176,11 @@ class ImageLookup:
         for repository in self.repositories:
             try:
                 image = self._find_in(repository, plan)
+            # A registry that is down ends nothing: the next one is asked.
             except NetworkError as error:
                 failed(error)
                 continue
+            # `--locked` wants a build of exactly these pins.
             if image and (lock is None or image.builds[0].record.get("lock") == lock.sha256):
                 yield image
 
@@ -187,6 +191,7 @@ class ImageLookup:
         platform = machine_platform(plan.build_id.rpartition("-")[2])
         for tag in tags:
             image = find_image(repository.tagged(tag), platform, self.check)
+            # An image of several builds breaks the promise of such a tag.
             if image and len(image.builds) == 1 and _is_of(plan, image.builds[0]):
                 return image
             if image:  # by another base or other flags, or of a trust domain that may not stand for the plan's
@@ -201,6 +206,7 @@ def _is_of(plan: BuildPlan, build: FoundBuild) -> bool:
 def native_refusal(plan: BuildPlan) -> Incompatible | None:
     """Return why no registry is asked for a plan; None if it may be asked."""
     resolution = plan.resolution
+    # The fingerprint does not name the CPU, so another machine's build would look the same.
     if not any(NATIVE.search(option) for option in (*resolution.flags, *resolution.optimize)):
         return None
     return Incompatible(

@@ -31,9 +31,11 @@ class Prefetch:
         self._source = _ArrivingFile(file, size)
         self._changed = self._source.changed
         self._members: Iterator[Member] = members_ahead(self._source)
+        # Python lets only one thread at a time advance a generator.
         self._next = Lock()
         self._digests: dict[_Place, bytes] = {}
         self._asked = set[_Place]()
+        # Daemons: a thread that waits for bytes must not keep the program from ending.
         self._threads = [Thread(target=self._work, name=f"ahead-{number}", daemon=True) for number in range(threads)]
         self._working = len(self._threads)
 
@@ -61,6 +63,7 @@ class Prefetch:
         place = _place(member)
         with self._changed:
             self._asked.add(place)
+            # Without a thread that works nobody would ever add the digest.
             self._changed.wait_for(lambda: place in self._digests or not self._working)
             return self._digests.get(place)
 
@@ -105,6 +108,7 @@ class _ArrivingFile(ByteSource):
         """Note that so many bytes are there."""
         with self.changed:
             self._count = count
+            # Pieces come by the thousand: a waiter is woken only when its own bytes are there.
             if count >= self._wanted:
                 self._wanted = self.size
                 self.changed.notify_all()

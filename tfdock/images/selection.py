@@ -74,6 +74,7 @@ class WheelSelection:
             return self._build_of_wheel(Path(name))
         if BUILD_ID.fullmatch(name) and (records := self._records(self.wheelhouse, BuildId(name))):
             return self._complete_build(self.wheelhouse, records) or self._raise_gone(records)
+        # It is written like a build id. As a profile it would be refused for a missing file, which explains nothing.
         if moving_tag(name) and not Path(name).exists():
             raise self._not_built_error("PROFILE", BuildId(name), others=False)
         plan = self.plan(name)
@@ -94,6 +95,7 @@ class WheelSelection:
             fix = "check the path; `tfdock build` prints that of each wheel it made"
             raise ProfileError(Problem(code="wheel-not-found", message=f"there is no wheel {path}", fix=fix))
         wheel = self._wheel(path)
+        # The folder of the wheel may be a wheelhouse too.
         for house in (Wheelhouse(path.parent.absolute()), self.wheelhouse):
             records = [entry for entry in self._records(house, naming=wheel.sha256) if wheel.file in entry.wheels]
             if build := self._complete_build(house, records):
@@ -117,6 +119,7 @@ class WheelSelection:
         for file in house.record_files(build_id):
             try:
                 data = file.read_bytes()
+                # Cheaper than to parse every record: a sha256 stands in it as text.
                 if naming.encode() not in data:
                     continue
                 record = read_record(data)
@@ -135,6 +138,7 @@ class WheelSelection:
         """Return the newest of these builds whose wheels are all in the wheelhouse, byte for byte."""
         for entry in records:
             paths = {house.root / file: size for file, (_, size) in entry.wheels.items()}
+            # Sizes first: hashing takes seconds for each wheel.
             if not all(path.is_file() and path.stat().st_size == size for path, size in paths.items()):
                 continue
             wheels = tuple(map(self._wheel, paths))
@@ -184,6 +188,7 @@ class WheelSelection:
 
 
 def _preference(entry: _StoredDocument) -> tuple[bool, str, str]:
+    # Moments are texts in UTC, which sort as times. `read_record` has checked that.
     return recorded(entry.record) == RELEASE, entry.record["finished"], entry.record["fingerprint"]
 
 

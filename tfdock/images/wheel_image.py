@@ -41,7 +41,9 @@ SUMS = f"{WHEELS}/SHA256SUMS"
 MOST_WHEELS = 200
 MOST_PAPERS = 16 << 20
 """Bytes of the layer with everything except the wheels."""
+# PEP 600, PEP 656, and the older names of manylinux; plain `linux` for wheels of one's own.
 _PLATFORM = re.compile(r"(?:(?:many|musl)?linux(?:\d+|_\d+_\d+)?)_([a-z0-9_]+)")
+# The OCI image specification takes Go's names (GOARCH).
 _ARCHITECTURES = {
     "x86_64": ("amd64", ""),
     "aarch64": ("arm64", ""),
@@ -98,6 +100,7 @@ def common_platform(files: Iterable[str]) -> Platform:
     tags = {tag.platform for file in files for tag in parse_wheel_filename(file)[3]}
     machines = {match[1] if (match := _PLATFORM.fullmatch(tag)) else "" for tag in tags}
     known = {_ARCHITECTURES[machine] for machine in machines if machine in _ARCHITECTURES}
+    # A second platform tag, even an unknown one: an image is for one platform.
     if len(known) != 1 or not machines <= set(_ARCHITECTURES):
         raise ValueError(f"the platform tags {', '.join(sorted(tags))} name no one architecture of Linux")
     ((architecture, variant),) = known
@@ -118,6 +121,7 @@ def papers(builds: Sequence[WheelBuild]) -> bytes:
         files[f"{META}/{build.build_id}/record.json"] = build.document
         pins = constraints(build.build_id, [wheel.file for wheel in build.wheels])
         files[f"{WHEELS}/{build.build_id}.constraints.txt"] = pins.encode()
+    # Two spaces: to `sha256sum` the second character is the mode.
     files[SUMS] = "".join(f"{wheel.sha256}  {wheel.file}\n" for wheel in wheels).encode()
     return archive(files)
 
@@ -131,6 +135,7 @@ def sorted_wheels(builds: Iterable[WheelBuild]) -> list[ImageWheel]:
 # --- images ---------------------------------------------------------------------------------------------------------
 
 
+# No slots: `cached_property` keeps its values in `__dict__`.
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WheelImage:
     """An image of one build, or of several for one platform, sorted by build id."""
@@ -211,6 +216,7 @@ class ImageIndex:
         """The index itself, with the annotations of an image of all these builds."""
         manifests = [
             Descriptor.of(MANIFEST, image.manifest).document()
+            # OCI 1.1: a descriptor can tell what its manifest is, so that nobody has to fetch it.
             | {"platform": image.platform.document(), "artifactType": ARTIFACT_TYPE}
             for image in self.images
         ]

@@ -77,6 +77,7 @@ def platforms(data: bytes) -> dict[str, Descriptor]:
     """Return the manifest of each platform in an index (`linux/amd64`); raise MalformedManifest."""
     node = parse_json(data)
     rows = node.get("manifests") if isinstance(node, dict) else None
+    # The OCI image specification lets an index leave out its own media type.
     if not isinstance(rows, list) or node.get("schemaVersion") != 2 or node.get("mediaType", INDEX) != INDEX:
         raise MalformedManifest("it is no index of images")
     manifests: dict[str, Descriptor] = {}
@@ -95,6 +96,7 @@ def platforms(data: bytes) -> dict[str, Descriptor]:
 def _platform(node: Mapping[str, Any]) -> str:
     """Return a platform, such as `linux/arm/v7`; empty if the document does not name one."""
     parts = [node.get("os"), node.get("architecture"), *([node["variant"]] if "variant" in node else [])]
+    # The words go into messages and options, so they are plain and short.
     is_valid = all(isinstance(word, str) and re.fullmatch(r"[a-z0-9_]{1,32}", word) for word in parts)
     return "/".join(parts) if is_valid else ""
 
@@ -118,6 +120,7 @@ def read_labels(manifest: Manifest, config: bytes) -> Labelled:
     node = parse_json(config)
     if not isinstance(node, dict) or manifest.config.media_type != CONFIG_TYPE:
         raise MalformedManifest("its configuration is not that of an image")
+    # A packed layer can unpack to any size, and its digest does not name what is in it.
     packed = [layer.media_type for layer in manifest.layers if layer.media_type != LAYER_TYPE]
     if packed:
         raise MalformedManifest(f"a layer is `{packed[0]}`, but tfdock writes plain tar, and unpacks nothing")
@@ -128,6 +131,7 @@ def read_labels(manifest: Manifest, config: bytes) -> Labelled:
             f"it names {len(rows)} wheels, and has {len(manifest.layers)} layers for them and the papers"
         )
     _check_layers(node, manifest)
+    # The last layer, with the papers, has no row.
     wheels = tuple(_wheel_of(row, layer) for row, layer in zip(rows, manifest.layers, strict=False))
     platform = _platform(node)
     if platform != _platform_of(wheels):
@@ -161,15 +165,18 @@ def _labels(node: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
 
 
 def _wheel_rows(labels: Mapping[str, str]) -> list[dict[str, Any]]:
+    # Without the label there is no JSON, which is refused like any other text.
     rows = parse_json(labels.get(f"{OWN}.wheels", "").encode())
     if not isinstance(rows, list) or not 0 < len(rows) <= MOST_WHEELS:
         raise MalformedManifest("its labels list no wheels")
     for row in rows:
         file, sha256, size = (row.get(key) if isinstance(row, dict) else None for key in ("file", "sha256", "size"))
+        # The name becomes a path in the wheelhouse.
         if not isinstance(file, str) or not WHEEL.fullmatch(file):
             raise MalformedManifest(f"`{str(file)[:80]!a}` is no name of a wheel")
         if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
             raise MalformedManifest(f"the label of {file} has no sha256")
+        # Not `isinstance`: to Python, `true` is an int.
         if type(size) is not int or not 0 < size <= LARGEST_WHEEL:
             raise MalformedManifest(f"the label of {file} has no size that a wheel can have")
     files = [row["file"] for row in rows]
@@ -191,6 +198,7 @@ def _check_layers(node: Mapping[str, Any], manifest: Manifest) -> None:
 def _wheel_of(row: Mapping[str, Any], layer: Descriptor) -> FoundWheel:
     wheel = FoundWheel(file=row["file"], sha256=row["sha256"], size=row["size"], layer=layer)
     size = wheel.size + sum(map(len, frame(wheel.file, wheel.size)))
+    # Known before the download: a layer of another size holds something else too.
     if layer.size != size:
         raise MalformedManifest(
             f"the layer of {wheel.file} has {layer.size} bytes, but with that wheel it would have {size}"
@@ -211,8 +219,10 @@ def builds(image: Labelled, layer: bytes) -> tuple[FoundBuild, ...]:
         raise MalformedManifest("its papers are not put together as tfdock does it")
     if _sums(files.get(SUMS)) != {wheel.file: wheel.sha256 for wheel in image.wheels}:
         raise MalformedManifest("SHA256SUMS and the labels do not name the same wheels with the same sums")
+    # `_check_names` has checked that the second part is a build id.
     records = {path.split("/")[1]: data for path, data in files.items() if path.endswith("/record.json")}
     builds_read = tuple(_build(build_id, read_record(data), wheels) for build_id, data in sorted(records.items()))
+    # A wheel that no record names would come without build id, fingerprint and trust domain.
     if {wheel.file for build in builds_read for wheel in build.wheels} != set(wheels):
         raise MalformedManifest("its records do not name all of its wheels")
     _check_labels(image.labels, builds_read)
@@ -242,8 +252,10 @@ def _sums(data: bytes | None) -> dict[str, str]:
     """Return file -> sha256, by the lines of SHA256SUMS."""
     if data is None:
         raise MalformedManifest(f"it has no {SUMS}")
+    # Bytes that are no UTF-8 give a name that no wheel has, and are refused with it.
     lines = [_SUM_LINE.fullmatch(line) for line in data.decode("utf-8", "replace").splitlines()]
     sums = {match[2]: match[1] for match in lines if match}
+    # One number shows both: a line that is no sum, and a name that comes twice.
     if len(sums) < len(lines):
         raise MalformedManifest("SHA256SUMS has lines that are no sums, or a name twice")
     return sums

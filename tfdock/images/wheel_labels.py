@@ -21,6 +21,7 @@ from tfdock.wheelhouse.build_record import verified
 
 STANDARD, OWN = "org.opencontainers.image", "io.tfdock"
 """Prefixes of labels."""
+# 1980, where zip's calendar starts: the same as the times in the wheels.
 CREATED = datetime.fromtimestamp(EARLIEST_EPOCH, UTC).isoformat().replace("+00:00", "Z")
 """The creation time in every image, so that the image is the same whenever it is made."""
 
@@ -33,6 +34,7 @@ def labels(records: Sequence[Mapping[str, Any]], wheels: Sequence[ImageWheel]) -
         "description": _description(records),
         "version": _join_unique(str(version) for _, version, *_ in names),
         "created": CREATED,
+        # One value for several builds: a list of addresses would be none to a program.
         "source": _common_value(_source(record)["location"] for record in records),
         "revision": _common_value(_source(record)["revision"] for record in records),
         "licenses": _common_value(_license(wheel.metadata) for wheel in wheels),
@@ -87,6 +89,7 @@ def _license(metadata: bytes) -> str:
     raw = parse_email(metadata)[0]
     text = raw.get("license_expression") or raw.get("license", "").strip().replace(" ", "-")
     try:
+        # The OCI image specification asks for an SPDX expression.
         return canonicalize_license_expression(text)
     except InvalidLicenseExpression:
         return ""

@@ -64,6 +64,7 @@ def wheel_bytes(wheel: FoundWheel, pieces: Iterable[bytes], start: int = 0) -> I
     again.
     """
     head, tail = frame(wheel.file, wheel.size)
+    # A piece may end anywhere: in the head, in the wheel or in the end.
     expected, missing, trailing = b"" if start else head, wheel.size - start, b""
     for piece in pieces:
         rest, begin = piece[len(expected) :], piece[: len(expected)]

@@ -20,6 +20,7 @@ from tfdock.oci.plain_tar import member_header
 FOLDER = "blobs/sha256"
 REPOSITORY = "tfdock/wheels"
 """Name, before the colon, that engines give to images that they load from a file."""
+# The OCI image layout: by this annotation its index gives a manifest a name.
 _NAME = "org.opencontainers.image.ref.name"
 
 
@@ -58,4 +59,5 @@ def _loaded(image: WheelImage, names: list[str]) -> dict[str, Any]:
     """Return an image in the form of `docker save`."""
     _, (config, _) = image.small_blobs
     layers = [blob_path(layer) for layer in image.layers]
+    # `docker save` writes null for an image without a name.
     return {"Config": blob_path(config), "RepoTags": names or None, "Layers": layers}

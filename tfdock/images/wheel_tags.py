@@ -19,6 +19,7 @@ _OF_BUILD = re.compile(r"tf[0-9][0-9A-Za-z._-]*-py\d+\.\d+-[A-Za-z0-9._-]+")
 
 def fingerprint_tag(fingerprint: str) -> str:
     """Return `fp-` and 32 digits: the tag of this exact build, whatever was pushed under its build id since."""
+    # 128 bits are enough to find it. The record's whole fingerprint is compared afterwards.
     return f"{FINGERPRINT_TAG}{fingerprint[:32]}"
 
 

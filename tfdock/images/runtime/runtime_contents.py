@@ -71,6 +71,7 @@ def libraries(knowledge: KnowledgeBase, inspection: Inspection, offered: Sequenc
     rows = opened_libraries(knowledge, inspection, with_driver=False)
     toolkit = _toolkit(knowledge, inspection)
     needed = {_package(knowledge, inspection, row) for row in rows if row.use is None}
+    # An extra for another major version of the toolkit has packages of other names.
     if needed <= {requirement.package for requirement in wanted(offered)}:
         barred = _incompatible_packages(knowledge, inspection, python)
         lines = tuple(
@@ -150,12 +151,14 @@ def settings(knowledge: KnowledgeBase, inspection: Inspection, site: str, member
     if toolkit:
         end = f"/{toolkit.marker}"
         folders = [member.removesuffix(end) for member in members if member.endswith(end)]
+        # TensorFlow looks into the others by itself.
         if folders and folders[0] not in toolkit.searched:
             folder = f"{site}/{folders[0]}"
             variables |= {name: value.format_map({"folder": folder}) for name, value in toolkit.setting.items()}
     folders_of = {posixpath.basename(member): posixpath.dirname(member) for member in members if ".so" in member}
     opened_names = {row.library for row in opened_libraries(knowledge, inspection, with_driver=False)}
     path: tuple[str, ...] = ()
+    # Left out where it can be: LD_LIBRARY_PATH acts on every program in the image.
     if not {folders_of[name] for name in opened_names if name in folders_of} <= _search_folders(inspection):
         top_folders = {folders_of[name].partition("/")[0] for name in opened_names if name in folders_of}
         path = tuple(
@@ -197,6 +200,7 @@ def render_runtime(image: RuntimeImage, templates: Mapping[str, str]) -> BuildCo
         **{f"{stage}/requirements.txt": _lines(pins) for stage, pins in image.stages.items()},
         **scripts,
     }
+    # Sorted: the same contents give the same context, which the engine finds in its cache.
     return BuildContext(files=dict(sorted(files.items())))
 
 

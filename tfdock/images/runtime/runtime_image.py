@@ -168,6 +168,7 @@ class _RuntimeBuild(TrialContainers):
         status = (
             "up-to-date" if image_found and image_found.labels.get(CONTENTS_LABEL) == build_input.key else "built"
         )
+        # The label is a hash of everything in the image, so an equal one needs no build and no trial.
         if image_found is None or status == "built":
             image_found = self._make(image, build_input, base)
         return BuiltRuntimeImage(
@@ -190,10 +191,12 @@ class _RuntimeBuild(TrialContainers):
         """Return the base, and the Python in it: the profile's `runtime`, else the known one."""
         tags = self._inspection.wheel.python_tag, self._inspection.wheel.abi_tag
         python = plan_choice(self._build.record, "python")
+        # What the knowledge chose at the time of the build may be outdated.
         asked = self._plan.get("runtime") if self._is_asked_for("runtime") else None
         known = self._knowledge.runtimes.get(python)
         reference = asked or (known.image if known and runs_on_python(*tags, python) else None)
         image = _parse_image(reference)
+        # The record may be anybody's, and its Python stands in a script.
         if image is None or not _PYTHON.fullmatch(python):
             raise trial_impossible(
                 "runtime-unknown",
@@ -240,6 +243,7 @@ class _RuntimeBuild(TrialContainers):
             if row.accelerator == accelerator.accelerator and row.extra in self._inspection.metadata.provides_extra
         }
         plain = self._requirements()
+        # The extra's own lines: the wheel's plain requirements come with `required`.
         offered = [line for line in self._requirements(sorted(filter(None, extras))) if line not in plain]
         return libraries(self._knowledge, self._inspection, offered, python)
 
@@ -273,6 +277,7 @@ class _RuntimeBuild(TrialContainers):
 
     def _image(self, reference: ImageRef, base: ImageInfo, python: str, contents: _Contents) -> RuntimeImage:
         members = [name for path in contents.files.get("accelerator", ()) for name in _members(path)]
+        # An image that never came from a registry has no digest there.
         digest = next((name.rpartition("@")[2] for name in base.digests), reference.digest)
         all_labels = labels([self._build.record], self._build.wheels)
         all_labels |= {f"{STANDARD}.base.name": str(reference)} | (
@@ -313,12 +318,14 @@ class _RuntimeBuild(TrialContainers):
         runner, machine = self._environment.runner, self._environment.settings
         request = ImageBuild(
             context=lambda: context_archive(build_input.context, None, build_input.beside),
+            # By id: the name may lead to another image by the time of the build.
             build_args={"BASE_IMAGE": base.id, "STAGE_OF": runner.run},
             # Everything is in the context.
             network="none",
         )
         cancel = Cancel()
         stopper = runner.stopper(gently=cancel.set, by_force=lambda: runner.give_up("image"))
+        # A hash, because the name of an image has slashes.
         key = hashlib.sha256(f"runtime {image.base}".encode()).hexdigest()[:16]
         waiting = runner.waiting("image", f"builds an image on {image.base} too")
         runner.output.clear()
@@ -372,6 +379,7 @@ class _RuntimeBuild(TrialContainers):
 def _build_input(image: RuntimeImage, base: ImageInfo, contents: _Contents) -> _BuildInput:
     """Return the context, with a label that is a hash of everything in it."""
     beside = {f"{stage}/{path.name}": path for stage, paths in contents.files.items() for path in paths}
+    # Without the label first: the label is the hash of everything else.
     plain = render_runtime(image, loader.templates())
     total = hashlib.sha256(base.id.encode())
     for path, data in plain.files.items():
@@ -410,6 +418,7 @@ def _members(wheel: Path) -> list[str]:
     """Return the files that a wheel puts among packages."""
     try:
         with wheel.open("rb") as file:
+            # Installers move the contents of `.data/` elsewhere.
             return [member.name for member in open_archive(file).members if ".data/" not in member.name]
     except WheelError as error:
         fix = f"find out which package brings it; then remove {wheel.parent}"

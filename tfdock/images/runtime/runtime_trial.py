@@ -20,6 +20,7 @@ from tfdock.wheel.inspection import Inspection
 
 _TRIED = ("import", "op")
 """Checks of a wheel that are repeated in its image."""
+# `exec`: Docker mounts a tmpfs `noexec` otherwise, and then no library can be loaded from it.
 _TMP = {"/tmp": "rw,exec,mode=1777,size=512m"}
 
 
@@ -37,6 +38,7 @@ class RuntimeTrial(TrialContainers):
         checks += [{"check": task.check, "script": task.script} for task in plan.tasks if task.check in _TRIED]
         mark = f"tfdock-{secrets.token_hex(8)}"
         folder = self._scripts({"mark": mark, "facts": dict(plan.facts), "checks": checks})
+        # No `user`: the image's own user is what is tried.
         spec = ContainerSpec(
             name=f"tfdock-{self._environment.runner.run}-try",
             image=image.id,
@@ -72,6 +74,7 @@ class RuntimeTrial(TrialContainers):
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
+            # Whatever the umask: the image's user is not this one.
             path.chmod(0o644)
         for path in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
             path.chmod(0o755)
