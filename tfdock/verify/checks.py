@@ -111,6 +111,7 @@ def static_names(knowledge: KnowledgeBase) -> tuple[str, ...]:
 def build_traces() -> tuple[bytes, ...]:
     """Return the folders of a build that no file of its wheel should name: those of tfdock, and Bazel's own."""
     caches = {path.rpartition("/")[0] for path in (REPOSITORY_CACHE, DISK_CACHE)}
+    # Bazel's output root is `_bazel_` with the user's name.
     return tuple(folder.encode() for folder in (SOURCE, OUTPUT, STAGING, *sorted(caches), "/_bazel_"))
 
 
@@ -169,6 +170,7 @@ def _version(inspection: Inspection, resolution: Resolution | None) -> Check:
     if resolution is None:
         return _skipped("version", _NO_PROFILE, found=found)
     local = f"+{resolution.local_version}" if resolution.local_version else ""
+    # The tag decides the version. What another source calls itself is known only after the build.
     if resolution.source.official:
         expected = normal_version(f"{resolution.version}{local}")
         reason = (
@@ -206,8 +208,10 @@ def _gpu_code(
     if resolution is None:
         return _skipped("gpu-code", _NO_PROFILE, found=found)
     if not resolution.targets:
+        # Bundled libraries count here: a CPU wheel should have GPU code in none.
         return _no_gpu_code([library for library in inspection.libraries if _held_targets(library)])
     expected = _format_targets(_asked_code(resolution))
+    # Skipped, not passed: nobody has looked.
     if resolution.accelerator.target_field == _UNREAD_FIELD:
         reason = f"nothing here reads the code of {resolution.accelerator.accelerator}"
         return _skipped("gpu-code", reason, expected=expected, found=found)
@@ -259,6 +263,7 @@ def _differences(holding: Sequence[Library], resolution: Resolution, *, strict: 
         words += (
             [f"but {_format_targets(extra)}" if missing else f"{_format_targets(extra)} besides"] if extra else []
         )
+        # A target that the library lacks altogether is told above.
         lacking = _incomplete(library, machine_code & held)
         for phrase in ([", ".join(words)] if words else []) + lacking:
             groups.setdefault(phrase, []).append(library.path)
@@ -292,6 +297,7 @@ def _components(knowledge: KnowledgeBase, inspection: Inspection, resolution: Re
     seen: set[str] = set()
     for accelerator in knowledge.accelerators.values():
         for component in accelerator.components:
+            # Accelerators may share a component, and a check has one name.
             if component not in seen:
                 yield _component(accelerator, component, inspection, resolution)
             seen.add(component)
@@ -316,6 +322,7 @@ def _component(
         )
     if inspection.build_info is None:
         return _skipped(component, "the wheel has no build_info", expected=expected)
+    # Some releases do not list the versions: a missing entry is no proof of another build.
     if inspection.build_info.get(f"is_{accelerator.accelerator}_build", True) is False:
         return _check(component, False, expected, "none", f"its build_info says that it is not built with {title}")
     return _skipped(component, f"its build_info does not say which {title}", expected=expected)
@@ -352,6 +359,7 @@ def compiler_options(
         elif name in ("--copt", "--conlyopt", "--cxxopt"):
             options.append(value)
         elif name == "--per_file_copt":
+            # Bazel's form is `+regex,-regex@option,option`. A regex may hold `@`.
             options += value.rpartition("@")[2].split(",")
     return tuple(options)
 
@@ -370,10 +378,12 @@ def _cpu_baseline(knowledge: KnowledgeBase, resolution: Resolution | None, optio
 
 def _cpus(knowledge: KnowledgeBase, options: Sequence[str]) -> str:
     """Return `portable`, the further instruction sets, or the CPU of one machine for `native`."""
+    # Before the features: `native` stands for all that the machine has.
     native = sorted({match.group() for option in options if (match := NATIVE.search(option))})
     if native:
         return f"the CPU of the machine that builds (`{' '.join(native)}`)"
     features = {f"-m{row.feature}" for row in knowledge.cpu_features.values()}
+    # `-march=x86-64` asks for nothing more than every such machine has. The kernel writes `x86_64`.
     baselines = {f"-march={row.machine.replace('_', '-')}" for row in knowledge.images}
     # Families of options too: compilers know new instruction sets before the rows do.
     telling = re.compile(r"-m(arch=|cpu=|amx|apx|avx|sse)")
@@ -388,6 +398,7 @@ def _manylinux(inspection: Inspection, fact: Manylinux | str) -> Check:
     tag = inspection.wheel.platform_tag
     if isinstance(fact, str):
         return _skipped("manylinux", fact, expected=tag)
+    # A name may have several platform tags, and promises each.
     findings = [f"{name}: {_shorten_list(obstacles)}" for name, obstacles in fact.obstacles.items()]
     plain = all(name.startswith("linux_") for name in tag.split("."))
     note = "the tag promises no system but the like of the one that built it" if plain else ""
@@ -412,6 +423,7 @@ def _mib(size: int) -> str:
 def _build_paths(knowledge: KnowledgeBase, inspection: Inspection) -> Check:
     """Check that no file names a folder of the build, and no library is searched in a folder of the build."""
     findings = [f"`{trace}` stands in {_list_files(files)}" for trace, files in inspection.traces.items() if files]
+    # CUDA and ROCm have the same folder on every machine, so that a path into it holds elsewhere.
     installed = [row.installed for row in knowledge.accelerators.values() if row.installed]
     groups: dict[str, list[str]] = {}
     for library in inspection.libraries:
@@ -426,6 +438,7 @@ def _fixed_places(library: Library, allowed: Callable[[str], bool]) -> list[str]
     paths = {"RUNPATH": library.runpath, "RPATH": library.rpath}
     entries = [(kind, path) for kind, entries_of_kind in paths.items() for path in entries_of_kind]
     fixed = [f"{kind} `{path}`" for kind, path in entries if not _relative(path) and not allowed(path)]
+    # ld.so(8): a name with a slash is taken as a path, and is not searched for.
     return fixed + [f"DT_NEEDED `{name}`" for name in library.needed if "/" in name]
 
 

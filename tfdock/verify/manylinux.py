@@ -37,11 +37,13 @@ def audit(inspection: Inspection) -> Manylinux | str:
     )
     if machine is None or not tags[0].startswith(("manylinux", "linux_")):
         return f"auditwheel's policies for glibc say nothing of {inspection.wheel.platform_tag}"
+    # Libraries for other machines are data: the loader never opens them.
     libraries = [library for library in inspection.libraries if library.machine == machine]
     if not libraries:
         return f"the wheel has no library for {machine}"
     policies = list(WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine)))
     obstacles = {policy.name: _obstacles(policy, libraries) for policy in policies}
+    # Backwards, because the oldest glibc fits most systems.
     fits = next(policy.name for policy in reversed(policies) if not obstacles[policy.name])
     named = {tag: _promised_policy(tag, policies) for tag in tags}
     unmet = {tag: obstacles[policy.name] for tag, policy in named.items() if policy and obstacles[policy.name]}
@@ -58,6 +60,7 @@ def _promised_policy(tag: str, policies: Iterable[Any]) -> Any | None:
     for policy in policies:
         own = _NUMBERED.match(policy.name)
         not_newer = match and own and _numbers(own) <= _numbers(match)
+        # The first that fits is the newest that is not newer: policies come in that order.
         if tag == policy.name or tag in policy.aliases or not_newer:
             return policy
     return None
@@ -75,8 +78,10 @@ def _obstacles(policy: Any, libraries: Iterable[Library]) -> tuple[str, ...]:
     symbols: dict[str, list[str]] = {}
     for library in libraries:
         for needed, versions in library.versions.items():
+            # auditwheel leaves out the loader's versions too.
             for version in () if _LOADER.match(needed) else versions:
                 name, _, number = version.partition("_")
+                # A policy limits only the libraries whose versions it lists.
                 if name in symbol_versions and number not in symbol_versions[name]:
                     symbols.setdefault(f"wants {version} of {needed}", []).append(library.path)
     missing: dict[str, list[str]] = {}
@@ -108,9 +113,11 @@ def _outside_of(root: Library, by_path: Mapping[str, Library], allowed: frozense
     while todo:
         library = todo.pop()
         for needed in library.needed:
+            # Libraries can need each other in a circle.
             if needed in seen or needed in allowed or _LOADER.match(needed):
                 continue
             seen.add(needed)
+            # ld.so(8): RPATH before RUNPATH.
             folders = [*_folders(root.path, root.rpath), *_folders(library.path, library.rpath)]
             folders += [*_folders(library.path, library.runpath), *_folders(root.path, root.runpath)]
             provider = next((path for folder in folders if (path := posixpath.join(folder, needed)) in by_path), None)

@@ -93,6 +93,7 @@ class WheelTrial(TrialContainers):
         try:
             dependencies = self._dependencies(runtime, known=known, with_gpu=not access.missing)
         except Impossible:
+            # A bundle that was made without a GPU has none of its libraries. The rest of the trial needs none.
             if access.missing or self._environment.given is None:
                 raise
             access = GpuAccess(missing="the bundle has no libraries for GPUs")
@@ -100,6 +101,7 @@ class WheelTrial(TrialContainers):
         if not access.missing:
             try:
                 return self._try_wheel(runtime, dependencies, access)
+            # Each is an EngineError, and none of them says anything about GPUs.
             except (EngineHung, EngineLost, EngineUnavailable):
                 raise
             except EngineError as error:  # its GPU runtime is there, and has no GPU to give
@@ -180,9 +182,11 @@ class WheelTrial(TrialContainers):
             self._inspection,
             xla=resolution.xla if resolution else None,
             without_gpu=access.missing,
+            # A folder of wheels is used as it is, so no limit was applied.
             limits=() if self._request.dependencies else limits_of(self._knowledge, self._inspection),
         )
         mark = f"tfdock-{secrets.token_hex(8)}"
+        # Two names: the try with a GPU may have left files of its own.
         work = self._container_folder("work" if access.missing else "work-with-gpu")
         mounts = [
             read_only_mount(self._write_request(plan, mark), "verify"),
@@ -196,12 +200,15 @@ class WheelTrial(TrialContainers):
         marked = MarkedLines(mark, lambda count: self._progress(count, len(plan.tasks)))
         state = self._run_container(spec, f"trial of {self._wheel.name}", marked)
         results = read_results(plan.tasks, marked.documents)
+        # A full disk makes checks fail in many ways. It is looked for before the wheel is blamed.
         if not results or any(result.outcome == "failed" for result in results.values()):
             self._check_disk_space()
+        # A container that was stopped from outside proves nothing.
         if len(results) < len(plan.tasks):
             check_not_stopped(state, "in which the wheel was tried")
         if not results:
             raise runtime_unfit(describe_end(state, self._environment.runner.output.tail))
+        # The script skips it if the image's Python can make no environment.
         if "install" in results and results["install"].outcome == "skipped":
             raise runtime_unfit(results["install"].reason)
         return judge_results(self._knowledge, self._inspection, plan, results, describe_end(state))
@@ -236,15 +243,18 @@ def gpu_access(accelerator: Accelerator | None, info: EngineInfo) -> GpuAccess:
     runtime, devices = accelerator.engine_runtime, accelerator.device_files
     if gives_gpus(info, accelerator):
         return GpuAccess(gpus=True)
+    # Device files are those of this machine, which an engine elsewhere does not have.
     if devices and info.local and all(Path(device).exists() for device in devices):
         return GpuAccess(devices=devices, groups=tuple(sorted(_groups(devices))))
     wants = f"the runtime `{runtime}`" if runtime else " and ".join(devices)
+    # Docker also lists names such as `io.containerd.runc.v2`, which nobody has installed for GPUs.
     have = ", ".join(name for name in info.runtimes if "." not in name) or "none"
     return GpuAccess(missing=f"the engine gives containers no such GPU: that takes {wants}, and it has {have}")
 
 
 def _groups(devices: Sequence[str]) -> set[int]:
     """Return the groups that may open the devices."""
+    # `/dev/dri` is a folder, and its files may have different groups.
     files = [file for device in devices for file in (Path(device), *Path(device).rglob("*"))]
     return {status.st_gid for file in files if stat.S_ISCHR((status := file.stat()).st_mode)}
 
@@ -267,10 +277,12 @@ class MarkedLines:
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._line(line)
+        # A line without an end is cut, not collected.
         self._rest = rest[:_LONGEST]
 
     def _line(self, line: bytes) -> None:
         start = f"{self.mark} ".encode()
+        # A wheel can print as much as it likes, and all of this is in memory.
         if line.startswith(start) and len(self.documents) < _MOST and len(line) < _LONGEST:
             with suppress(ValueError, RecursionError):
                 self.documents.append(json.loads(line.removeprefix(start)))

@@ -123,6 +123,7 @@ def trial_environment(
         run=name, build_id=wheel, staging=str(folder / "staging"), output=str(folder), engine=info.id
     )
     make_folder(log.parent)
+    # Unbuffered: a disk that runs full should be noticed in the phase that fills it.
     with cache.in_use(), journal.running(settings.state_dir, entry), log.open("wb", buffering=0) as file:
         folders = RunFolders.create(folder, folder / "staging")
         disks = {"the cache": settings.cache_dir.absolute(), "the engine's data": engine_data(info)}
@@ -159,10 +160,12 @@ _ADDRESSES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "http_proxy", "https_proxy
 _BESIDE = ("PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT", "no_proxy", "NO_PROXY")
 """Variables that go with the addresses, and are never secret."""
 _PIP_MANNERS = {
+    # A somewhat older wheel, not a new source archive that needs a compiler.
     "PIP_PREFER_BINARY": "1",
     # What has a source archive only is built with tools of its own, and not with those that an image may have.
     "PIP_USE_PEP517": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    # The output goes into a log.
     "PIP_PROGRESS_BAR": "off",
 }
 
@@ -201,6 +204,7 @@ class TrialContainers:
                 raise _login_refused(with_logins)
             hidden = [login for found_logins in secrets.values() for login in found_logins]
             self._fetch(image, lines, limits, folder, hidden)
+        # `cache prune` goes by the time of last use.
         os.utime(folder)
         return folder
 
@@ -219,6 +223,7 @@ class TrialContainers:
     ) -> None:
         """Fetch into a folder of the run, and move it when it is complete. The texts in `hidden` are not logged."""
         given, made = self._folder("requirements"), self._container_folder("fetched")
+        # Copied out of the container's folder: wheels that a source archive made may be anything.
         kept = self._environment.folder / "fetched-wheels"
         for name, lines in (("requirements.txt", requirements), ("constraints.txt", limits)):
             (given / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
@@ -229,9 +234,11 @@ class TrialContainers:
         environment = {name: os.environ[name] for name in (*_ADDRESSES, *_BESIDE) if os.environ.get(name)}
         certificates = os.environ.get("PIP_CERT")
         if certificates and Path(certificates).is_file():
+            # The variable may name a file from the caller's current folder.
             mounts.append(read_only_mount(Path(certificates).resolve(), "certificates/ca.pem"))
             environment["PIP_CERT"] = f"{HERE}/certificates/ca.pem"
         # `wheel` and not `download`: a source archive is built into a wheel while there is a network.
+        # `--no-cache-dir`: the container's home is removed, so a cache would only take room twice.
         words = ["-m", "pip", "wheel", "--no-cache-dir", "--wheel-dir", f"{HERE}/made/wheels"]
         if hidden:
             # A source archive runs code of whoever the wheel names, beside the login.
@@ -242,6 +249,7 @@ class TrialContainers:
             image,
             python_command(self._tags, *words),
             mounts,
+            # The image is read-only and /tmp has 512 MB. Libraries for GPUs take gigabytes.
             {**_PIP_MANNERS, "HOME": f"{HERE}/made", "TMPDIR": f"{HERE}/made", **environment},
             network=self._environment.settings.network,
         )
@@ -250,6 +258,7 @@ class TrialContainers:
             self._check_disk_space()
             check_not_stopped(state, "that fetches what the wheel requires")
             output_lines = [line for line in self._environment.runner.output.tail if line.strip()]
+            # Otherwise the network would be blamed for an image without pip.
             if state.exit_code == NO_PROGRAM or "No module named pip" in " ".join(output_lines[-1:]):
                 raise runtime_unfit(describe_end(state, output_lines))
             errors = [line for line in output_lines if line.startswith("ERROR")] or output_lines
@@ -290,14 +299,17 @@ class TrialContainers:
             name=f"tfdock-{self._environment.runner.run}-{name}",
             image=image.id,
             command=command,
+            # docker-init then forwards a signal to all processes of the group, not to one.
             environment={"LC_ALL": "C.UTF-8", "TINI_KILL_PROCESS_GROUP": "1", **environment},
             mounts=tuple(mounts),
             labels={RUN_LABEL: self._environment.runner.run},
+            # As the caller, who removes what it leaves.
             user=f"{os.getuid()}:{os.getgid()}",
             workdir="/",
             network=network,
             memory=min(self._environment.memory, self._environment.info.memory),
             pids=_PIDS,
+            # `exec`: Docker mounts a tmpfs `noexec` otherwise, and then no library can be loaded from it.
             tmpfs={"/tmp": "rw,exec,mode=1777,size=512m"},
             read_only=True,
             gpus=access.gpus,
@@ -310,6 +322,7 @@ class TrialContainers:
     ) -> ContainerState:
         """Run a container to its end, and remove it."""
         runner = self._environment.runner
+        # The tail of an earlier container would explain the failure of this one.
         runner.output.clear()
         state, memory = runner.container(spec, "verify", title, marked, hidden)
         if memory:
@@ -328,6 +341,7 @@ class TrialContainers:
     def _check_disk_space(self) -> None:
         """Raise DiskFull if a full disk, and not the wheel, made the trial fail."""
         free = free_disk(self._environment.folder)
+        # The words too: by now the process that filled the disk may have removed its files.
         if output.speaks_of_full_disk(self._environment.runner.output.tail) or (free is not None and free < _FULL):
             raise DiskFull(
                 Problem(
@@ -347,6 +361,7 @@ class TrialContainers:
         """Return an empty folder that a container can write to."""
         make_folder(self._environment.folder)
         folder = ContainerFolder(self._environment.folder / name)
+        # An earlier try of the same run may have left files in it.
         folder.remove()
         return folder.make()
 
@@ -385,6 +400,7 @@ def dependencies_folder(
 
     `of` is the bundle that the wheels come from; empty for wheels from a network.
     """
+    # The first part is the version of this key. Image and Python decide which wheels pip takes.
     text = "\n".join(["2", image.id, python_tag, *sorted(lines), "", *limits, *([of] if of else [])])
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     return settings.cache_dir.absolute() / "dependencies" / key
@@ -401,6 +417,7 @@ def pip_requirements(texts: Iterable[str], extras: Sequence[str] = ()) -> list[s
         if "$" in text:
             raise InvalidRequirement(f"a variable, which is not followed: {text[:100]!a}")
         requirement = Requirement(text)
+        # PEP 508 lets a requirement name an address.
         if requirement.url:
             raise InvalidRequirement(f"an address, which is not followed: {requirement.name}")
         if "extra" in str(requirement.marker or ""):
@@ -460,5 +477,6 @@ def python_command(tags: tuple[str, str], *words: str) -> tuple[str, ...]:
     if number.isdigit() and abi_tag.startswith(python_tag):
         own = f"python{number[0]}.{number[1:]}"
         test = f"import sys; sys.exit(sys.version_info[:2] != ({number[0]}, {number[1:]}))"
+    # Images name their Python differently. `exec`, so that signals reach Python and not the shell.
     find = f'for one in {own} python python3; do "$one" -c "{test}" 2> /dev/null && exec "$one" "$@"; done'
     return ("/bin/sh", "-c", f"{find}; echo there is no {own}; exit {NO_PROGRAM}", "python", *words)

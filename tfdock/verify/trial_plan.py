@@ -28,11 +28,13 @@ RUN = (
 GPU = tuple(name for name in RUN if name.startswith("gpu-"))
 """The checks of `RUN` that need a GPU."""
 
+# `pip install` and `pip check`, which need no script.
 _BY_PIP = ("install", "dependencies")
 _NEEDS = {
     "dependencies": ("install",),
     "import": ("install",),
     "libraries": ("install",),
+    # Its script asks the driver by ctypes, and does not import TensorFlow.
     "gpu-driver": ("install",),
     "gpu-first-op": ("gpu-devices",),
     "gpu-native": ("gpu-devices",),
@@ -146,6 +148,7 @@ def _probe(
 def _task(check: str, probe: Probe | None) -> TrialTask:
     return TrialTask(
         check=check,
+        # Every check that `_NEEDS` does not name uses TensorFlow.
         needs=() if check == "install" else _NEEDS.get(check, ("import",)),
         script=probe.script if probe else None,
         seconds=probe.seconds if probe else _PIP_SECONDS,
@@ -159,6 +162,7 @@ def _task(check: str, probe: Probe | None) -> TrialTask:
 def release_of(inspection: Inspection) -> str:
     """Return the minor release, `2.18`; 0.0 for a wheel without a version."""
     parts = (*Version(normal_version(inspection.metadata.version)).parts, 0, 0)
+    # Rows are for minor releases.
     return f"{parts[0]}.{parts[1]}"
 
 
@@ -181,6 +185,7 @@ def accelerator_of(knowledge: KnowledgeBase, inspection: Inspection) -> Accelera
 
 def linked_libraries(inspection: Inspection) -> tuple[str, ...]:
     """Return the names of libraries that the wheel links and does not contain, sorted."""
+    # Others need a library by its SONAME, which can differ from the name of its file.
     own = {library.path.rpartition("/")[2] for library in inspection.libraries} | {
         library.soname for library in inspection.libraries
     }
@@ -196,11 +201,13 @@ def opened_libraries(
     for row in knowledge.runtime_libraries:
         if accelerator is None or row.accelerator != accelerator.accelerator:
             continue
+        # The engine puts the driver's libraries into a container together with the GPU.
         if row.component == _DRIVER and not with_driver:
             continue
         version = Version(built_with(inspection, row.component))
         fits = row.component == _DRIVER or not row.version or version.matches(Version(row.version))
         other = rows.get(row.name)
+        # `12.5` says more than `12`.
         closer = other is None or len(Version(row.version).parts) > len(Version(other.version).parts)
         if fits and closer and _holds(knowledge, inspection, row.releases):
             rows[row.name] = row
@@ -304,6 +311,7 @@ def _judge_check(
         )
     try:
         return judge(case)
+    # The result is the wheel's word, and may have any shape.
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
         return case.check(False, result.expected, result.found, "its script reported what makes no sense")
 
@@ -311,6 +319,7 @@ def _judge_check(
 def _plain_text(value: object) -> str:
     """Return a result as short text, without control characters for a terminal."""
     text = value if isinstance(value, str) else "" if value in ([], {}, None) else str(value)
+    # A control sequence could rewrite the lines of other checks.
     shown = "".join(character if character.isprintable() else " " for character in text)
     return shown if len(shown) <= _MOST else f"{shown[:_MOST]}…"
 
@@ -327,6 +336,7 @@ def _import(case: _Case) -> Check:
     found: Any = case.result.found
     version, git = str(found["version"]), str(found["git"])
     expected, reported = normal_version(case.inspection.metadata.version), normal_version(version)
+    # Three numbers at least: `2.1` would be the beginning of every 2.1.x.
     ok = expected == reported or (reported.count(".") > 1 and expected.startswith((f"{reported}.", f"{reported}+")))
     return case.check(ok, expected, f"{version} ({git})", "" if ok else "the package says another version")
 
@@ -337,6 +347,7 @@ def _build_info(case: _Case) -> Check:
     if case.inspection.build_info is None:
         return case.skipped(_format_entries(found), _NO_BUILD_INFO)
     expected = dict(case.inspection.build_info)
+    # Only what differs is shown: a wheel chooses how many entries there are.
     names = [name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
     differ = ", ".join(f"`{name}`" for name in names)
     reason = f"what it says when run is not what its file says: {differ}" if names else ""
@@ -360,6 +371,7 @@ def _libraries(case: _Case) -> Check:
     linked = [name for name in linked_libraries(case.inspection) if not there.get(name)]
     rows = opened_libraries(case.knowledge, case.inspection, with_driver=_with_gpu(case.plan))
     opened = [row for row in rows if not there.get(row.library)]
+    # Without a GPU TensorFlow warns of these libraries, and works.
     needed = [row for row in opened if row.use is None] if _with_gpu(case.plan) else []
     offered = [row for row in opened if row not in needed]
     count = sum(there.values())
@@ -419,6 +431,7 @@ def _gpu_native(case: _Case) -> Check:
         return case.check(True, wants, "machine code")
     (_, capability), *_ = _gpus(case.results["gpu-devices"])  # the script runs on the first
     code = merged(library.loadable for library in own_libraries(case.knowledge, case.inspection.libraries))
+    # PTX needs the driver's compiler, which this check switches off.
     if capability and not runs(Capability.of_gpu(capability), code.sass, code.ptx).starts_at_once:
         return case.skipped(case.result.found, f"the wheel has no machine code for {capability}")
     return case.check(False, wants, case.result.found, case.result.reason)

@@ -102,12 +102,14 @@ def verify_wheel(
         checks=(*static, *skip_all(request.run)),
         gpu_code=merged(library.loadable for library in own_libraries(knowledge, inspection.libraries)),
     )
+    # The static checks stand by themselves, and need no engine.
     if request.run or environment is None:
         return verification
     image = _runtime(knowledge, inspection, request.resolution)
     verification = replace(verification, runtime=str(image) if image else None)
     try:
         run_checks = WheelTrial(environment, knowledge, wheel, inspection, request).checks(image)
+    # The wheel is not to blame, so its checks are skipped, not failed.
     except Impossible as reason:
         run_checks = skip_all(reason.error.problems[0].message)
         verification = replace(verification, impossible=reason.error)
@@ -116,6 +118,7 @@ def verify_wheel(
 
 def unsound_wheel(knowledge: KnowledgeBase, error: WheelRefused) -> Verification:
     """Return the verification of a file that `inspected` refuses. Raises the error if the file could not be read."""
+    # Without it the file could not be read, which says nothing about the wheel.
     if not isinstance(error.__cause__, WheelError):
         raise error
     checks = statics.unsound_checks(knowledge, error.__cause__)
