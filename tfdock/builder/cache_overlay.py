@@ -56,8 +56,7 @@ def over_release(run: BuildRun, disk: DiskCache, release: DiskCache) -> Iterator
                 began = filesystem_now(disk.about)
             yield name
     finally:
-        # The locks are released here, because the removal must hold the domain alone. A dead engine would take
-        # minutes.
+        # Only now are the locks free, and the removal holds the domain alone. A dead engine would take minutes.
         if name and began and run.engine.ping():
             _remove_volume(run.engine, name, disk, release, began)
 

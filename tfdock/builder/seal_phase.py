@@ -76,7 +76,7 @@ def sealed_wheels(plan: BuildPlan, folders: RunFolders, run: str) -> dict[Path, 
     sums = {name: digest for digest, _, name in (line.partition("  ") for line in _lines(results / "SHA256SUMS"))}
     sealed = {}
     for raw in sorted((results / "raw").glob("*.whl")):
-        # A process of the source may outlive Bazel, and change the wheel behind its sum.
+        # A process of the source may outlive Bazel, and change the wheel after its sum was taken.
         if file_sha256(raw) != sums.get(raw.name):
             message = f"{raw.name} changed after it was built"
             raise WheelRefused(Problem(code="wheel-changed", message=message, fix="build again"))

@@ -237,8 +237,8 @@ def _not_pinned(matrix: Matrix) -> Problem | None:
 
 
 def _machines_that_stay(service: Service, matrix: Matrix) -> Problem | None:
-    # Every runner of GitLab's may be a machine of your own: its tags do not tell.
     """Return a warning if jobs run on the user's machines: on GitLab's shell runners, or GitHub's with the label."""
+    # Every runner of GitLab's may be a machine of your own: its tags do not tell.
     if service == "github" and not any(_SELF_HOSTED in runner for runner in _runners(matrix)):
         return None
     return Problem(

@@ -156,10 +156,12 @@ def command(schema: str) -> Callable[[_F], _F]:
     """Make a command report its errors: as text, or as the JSON document it would have printed."""
 
     def decorate(function: _F) -> _F:
+        # Typer reads a command's options from the signature that `wraps` passes on.
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             try:
                 return function(*args, **kwargs)
+            # Any other error is a mistake of ours, and `main` reports it.
             except TfdockError as error:
                 console.show_problems(error.problems)
                 if kwargs.get("as_json") or kwargs.get("format_") == "json":
@@ -186,6 +188,7 @@ def check_duration(text: str | None) -> str | None:
     """Return the text of a duration. Raise BadParameter for any other text."""
     if text is None:
         return None
+    # Without ASCII, `\d` would also match digits of other scripts.
     if not re.fullmatch(DURATION, text, re.ASCII):
         raise typer.BadParameter(f"`{text}` is not a duration; write it like `5h30m`")
     return text
@@ -205,6 +208,7 @@ def limit_from_now(text: str | None) -> Limit | None:
     if text is None:
         return None
     seconds = parse_seconds(text)
+    # Monotonic: a clock that is set meanwhile must not move the deadline.
     return Limit(seconds, time.monotonic() + seconds)
 
 
@@ -217,15 +221,18 @@ def stoppable(kept: str | None = None) -> Iterator[Stop]:
     stop = Stop(kept=kept) if kept else Stop()
 
     def request(number: int, _frame: object) -> None:
+        # Only count: a handler runs between any two instructions, and must take no lock.
         stop.requests += 1
         if stop.requests > 2:  # an engine that hangs may keep the second from being heard; the journal knows the rest
             raise KeyboardInterrupt
+        # The exit codes of SIGINT and SIGTERM differ, and a service that stops a job may send both.
         stop.terminated = stop.terminated or number == signal.SIGTERM
 
     previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
+        # A command may ask a question afterwards, which the first Ctrl-C has to end.
         for number, handler in previous.items():
             signal.signal(number, handler)
 

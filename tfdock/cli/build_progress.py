@@ -70,6 +70,7 @@ def prepare_all(
             order.setdefault(prepared[-1].file, place)
         except TfdockError as error:
             refused.append(failed(name, None, "refused", error))
+    # Two builds of one id would replace each other's wheel.
     ids: dict[str, str] = {}
     for build in prepared:
         other = ids.setdefault(build.plan.build_id, build.file)
@@ -82,6 +83,7 @@ def prepare_all(
                     file=build.file,
                 )
             )
+    # A profile may be named twice.
     return list({build.plan.build_id: build for build in prepared}.values()), refused, order
 
 
@@ -163,6 +165,7 @@ class Building:
 def _run_build(session: BuildSession, request: BuildRequest, *, is_cell: bool) -> Result:
     prepared = request.prepared
     try:
+        # After Ctrl-C, builds that have not begun end here.
         session.stop.check()
         return _success_row(prepared, _build_result(session, request))
     except TfdockError as error:
@@ -171,6 +174,7 @@ def _run_build(session: BuildSession, request: BuildRequest, *, is_cell: bool) -
         log = session.log_path(request)
         begun = log if log.is_file() else None
         result = failed(prepared.file, prepared.plan.build_id, status, error, begun)
+        # A stop needs no explanation.
         return (
             result
             if status == "interrupted"
@@ -192,6 +196,7 @@ def _diagnosis(
     # Changes are offered for a profile that is a file here: not for the cell of a matrix, nor what a bundle holds.
     if not is_cell and Path(prepared.file).is_file():
         preparer = Preparer(session.settings, hardware.local_machine(), knowledge=session.knowledge)
+        # The profile may be gone by now: then the diagnosis does without it.
         with suppress(TfdockError, OSError):
             known = preparer.context_of(prepared.written)
     context = replace(known, resolution=prepared.plan.resolution, resources=prepared.plan.resources)
@@ -264,6 +269,7 @@ def show_result(result: Result, *, brief: bool = False) -> None:
         console.say(f"{style.bad(result['status'])}  {name}")
         console.show_problems(result["problems"])
         diagnosis_text.show(result.get("diagnosis"), result["log"])
+        # A failure whose cause is known needs no report.
         if result["status"] == "failed" and result["log"] and not diagnosis_text.shows_cause(result.get("diagnosis")):
             console.say("  to report it: `tfdock report --bundle` packs what an issue needs, and sends nothing")
         return

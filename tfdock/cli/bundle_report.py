@@ -23,10 +23,12 @@ def write_bundle(
     preparer = preparer_for(settings)
     house = Wheelhouse(settings.wheelhouse.absolute())
     subject = subject_of(name, profile, house, settings.state_dir, preparer)
+    # `-o` must not replace the log or the profile that the report is about.
     if output and any(_is_same(output, Path(file)) for file in (subject.log, subject.file, name, profile) if file):
         raise typer.BadParameter(f"`{console.clean(str(output))}` is what it reports: name another file with `-o`")
     packed = bundle(subject, settings, preparer)
     path = output or Path(packed.name)
+    # A link is followed only where the user chose the name: in a shared folder, it may be a trap.
     write_bytes(path, packed.data, private=True, follow=output is not None)
     if as_json:
         _print_json(path, packed)
@@ -37,6 +39,7 @@ def write_bundle(
 
 
 def _is_same(output: Path, file: Path) -> bool:
+    # By the file itself, because two paths may lead to it.
     return output.exists() and file.exists() and output.samefile(file)
 
 

@@ -61,6 +61,7 @@ def here() -> CiService:
 
 def service_of(environment: Mapping[str, str]) -> CiService:
     """Return the service that sets these variables."""
+    # Both services document this value for every job.
     if environment.get("GITHUB_ACTIONS") == "true":
         return GitHub(environment)
     return GitLab() if environment.get("GITLAB_CI") == "true" else CiService()
@@ -118,6 +119,7 @@ class GitHub(CiService):
         if not (file and text):
             return
         try:
+            # Other programs of the same step write to the file as well.
             with Path(file).open("ab") as stream:
                 stream.write(text.encode("utf-8", "backslashreplace"))
         except OSError as error:  # the wheels matter more than the report
@@ -146,9 +148,11 @@ def annotation(problem: Problem, workspace: str = "") -> str:
 
 def escaped(text: str) -> str:
     """Return text as the data of one of GitHub's commands."""
+    # `%` first: the other two escapes contain one.
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
+# In a property, `:` and `,` would end the value.
 def _property(text: str) -> str:
     return escaped(text).replace(":", "%3A").replace(",", "%2C")
 
@@ -157,6 +161,7 @@ def _below(file: str | None, workspace: str) -> str:
     """Return a file as the repository names it; an empty text for a file that is not in it."""
     if not file or not workspace:
         return file or ""
+    # Not `resolve`: the repository knows a file by its path, also where that is a link.
     path = Path(os.path.normpath(Path(file).absolute()))
     return path.relative_to(workspace).as_posix() if path.is_relative_to(workspace) else ""
 
@@ -175,6 +180,7 @@ _MARKUP = re.compile(r"[^\w\s.,:/=+()-]|:(?=//)|(?<=[Ww]{3})\.|(?<![A-Za-z0-9])_
 
 def cell(text: str) -> str:
     """Return text as a cell of a table in Markdown: no markup, no line break, at most 300 characters."""
+    # A reason may have megabytes, and a cell shows 300 characters.
     line = " ".join(_printable(text[: 4 * _CELL]).split())
     line = line if len(line) <= _CELL else f"{line[: _CELL - 1]}…"
     return _MARKUP.sub(lambda markup: f"&#{ord(markup[0])};", line)
@@ -188,6 +194,7 @@ def _printable(text: str) -> str:
 def markdown(heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> str:
     """Return a table in at most `room` bytes of UTF-8; an empty text if there is no room for its head."""
     head = f"### {cell(heading)}\n\n{_row(columns)}|{' --- |' * len(columns)}\n"
+    # The line that counts the rest has its room from the beginning.
     left = room - len(head.encode()) - len(_more(len(rows)).encode())
     kept: list[str] = []
     for row in rows:
@@ -228,6 +235,7 @@ class GitLab(CiService):
     def fold(self, title: str, /) -> Iterator[None]:
         """Open a section, folded at first, with a name that no other section of the job has."""
         self._folds += 1
+        # A job may run several commands, and a section's name must be its own.
         name = f"tfdock_{os.getpid()}_{self._folds}"
         self._mark(f"section_start:{int(time.time())}:{name}[collapsed=true]", _printable(title))
         try:
@@ -237,5 +245,6 @@ class GitLab(CiService):
 
     def _mark(self, mark: str, title: str = "") -> None:
         stream = self.stream or sys.stderr
+        # GitLab's form: erase the line, the mark, CR, erase the line again, then the title.
         stream.write(f"{_ERASE}{mark}\r{_ERASE}{title}\n")
         stream.flush()

@@ -28,6 +28,7 @@ _ONE = re.compile(r"\x1b\[[0-9;]*m|.", re.DOTALL)
 
 def colour_wanted(stream: TextIO) -> bool:
     """Return whether to colour: by NO_COLOR and FORCE_COLOR, else if the stream is a capable terminal."""
+    # no-color.org: any value counts but an empty one. Here it also wins over FORCE_COLOR.
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -68,6 +69,7 @@ class Style:
 def say(text: str = "", *, stream: TextIO | None = None) -> None:
     """Print a line, to standard error unless told otherwise. What is no result is never a command to a CI service."""
     stream = stream or sys.stderr
+    # Results are for programs, and stay as they are.
     stream.write(f"{text if stream is sys.stdout else ci_log.here().harmless(text)}\n")
     stream.flush()
 
@@ -105,6 +107,7 @@ def width(stream: TextIO) -> int:
 def _asked_columns() -> int:
     """Return COLUMNS; 0 where it is not a width."""
     asked = os.environ.get("COLUMNS", "")
+    # At most six digits: the variable may hold anything, and so long a line is nobody's.
     return int(asked) if re.fullmatch("[0-9]{1,6}", asked) else 0
 
 
@@ -119,6 +122,7 @@ def columns_of(text: str) -> int:
 def _character_columns(character: str) -> int:
     if unicodedata.combining(character):
         return 0
+    # Unicode Annex 11: wide and fullwidth characters take two columns.
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
@@ -283,12 +287,14 @@ class ReadProgress:
         self.total: int | None = None
         self._stream, self._name, self._verb = stream, clean(name), verb
         self._shown = redraws(stream)
+        # Counted from now, so that a file that is read at once shows no progress.
         self._count, self._drawn = 0, time.monotonic()
 
     def __enter__(self) -> ReadProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Clear the line, so that the next text begins on an empty one.
         self._draw("")
 
     def __call__(self, count: int) -> None:
@@ -305,10 +311,12 @@ class ReadProgress:
 
     def _draw(self, text: str) -> None:
         if self._shown:
+            # One column is left free: many terminals wrap once the last one is written.
             self._stream.write(f"\r\033[K{text[: width(self._stream) - 1]}")
             self._stream.flush()
 
 
 def redraws(stream: TextIO) -> bool:
     """Return whether the stream is a terminal that can redraw lines."""
+    # CI services may offer a terminal, and keep every redrawn line in the log.
     return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")

@@ -66,6 +66,7 @@ def _finding_list(
 
 def _finding(finding: Finding, name: str, style: console.Style, columns: int, *, brief: bool) -> Iterator[str]:
     head = f"{style.bad(finding.id)} {style.faint(f'[{finding.stage}, {_SURE[finding.confidence]}]')}"
+    # The search counts a failure no further than this.
     times = f", {finding.count}{' times or more' if finding.count >= 100 else ' times'}" if finding.count > 1 else ""
     yield from console.wrapped(f"{head} {console.clean(name)}:{finding.line}{times}", columns)
     for line in () if brief else finding.excerpt.split("\n"):  # the message above has it already

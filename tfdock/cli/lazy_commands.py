@@ -116,12 +116,14 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the name, command and arguments; the command itself in place of what stands for it in the help."""
         name, stub, arguments = super().resolve_command(ctx, args)
+        # A stub knows no options: the command itself must read its words.
         return name, self.load_command(name) if name and stub else None, arguments
 
     def load_command(self, name: str) -> Any:
         """Return a command of the table, its module imported."""
         module, _ = self.table[name]
         import_module(f"tfdock.cli.commands.{module}")
+        # Typer builds a group anew from all commands that are registered by now.
         group = typer.main.get_group(self.application)
         assert isinstance(group, LazyGroup)
         return group.registered[name]
@@ -133,6 +135,7 @@ def lazy_typer(commands: Table, **settings: Any) -> typer.Typer:
     class _Commands(LazyGroup):
         table = commands
 
+    # Without rich: it takes long to load, and would read `[…]` in a help text as markup.
     _Commands.application = typer.Typer(cls=_Commands, no_args_is_help=True, rich_markup_mode=None, **settings)
     return _Commands.application
 
@@ -142,6 +145,7 @@ app = lazy_typer(
     name="tfdock",
     help="Build TensorFlow wheels that fit your GPU, in containers, from a short YAML profile.",
     epilog="Start with: `tfdock check rtx3080`, `tfdock plan rtx3080 --why`, `tfdock build rtx3080`.",
+    # `main` reports unexpected errors in one sentence, without a traceback.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -47,6 +47,7 @@ class _Output(io.FileIO):
             return super().write(data)
         except BrokenPipeError:
             _abandon(self.fileno())
+            # The descriptor leads to nowhere now, so that this write succeeds.
             return super().write(data)
 
 
@@ -67,6 +68,7 @@ def open_streams() -> None:
 def _forgiving(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     """Return the same stream through `_Output`."""
     return io.TextIOWrapper(
+        # Python's own stream still has the descriptor, and closes it.
         io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
         errors=stream.errors,
@@ -84,6 +86,7 @@ def _abandon(descriptor: int) -> None:
 def _unexpected(error: Exception) -> tuple[Problem, ExitCode]:
     """Return the problem and exit code of an unexpected error, such as standard output on a full disk."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        # Otherwise Python fails again at its exit, when it flushes what is left.
         _abandon(sys.stdout.fileno())
         problem = Problem(
             code="disk-full",

@@ -119,6 +119,7 @@ def analyse(
     with stoppable("what was found is told") as stop, shown_progress() as listen:
         cells = cells_of(stop.check)
         session = replace(session_for(settings, cells.knowledge, listen, stop), limit=limit)
+        # Where nothing is to be analysed, no engine is needed.
         analyses = analysed(cells, session, _show_analysis) if cells.wanted else ()
     if as_json:
         ok = all(analysis.outcome == "ok" for analysis in analyses)

@@ -134,6 +134,7 @@ class FinishedMatrix:
             rows,
             exit_code=combined_exit_code(result["exit_code"] for result in self.results),
             seconds=self.seconds,
+            # Without a zone, because JUnit's schema takes none.
             finished=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S"),
             by=self.by,
         )

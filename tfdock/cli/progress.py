@@ -56,6 +56,7 @@ class RunningPhase:
             case events.Progress():
                 self._progress = event
             case events.Line() if event.text.strip():
+                # How wide a tab is depends on its column, which a redrawn line does not know.
                 self.lines.append(clean(event.text.expandtabs()))
             case _:
                 pass
@@ -118,6 +119,7 @@ class Tally:
         known = [seconds for seconds in (*each, *waiting) if seconds is not None]
         if not known or len(known) < len(each) + len(waiting):
             return None
+        # Nothing is over before its longest build is.
         return max(sum(known) / self._at_once, *known)
 
 
@@ -151,6 +153,7 @@ class PlainProgress:
         self._several.pop(name, None)
         if self._tally:
             self._tally.over(name, status)
+            # A copy: other threads remove builds meanwhile.
             self._say(self._tally.summary({name: progress._going for name, progress in list(self._several.items())}))
 
     def __call__(self, event: events.Event) -> None:

@@ -48,6 +48,7 @@ class LocalGpus:
                 self._read(file, wheel.name)
         try:
             return base, self._inspections[wheel.name], requested_gpus(base, ["local"])
+        # No row knows this GPU, so that there is nothing to say of it.
         except ProfileError:
             return None
 

@@ -34,10 +34,12 @@ class TerminalProgress:
         self._one = RunningPhase()
         self._several: dict[str, RunningPhase] = {}
         self._tally: Tally | None = None
+        # Several builds report from threads of their own, and rich draws in one more.
         self._lock = threading.Lock()
         self._live = Live(
             console=self._console,
             refresh_per_second=5,
+            # Nothing of the display stays: finished phases have been printed above it.
             transient=True,
             get_renderable=self._drawn,
             redirect_stdout=sys.stdout.isatty(),  # else the result is for a file or a program
@@ -71,6 +73,7 @@ class TerminalProgress:
     def _take(self, going: RunningPhase, event: events.Event, name: str = "") -> None:
         with self._lock:
             going.take(event)
+        # Printed without the lock: rich holds a lock of its own while it draws, and `_drawn` then takes ours.
         match event:
             case events.PhaseEnded():
                 mark, style = ("✓", "green") if event.ok else ("✗", "bold red")

@@ -110,8 +110,8 @@ class Block:
         """
         data, low, high = self.data, max(place - NEAR, 0), min(place + NEAR, len(self.data))
         first = max(low - 1, 0)
-        begin = max(data.rfind(b"\n", first, place), data.rfind(b"\r", first, place)) + 1
         # Whichever comes last before the place: progress overwrites itself by CR within one line.
+        begin = max(data.rfind(b"\n", first, place), data.rfind(b"\r", first, place)) + 1
         ends = (data.find(b"\n", place, high + 1), data.find(b"\r", place, high + 1))
         # Only where the line was cut: else the first word of every line would be lost.
         word = data.find(b" ", low, low + _WORD) + 1 if low else 0

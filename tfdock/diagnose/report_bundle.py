@@ -44,7 +44,7 @@ _MODE = 0o100644
 _MOST_CAUSES = 5
 _LONGEST_TEXT = 1 << 20
 """Characters of a profile or a lock that go into a report."""
-# They change how a run behaves, and name nobody.
+# Other variables stay out, even their names: these alone change how a run behaves.
 _VARIABLES = (
     "DOCKER_HOST",
     "DOCKER_CONTEXT",
@@ -112,8 +112,7 @@ def _read_log(
             notes.append("the log is not here any more, or is no file")
             return None, None
         diagnosis = _diagnose(log, subject, preparer, notes)
-        # The log is read twice instead of kept: it may have gigabytes. One descriptor, because the path may be
-        # replaced.
+        # Read twice and not kept: a log may have gigabytes. By one descriptor, because the path may be replaced.
         log.seek(0)
         return diagnosis, _excerpt(log, diagnosis)
 

@@ -67,8 +67,8 @@ def _find(name: str | None, house: Wheelhouse, state: Path, preparer: Preparer) 
     if name is None:
         if not (runs := failed_runs(house, state)):
             raise _no_failed_run(house)
-        # From the surest to the vaguest: a file says what it is, anything else has to be searched for.
         return _from_run_document(runs[0])
+    # From the surest to the vaguest: a file says what it is, anything else has to be searched for.
     path = Path(name)
     if path.is_dir():
         return _from_folder(path, name, house)

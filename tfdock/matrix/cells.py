@@ -120,8 +120,8 @@ def cover(values: Sequence[Collection[str]], costs: Sequence[float]) -> tuple[in
         own = set(values[place])
         if any(counts[value] == 1 for value in own):
             kept.append(place)
-        # A dropped cell no longer counts: another one may now be the last to have its values.
         else:
+            # A dropped cell no longer counts: another one may now be the last to have its values.
             counts.subtract(own)
     return tuple(sorted(kept))
 
@@ -159,8 +159,8 @@ def _cell(
 ) -> CellCombination:
     axes = matrix.document.entries.get("axes", place).keys
     document = profiles.overlaid(matrix.base, nested(fields, place, axes if keys is None else keys))
+    # All rules match the cell as it was: the order of overrides changes values, and no matches.
     matching = rules.of(document)
-    # All rules matched the cell as it was, so that the order of overrides changes values and not matches.
     runner = matrix.runner
     for rule in matching:
         runner = runner if rule.runner is None else rule.runner

@@ -96,8 +96,7 @@ class Bundle:
                     raise self._damaged(blob.name)
                 total.update(piece)
                 left -= len(piece)
-                # Held back until the sum is known: whoever writes the pieces then never ends up with a whole wrong
-                # file.
+                # Held back until the sum is known, so that nobody gets wrong contents to their end.
                 if last_piece:
                     yield last_piece
                 last_piece = piece

@@ -88,6 +88,7 @@ def _write(path: Path, text: str, *, force: bool) -> None:
     if path.exists() and not path.is_file():
         message, fix = f"cannot write {path}: it is no regular file", "give the name of a file"
         raise ProfileError(Problem(code="file-error", message=message, fix=fix))
+    # `exists` follows a link: one that leads nowhere is in the way all the same.
     exists = path.exists() or path.is_symlink()
     if exists and not force and not _is_ours(path):
         message = f"`{path}` is there already, and not as `tfdock advise` wrote it"
@@ -98,6 +99,7 @@ def _write(path: Path, text: str, *, force: bool) -> None:
 
 def _is_ours(path: Path) -> bool:
     if path.is_symlink():
+        # What a link leads to is somebody else's file, whatever is in it.
         return False
     try:
         first, _, rest = path.read_text("utf-8").partition("\n")
@@ -107,6 +109,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _digest(text: str) -> str:
+    # Enough digits to notice an edit.
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -333,6 +336,7 @@ def _vendor(advice: Advice) -> Iterator[str]:
 def _build(advice: Advice, output: Path | None) -> str:
     if output:
         return f"`tfdock build {shlex.quote(str(output))}`"
+    # Many GPUs would make too long a file name.
     name = f"{'-'.join(service.gpu.gpu for service in advice.gpus)[:40]}.yaml"
     return f"`{_again(advice, output=name)}`, then `tfdock build {name}`"
 

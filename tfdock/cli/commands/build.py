@@ -130,15 +130,18 @@ def build(
         wheelhouse=wheelhouse,
         cache_dir=cache_dir,
         knowledge=knowledge,
+        # None leaves it to the settings: no flag allows what they forbid.
         remote_upload=False if read_only_cache else None,
         keep_output="failed" if keep_output else None,
         registries=registry,
         allow_paths=allow_path,
         allow_endpoints=allow_endpoint,
     )
+    # Counted from here, because planning takes of the time as well.
     limit = limit_from_now(time_limit)
 
     preparer = preparer_for(settings, allow_untested=allow_untested, trusted=trust)
+    # The closure below reads this when the builds begin, and a bundle fills it before that.
     inputs: dict[str, BundledInputs] = {}
 
     def building(settings: Settings, listen: ProgressDisplay, stop: Stop) -> Building:
@@ -152,6 +155,7 @@ def build(
         from tfdock.cli.matrix_run import CellSelection, build_matrix, finish_matrix
 
         choice = CellSelection(file=matrix, only=only or (), missing=missing, report=report)
+        # A report that cannot be written is told before hours of work.
         choice.begin()
         with stoppable() as stop, shown_progress() as listen:
             finished = build_matrix(
@@ -162,6 +166,7 @@ def build(
                 stop.check,
                 lambda prepared: _with_cache_explanation(prepared, preparer, explain=explain),
             )
+        # Also after Ctrl-C: the report says what became of each cell until then.
         done = list(finished.results)
         raise typer.Exit(finish_matrix(finished, choice, lambda more: _print_results(done, more, as_json=as_json)))
     names = profiles or []

@@ -194,10 +194,12 @@ def verify(
     results = []
     with stoppable(kept="nothing was changed in the entries that were looked at") as stop:
         for disk in _select_disks(cache, toolchain):
+            # Builds may go on while entries are read, and not while they are removed.
             with disk.held(alone=repair):
                 console.say(f"hashing {console.size(folder_size(disk.folder))} of {disk.key}")
                 results.append(verify_cache(disk, repair=repair, check=stop.check))
     findings = [finding for result in results for finding in result.findings]
+    # With `--repair`, nothing that was found is there any more.
     ok = repair or not any(finding.harms for finding in findings)
     if as_json:
         rows = [
@@ -223,6 +225,7 @@ def _finding(finding: Any) -> dict[str, Any]:
 
 def _select_disks(cache: CacheFolder | None, toolchain: str | None) -> list[DiskCache]:
     disks = cache.disks() if cache else []
+    # A toolchain alone means its caches in all domains.
     chosen = [disk for disk in disks if toolchain in (None, disk.key, disk.toolchain)]
     if toolchain and not chosen:
         raise ProfileError(
@@ -274,6 +277,7 @@ def prune(
     limit = None if max_size is None else read_size(max_size)
     before = None if older_than is None else time.time() - read_age(older_than)
     cache = _existing_cache(settings_for(cache_dir=cache_dir))
+    # Only images need an engine: caches can be pruned without one.
     engine = local_engine() if images else None
     with ExitStack() as locks:
         pruned = None
@@ -297,6 +301,7 @@ def _prune_images(engine: Engine, *, dry_run: bool) -> list[ImageInfo]:
         try:
             if not dry_run:
                 engine.remove_image(image.id)
+        # An engine refuses to remove an image that a container uses.
         except EngineError as error:
             console.tell(f"{image.id[:19]} stays: {error.problems[0].message}")
         else:
@@ -376,6 +381,7 @@ def clean(
         named = ", ".join(str(disk.folder) for disk in chosen)
         _confirm(f"remove {named}, {console.size(size)}?", yes=yes)  # before the lock: builds do not wait for it
         with ExitStack() as locks:
+            # All locks before the first removal: a build that holds one of them is met in time.
             for disk in chosen:
                 locks.enter_context(disk.held(alone=True))
             for disk in chosen:
@@ -399,5 +405,6 @@ def _confirm(question: str, *, yes: bool) -> None:
         raise ProfileError(
             Problem(code="cache-clean-unasked", message="there is no terminal to ask at", fix="add `--yes`")
         )
+    # Standard output is for results.
     if not typer.confirm(question, err=True):
         raise typer.Exit(ExitCode.OK)

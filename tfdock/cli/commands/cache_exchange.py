@@ -117,6 +117,7 @@ def pull(
 ) -> None:
     """Take Bazel's disk cache from a registry: only what is missing here, and only what is what it should be."""
     settings = settings_for(cache_dir=cache_dir)
+    # Mirrors are for reading: a push goes where its name says.
     image = settings.mirrored(_parse_reference(reference, writing=False))
     cache = CacheFolder.opened(settings.cache_dir)
     with _exchange(cache, image) as (exchange, stop):
@@ -172,6 +173,7 @@ def _select_toolchains(
                 fix=f"it holds: {', '.join(here) or 'nothing yet, so build first'}; see `tfdock cache list`",
             )
         )
+    # A key that is named in full names its domain as well.
     chosen = [key for key in dict.fromkeys(wanted) if in_domains(key, domains) or key in toolchains]
     if wanted and not chosen:
         present = sorted({split_key(key)[1] for key in wanted})

@@ -75,6 +75,7 @@ class _CheckResult:
     def machine_problems(self) -> list[Problem]:
         """What this machine lacks, as warnings: it concerns the build here, not the profile."""
         lacking = [check.problem for check in self.machine if check.status in ("warning", "failed")]
+        # The build may run elsewhere, where there is enough of what lacks here.
         return [
             replace(problem, message=f"this machine: {problem.message}", severity="warning") for problem in lacking
         ]

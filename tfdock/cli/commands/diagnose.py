@@ -65,6 +65,7 @@ def diagnose(
 ) -> None:
     """Say what went wrong in a log of a build or of a program that imports TensorFlow, and what to do about it."""
     names = logs or [_STANDARD_INPUT]
+    # Waiting for what somebody types would look like a program that hangs.
     if not logs and sys.stdin.isatty():
         raise typer.BadParameter("name a log, or send one to standard input")
     settings = settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint)
@@ -88,6 +89,7 @@ def _read_all(
     diagnoses: dict[str, Diagnosis] = {}
     problems: list[Problem] = []
     codes: list[int] = []
+    # Standard input can be read only once.
     for name in dict.fromkeys(names):
         try:
             diagnoses[name] = _read(name, base, context)

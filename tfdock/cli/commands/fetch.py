@@ -65,6 +65,7 @@ def fetch(
     with stoppable(kept="what is fetched stays in the cache") as stop, shown_progress() as listen:
         session = session_for(settings, preparer.knowledge, listen, stop)
         if output is None:
+            # It exits with the codes of all profiles.
             _warm(profiles, preparer, session, locked=locked, as_json=as_json)
         bundle = Bundler(output, preparer, session, locked=locked).make(profiles)
     _show_bundle(bundle)
@@ -81,6 +82,7 @@ def _warm(profiles: list[str], preparer: Preparer, session: BuildSession, *, loc
     results, codes = [], []
     for name in dict.fromkeys(profiles):
         try:
+            # After Ctrl-C the next profile does not begin.
             session.stop.check()
             results.append(_fetch_profile(name, preparer, session, locked=locked))
         except TfdockError as error:

@@ -53,6 +53,7 @@ Together = Annotated[
 NoMovingTags = Annotated[
     bool, typer.Option("--no-moving-tags", help="Leave tags such as `2.18-py3.11-cuda12.5-sm86` where they are.")
 ]
+# OCI distribution specification, "Pulling manifests": the form of a tag.
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
@@ -85,6 +86,7 @@ def pack(
     settings = settings_for(
         wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
     )
+    # Before wheels of gigabytes are read: a name that is taken is refused at once.
     image_pack.check_pack_target(output)
     with _select(settings, asked, "nothing was written", allow_untested=allow_untested) as (selection, shipped, stop):
         size = until_stopped(lambda: image_pack.pack(shipped, selection.stream, output, stop.check), stop)
@@ -171,6 +173,7 @@ def _select(
     try:
         with (
             stoppable(kept) as stop,
+            # Held open: a wheel that is replaced meanwhile stays the one that was hashed.
             WheelSelection(house, _planner(settings, allow_untested=allow_untested), stop.check) as selection,
         ):
             builds = until_stopped(lambda: selection.builds(asked.names), stop)
@@ -245,8 +248,10 @@ def _split_names(names: Sequence[str], registries: Sequence[str]) -> tuple[tuple
 def _is_repository(name: str) -> bool:
     """Return whether a name is no file and begins with a host, as in `localhost:5000/wheels`."""
     host, slash, _ = name.partition("/")
+    # As Docker tells a host from a name: by a dot, a colon, or `localhost`.
     looks = "://" in name or (bool(slash) and host not in (".", "..") and ("." in host or ":" in host))
     looks = looks or name.startswith("localhost/")
+    # A file that is there is meant, whatever its name looks like.
     return looks and not name.endswith((".whl", ".yaml", ".yml")) and not Path(name).exists()
 
 

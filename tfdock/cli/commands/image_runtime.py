@@ -88,8 +88,10 @@ def runtime(
         allow_paths=allow_path,
         allow_endpoints=allow_endpoint,
     )
+    # Before anything is fetched: names that cannot be are refused now.
     names = (_parse_name(tag, "--tag"), _parse_name(push, "--push"))
 
+    # The names depend on the build id, which is known only once the build is found.
     def wish(build: WheelBuild) -> RuntimeImageRequest:
         own = default_name(build.build_id)
         sent = _with_tag(names[1], build.build_id)

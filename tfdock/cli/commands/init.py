@@ -82,6 +82,7 @@ def _new_file(name: str) -> Path:
         message, fix = f"`{name}` names no profile", "give a name: `tfdock init my` writes my.yaml"
         raise ProfileError(Problem(code="file-error", message=message, fix=fix))
     path = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    # `exists` follows a link: one that leads nowhere would be written through.
     if path.exists() or path.is_symlink():
         raise ProfileError(_file_exists(path))
     if not path.parent.is_dir():
@@ -98,6 +99,7 @@ def _file_exists(path: Path) -> Problem:
 def _write(path: Path, text: str) -> None:
     try:
         path.open("x").close()  # the name is ours, or somebody else's already
+        # No half profile, and no empty one, keeps the name.
         try:
             write_atomically(path, text.encode())
         except BaseException:

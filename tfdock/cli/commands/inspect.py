@@ -59,6 +59,7 @@ def inspect_(
     base = knowledge_for(settings_for(knowledge=knowledge))
     gpus = requested_gpus(base, gpu) if gpu else ()  # a misspelt name is told before anybody waits
     with console.ReadProgress(sys.stderr, wheel.name) as reading:
+        # Only the judgement of a GPU needs the traces, and looking for them takes time.
         inspection = inspected(wheel, traces=[XLA_TRACE.encode()] if gpus else (), progress=reading)
     sound = not _damages(inspection)
     if as_json:
@@ -75,6 +76,7 @@ def _print(lines: Iterable[tuple[str, str]]) -> None:
         console.tell(line, stream=sys.stdout, indent=indent)
 
 
+# A wheel whose RECORD is wrong may differ in thousands of files.
 def _first_of(damages: list[str], most: int = 20) -> list[str]:
     more = len(damages) - most
     return damages if more <= 0 else [*damages[:most], f"and {more} more"]
@@ -135,6 +137,7 @@ def _extras(inspection: Inspection) -> dict[str, list[str]]:
     extras: dict[str, list[str]] = {extra: [] for extra in inspection.metadata.provides_extra}
     for line in inspection.metadata.requires_dist:
         installed, _, marker = map(str.strip, line.partition(";"))
+        # A marker may hold more than the extra, such as `and python_version < "3.12"`.
         for extra in extras.keys() & set(_EXTRA.findall(marker)):
             extras[extra].append(installed)
     return extras
@@ -264,6 +267,7 @@ def _plain(value: object) -> str:
 
 
 def _newest(versions: Iterator[str]) -> str:
+    # As numbers: as texts, 2.4 would be newer than 2.17.
     return max(filter(None, versions), key=lambda version: tuple(map(int, version.split("."))), default="")
 
 

@@ -285,6 +285,7 @@ def explain(
         else:
             _print(console.table([(row.code, row.title) for row in rows], indent=""))
         return
+    # Errors show codes in brackets, which are copied with them.
     row = base.codes.get(code.strip("[]").lower())
     if row is None:
         begun = sorted(name for name in base.codes if code and name.startswith(code.lower()))
@@ -307,6 +308,7 @@ def _code_json(row: ErrorCode) -> dict[str, Any]:
 
 def _problems_of(base: KnowledgeBase, row: ErrorCode) -> tuple[Problem, ...]:
     """Return the problems of the row's own profile, as they are today and not when the row was written."""
+    # A code of an engine or a registry has no profile that could show it.
     if row.profile is None:
         return ()
     try:

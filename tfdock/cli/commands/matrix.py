@@ -150,9 +150,11 @@ def matrix(
         changed_since=changed_since,
         smoke=smoke,
         allow_untested=allow_untested,
+        # Only these formats say where wheels are: the others need not ask registries.
         located=missing or (wanted in _WITH_STATUS and not dry_analyse),
     )
     if dry_analyse:
+        # It exits by itself.
         analyse(selection.cells, settings, time_limit=time_limit, as_json=wanted is Format.JSON)
     with stoppable("nothing was changed") as stop:
         cells = selection.cells(stop.check)
@@ -186,6 +188,7 @@ class _MatrixSelection:
         """Plan and select the cells; `check` raises to stop."""
         cells = self.choice.planned(self.settings, self.preparer, check)
         if self.changed_since is not None:
+            # Before `smoke`: a few of the changed cells are wanted, not the changed ones of a few.
             cells = self._only_changed(cells, self.changed_since, check)
         if self.smoke:
             cells = cells.smoke()
@@ -228,6 +231,7 @@ def _print_cells(cells: Cells, wanted: Format, shards: int | None) -> None:
             print_json("tfdock.matrix/1", True, matrix_document(cells, jobs))
         case Format.GITHUB:
             console.say(matrix_formats.github(jobs), stream=sys.stdout)
+            # GitLab's jobs have no page for a summary.
             ci_log.here().summary(*matrix_formats.summary(cells))
         case Format.GITLAB:
             console.say(matrix_formats.gitlab(jobs), stream=sys.stdout)

@@ -164,6 +164,7 @@ def schema(
         raise typer.BadParameter("`--matrix` is the name `matrix`: leave one of both out")
     if name in (None, "profile", "matrix"):
         document = matrix_file.json_schema() if of_matrix or name == "matrix" else profile.json_schema()
+        # No document around it: editors read the schema as it is.
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
         return
     names = {file.stem: file for file in (Path(__file__).parents[2] / "schemas").glob("*.json")}

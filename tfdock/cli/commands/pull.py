@@ -187,11 +187,13 @@ class _ImageFinder:
         for image in images:
             try:
                 stored = find_image(image, self.platform or local_platform(), check)
+            # Another repository may have it: one that does not answer ends nothing yet.
             except NetworkError as error:
                 down.append(error)
                 continue
             if stored:
                 return stored
+        # Whoever did not answer may have it, so that nobody can say that it is missing.
         if down:
             raise down[0]
         places = ", ".join(f"`{image}`" for image in images)
@@ -216,6 +218,7 @@ class _ImageFinder:
             plan = cells.prepared(cell).plan
             refused = native_refusal(plan)
             if refused:
+                # For one machine's CPU alone: in a matrix that is no error, since others cannot have it.
                 raise _NotInRegistries(*refused.problems)
             return self._look_up(cell.name, plan, repositories, check)
 

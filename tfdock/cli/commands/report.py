@@ -109,6 +109,7 @@ def report(
     document = _load_record(path)
     try:
         lines, page = list(_lines(document)), _page(document, path.parent) if output else ""
+    # A record may be damaged or a stranger's: any field may lack, or be of another type.
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise _unreadable(path) from error
     if as_json:
@@ -130,6 +131,7 @@ def _find_record(name: str, wheelhouse: Path, state: Path) -> Path:
     if (path / "record.json").is_file():
         return path / "record.json"
     house = House(wheelhouse)
+    # Without a fingerprint, the record's own folder is not known.
     records = [record for record in house.records() if isinstance(record.get("fingerprint"), str)]
     same_build = [record for record in records if record.get("build_id") == name]
     if same_build:

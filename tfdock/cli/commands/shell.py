@@ -52,6 +52,7 @@ def shell(
     preparer = preparer_for(settings, trusted=trust)
     request = BuildRequest(prepared=preparer.prepare(profile))
     with shown_progress() as listen:
+        # No handler for signals: the terminal is the container's, and Ctrl-C is for what runs there.
         session = session_for(settings, preparer.knowledge, listen, Stop())
         status = builds.shell(session, request, tuple(command or ("/bin/bash",)), ready=listen.close)
     raise typer.Exit(status)

@@ -129,6 +129,7 @@ def verify(
         verification = _verify_wheel(settings, base, wheel, inspection, wanted)
     document = _document(base, wheel, profile, asked, inspection, verification)
     shown = None
+    # Without a trial there is no log.
     if verification.failed and inspection and not wanted.run:
         context = preparer_for(settings, allow_untested=allow_untested).context(profile) if profile else None
         shown = diagnose_run_log(_log(settings, inspection), base, context)
@@ -158,6 +159,7 @@ def _beginning(path: Path) -> bytes:
     if not path.is_file():
         return b""
     with path.open("rb") as file:
+        # The mark stands in the head of a page.
         return file.read(4096)
 
 
@@ -189,6 +191,7 @@ def _verify_wheel(
 
 def _log(settings: Settings, inspection: Inspection) -> Path:
     """Return the path of the log of a wheel's trial."""
+    # By content: another wheel may have the same name.
     return settings.cache_dir.absolute() / "verify" / f"{inspection.wheel.sha256[:16]}.log"
 
 

@@ -47,6 +47,7 @@ _DAY = 86400
 def _open_wheelhouse(settings: Settings) -> Iterator[store.Wheelhouse]:
     """Yield the wheelhouse. Raise ProfileError if it does not exist, and for errors with its files."""
     root = settings.wheelhouse.absolute()
+    # No folder is made here: a misspelt name must not look like an empty wheelhouse.
     if not root.is_dir():
         raise ProfileError(
             Problem(
@@ -126,6 +127,7 @@ def _listing(root: Path, wheels: Sequence[StoredWheel]) -> Iterator[str]:
 
 def _in_a_line(text: str) -> str:
     """Return text on one line: a file whose name has a line break must not look like two files."""
+    # `clean` keeps line breaks, and shows a NUL as `�`.
     return console.clean(text.replace("\n", "\0"))
 
 
@@ -264,6 +266,7 @@ def serve(
             print_json("tfdock.wheelhouse-serve/1", True, {"url": f"{address.url}simple/", "commands": commands})
         else:
             console.result(f"{address.url}simple/")
+        # A program that has started the server waits for this line.
         sys.stdout.flush()
         _show_address(address, wanted)
 
@@ -274,6 +277,7 @@ def serve(
 
 def _example(files: Iterable[str]) -> str:
     """Return such as `tensorflow==2.18.0+cuda12.5.sm86`: a wheel of the index, in pip's words."""
+    # The first line is a comment.
     pins = constraints("", sorted(files)).splitlines()[1:]
     return next(iter(pins), "")
 

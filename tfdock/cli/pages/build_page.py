@@ -61,6 +61,7 @@ def _values(record: Mapping[str, Any], profile: TraceProfile) -> dict[str, objec
 def _counts(bazel: Mapping[str, Any]) -> list[Bar]:
     """Return the parts of the bar of hits and executed actions."""
     executed = dict(summary_text.most_first(bazel.get("executed_by_mnemonic")))
+    # Without a profile the kinds are unknown: one part stands for all executed actions.
     if not executed and bazel.get("executed"):
         executed = {"": bazel["executed"]}
     kinds = colours(executed)
@@ -74,8 +75,10 @@ def _counts(bazel: Mapping[str, Any]) -> list[Bar]:
 def _rows(rows: Iterable[tuple[str, float]]) -> list[dict[str, object]]:
     """Return names with their seconds, and their share of the longest in percent."""
     named = list(rows)
+    # Phases may have taken no time at all.
     longest = max((seconds for _, seconds in named), default=0) or 1
     return [
+        # A bar below half a percent would not be seen.
         {"name": name, "took": console.duration(seconds), "share": round(max(100 * seconds / longest, 0.5), 2)}
         for name, seconds in named
     ]

@@ -81,6 +81,7 @@ def _pythons(wheels: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the Pythons that the wheels are made for: `3.11` of `cp311`."""
     tags = {tag for row in wheels for tag in str(row["python_tag"]).split(".")}
     matches = filter(None, (_CPYTHON.fullmatch(tag) for tag in tags))
+    # As versions: as texts, 3.10 would stand before 3.9.
     return sorted((f"{match[1]}.{match[2]}" for match in matches), key=Version)
 
 

@@ -159,6 +159,7 @@ def _capabilities(
     """Return the picture of the targets in the order of their numbers, with all that the wheel has code for."""
     sass, ptx = _images(code.get("sass") or (), "sm_"), _images(code.get("ptx") or (), "compute_")
     asked = [Capability.of_gpu(target) for target in served]
+    # Code for a target that nobody asked about has a column too.
     gpus = sorted({*asked, *(Capability(image.major, image.minor) for image in (*sass, *ptx))})
     embedded = {target for target, row in served.items() if row.embedded}
     machine_code, texts = list(map(str, sass)), list(map(str, ptx))
@@ -197,6 +198,7 @@ def _lane(
             last[Capability.parse(verdict.by)] = index
     columns = {(gpu.major, gpu.minor): index for index, gpu in enumerate(gpus)}
     threads: list[tuple[int, int | None]] = [(columns[by.major, by.minor], index) for by, index in last.items()]
+    # PTX with a letter is for one GPU or its family, and not for all GPUs to come.
     onward = [columns[image.major, image.minor] for image in images if image.ptx and not image.suffix]
     if onward:
         # The newest alone: GPUs to come take no other.
@@ -252,6 +254,7 @@ def _laid_out(key: str, axis: str, targets: Sequence[CoverageRow], lanes: Sequen
                 Column(
                     x=x + _COLUMN * (index + 0.5),
                     y=y + _HEAD + _LINE * (index + 0.5),
+                    # A column has room for five letters.
                     label=_cut(row.target.removeprefix("gfx"), 5),
                     name=_cut(row.name, _NAME) if row.name != row.target else "",
                     row=row,

@@ -38,12 +38,15 @@ def _environment() -> Environment:
     # A command that writes no page must not load jinja2.
     from jinja2 import FileSystemLoader, StrictUndefined, sandbox
 
+    # Values may come from a stranger: a template can call nothing dangerous on them, and change none.
     environment = sandbox.ImmutableSandboxedEnvironment(
         loader=FileSystemLoader(_PAGES),
+        # A misspelt name in a template is an error instead of an empty place.
         undefined=StrictUndefined,
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
+        # Every value passes here, so that none is forgotten.
         finalize=_clean,
     )
     environment.filters["spans"] = _spans
@@ -57,4 +60,5 @@ def _spans(text: str) -> list[tuple[bool, str]]:
 
 def _clean(value: object) -> object:
     """Return text without controls and marks of direction, which turn or hide their surroundings; keep markup."""
+    # Markup, a subclass of `str`, is escaped already.
     return console.clean(value.expandtabs()) if type(value) is str else value

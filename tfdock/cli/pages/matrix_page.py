@@ -75,6 +75,7 @@ def junit(report: Document) -> str:
             "time": f"{report['seconds']:.3f}",
         },
     )
+    # JUnit's schema wants these elements in this order, also where they are empty.
     ElementTree.SubElement(suite, "properties")
     for cell in report["cells"]:
         _test_case(suite, cell)

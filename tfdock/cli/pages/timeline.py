@@ -64,6 +64,7 @@ def timeline(profile: TraceProfile) -> Timeline | None:
     if not actions:
         return None
     begin = min(action.start for action in actions)
+    # A build may consist of one action that took no time.
     span = max(max(action.start + action.seconds for action in actions) - begin, 0.001)
     longest = sorted(actions, key=lambda action: -action.seconds)[:_MOST]
     drawn = sorted(longest, key=lambda action: (action.lane, action.start))
@@ -95,6 +96,7 @@ def shares(parts: Sequence[tuple[str, str, int]]) -> list[Bar]:
 
 def colours(executed: Mapping[str, int]) -> dict[str, str]:
     """Return the colour of each kind of executed action; the most frequent kinds have one of their own."""
+    # Equal counts by name, so that the page is the same every time.
     kinds = sorted(executed, key=lambda kind: (-executed[kind], kind))
     return {kind: f"kind-{index}" if index < _KINDS else "kind-other" for index, kind in enumerate(kinds)}
 
@@ -133,6 +135,7 @@ def _ticks(span: float) -> Iterator[AxisTick]:
 def _steps() -> Iterator[float]:
     yield from (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
     step = 60.0
+    # Without end: a build may take days.
     while True:
         yield from (step, 2 * step, 5 * step, 10 * step, 30 * step)
         step *= 60

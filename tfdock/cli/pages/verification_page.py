@@ -60,6 +60,7 @@ _STATUS = {"passed": ("✓", "passed"), "failed": ("✗", "failed"), "skipped": 
 
 def _verdict(ok: object, checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     counted = Counter(check["status"] for check in checks)
+    # Not ok, and no check failed: then nothing could be tried, which is no failure of the wheel.
     status = "passed" if ok is True else "failed" if ok is False and counted["failed"] else "skipped"
     mark, word = _STATUS[status] if status != "skipped" else ("–", "no verdict" if ok is None else "not tried")
     parts = ", ".join(f"{counted[name]} {name}" for name in (*_STATUS, "unknown") if counted[name])
@@ -73,6 +74,7 @@ def _check(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
     mark, word = _STATUS.get(status, ("?", status))
     return {
         "number": number,
+        # It names a class of the page's style: only known words get there.
         "status": status if status in _STATUS else "unknown",
         "mark": mark,
         "word": word,
@@ -89,6 +91,7 @@ def _text(value: object) -> str:
             return "yes" if value else "no"
         case Mapping():
             return "\n".join(f"{key}: {_text(part)}" for key, part in value.items())
+        # Before `Iterable`, which a text is as well.
         case str():
             return value
         case Iterable():
@@ -145,6 +148,7 @@ _KINDS = {"sass": "SASS", "ptx": "PTX", "amdgpu": "AMD", "unknown": "of a kind t
 
 def _images(code: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the targets by kind of code, with counts and sizes where the document has them."""
+    # A document may have only the targets of each kind, without counts and sizes.
     images = code.get("images") or [
         {"kind": kind, "target": target} for kind in _KINDS for target in code.get(kind) or ()
     ]
