@@ -20,14 +20,16 @@ from tfdock.errors import EngineError, Interrupted, NetworkError, Problem, Tfdoc
 from tfdock.plan.build_plan import DISK_CACHE, DOWNLOADS, GIVEN, REPOSITORY_CACHE, SOURCE, STAGING, BuildPlan, Phase
 from tfdock.plan.estimate import PhaseEstimate
 from tfdock.plan.lock_file import Pin
+
+# At the start: after hours of compiling, an update may have replaced the files of this program.
+from tfdock.run.phase_errors import PhaseErrors
 from tfdock.run.phases import PhaseRunner
 from tfdock.run.results import RunFolders, make_sources
 from tfdock.types import ExpectedFiles, Mount
 
 if TYPE_CHECKING:
-    # Only names of types: a plain build has no remote cache, and a build that succeeds explains no failure.
+    # Only the name of a type: a plain build has no remote cache.
     from tfdock.bazel.remote.remote_session import EndpointWatch
-    from tfdock.run.phase_errors import PhaseErrors
 
 _T = TypeVar("_T")
 
@@ -109,9 +111,6 @@ class BuildRun:
 
     def phase_errors(self, phase: str, plan: BuildPlan | None = None) -> PhaseErrors:
         """Return what explains a failure of a phase; `plan` has the limits, where they are not the run's."""
-        # Here, not above: a build that succeeds needs no module that explains failures.
-        from tfdock.run.phase_errors import PhaseErrors
-
         return PhaseErrors(
             phase=phase,
             resources=(plan or self.plan).resources,
@@ -158,7 +157,7 @@ class ContainerResult:
     remote: Mapping[str, object] | None = None
     """What went over to a remote cache and executor."""
 
-    def check(self) -> None:
+    def raise_failure(self) -> None:
         """Raise the failure, if there is one."""
         if self.failure:
             raise self.failure
@@ -237,9 +236,9 @@ class BuildContainers:
         from tfdock.bazel.remote import remote_session as remote
 
         folder = run.folders.own / "remote"
-        with remote.open_relay(run.plan.remote, run.session.settings, folder, run.session.listen) as link:
-            result = self.run_container(self.spec(phase, plan), phase.name, title, tap=link, plan=plan)
-            return replace(result, remote=link.facts)
+        with remote.open_relay(run.plan.remote, run.session.settings, folder, run.session.listen) as watch:
+            result = self.run_container(self.spec(phase, plan), phase.name, title, tap=watch, plan=plan)
+            return replace(result, remote=watch.facts)
 
     def run_container(
         self,

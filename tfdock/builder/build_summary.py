@@ -143,7 +143,7 @@ def _explain_misses(
     wheelhouse: Wheelhouse,
 ) -> cache_misses.CacheMissReport:
     # A pulled build has left nothing in the cache here.
-    own = (record_of_build for record_of_build in wheelhouse.records() if not wheelhouse.pulled_from(record_of_build))
+    own = (record for record in wheelhouse.records() if not wheelhouse.pulled_from(record))
     last = cache_misses.last_build(own, record["build_id"])
     before = None
     theirs: Spawns | None = None

@@ -79,7 +79,7 @@ def _fetch(run: BuildRun, image: ImageResult) -> None:
         unchecked = run.folders.own / "unchecked" if own else lock.with_suffix(".unchecked")
         began = unchecked_since(unchecked)
         try:
-            containers.run_phase(run.plan.phases[0]).check()
+            containers.run_phase(run.plan.phases[0]).raise_failure()
         # Also after a failed fetch: what it left would be there for the next build.
         finally:
             # On an engine elsewhere the host cannot look; Bazel checks each entry before it uses it.
@@ -105,7 +105,7 @@ def _unpack_external(containers: BuildContainers) -> None:
         for chunk in archive:
             sink.write(chunk)
     unpack = containers.beside("unpack", unpacking(), given=folder)
-    containers.run_container(unpack, "fetch", "what repository rules fetched").check()
+    containers.run_container(unpack, "fetch", "what repository rules fetched").raise_failure()
     remove_folder(folder)
 
 
@@ -156,7 +156,7 @@ def _compile(run: BuildRun, fetched: FetchResult) -> CompileResult:
         plan = with_resources(plan, less, session.knowledge)
         last = BuildContainers(run, last.image).run_phase(plan.phases[1], plan)
         attempts.append(_attempt(plan, last))
-    last.check()
+    last.raise_failure()
     return CompileResult(
         image=last.image,
         attempts=tuple(attempts),

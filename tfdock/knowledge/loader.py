@@ -96,9 +96,11 @@ def knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> Knowl
 
 
 def _folder_state(folder: Path) -> _Folder:
+    # Only the files that are read: a user's folder may be a repository with a million others.
+    files = [*folder.glob("*.yaml"), *(file for table in TABLES for file in (folder / table).glob("*.yaml"))]
     states = []
-    with suppress(OSError):  # `read_knowledge` refuses a folder that cannot be read
-        for file in sorted(folder.rglob("*.yaml")):
+    for file in sorted(files):
+        with suppress(OSError):  # `read_knowledge` refuses what cannot be read
             state = file.stat()
             # Time and size, as make does: reading all files to compare them would cost what this saves.
             states.append((str(file), state.st_mtime_ns, state.st_size))

@@ -64,7 +64,7 @@ def checked_by(read: Callable[[str], object]) -> AfterValidator:
 
 
 def text_like(pattern: re.Pattern[str], noun: str) -> AfterValidator:
-    """Return a check for text that a pattern matches; `what` names such text in the message."""
+    """Return a check for text that a pattern matches; `noun` names such text in the message."""
 
     def read(text: str) -> None:
         if not pattern.match(text):

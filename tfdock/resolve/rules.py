@@ -109,7 +109,7 @@ Rule = Callable[[Combination], Iterator[RuleFinding]]
 
 
 def component_is_accepted(combination: Combination) -> Iterator[RuleFinding]:
-    """Return whether the release takes the versions that the profile asks for."""
+    """Find out whether the release takes the versions that the profile asks for."""
     for name, asked in combination.asked.items():
         # A component of another family is refused as unused already.
         if name in combination.accelerator.components:
@@ -156,7 +156,7 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
 
 
 def patches_exist(combination: Combination) -> Iterator[RuleFinding]:
-    """Return whether a version that is asked for in full was ever published."""
+    """Find out whether a version that is asked for in full was ever published."""
     for name in combination.asked:
         version, support = combination.components.get(name, ""), combination.release.components.get(name, Support())
         # A closed list has its own finding.
@@ -194,7 +194,7 @@ def _rows_of(combination: Combination, name: str, version: str) -> Sequence[Tool
 
 
 def toolkit_is_known(combination: Combination) -> Iterator[RuleFinding]:
-    """Return whether anything is known of the toolkit's version, so that targets can be held against it."""
+    """Find out whether anything is known of the toolkit's version, so that targets can be held against it."""
     name = combination.accelerator.toolkit
     if not name or combination.toolkit or not combination.toolkit_version:
         return
@@ -226,7 +226,7 @@ def toolkit_is_known(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def release_can_express_targets(combination: Combination) -> Iterator[RuleFinding]:
-    """Return whether the release can be told of the targets."""
+    """Find out whether the release can be told of the targets."""
     release, accelerator = combination.release, combination.accelerator
     for wanted in combination.targets:
         # Up to 2.2 a capability is `x.y`, which means SASS and PTX.
@@ -251,7 +251,7 @@ def release_can_express_targets(combination: Combination) -> Iterator[RuleFindin
 
 
 def release_uses_the_target(combination: Combination) -> Iterator[RuleFinding]:
-    """Return whether the release uses such GPUs at all, whatever is compiled for them."""
+    """Find out whether the release uses such GPUs at all, whatever is compiled for them."""
     allowed = combination.release.runtime_targets.get(combination.accelerator.accelerator, ())
     for wanted in combination.targets:
         gpu = dotted(wanted.target)
@@ -293,7 +293,7 @@ def _floors(combination: Combination, code: str, floors: Mapping[str, str], mess
 
 
 def toolkit_compiles(combination: Combination) -> Iterator[RuleFinding]:
-    """Return whether the toolkit knows the targets, under their exact names."""
+    """Find out whether the toolkit knows the targets, under their exact names."""
     row = combination.toolkit
     for wanted in combination.targets if row else ():
         if row and target_number(wanted.target) not in row.targets:
@@ -310,7 +310,7 @@ def toolkit_compiles(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def compiler_emits(combination: Combination) -> Iterator[RuleFinding]:
-    """Return whether a compiler that is not the toolkit's own knows the targets."""
+    """Find out whether a compiler that is not the toolkit's own knows the targets."""
     row = combination.knowledge.compilers.get((combination.compiler, combination.compiler_version))
     missing = [wanted for wanted in combination.targets if row and target_number(wanted.target) not in row.targets]
     for wanted in missing:
@@ -342,7 +342,7 @@ def compiler_emits(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def compiler_reads_release(combination: Combination) -> Iterator[RuleFinding]:
-    """Return whether the toolkit's own compiler is known to read the release's sources."""
+    """Find out whether the toolkit's own compiler is known to read the release's sources."""
     oldest = combination.release.gpu_compilers_min.get(combination.compiler)
     name = combination.accelerator.toolkit or ""
     if oldest and combination.toolkit_version and Version(combination.toolkit_version) < Version(oldest):
@@ -360,7 +360,7 @@ def compiler_reads_release(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
-    """Return whether a compiler that is not the toolkit's own can read its headers."""
+    """Find out whether a compiler that is not the toolkit's own can read its headers."""
     row = combination.knowledge.compilers.get((combination.compiler, combination.compiler_version))
     newest = row.toolkit_max if row else None
     # `toolkit_max` is a minor version, so patch releases of it count as known.
@@ -382,7 +382,7 @@ def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def libraries_fit(combination: Combination) -> Iterator[RuleFinding]:
-    """Return whether libraries of GPU code are made for the toolkit, and have code for the GPUs."""
+    """Find out whether libraries of GPU code are made for the toolkit, and have code for the GPUs."""
     for name, version in combination.components.items():
         rows = libraries(combination.knowledge, name, version)
         made = [
@@ -441,7 +441,7 @@ def _weight_of_library(combination: Combination, served: bool, below: bool) -> s
 
 
 def gpus_are_served(combination: Combination) -> Iterator[RuleFinding]:
-    """Return whether the GPUs named beside a list of targets run what is compiled."""
+    """Find out whether the GPUs named beside a list of targets run what is compiled."""
     targets = sorted_targets(wanted.target for wanted in combination.targets)
     for path, gpu in combination.served:
         verdict = judge(combination.knowledge, combination.accelerator, gpu.target, targets)

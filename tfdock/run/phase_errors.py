@@ -48,11 +48,11 @@ class PhaseErrors:
 
     def complete(self, error: TfdockError | OSError) -> TfdockError:
         """Return the error that the user sees: its meaning in this phase, with the phase and the log."""
-        problem_error = file_error(error, self.folders) if isinstance(error, OSError) else error
-        if isinstance(problem_error, BuildFailed) and problem_error.problems[0].code == "image-step-failed":
-            problem_error = self.image_step_error(problem_error)
-        problem_error.problems = tuple(self._complete_problem(problem) for problem in problem_error.problems)
-        return problem_error
+        failure = file_error(error, self.folders) if isinstance(error, OSError) else error
+        if isinstance(failure, BuildFailed) and failure.problems[0].code == "image-step-failed":
+            failure = self.image_step_error(failure)
+        failure.problems = tuple(self._complete_problem(problem) for problem in failure.problems)
+        return failure
 
     def _complete_problem(self, problem: Problem) -> Problem:
         phase = f"phase {self.phase}"

@@ -85,7 +85,7 @@ class PhaseOutput:
 class PhaseRunner:
     """Runs the containers, image builds and pulls of one run. `output` is what the current phase prints.
 
-    `deadline` is a time of `clock`, `limit` the seconds that it came from; `room` watches the disks.
+    `deadline` is a time of `clock`, `limit` the seconds that it came from; `disk_space` watches the disks.
     """
 
     carrier: Carrier

@@ -127,7 +127,7 @@ def trial_environment(
     with cache.in_use(), journal.running(settings.state_dir, entry), log.open("wb", buffering=0) as file:
         folders = RunFolders.create(folder, folder / "staging")
         disks = {"the cache": settings.cache_dir.absolute(), "the engine's data": engine_data(info)}
-        disk_space = DiskSpace(places={name_of_disk: path for name_of_disk, path in disks.items() if path})
+        disk_space = DiskSpace(places={disk: path for disk, path in disks.items() if path})
         carrier = Carrier(engine, name, info.local)
         runner = PhaseRunner(carrier=carrier, log=file, listen=listen, stop=stop, disk_space=disk_space)
         began, ok = runner.clock(), False
@@ -147,7 +147,6 @@ def trial_environment(
 
 HERE = "/tfdock"
 """The folder of our own files in the containers."""
-MIB, GIB = 1 << 20, 1 << 30
 _PIDS = 16384
 _WHEELS = ExpectedFiles(pattern="wheels/*.whl", most=1_000, size=1 << 36)
 NO_PROGRAM = 127

@@ -230,9 +230,7 @@ def linked_to_accelerator(knowledge: KnowledgeBase, inspection: Inspection) -> t
     accelerator = accelerator_of(knowledge, inspection)
     name = accelerator.accelerator if accelerator else ""
     stems = {_stem(row.library) for row in knowledge.runtime_libraries if row.accelerator == name}
-    return tuple(
-        name_of_library for name_of_library in linked_libraries(inspection) if _stem(name_of_library) in stems
-    )
+    return tuple(library for library in linked_libraries(inspection) if _stem(library) in stems)
 
 
 def is_known_runtime(knowledge: KnowledgeBase, image: ImageRef) -> bool:

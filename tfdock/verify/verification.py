@@ -92,7 +92,8 @@ def verify_wheel(
     inspection: Inspection,
     request: TrialRequest,
 ) -> Verification:
-    """Check a wheel that was inspected for `build_traces`. Without an environment nothing is run, for `wanted.run`.
+    """Check a wheel that was inspected for `build_traces`. Nothing is run without an environment, or with a
+    reason in `request.run`.
 
     Raises the engine's errors if the engine is lost, Interrupted, TimeLimit, OutOfMemory and DiskFull. The reason why
     a trial could not begin is in the result instead.
@@ -126,7 +127,7 @@ def unsound_wheel(knowledge: KnowledgeBase, error: WheelRefused) -> Verification
 
 
 def _static_checks(knowledge: KnowledgeBase, inspection: Inspection, request: TrialRequest) -> tuple[Check, ...]:
-    # Here, not above: auditwheel's policies take a fifth of a second to load.
+    # Here, not above: a build loads this module at its start, and auditwheel's policies take a fifth of a second.
     from tfdock.verify.manylinux import audit
 
     return statics.static_checks(

@@ -157,7 +157,7 @@ def _newest(oldest_first: Iterable[RetainableWheel], count: int) -> set[tuple[st
         builds[wheel.build_id].pop(wheel.fingerprint, None)
         builds[wheel.build_id][wheel.fingerprint] = None
     return {
-        (name, wheel)
-        for name, fingerprints in builds.items()
-        for wheel in list(fingerprints)[max(len(fingerprints) - count, 0) :]
+        (build_id, fingerprint)
+        for build_id, fingerprints in builds.items()
+        for fingerprint in list(fingerprints)[max(len(fingerprints) - count, 0) :]
     }

@@ -120,6 +120,14 @@ def test_a_process_reads_the_same_folders_once_and_changed_ones_again(
     assert loader.knowledge() is loader.knowledge()
 
 
+def test_files_that_are_no_tables_are_not_looked_at(tmp_path: Path, overlay: Callable[..., Path]) -> None:
+    """A user's folder of tables may be a repository, with a checkout of TensorFlow below it."""
+    first = loader.knowledge([overlay()], tmp_path / "cache")
+    (tmp_path / "overlay/checkout").mkdir()
+    (tmp_path / "overlay/checkout/x.yaml").write_text("rows: []\n")
+    assert loader.knowledge([tmp_path / "overlay"], tmp_path / "cache") is first
+
+
 # --- what was kept is of no use -------------------------------------------------------------------------------------
 
 

@@ -90,14 +90,14 @@ def _is_expected_folder(entry: FoundFile) -> bool:
 
 
 def _changed_names_in(
-    entry: UntrustedFolder, status_entry: FoundFile, match: re.Match[str], since: int
+    entry: UntrustedFolder, listed: FoundFile, match: re.Match[str], since: int
 ) -> Iterator[tuple[str, bool]]:
     # A folder that gets another name changes, and the files in it do not.
-    renamed = status_entry.status.st_ctime_ns >= since
+    renamed = listed.status.st_ctime_ns >= since
     for file in entry.entries():
         if not renamed and file.status.st_ctime_ns < since:
             continue
-        name = f"{status_entry.name}/{file.name}"
+        name = f"{listed.name}/{file.name}"
         if _UNFINISHED.fullmatch(file.name) and file.is_plain:
             yield name, False
         # Bazel takes the contents from this name only.

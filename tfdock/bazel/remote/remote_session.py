@@ -313,14 +313,14 @@ class EndpointWatch:
 @contextmanager
 def open_relay(remote: Remote, settings: Settings, folder: Path, listen: events.Listener) -> Iterator[EndpointWatch]:
     """Relay to the endpoints while the context lasts, from sockets in a folder that the container only reads."""
-    link = EndpointWatch(lines_for(remote, settings), listen)
-    if not link.lines:
-        yield link
+    watch = EndpointWatch(lines_for(remote, settings), listen)
+    if not watch.lines:
+        yield watch
         return
     make_folder(folder)
     # The script in the container that connects Bazel to the sockets.
     (folder / "forward.py").write_text(loader.templates()["run/forward.py"])
-    with relay.running(link.lines, folder):
-        yield link
+    with relay.running(watch.lines, folder):
+        yield watch
     # An endpoint may be lost after the last line of output.
-    link.tell()
+    watch.tell()
