@@ -432,8 +432,8 @@ def test_files_are_put_into_a_volume_and_what_its_user_makes_of_them_comes_back(
     container = bench.started(
         script, fake, user=user, read_only=True, mounts=(Mount(source=name, target="/work", kind="volume"),)
     )
-    assert b"".join(bench.engine.follow(container)) == b"well\n"
-    assert bench.ended(container).exit_code == 0
+    output = b"".join(bench.engine.follow(container))
+    assert (output, bench.ended(container).exit_code) == (b"well\n", 0)
     archive = io.BytesIO(b"".join(bench.engine.get(container, "/work")))
     with tarfile.open(fileobj=archive) as tar:
         made = tar.extractfile("work/in/made")

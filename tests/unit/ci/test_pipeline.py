@@ -144,15 +144,18 @@ def said(*words: str | Path) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_github_files_are_as_github_s_schema_wants_them(everything: dict[str, list[Path]]) -> None:
     assert not said("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *everything["github"])
 
 
+@pytest.mark.slow
 def test_gitlab_files_are_as_gitlab_s_schema_wants_them(everything: dict[str, list[Path]]) -> None:
     schema = ["--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci"]
     assert not said("check-jsonschema", *schema, *everything["gitlab"])
 
 
+@pytest.mark.slow
 def test_the_jobs_of_a_plan_are_as_gitlab_s_schema_wants_them(tmp_path: Path) -> None:
     (_, build) = loaded(rendered("gitlab"))
     jobs = {"none.yml": gitlab_jobs([]), "some.yml": gitlab_jobs([job("a", "gpu"), job("b", "cpu")])}
@@ -161,6 +164,7 @@ def test_the_jobs_of_a_plan_are_as_gitlab_s_schema_wants_them(tmp_path: Path) ->
     assert not said("check-jsonschema", *schema, *files)
 
 
+@pytest.mark.slow
 def test_zizmor_finds_nothing_not_even_when_it_is_pedantic(everything: dict[str, list[Path]]) -> None:
     options = ["--offline", "--no-progress", "--persona", "pedantic"]
     assert not said("zizmor", *options, *everything["github"])
@@ -183,6 +187,7 @@ def test_a_step_is_plain_shell_without_any_value_in_it(file: Path) -> None:
 # --- the same, and safe ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", SERVICES)
 def test_the_same_matrix_gives_the_same_bytes(service: Service) -> None:
     program = (
@@ -329,6 +334,7 @@ def steps(job: str, name: str) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 def test_a_job_that_is_run_again_replaces_what_it_has_kept() -> None:
     """The second attempt is the same run to GitHub, which takes a name once."""
     for name in MATRICES:

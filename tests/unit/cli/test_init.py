@@ -288,6 +288,7 @@ class Somebody:
         os.write(self._ours, f"{words}\n".encode())
 
 
+@pytest.mark.slow
 def test_on_a_terminal_it_asks_and_asks_again_after_an_answer_that_cannot_be(tmp_path: Path) -> None:
     with Somebody(tmp_path) as somebody:
         somebody.answer("For which GPU", "rtx3081")
@@ -303,6 +304,7 @@ def test_on_a_terminal_it_asks_and_asks_again_after_an_answer_that_cannot_be(tmp
     assert (fields["tensorflow"], fields["gpus"]) == ("2.20.0", ["rtx5080"])
 
 
+@pytest.mark.slow
 def test_after_a_python_that_cannot_be_only_the_python_is_asked_for_again(tmp_path: Path) -> None:
     with Somebody(tmp_path, "--gpu", "rtx3080") as somebody:
         somebody.answer("Which TensorFlow", "2.18")
@@ -326,6 +328,7 @@ def test_no_way_out_is_told_that_no_answer_can_be(tmp_path: Path) -> None:
         assert "allow_untested" not in somebody.seen
 
 
+@pytest.mark.slow
 def test_flags_are_not_asked_for_again(tmp_path: Path) -> None:
     with Somebody(tmp_path, "--gpu", "rtx3080", "--tensorflow", "2.18") as somebody:
         somebody.answer("Which Python", "3.11")
@@ -334,6 +337,7 @@ def test_flags_are_not_asked_for_again(tmp_path: Path) -> None:
     assert yaml.safe_load((tmp_path / "profile.yaml").read_text())["python"] == "3.11"
 
 
+@pytest.mark.slow
 def test_a_flag_that_is_refused_ends_it_and_is_not_tried_again(tmp_path: Path) -> None:
     refusals = {("--tensorflow", "9.9"): "[release-unknown]", ("--python", "3"): "[profile-bad-value]"}
     for words, code in refusals.items():

@@ -329,6 +329,7 @@ def test_no_line_is_wider_than_the_terminal(desk: Desk, columns: int) -> None:
         assert wide == [], words
 
 
+@pytest.mark.slow
 def test_every_command_prints_one_document() -> None:
     for words in (*COMMANDS, ["explain"], ["explain", "yaml-syntax"]):
         found = document(*words)
@@ -341,6 +342,7 @@ def test_help_gives_an_example(name: str) -> None:
     assert f"`tfdock {name}" in run(name, "-h").stdout
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     script = f"{sys.executable} -m tfdock gpus | head -n 1"
     result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)

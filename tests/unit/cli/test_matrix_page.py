@@ -122,6 +122,7 @@ def test_the_schema_refuses_what_is_not_valid() -> None:
         assert not SCHEMA.is_valid(text.replace(old, new)), old
 
 
+@pytest.mark.slow
 @given(text=st.text() | st.just(HOSTILE))
 def test_nothing_that_stands_in_a_cell_is_more_than_text(text: str) -> None:
     problem = Problem(code="some-code", message=f"m{text}", why=text, fix=text, file=text, line=1)

@@ -268,6 +268,7 @@ def test_without_the_profile_there_is_no_timeline(wheelhouse: Path) -> None:
 TEXT = st.text(max_size=30) | st.sampled_from(["</style><script>x", "\"'><b>", "{{ 1 }}", "\u202e", "a" * 300])
 
 
+@pytest.mark.slow
 @given(name=TEXT, mnemonic=TEXT, sentence=TEXT)
 def test_names_are_text_and_nothing_else(name: str, mnemonic: str, sentence: str) -> None:
     def made(name: str, mnemonic: str, sentence: str) -> Page:

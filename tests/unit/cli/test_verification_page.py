@@ -417,6 +417,7 @@ def test_a_picture_of_too_many_targets_stands_on_every_screen() -> None:
 # --- what it is -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_page_is_the_same_bytes_every_time() -> None:
     program = (
         "import json, sys; from tfdock.cli.pages.verification_page import verify_page; "
@@ -512,11 +513,13 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_text_becomes_a_tag_or_an_attribute(text: str) -> None:
     check_is_text(text)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.text(max_size=60) | st.text("<>\"'&/=`!-{}%#", max_size=40))
 def test_no_text_at_all_becomes_one(text: str) -> None:

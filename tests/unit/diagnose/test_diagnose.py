@@ -572,6 +572,7 @@ CUDART = "W dso_loader.cc:64] Could not load dynamic library 'libcudart.so.11.0'
 IGNORED = "I cudart_stub.cc:29] Ignore above cudart dlerror if you do not have a GPU set up on your machine."
 
 
+@pytest.mark.slow
 def test_a_runtime_library_that_is_missing_is_a_failure_where_a_gpu_is_asked_for(tmp_path: Path) -> None:
     log = tmp_path / "run.log"
     log.write_text(f"one\n{CUDART}\n{IGNORED}\n")

@@ -346,6 +346,7 @@ def test_whatever_a_secret_is_made_of_it_goes(secret: str) -> None:
         assert redactor.text(f"x {text} y").startswith("x <secret>")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "evil",
     sample([

@@ -172,6 +172,7 @@ def test_a_tool_that_never_answers_is_left(path: Path, monkeypatch: pytest.Monke
     assert "no answer" in hardware.read_host().troubles["cuda"]
 
 
+@pytest.mark.slow
 def test_a_tool_that_never_answers_is_asked_once_and_goes_with_all_that_it_started(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

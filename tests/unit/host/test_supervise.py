@@ -72,6 +72,7 @@ def test_the_thread_ends_where_its_consumer_leaves_early(monkeypatch: pytest.Mon
     assert not threads[0].is_alive()
 
 
+@pytest.mark.slow
 def test_one_that_is_silent_ends_at_its_next_output() -> None:
     threads: list[threading.Thread] = []
     go_on = threading.Event()

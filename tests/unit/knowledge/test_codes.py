@@ -103,6 +103,7 @@ def printed_codes() -> dict[str, str]:
     return {code: module for module, tree in MODULES.items() for code in given_codes(module, tree, taking)}
 
 
+@pytest.mark.slow
 def test_every_code_that_can_be_printed_is_explained() -> None:
     printed = printed_codes()
     missing = {code: module for code, module in sorted(printed.items()) if code not in CODES}

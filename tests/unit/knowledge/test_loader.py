@@ -74,6 +74,7 @@ def no_yaml(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 # --- the same, and quicker ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_table_is_the_same_from_its_text_and_from_what_was_kept(
     tmp_path: Path, overlay: Callable[..., Path], no_yaml: Callable[[], None]
 ) -> None:

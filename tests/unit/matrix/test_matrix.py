@@ -155,12 +155,14 @@ def has(profile: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
     return True
 
 
+@pytest.mark.slow
 @given(written)
 def test_the_cells_are_those_of_a_reference_that_tries_everything(matrix: dict[str, Any]) -> None:
     found = [(plain(cell), *cell.runner) for cell in expand(read(text_of(matrix))) if not cell.excluded]
     assert found == list(reference(matrix))
 
 
+@pytest.mark.slow
 @given(written, st.randoms(use_true_random=False))
 def test_the_order_of_axes_values_and_exclusions_changes_no_cell(matrix: dict[str, Any], dice: Any) -> None:
     axes = [(name, dice.sample(values, len(values))) for name, values in matrix["axes"].items()]
@@ -178,6 +180,7 @@ def counted(matrix: Matrix) -> Counter[str]:
     return Counter(json.dumps([plain(cell), cell.runner, bool(cell.excluded)], sort_keys=True) for cell in cells)
 
 
+@pytest.mark.slow
 @given(written)
 def test_fields_are_what_a_cell_has_and_a_rule_is_idle_where_it_means_nobody(matrix: dict[str, Any]) -> None:
     found = read(text_of(matrix))

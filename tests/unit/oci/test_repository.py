@@ -194,6 +194,7 @@ def test_a_helper_that_says_what_is_no_login_is_told(helper: Callable[[str], Non
     assert refused(lambda: login_for("registry.example"))[0] == "credentials-unreadable"
 
 
+@pytest.mark.slow
 def test_a_helper_that_never_answers_is_left_when_its_time_is_up(
     helper: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +229,7 @@ def test_a_manifest_with_other_bytes_than_the_registry_itself_says_is_refused() 
     assert len(registry.asked) == 1
 
 
+@pytest.mark.slow
 def test_a_manifest_that_takes_for_ever_is_left_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tfdock.oci.repository._WHOLE", 0.2)
 
@@ -289,6 +291,7 @@ def test_a_registry_that_takes_no_such_repository_is_not_said_to_lack_the_blob()
     assert (code, "no repository `ci/x`" in told) == ("image-not-found", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("wait", "asked"), [(1, 2), (3600, 1), (-9, 2)])
 def test_patience_may_be_asked_for_until_a_date(wait: int, asked: int) -> None:
     until = email.utils.formatdate(time.time() + wait, usegmt=True)

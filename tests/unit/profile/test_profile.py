@@ -1096,6 +1096,7 @@ def problems_of(text: str) -> tuple[Problem, ...]:
     return ()
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.dictionaries(KEYS, VALUES, max_size=6))
 def test_any_document_is_read_or_refused_at_a_place_and_never_crashes(document: dict[str, object]) -> None:

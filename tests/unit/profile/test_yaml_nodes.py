@@ -228,12 +228,14 @@ def test_any_text_parses_or_is_refused_with_a_code_of_ours(text: str) -> None:
     parses_or_is_refused(text)
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(st.lists(SNIPPETS | st.text(max_size=3), max_size=30).map("".join))
 def test_any_mixture_of_yaml_parses_or_is_refused_with_a_code_of_ours(text: str) -> None:
     parses_or_is_refused(text)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True), st.text(st.characters(codec="utf-8")), min_size=1)

@@ -254,6 +254,7 @@ def test_what_the_toolkit_does_not_know_is_served_from_below() -> None:
     assert cover(KNOWLEDGE, [gpu_of("8.7")], able={"80", "86"}) == ()
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from(CARDS), min_size=1, max_size=5, unique=True))
 def test_the_list_serves_all_and_no_shorter_one_does(targets: list[str]) -> None:

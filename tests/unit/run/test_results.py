@@ -279,6 +279,7 @@ def test_a_broken_archive_is_one_clear_error(staging: Path, kept: Path) -> None:
         assert caught.value.problems[0].code == "container-file-refused"
 
 
+@pytest.mark.slow
 def test_a_process_that_swaps_a_result_for_a_link_all_the_time_gets_nothing(
     staging: Path, kept: Path, outside: Path
 ) -> None:

@@ -391,6 +391,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.fixed_dictionaries(dict.fromkeys(RUN, ANYTHING)), st.sampled_from(["passed", "failed", "skipped"]))
 def test_nothing_that_a_wheel_reports_is_more_than_a_failed_check(found: dict[str, object], outcome: Any) -> None:
     planned = tried(wheel(), without_gpu="")

@@ -125,6 +125,7 @@ def test_a_script_that_dies_after_its_result_has_failed(trial: Trial) -> None:
     assert result["reason"].startswith("the result was right, but then: killed by SIGSEGV")
 
 
+@pytest.mark.slow
 def test_a_script_that_hangs_is_given_up_with_all_that_it_started(trial: Trial) -> None:
     script = "import os, time\nif os.fork():\n    time.sleep(600)\ntime.sleep(600)\n"
     result = trial.one(script, seconds=1)
@@ -140,6 +141,7 @@ def test_a_daemon_that_a_script_leaves_is_not_waited_for(trial: Trial) -> None:
     assert result["seconds"] < 10
 
 
+@pytest.mark.slow
 def test_of_a_script_that_never_stops_printing_only_so_much_is_logged(trial: Trial) -> None:
     result = trial.one("line = 'x' * 99 + '\\n'\nfor _ in range(10):\n    print(line * 10000)\nprint('the end')\n")
     assert result["reason"].endswith("KeyError: 'probe'")
@@ -198,6 +200,7 @@ BY_PIP = {"install": "", "dependencies": "", "import": IMPORTS}
 NEEDS = {"dependencies": ["install"], "import": ["install"]}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the wheel is for Python 3.11")
 def test_a_wheel_is_installed_with_what_it_requires_into_an_environment_of_its_own(trial: Trial) -> None:
     (trial.folder / "wheels" / WHEEL).write_bytes(wheel_of(FILES))

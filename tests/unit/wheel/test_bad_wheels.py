@@ -676,6 +676,7 @@ def test_hostile_contents_cost_little_and_raise_nothing(build: Callable[[], Host
     assert hostile.silent or found.told, "nothing was said about it"
 
 
+@pytest.mark.slow
 def test_no_bad_wheel_takes_long_or_much_memory(tmp_path: Path) -> None:
     builds = [build for build, _ in LIES.values()]
     builds += [cast("Build", case.values[0]) for case in REFUSED]
@@ -709,6 +710,7 @@ SAID: dict[str, tuple[Build, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("build", "expected"), sample(SAID.values(), every=3), ids=SAID)
 def test_the_command_refuses_a_bad_wheel(build: Build, expected: str, tmp_path: Path) -> None:
     (tmp_path / FILENAME).write_bytes(build())

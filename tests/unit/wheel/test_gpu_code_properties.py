@@ -131,6 +131,7 @@ def assert_reads(code: GpuCode, containers: Sequence[Container]) -> None:
     assert sum(one.size for one in code.containers) == len(written(containers))
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(CONTAINERS, CONTAINERS, st.lists(DECOYS, min_size=3, max_size=3), st.sampled_from([8, 64, 4096]))
 def test_any_containers_in_any_layout_are_read_back(
@@ -153,6 +154,7 @@ def test_any_containers_in_any_layout_are_read_back(
 NOISE = st.binary(max_size=100) | DECOYS.map(lambda data: data.replace(MAGIC[:8], b""))
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(st.lists(st.tuples(NOISE, st.lists(image_of(), min_size=1, max_size=4)), min_size=1, max_size=4), NOISE)
 def test_containers_among_other_constants_are_embedded(pairs: list[tuple[bytes, Container]], rest: bytes) -> None:

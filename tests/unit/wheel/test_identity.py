@@ -110,6 +110,7 @@ def test_what_sets_builds_apart_sets_their_local_versions_apart(
     assert changed == getattr(one, field) or one.local_version != other.local_version
 
 
+@pytest.mark.slow
 @given(names)
 def test_a_wheel_bears_its_local_version_wherever_its_version_stands(made: WheelNameParts) -> None:
     version = f"2.18.0+{made.local_version}" if made.local_version else "2.18.0"

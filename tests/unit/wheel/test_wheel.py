@@ -523,6 +523,7 @@ def test_of_several_damaged_members_the_first_of_the_archive_is_named() -> None:
         read(data)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.data())
 def test_damaged_bytes_raise_nothing_but_wheel_errors(data: st.DataObject) -> None:
@@ -639,6 +640,7 @@ def test_wheels_that_differ_only_in_packing_become_the_same_bytes(data: bytes) -
     assert normal(data) == normal(make_wheel())
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     packings(),

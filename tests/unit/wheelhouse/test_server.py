@@ -83,6 +83,7 @@ def server(house: Wheelhouse) -> Iterator[Server]:
 NAME = "tensorflow-2.18.0+cuda12.5.sm86-py3-none-any.whl"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["pip", "uv"])
 def test_pip_and_uv_install_from_the_server(server: Server, tmp_path: Path, program: str) -> None:
     done = install(program, tmp_path / "env", server.url)
@@ -196,6 +197,7 @@ def test_a_body_that_never_ends_is_not_read(server: Server) -> None:
     assert server.ask("/simple/")[0] == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_cleanly_even_while_somebody_reads(house: Wheelhouse, number: signal.Signals) -> None:
     with Server(house.root) as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as client:
@@ -209,6 +211,7 @@ def test_it_ends_cleanly_even_while_somebody_reads(house: Wheelhouse, number: si
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_it_says_how_to_install_and_listens_to_this_machine_alone(house: Wheelhouse) -> None:
     with Server(house.root) as server:
         assert server.url == f"http://127.0.0.1:{server.port}/simple/"
@@ -219,6 +222,7 @@ def test_it_says_how_to_install_and_listens_to_this_machine_alone(house: Wheelho
     assert "note:" not in errors
 
 
+@pytest.mark.slow
 def test_beyond_this_machine_it_warns_and_pip_is_told_to_trust_it(house: Wheelhouse) -> None:
     with Server(house.root, "--host", "0.0.0.0") as server:
         server.process.send_signal(signal.SIGINT)
@@ -237,6 +241,7 @@ def ended(server: Server) -> str:
     return errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "begun",
     sample(
@@ -267,6 +272,7 @@ def test_half_sent_requests_keep_nobody_waiting_and_say_nothing(house: Wheelhous
     assert len(errors.splitlines()) < 20
 
 
+@pytest.mark.slow
 def test_clients_that_read_nothing_are_told_from_those_that_wait(house: Wheelhouse) -> None:
     big = house.root / "big-1.0-py3-none-any.whl"
     with big.open("wb") as file:
@@ -320,6 +326,7 @@ def test_a_server_for_this_machine_answers_to_no_other_name(server: Server, name
         assert b"href" not in body
 
 
+@pytest.mark.slow
 def test_a_name_can_be_allowed(house: Wheelhouse) -> None:
     with Server(house.root, "--allow-host", "wheels.example", "--allow-host", "b.example") as server:
         assert server.ask("/simple/", headers={"Host": "Wheels.Example:80"})[0] == 200
@@ -351,6 +358,7 @@ def test_what_cannot_be_served_is_said(house: Wheelhouse, tmp_path: Path) -> Non
         assert problem("--wheelhouse", str(house.root), "--host", host) == (2, "serve-address")
 
 
+@pytest.mark.slow
 def test_an_address_of_ipv6_stands_in_brackets(house: Wheelhouse) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()

@@ -430,6 +430,7 @@ def installed(folder: Path) -> dict[str, str]:
     return {"version": version, "salt": salt}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["pip", "uv"])
 def test_pip_and_uv_install_from_the_folder(house: Wheelhouse, tmp_path: Path, program: str) -> None:
     houses.publish(house, salt="ours")
@@ -452,6 +453,7 @@ def test_pip_and_uv_refuse_bytes_that_the_index_does_not_name(
     assert "hash" in (done.stdout + done.stderr).lower()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["pip", "uv"])
 def test_pip_and_uv_do_not_take_a_wheel_for_another_python(house: Wheelhouse, tmp_path: Path, program: str) -> None:
     file, data = houses.wheel(headers="Requires-Python: >=4\n")

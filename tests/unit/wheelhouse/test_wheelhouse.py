@@ -762,6 +762,7 @@ def test_a_name_that_belongs_to_another_build_is_not_taken_and_nothing_changes(h
     assert len(named(house)) == 1
 
 
+@pytest.mark.slow
 def test_a_held_build_id_is_told_after_a_moment(house: Wheelhouse) -> None:
     began = time.monotonic()
     with house.locked(houses.build_id()), pytest.raises(Locked), house.locked(houses.build_id()):

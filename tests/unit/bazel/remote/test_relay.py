@@ -169,6 +169,7 @@ def test_a_chunk_of_any_size_is_carried_in_pieces(tmp_path: Path) -> None:
             assert taken.wait(10)
 
 
+@pytest.mark.slow
 def test_connections_are_not_endless_and_the_next_ones_are_served_when_others_go(tmp_path: Path) -> None:
     with http_cache(Cache()) as cache:
         line = relay_line.RelayLine(parse(cache.url))
@@ -250,6 +251,7 @@ def test_a_server_that_dies_while_it_takes_an_upload_is_not_bazels_to_tell(tmp_p
             assert client.ask("PUT", KEY, b"x" * 5_000_000) == (200, b"")
 
 
+@pytest.mark.slow
 def test_a_server_that_stops_taking_an_upload_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_line, "SILENCE", 0.5)
     held = threading.Event()

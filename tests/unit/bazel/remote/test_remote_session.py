@@ -539,6 +539,7 @@ def test_an_endpoint_that_says_nothing_any_more_is_gone(
         assert line.lost == "it does not answer"
 
 
+@pytest.mark.slow
 def test_a_ping_of_the_relays_own_is_not_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_line, "SILENCE", 0.3)
     with grpc_server("0", []) as url:
