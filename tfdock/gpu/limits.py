@@ -1,4 +1,4 @@
-"""Limits of a wheel on a GPU that its GPU code does not show: kernels apart, XLA, toolkit, libraries and driver.
+"""Limits of a wheel on a GPU beside its GPU code: single kernels, XLA, toolkit, libraries, and an old driver.
 
 Each limit is one sentence. The driver part says which driver a wheel needs, whether such a driver exists for the GPU,
 and whether this machine has it.

@@ -1,4 +1,4 @@
-"""Requests to one repository of a registry: address, login and errors.
+"""Requests to one repository of a registry: its address, the logins of `docker login`, and errors.
 
 Logins come from the configuration of `docker login` and its credential helpers. They are never printed or written.
 """

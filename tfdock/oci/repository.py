@@ -1,6 +1,6 @@
-"""Manifests and blobs of one repository (OCI distribution specification 1.1), read and written.
+"""Manifests and blobs of one repository: read with their digests checked, written in chunks that resume.
 
-Content whose digest does not match is refused. A broken transfer goes on where it stopped; uploads go in chunks.
+OCI distribution specification 1.1. Content whose digest does not match is refused. A broken download goes on, too.
 Logins go to the registry alone, and to the token service that it names.
 """
 

@@ -1,4 +1,4 @@
-"""The journal of runs: it lets the next run clean up after a run that was killed.
+"""The journal of runs: after a killed run, the next one finds and removes its containers and folders.
 
     <state>/runs/<run id>/{run.json, lock}
 

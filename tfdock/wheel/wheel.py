@@ -1,4 +1,4 @@
-"""Read, check and normalise wheels.
+"""Read, check and normalise wheels: METADATA, WHEEL, RECORD, and the files that they list.
 
 Pure functions over open binary files: no environment, no clock, no process, no network.
 

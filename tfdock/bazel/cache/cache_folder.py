@@ -1,4 +1,4 @@
-"""The cache folder: its layout, and the locks that say who may change it when.
+"""The cache folder: its layout, and the locks of its readers and writers.
 
 <cache>/CACHEDIR.TAG                    says what it is, and that tfdock made it
 <cache>/repository/                     Bazel's downloads, shared by all builds
