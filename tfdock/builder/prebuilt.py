@@ -54,7 +54,7 @@ class _RegistrySearch:
                 except NetworkError as error:
                     self._down(error)
         except VerificationFailed as error:
-            # Damage is no reason to build silently, but the user may decide to.
+            # Damage stops the build; the user may decide to build anyway.
             raise type(error)(*map(_with_way_around, error.problems)) from error
         return None
 

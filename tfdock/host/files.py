@@ -196,7 +196,7 @@ def other_writers(path: Path, *, reachable: bool = True) -> str:
     Where `reachable` is false, others cannot come so far, and the mode of the folder does not count. Of a link, the
     link and the folder that it leads to both count.
     """
-    # Whoever owns a link can point it elsewhere, so both owners count. Root can write in any case.
+    # The owner of a link can point it elsewhere, so both owners count. Root can write in any case.
     trusted, link, target = (_ROOT, os.geteuid()), path.lstat(), path.stat()
     if link.st_uid not in trusted or target.st_uid not in trusted:
         return "belongs to another user"

@@ -137,7 +137,7 @@ def watched(
                 on_output(event)
             elif engine and now - last_output > HANG_AFTER_SECONDS and now - last_ping > HANG_AFTER_SECONDS:
                 _ping_or_give_up(engine, now - last_output)
-                # Asked anew: the ping itself may have taken long.
+                # Asked again: the ping itself may have taken long.
                 last_ping = clock()
             on_tick(now - last_output)
 

@@ -84,7 +84,7 @@ def has_holes(descriptor: int) -> bool:
     size = os.fstat(descriptor).st_size
     with suppress(OSError):  # the file system does not support SEEK_HOLE
         hole = os.lseek(descriptor, 0, os.SEEK_HOLE) if size else size
-        # Whoever reads the file next expects its start.
+        # The next reader of the file expects its start.
         os.lseek(descriptor, 0, os.SEEK_SET)
         return hole < size
     return False

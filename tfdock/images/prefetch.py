@@ -79,7 +79,7 @@ class Prefetch:
                     if place in self._asked:  # there are thousands: nobody is woken for nothing
                         self._changed.notify_all()
         except (WheelError, OSError):
-            pass  # who reads the whole wheel meets it too, and says so
+            pass  # The reader of the whole wheel meets the same error, and reports it.
         finally:
             with self._changed:
                 self._working -= 1

@@ -107,7 +107,7 @@ def _digest(message: bytes) -> Digest:
     name, size = "", 0
     for field, value in _fields(message):
         if field == _DIGEST_HASH and isinstance(value, bytes):
-            # Bytes that are no text fail the check below, like any other name that is no hash.
+            # Bytes that are not text fail the check below, like any other name that is not a hash.
             name = value.decode("ascii", "replace")
         elif field == _DIGEST_SIZE and isinstance(value, int):
             size = value

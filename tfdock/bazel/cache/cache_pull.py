@@ -144,7 +144,7 @@ class CachePull:
                 return False
             trees = [self.blobs[tree.hash] for tree in result.trees if tree.hash != EMPTY]
             return self._all_here(file for tree in trees for file in action_cache.tree_files(self.disk.message(tree)))
-        # An action that cannot be used is a miss to Bazel. It is no reason to refuse the others.
+        # Bazel treats an unusable action as a cache miss. The other actions stay usable.
         except (action_cache.MalformedEntry, FileNotFoundError):
             return False
 

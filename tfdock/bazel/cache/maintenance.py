@@ -381,7 +381,7 @@ class _Download:
 def _old_downloads(cache: CacheFolder, before: float) -> Iterator[_Download]:
     """Yield the downloads that were last fetched or read before that moment."""
     for part, inside in ((cache.root / "dependencies", ""), (cache.repository, "content_addressable/sha256")):
-        # A folder that cannot be read is no reason to keep all others.
+        # One unreadable folder does not keep the other folders.
         with suppress(OSError), opened(part) as top, top.folder(inside) as parent:
             for entry in parent.entries():
                 with suppress(OSError), parent.folder(entry.name) as folder:

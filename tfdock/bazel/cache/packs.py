@@ -25,7 +25,7 @@ CONTENTS_TYPE = "application/vnd.tfdock.cache.contents.v1+json+zstd"
 PACK_TYPE = "application/vnd.tfdock.cache.layer.v1.tar+zstd"
 PACK_SIZE = 64 << 20
 """Bytes of entries in a pack; a larger entry has a pack of its own."""
-# The table of so many actions and blobs stays below MOST_CONTENTS.
+# The table of this number of actions and blobs stays below MOST_CONTENTS.
 PACK_ENTRIES = 50_000
 """Entries in a pack, at most."""
 LARGEST = LARGEST_PLAIN

@@ -329,7 +329,7 @@ def _literal(name: bytes, value: bytes) -> bytes:
 
 async def _serve_offline(reader: Reader, writer: Writer) -> None:
     """Answer in place of an endpoint that is gone: it supports everything, and has nothing cached."""
-    # Names stay bytes: a path that is no UTF-8 is then only unknown.
+    # Names stay bytes: a path that is not UTF-8 is then only unknown.
     connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding=None))
     connection.initiate_connection()
     try:

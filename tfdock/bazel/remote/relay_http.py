@@ -18,7 +18,7 @@ from tfdock.bazel.remote.relay_line import CONNECTION_ERRORS, Reader, RelayLine,
 _PIECE = 1 << 18
 _IDLE = 4.0
 """Seconds after which a connection is not used again: servers close idle ones, some after five."""
-# 32 digits are those of MD5, 128 those of SHA-512.
+# MD5 has 32 digits, SHA-512 has 128.
 _TARGET = re.compile(r"/(?:ac|cas)/[0-9a-f]{32,128}")
 """All targets that Bazel asks an HTTP cache for."""
 _STATUS = re.compile(r"HTTP/1\.[01] ([1-5][0-9]{2})(?: .*)?")

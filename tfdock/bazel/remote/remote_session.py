@@ -111,7 +111,7 @@ def _helper_headers(role: str, endpoint: Endpoint, helper: str) -> Mapping[str, 
         failure = f"did not end in {_HELPER_TIMEOUT:.0f} s"
     except OSError as error:
         failure = f"cannot be run: {error.strerror}"
-    # AttributeError: JSON that is no object has no `get`.
+    # AttributeError: JSON that is not an object has no `get`.
     except (ValueError, AttributeError):
         failure = "answers something else than the protocol says"
     # `from None`: the errors hold what the helper printed, which may be secret.

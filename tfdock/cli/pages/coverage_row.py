@@ -82,7 +82,7 @@ def limits_of(rows: Iterable[CoverageRow]) -> list[dict[str, str]]:
     limits: dict[str, list[tuple[str, str]]] = {}
     for row in rows:
         for limit in row.limits:
-            # Not within a longer number: `8.0` is no part of `18.0`.
+            # Not within a longer number: `18.0` does not contain the version `8.0`.
             own = rf"(?<![\w.]){re.escape(row.target)}(?![\w.])"
             limits.setdefault(re.sub(own, "it", limit), []).append((row.target, limit))
     return [
