@@ -154,3 +154,16 @@ def test_a_mistake_in_a_profile_of_a_hostile_name_is_annotated_where_it_is(repos
         assert one.properties["file"] == f"profiles/{BASE}"
         line = base.read_text().splitlines()[int(one.properties["line"]) - 1]
         assert "python" in line or "schema" in line
+
+
+@pytest.mark.engine
+def test_a_plan_with_a_release_that_nothing_knows_is_red(repository: Repository) -> None:
+    base = repository.folder / "profiles" / BASE
+    text = base.read_text()
+    base.write_text(text.replace("99.18.0", "99.81.0"))
+    try:
+        plan = repository.job("plan", attempt="misspelt")[-1]
+    finally:
+        base.write_text(text)
+    assert (plan.name, plan.code, plan.outputs) == ("Plan", 2, {}), plan.log
+    assert {one.properties["title"] for one in commands(plan.log)} == {"release-unknown"}

@@ -44,8 +44,8 @@ class Project:
     tfdock: Tfdock
     program: str
 
-    def pipeline(self, cache: Path) -> str:
-        """Run it on a machine with that cache and nothing else; what it printed."""
+    def pipeline(self, cache: Path, *, green: bool = True) -> str:
+        """Run it on a machine with that cache and nothing else; what it printed. It must end as said."""
         shutil.rmtree(self.folder / ".gitlab-ci-local", ignore_errors=True)
         done = subprocess.run(
             [
@@ -60,7 +60,7 @@ class Project:
             check=False,
             timeout=600,
         )  # fmt: skip
-        assert done.returncode == 0, done.stdout
+        assert (done.returncode == 0) is green, done.stdout
         return done.stdout
 
     def artifacts(self, pattern: str) -> list[Path]:
@@ -155,6 +155,14 @@ def test_a_pipeline_builds_what_is_missing_and_nothing_is_compiled_twice(
     assert (record["bazel"]["executed"], record["bazel"]["hits"] > 0) == (0, True)
     assert record["wheels"] == gone["wheels"]
     assert project.indexed == wheels
+
+
+def test_a_pipeline_with_a_release_that_nothing_knows_is_red(project: Project, tmp_path: Path) -> None:
+    matrix = project.folder / "profiles/matrix.yaml"
+    matrix.write_text(matrix.read_text().replace("99.18.0", "99.81.0"))
+    log = project.pipeline(tmp_path / "cache", green=False)
+    assert "[release-unknown]" in log
+    assert not project.artifacts("plan/tfdock-ci/jobs.yml")
 
 
 def forget(registry: OwnRegistry, tag: str) -> None:

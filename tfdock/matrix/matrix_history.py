@@ -12,7 +12,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import UntrustedFolder
 from tfdock.matrix import planned_matrix
@@ -83,6 +83,9 @@ def fingerprints_at(
         try:
             preparer = Preparer(former_settings, machine, allow_untested=allow_untested)
             cells = planned_matrix.cells(former, preparer, check=check)
+        except Incompatible:
+            # Nothing could be built then, so that all of today's cells are new.
+            return {}
         except ProfileError as error:
             # The path of a temporary folder means nothing to people.
             raise _malformed(revision, f"{then}/", error.problems[0], file) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -44,6 +44,8 @@ Status = Literal["missing", "here", "registry", "impossible", "excluded"]
 
 _MOST_TOLD = 20
 """Problems of one file that are shown: a value that is wrong is so in each of its cells."""
+_UNKNOWN_NAMES = ("accelerator-unknown", "gpu-unknown", "optimize-unknown", "release-unknown", "version-unknown")
+"""Codes of a name that no row of the knowledge base has, whatever stands beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,18 +239,38 @@ def cells(
     # One after another: names can be compared only if all cells could be planned.
     _refuse(malformed)
     _refuse(_name_clashes(planned, matrix))
+    _refuse_impossible(planned, matrix)
     warnings = idle(matrix, combinations)
     return Cells(file=matrix.file, matrix=matrix, cells=tuple(planned), warnings=warnings, planner=planner)
 
 
 def _refuse(problems: Iterable[Problem]) -> None:
     """Raise ProfileError with the first problems, if there are any: each once, however many cells have it."""
+    distinct = _distinct(problems)
+    if distinct:
+        raise ProfileError(*distinct)
+
+
+def _refuse_impossible(cells: Sequence[Cell], matrix: Matrix) -> None:
+    """Raise Incompatible with the reasons, if there are impossible cells and none that can be built."""
+    counts = Counter("possible" if cell.wanted else cell.status for cell in cells)
+    if counts["possible"] or not counts["impossible"]:
+        return
+    others = f", {counts['excluded']} excluded" if counts["excluded"] else ""
+    message = f"no cell can be built: {counts['impossible']} impossible{others}"
+    # A pipeline that builds nothing would otherwise be green.
+    fix = "correct the matrix by the reasons below, or name the folder of your own rows: `--knowledge DIR`"
+    problem = matrices.problem_at(matrix.document, matrix.file, "matrix-impossible", message, fix)
+    raise Incompatible(problem, *_distinct(problem for cell in cells for problem in cell.problems))
+
+
+def _distinct(problems: Iterable[Problem]) -> list[Problem]:
+    """Return the first problems, each once."""
     distinct: dict[tuple[str, str], Problem] = {}
     for problem in problems:
         # By place: the same value of an axis is wrong in each cell that has it.
         distinct.setdefault((problem.code, problem.where), problem)
-    if distinct:
-        raise ProfileError(*list(distinct.values())[:_MOST_TOLD])
+    return list(distinct.values())[:_MOST_TOLD]
 
 
 @dataclass
@@ -261,7 +283,7 @@ class _Planner:
     sources: dict[tuple[str | None, tuple[str, ...]], tuple[LocalSource, Path | None]] = field(default_factory=dict)
 
     def cell(self, combination: CellCombination) -> Cell:
-        """Plan a cell; raises ProfileError for one whose profile is malformed."""
+        """Plan a cell; raises ProfileError for one whose profile is malformed, or has a name that nothing knows."""
         if combination.excluded:
             # Malformed is malformed: nobody is to find that out when the exclusion goes.
             profiles.checked(Profile, combination.document, self.written.matrix.file)
@@ -269,6 +291,10 @@ class _Planner:
         try:
             resolved = self.resolved(combination)
         except Incompatible as error:
+            # Nothing makes such a cell possible: the name is misspelt, or the knowledge base lacks its row.
+            unknown = [problem for problem in error.problems if problem.code in _UNKNOWN_NAMES]
+            if unknown:
+                raise ProfileError(*unknown) from error
             return Cell(combination=combination, status="impossible", problems=error.problems)
         plan = self.preparer.plan_resolved(resolved).plan
         release = plan.build_id.partition("-")[0]

@@ -241,6 +241,45 @@ def test_nothing_left_is_fine_and_said(folder: Path) -> None:
     assert "no cell is left to build" in result.stderr
 
 
+def test_an_unknown_name_is_an_error_of_its_place_and_no_impossible_cell(folder: Path) -> None:
+    matrix = folder / "m.yaml"
+    for axis, place, code in (
+        ('tensorflow: ["2.18.0", "2.99.0"]', "m.yaml:4:26", "release-unknown"),
+        ("gpus: [[rtx3080], [rtx3O80]]", "m.yaml:4:22", "gpu-unknown"),
+    ):
+        (folder / "m.yaml").write_text(f"schema: 1\nbase: base.yaml\naxes:\n  {axis}\n")
+        result = run(folder, "--missing", "--format", "github", code=2)
+        assert (result.stdout, result.stderr.count("error: ")) == ("", 1)
+        assert re.search(rf"{place}: error: .*\[{code}\]", result.stderr)
+
+
+@pytest.mark.parametrize("words", [("--missing", "--format", "github"), ("--format", "gitlab"), ("--only", "x*"), ()])
+def test_a_matrix_without_a_possible_cell_is_refused_with_the_reasons(folder: Path, words: tuple[str, ...]) -> None:
+    (folder / "m.yaml").write_text(
+        "schema: 1\nbase: base.yaml\naxes:\n  python: ['3.11', '3.12']\n  gpus: [[rtx5090], [rtx2080]]\n"
+        "exclude: [{when: {gpus: [rtx2080]}, reason: none here}]\n"
+    )
+    result = run(folder, *words, code=3)
+    assert result.stdout == ""
+    assert "no cell can be built: 2 impossible, 2 excluded [matrix-impossible]" in result.stderr
+    assert result.stderr.count("m.yaml:5:11: error: TensorFlow 2.18 does not take the capability `sm_120`") == 1
+
+
+def test_a_matrix_without_a_possible_cell_is_not_built(folder: Path) -> None:
+    (folder / "m.yaml").write_text("schema: 1\nbase: base.yaml\naxes:\n  gpus: [[rtx5090]]\n")
+    result = CliRunner().invoke(app, ["build", "--matrix", str(folder / "m.yaml"), "--wheelhouse", str(folder / "w")])
+    assert (result.exit_code, "[matrix-impossible]" in result.stderr) == (3, True), result.output
+
+
+def test_where_every_wheel_exists_nothing_is_left_and_the_reason_is_said(folder: Path) -> None:
+    (folder / "m.yaml").write_text("schema: 1\nbase: base.yaml\naxes:\n  gpus: [[rtx3080], [rtx5090]]\n")
+    publish(houses.house(folder / "wheels"), document(folder)["include"][0])
+    result = run(folder, "--missing", "--format", "github")
+    assert json.loads(result.stdout) == {"include": []}
+    assert "m.yaml: 1 wheel is in the wheelhouse or in a registry" in result.stderr
+    assert "m.yaml: no cell is left to build" in result.stderr
+
+
 def test_a_pattern_that_means_nobody_is_a_warning(folder: Path) -> None:
     result = run(folder, "--only", "*-py3.12-*", "--only", "*-py312-*", "--only", "\x1b[", "--only", "*-sm120-*")
     assert result.stderr.count("[matrix-only-idle]") == 3

@@ -53,7 +53,8 @@ class Format(StrEnum):
 
 
 @app.command(
-    epilog="Example: `tfdock matrix --missing --format github --shards 8`. What is impossible fails nothing."
+    epilog="Example: `tfdock matrix --missing --format github --shards 8`. Impossible cells fail nothing; where all are "
+    "impossible, the exit status is 3."
 )
 @command("tfdock.matrix/1")
 def matrix(
@@ -214,7 +215,14 @@ class _MatrixSelection:
         warn_registry(cells, self.settings)
         missing = self.choice.missing
         cells = locate_wheels(cells, self.settings, check, failed=unanswered if missing else _warn_unreachable)
-        return cells.where(lambda cell: cell.status == "missing") if missing else cells
+        if not missing:
+            return cells
+        left = cells.where(lambda cell: cell.status == "missing")
+        there = len(cells.wanted) - len(left.wanted)
+        if there:
+            verb = "wheels are" if there > 1 else "wheel is"
+            console.say(f"{console.clean(cells.file)}: {there} {verb} in the wheelhouse or in a registry")
+        return left
 
 
 def _warn_unreachable(error: NetworkError) -> None:
