@@ -242,7 +242,6 @@ def test_nothing_left_is_fine_and_said(folder: Path) -> None:
 
 
 def test_an_unknown_name_is_an_error_of_its_place_and_no_impossible_cell(folder: Path) -> None:
-    matrix = folder / "m.yaml"
     for axis, place, code in (
         ('tensorflow: ["2.18.0", "2.99.0"]', "m.yaml:4:26", "release-unknown"),
         ("gpus: [[rtx3080], [rtx3O80]]", "m.yaml:4:22", "gpu-unknown"),

@@ -53,8 +53,8 @@ class Format(StrEnum):
 
 
 @app.command(
-    epilog="Example: `tfdock matrix --missing --format github --shards 8`. Impossible cells fail nothing; where all are "
-    "impossible, the exit status is 3."
+    epilog="Example: `tfdock matrix --missing --format github --shards 8`. Impossible cells fail nothing; where all "
+    "are impossible, the exit status is 3."
 )
 @command("tfdock.matrix/1")
 def matrix(
