@@ -100,6 +100,25 @@ def test_where_bazels_own_heap_was_too_small_it_gets_a_larger_one(desk: Desk) ->
     assert [flag(spec, "--host_jvm_args") for spec in started] == ["-Xmx2048m", "-Xmx4096m"]
 
 
+def test_a_fetch_whose_heap_was_too_small_gets_a_larger_one_once(desk: Desk) -> None:
+    compiling(desk, FakeRun(effect=leaving(wheel())))
+    others, started = desk.engine.on_run, list[ContainerSpec]()
+    ends = [FakeRun(exit_code=33), FakeRun(exit_code=33), FakeRun(exit_code=33), FakeRun()]
+
+    def run(spec: ContainerSpec) -> FakeRun:
+        if not spec.name.endswith("-fetch"):
+            return others(spec)
+        started.append(spec)
+        return ends.pop(0)
+
+    desk.engine.on_run = run
+    desk.fails(OutOfMemory, "out-of-memory", "fetch")
+    assert len(started) == 2
+    desk.build()
+    assert [flag(spec, "--host_jvm_args") for spec in started] == ["-Xmx2048m", "-Xmx4096m"] * 2
+    assert desk.notices[-1].endswith("; fetching again with 2, from the cache")
+
+
 def test_what_a_killed_container_left_in_the_staging_folder_is_not_published(desk: Desk) -> None:
     killed = replace(KILLED, exit_code=0, effect=leaving(wheel(requires="Requires-Dist: left-behind\n"), "cp310"))
     compiling(desk, killed, FakeRun(effect=leaving(wheel())))

@@ -1,4 +1,4 @@
-"""From an image to what Bazel built: downloads, then the compile phase, once more where memory was short."""
+"""From an image to what Bazel built: downloads, then the compile phase; each once more where memory was short."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _fetch(run: BuildRun, image: ImageResult) -> None:
         unchecked = run.folders.own / "unchecked" if own else lock.with_suffix(".unchecked")
         began = unchecked_since(unchecked)
         try:
-            containers.run_phase(run.plan.phases[0]).raise_failure()
+            _run_fetch(containers)
         # Also after a failed fetch: what it left would be there for the next build.
         finally:
             # On an engine elsewhere the host cannot look; Bazel checks each entry before it uses it.
@@ -90,6 +90,17 @@ def _fetch(run: BuildRun, image: ImageResult) -> None:
                     run.tell(str(Problem(code="repository-cache-changed", message=message)))
             # Only now: until here, a kill leaves the file, and the next fetch looks again.
             unchecked.unlink()
+
+
+def _run_fetch(containers: BuildContainers) -> None:
+    """Run the fetch phase; once more, with more heap or fewer jobs, if it had too little memory."""
+    run = containers.run
+    failure = containers.run_phase(run.plan.phases[0]).failure
+    if isinstance(failure, OutOfMemory):
+        plan = _with_less(run, run.plan, failure, "fetching")
+        failure = containers.run_phase(plan.phases[0], plan).failure
+    if failure:
+        raise failure
 
 
 def _unpack_external(containers: BuildContainers) -> None:
@@ -145,15 +156,9 @@ def _compile(run: BuildRun, fetched: FetchResult) -> CompileResult:
     last = BuildContainers(run, image).run_phase(plan.phases[1], plan)
     attempts = [_attempt(plan, last)]
     if isinstance(error := last.failure, OutOfMemory):
-        less = after_memory(plan.resources, of_bazel=error.of_bazel)
-        if less is None:
-            raise error
-        run.tell(f"{error.problems[0].message}; compiling again with {less.jobs}, from the cache")
+        plan = _with_less(run, plan, error, "compiling")
         # Nothing that the killed attempt left may count as a result of the second.
         run.folders.staging.remove()
-        # Errors of the first attempt must not explain a failure of the second.
-        run.runner.output.clear()
-        plan = with_resources(plan, less, session.knowledge)
         last = BuildContainers(run, last.image).run_phase(plan.phases[1], plan)
         attempts.append(_attempt(plan, last))
     last.raise_failure()
@@ -164,6 +169,17 @@ def _compile(run: BuildRun, fetched: FetchResult) -> CompileResult:
         remote=last.remote,
         seconds=fetched.seconds,
     )
+
+
+def _with_less(run: BuildRun, plan: BuildPlan, error: OutOfMemory, doing: str) -> BuildPlan:
+    """Return the plan of a second attempt, and tell it. Raise the error if nothing can shrink."""
+    less = after_memory(plan.resources, of_bazel=error.of_bazel)
+    if less is None:
+        raise error
+    run.tell(f"{error.problems[0].message}; {doing} again with {less.jobs}, from the cache")
+    # Errors of the first attempt must not explain a failure of the second.
+    run.runner.output.clear()
+    return with_resources(plan, less, run.session.knowledge)
 
 
 def _attempt(plan: BuildPlan, result: ContainerResult) -> dict[str, Any]:

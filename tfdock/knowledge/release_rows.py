@@ -210,6 +210,7 @@ class BazelOption(Row):
     PURPOSES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "disk_cache": ("path",),
         "repository_cache": ("path",),
+        "fetch": (),
         "events": ("path",),
         "profile": ("path",),
         "execution_log": ("path",),

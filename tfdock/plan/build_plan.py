@@ -183,13 +183,15 @@ def with_resources(plan: BuildPlan, resources: BuildResources, knowledge: Knowle
     # First, so that a profile's own startup options win.
     startup = bazel_options(knowledge, bazel, "heap", {"heap_mib": resources.heap // MIB})
     local = _local_flags(plan.resolution, knowledge, resources)
-    words = (*startup, *plan.startup_options, "--", *plan.bazel_flags, *local)
+    starting, flags = (*startup, *plan.startup_options, "--"), (*plan.bazel_flags, *local)
     # The fetch phase has a network, so it gets no disk cache: it could carry foreign results into it.
     disk_cache = bazel_options(knowledge, bazel, "disk_cache", {"path": DISK_CACHE})
-    fetching = (*words, "--", *plan.targets)
+    # Before the profile's own flags, so that those win.
+    fetching = (*starting, *bazel_options(knowledge, bazel, "fetch", {}), *flags, "--", *plan.targets)
     remote = remotes.flags(plan.remote, partial(bazel_options, knowledge, bazel))
     # phase.sh parts the words at each `--`.
-    compiling = (*words, *disk_cache, *_told(plan, knowledge), *remote, "--", *plan.targets, "--", *plan.package)
+    flags = (*flags, *disk_cache, *_told(plan, knowledge), *remote)
+    compiling = (*starting, *flags, "--", *plan.targets, "--", *plan.package)
     return replace(
         plan,
         resources=resources,

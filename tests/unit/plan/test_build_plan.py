@@ -217,10 +217,10 @@ def test_a_toolchain_is_described_for_people() -> None:
 @pytest.mark.parametrize(
     ("cpus", "memory", "asked", "jobs", "container"),
     [
-        # 2.18 wants 2560 MiB a job, 3072 MiB a large link; 1 GiB stays with the machine, 1 to 2 GiB are Bazel's own.
+        # 2.18 wants 2560 MiB a job, 3072 MiB a large link; 1 GiB stays with the machine, 1 to 4 GiB are Bazel's own.
         pytest.param(8, 32 * GIB, "", 8, 31 * GIB, id="8 cores and 32 GiB: cores decide"),
         pytest.param(8, 8 * GIB, "", 2, 7 * GIB, id="8 cores and 8 GiB: memory decides"),
-        pytest.param(64, 64 * GIB, "", 24, 63 * GIB, id="64 cores and 64 GiB: memory decides"),
+        pytest.param(64, 64 * GIB, "", 23, 63 * GIB, id="64 cores and 64 GiB: memory decides"),
         pytest.param(2, 4 * GIB, "", 1, 3 * GIB, id="2 cores and 4 GiB"),
         pytest.param(1, 1 * GIB, "", 1, GIB // 2, id="1 core and 1 GiB: half of it, one job"),
         pytest.param(8, 32 * GIB, "jobs: 3", 3, 31 * GIB, id="jobs asked"),
@@ -354,6 +354,21 @@ def test_only_the_fetch_has_a_network_and_only_the_compile_a_staging_folder(desk
     assert [mount.source for mount in compile_.mounts if mount.read_only] == ["{cache}/repository"]
 
 
+@pytest.mark.parametrize(
+    ("bazel", "options"),
+    [
+        ("0.24.1", ()),
+        ("0.26.1", ("--http_timeout_scaling=4",)),
+        ("4.2.1", ("--http_timeout_scaling=4",)),
+        ("5.0.0", ("--http_timeout_scaling=4", "--experimental_repository_downloader_retries=5")),
+    ],
+)
+def test_only_a_bazel_that_knows_them_is_told_to_retry_downloads(
+    desk: Desk, bazel: str, options: tuple[str, ...]
+) -> None:
+    assert bazel_options(desk.knowledge, bazel, "fetch", {}) == options
+
+
 def test_both_phases_ask_bazel_for_the_same_build(desk: Desk) -> None:
     plan = desk.plan(HEAD + "bazel: {startup: [--host_jvm_args=-Xmx2g], flags: [--keep_going]}\n")
     fetch, compile_ = (sections(phase.command) for phase in plan.phases)
@@ -363,9 +378,10 @@ def test_both_phases_ask_bazel_for_the_same_build(desk: Desk) -> None:
         "--noexperimental_slim_json_profile",
         "--profile=/tf/staging/profile.gz",
     ]
-    startup = [*plan.local_startup_options, *plan.startup_options]
-    assert fetch == [startup, [*plan.bazel_flags, *plan.local_flags], list(plan.targets)]
-    assert compile_ == [fetch[0], fetch[1] + told, fetch[2], list(plan.package)]
+    startup, flags = [*plan.local_startup_options, *plan.startup_options], [*plan.bazel_flags, *plan.local_flags]
+    fetching = ["--http_timeout_scaling=4", "--experimental_repository_downloader_retries=5"]
+    assert fetch == [startup, fetching + flags, list(plan.targets)]
+    assert compile_ == [startup, flags + told, fetch[2], list(plan.package)]
     assert plan.startup_options[-1] == "--host_jvm_args=-Xmx2g"
     assert plan.bazel_flags[-1] == "--keep_going"
     assert [phase.command[:3] for phase in plan.phases] == [

@@ -36,7 +36,14 @@ LIMITS = BuildResources(jobs=8, cpus=8, memory=16 * GIB, disk=GIB, pids=100, tim
 
 @pytest.mark.parametrize(
     ("memory", "heap"),
-    [(64 * GIB, 2 * GIB), (9 * GIB, 3 * GIB // 2), (4 * GIB, GIB), (1536 * MIB, 768 * MIB)],
+    [
+        (64 * GIB, 4 * GIB),
+        (24 * GIB, 4 * GIB),
+        (23 * GIB, 2 * GIB),
+        (9 * GIB, 3 * GIB // 2),
+        (4 * GIB, GIB),
+        (1536 * MIB, 768 * MIB),
+    ],
 )
 def test_bazels_heap_is_a_sixth_and_no_more_than_it_needs(memory: int, heap: int) -> None:
     assert heap_in(memory) == heap
@@ -45,8 +52,8 @@ def test_bazels_heap_is_a_sixth_and_no_more_than_it_needs(memory: int, heap: int
 def test_the_heap_is_told_before_the_profiles_own_options_which_win(desk: Desk) -> None:
     plan = desk.plan(CPU + "bazel: {startup: [--host_jvm_args=-Xmx5g]}\n")
     startup = [word for word in plan.phases[1].command if word.startswith("--host_jvm_args")]
-    assert startup == ["--host_jvm_args=-Xmx2048m", "--host_jvm_args=-Xmx5g"]
-    assert plan.local_startup_options == ("--host_jvm_args=-Xmx2048m",)
+    assert startup == ["--host_jvm_args=-Xmx4096m", "--host_jvm_args=-Xmx5g"]
+    assert plan.local_startup_options == ("--host_jvm_args=-Xmx4096m",)
 
 
 def test_what_a_machine_has_changes_nothing_that_is_built(desk: Desk) -> None:
