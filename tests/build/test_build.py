@@ -236,18 +236,34 @@ def test_a_wheel_that_was_damaged_is_told_before_anything_is_built_and_one_that_
     assert Tfdock(home=first.tfdock.home, cache=first.tfdock.cache).build(first.profile).code == 0
 
 
-def files_of_nobody(workshop: Workshop, build: Json) -> list[str]:
-    """What user 65534 has in the image of a build, but for the source."""
+def in_image_of(workshop: Workshop, build: Json, *command: str) -> tuple[int, str]:
+    """The exit code and the output of a command in the image of a build, without a network."""
     (image,) = workshop.sdk.images(f"tfdock/{build['build_id'].lower()}", quiet=True)
-    command = ["find", "/", "-xdev", "-user", "65534", "-not", "-path", "/tf/*"]
     container = workshop.sdk.create_container(image, command, network_disabled=True)
     try:
         workshop.sdk.start(container)
-        assert workshop.sdk.wait(container)["StatusCode"] == 0
-        found: bytes = workshop.sdk.logs(container)
+        code: int = workshop.sdk.wait(container)["StatusCode"]
+        output: bytes = workshop.sdk.logs(container)
     finally:
         workshop.sdk.remove_container(container, force=True)
-    return found.decode().split()
+    return code, output.decode()
+
+
+def files_of_nobody(workshop: Workshop, build: Json) -> list[str]:
+    """What user 65534 has in the image of a build, but for the source."""
+    code, found = in_image_of(workshop, build, "find", "/", "-xdev", "-user", "65534", "-not", "-path", "/tf/*")
+    assert code == 0
+    return found.split()
+
+
+def bazel_at_the_age_of(workshop: Workshop, build: Json, *, years: int) -> tuple[int, str]:
+    """Start the unpacked Bazel of a build's image so many years after the build: its files' dates are set back."""
+    script = f"""
+    find -L /opt/tfdock/bazel/unpacked -type f |
+      while read -r file; do touch -d "@$(($(stat -L -c %Y "$file") - {years} * 31556952))" "$file"; done
+    bazel --batch --install_base=/opt/tfdock/bazel/unpacked version
+    """
+    return in_image_of(workshop, build, "bash", "-c", script)
 
 
 # --- several builds -----------------------------------------------------------------------------------------------
@@ -288,6 +304,11 @@ def test_three_profiles_in_one_call_are_three_wheels_with_what_each_asked_for(
     assert record_of(legacy)["plan"]["package"][0] == "run"
     assert "Build label: 0.26.1" in Path(legacy["log"]).read_text()
     assert files_of_nobody(workshop, legacy) == []
+    code, said = bazel_at_the_age_of(workshop, legacy, years=50)
+    assert (code, "Build label: 0.26.1" in said) == (0, True), said
+    code, said = bazel_at_the_age_of(workshop, legacy, years=70)
+    assert code != 0, "Bazel's own check, which the dates of the image's files keep quiet"
+    assert "corrupt installation" in said
 
     assert "-cpu-dbg-" in debug["build_id"]
     answer = used(wheel_of(debug), tmp_path / "debug")

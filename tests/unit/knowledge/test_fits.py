@@ -91,7 +91,7 @@ def old(desk: Desk) -> BuildContext:
 
 
 def runs(context: BuildContext) -> list[str]:
-    return re.findall(r"^RUN (.*)$", context.files["Dockerfile"].decode(), re.MULTILINE)
+    return re.findall(r"^RUN ((?:.*\\\n)*.*)$", context.files["Dockerfile"].decode(), re.MULTILINE)
 
 
 def test_archives_come_before_the_interpreter_and_both_before_what_runs_on_it(old: BuildContext) -> None:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,18 @@ def test_the_dockerfile_is_one_for_the_classic_builder(shipped: Desk, name: str)
     assert text.endswith("\n")
     assert not text.endswith("\n\n")
     assert "\n\n\n" not in text
+
+
+@pytest.mark.parametrize("template", ["sig-build", "ubuntu-devel"])
+def test_apt_asks_no_question_and_reads_no_list_of_nvidia(desk: Desk, template: str) -> None:
+    resolution = desk.resolve(HEAD)
+    image = resolution.image.model_copy(update={"template": template, "packages": ("patchelf",)})
+    text = render(replace(resolution, image=image), desk.templates).files["Dockerfile"].decode()
+    (step,) = (run for run in re.findall(r"^RUN ((?:.*\\\n)*.*)$", text, re.MULTILINE) if "apt-get" in run)
+    removal, update, install, _ = step.split(" \\\n && ")
+    assert removal == "rm -f /etc/apt/sources.list.d/cuda.list /etc/apt/sources.list.d/nvidia-ml.list"
+    assert update == "apt-get update"
+    assert install.startswith("DEBIAN_FRONTEND=noninteractive apt-get install -y ")
 
 
 @pytest.mark.parametrize("name", PROFILES)

@@ -17,7 +17,13 @@ if [ "$found" != "$wanted" ]; then
   exit 64
 fi
 # Debian's Bazel comes unpacked.
-[ ! -d /opt/tfdock/bazel/install ] || ln -s /opt/tfdock/bazel/install/* /opt/tfdock/bazel/unpacked
+if [ -d /opt/tfdock/bazel/install ]; then
+  # Bazel 8 and later leave a file, `<hash>.lock`, beside the folder.
+  ln -s /opt/tfdock/bazel/install/*/ /opt/tfdock/bazel/unpacked
+  # Bazel dates its files ten years ahead, and refuses them as a corrupt installation when less than nine years are left
+  # (bazelbuild/bazel issue 14355): an image would serve for one year.
+  find -L /opt/tfdock/bazel/unpacked -type f -exec touch -d 2100-01-01 {} +
+fi
 find /opt/tfdock/bazel -mindepth 1 -maxdepth 1 ! -name install ! -name unpacked -exec rm -rf {} +
 rm -rf "$HOME"
 chmod -R a+rX /opt/tfdock
