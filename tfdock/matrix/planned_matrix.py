@@ -176,9 +176,13 @@ class Cells:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenMatrix:
-    """A matrix as it was read: its text, those of its base and of what that extends, and what it may name."""
+    """A matrix as it was read: its text, those of its base and of what that extends, and what it may name.
+
+    `base_folder` is the folder of the base profile: what the base names is relative to it.
+    """
 
     matrix: Matrix
+    base_folder: Path
     project: Project
     text: str
     others: Mapping[str, str]
@@ -198,13 +202,13 @@ def read(file: str | Path, allowed: Iterable[Path] = ()) -> WrittenMatrix:
     text = read_profile_text(path, project)
     base = matrices.base_of(text, str(path))
     others: dict[str, str] = {}
-    target = None
+    target = path
     if base is not None:
         target = path.parent / base.raw
         written = named_text(base, "base", path, project)
         others = {**extended_texts(written, target, project), base.raw: written}
-    matrix = matrices.read(text, str(path), others, str(target) if target else None)
-    return WrittenMatrix(matrix=matrix, project=project, text=text, others=others)
+    matrix = matrices.read(text, str(path), others, str(target))
+    return WrittenMatrix(matrix=matrix, base_folder=target.parent, project=project, text=text, others=others)
 
 
 def cells(
@@ -273,6 +277,10 @@ def _distinct(problems: Iterable[Problem]) -> list[Problem]:
     return list(distinct.values())[:_MOST_TOLD]
 
 
+_SourceKey = tuple[tuple[str, str, Path], ...]
+"""Of each path that a source names: its field, the path as written, and the folder it is relative to."""
+
+
 @dataclass
 class _Planner:
     """Plans combinations. What many combinations share is read once."""
@@ -280,7 +288,7 @@ class _Planner:
     preparer: Preparer
     written: WrittenMatrix
     records: Mapping[str, Collection[Mapping[str, Any]]]
-    sources: dict[tuple[str | None, tuple[str, ...]], tuple[LocalSource, Path | None]] = field(default_factory=dict)
+    sources: dict[_SourceKey, tuple[LocalSource, Path | None]] = field(default_factory=dict)
 
     def cell(self, combination: CellCombination) -> Cell:
         """Plan a cell; raises ProfileError for one whose profile is malformed, or has a name that nothing knows."""
@@ -316,7 +324,7 @@ class _Planner:
         document, file = combination.document, self.written.matrix.file
         profile = profiles.checked(Profile, document, file)
         try:
-            local, tree = self._local(profile.source)
+            local, tree = self._local(profile.source, document)
         except ProfileError as error:
             raise ProfileError(*(placed(problem, document, file) for problem in error.problems)) from error
         written = WrittenProfile(
@@ -331,12 +339,20 @@ class _Planner:
         # Suggestions try many changed profiles, which takes too long for each impossible cell.
         return self.preparer.resolve_written(written, suggest=False)
 
-    def _local(self, source: TensorFlow) -> tuple[LocalSource, Path | None]:
+    def _local(self, source: TensorFlow, document: Node) -> tuple[LocalSource, Path | None]:
         """Read a source. A checkout is hashed once, however many cells are made of it."""
-        key, file = (source.path, tuple(source.patches)), self.written.matrix.file
+        file = self.written.matrix.file
+
+        def folder(field: str) -> Path:
+            in_matrix = document.at_field(field).file == file
+            return Path(file).parent if in_matrix else self.written.base_folder
+
+        paths = {"tensorflow.path": source.path}
+        paths |= {f"tensorflow.patches[{place}]": name for place, name in enumerate(source.patches)}
+        key = tuple((field, path, folder(field)) for field, path in paths.items() if path is not None)
         if key not in self.sources:
             try:
-                self.sources[key] = read_local(source, Path(file).parent, file, self.written.project)
+                self.sources[key] = read_local(source, folder, file, self.written.project)
             except OSError as error:
                 raise unreadable(error, file) from error
         return self.sources[key]

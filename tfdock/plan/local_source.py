@@ -6,7 +6,7 @@ import hashlib
 import os
 import stat
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -28,28 +28,32 @@ _LEFT_OUT = {".git", "__pycache__", ".tf_configure.bazelrc", "python_bin_path.sh
 without standing in the plan."""
 
 
-def read_local(source: TensorFlow, folder: Path, file: str, project: Project) -> tuple[LocalSource, Path | None]:
-    """Hash the checkout and read the patches a profile names, relative to its folder.
+def read_local(
+    source: TensorFlow, folder: Callable[[str], Path], file: str, project: Project
+) -> tuple[LocalSource, Path | None]:
+    """Hash the checkout and read the patches a profile names.
 
-    Returns both, and where the checkout lies. Raises ProfileError for what is not there, or not the project's.
+    `folder` returns the folder that the path of a field (`tensorflow.path`) is relative to. Returns both, and
+    where the checkout lies. Raises ProfileError for what is not there, or not the project's.
     """
     tree = None
     if source.path is not None:
         with _named_by(file, "tensorflow.path"):
-            base, inside = project.resolve(folder / source.path, name=source.path, folder=True)
+            base, inside = project.resolve(folder("tensorflow.path") / source.path, name=source.path, folder=True)
             tree = base / inside
             if not _has_configure(tree):
                 raise _missing(
                     f"`{source.path}` holds no TensorFlow source: there is no plain file `configure` in {tree}",
-                    "give the root of a TensorFlow checkout, relative to the profile",
+                    "give the root of a TensorFlow checkout, relative to the file that names it",
                 )
     patches = {}
     for index, name in enumerate(source.patches):
-        with _named_by(file, f"tensorflow.patches[{index}]"):
+        field = f"tensorflow.patches[{index}]"
+        with _named_by(file, field):
             try:
-                patches[name] = project.patch(folder / name, name=name)
+                patches[name] = project.patch(folder(field) / name, name=name)
             except FileNotFoundError as error:
-                message, fix = f"the patch `{name}` does not exist", "the path is relative to the profile"
+                message, fix = f"the patch `{name}` does not exist", "the path is relative to the file that names it"
                 raise _missing(message, fix) from error
     with _named_by(file, "tensorflow.path"):
         digest, real = (tree_hash(tree), str(tree.resolve())) if tree else (None, "")

@@ -172,7 +172,7 @@ class Preparer:
         extended = extended_texts(text, path, project)
         profile, document = profiles.read(text, str(path), extended)
         try:
-            local, tree = read_local(profile.source, path.parent, str(path), project)
+            local, tree = read_local(profile.source, lambda _: path.parent, str(path), project)
         except ProfileError as error:
             # The reader of the checkout knows the field, the document knows its line.
             raise ProfileError(*(placed(problem, document, str(path)) for problem in error.problems)) from error

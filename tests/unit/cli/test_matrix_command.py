@@ -209,6 +209,30 @@ def test_what_a_cell_names_is_relative_to_the_matrix_and_must_be_there(folder: P
         assert refused(folder)[0].code == "file-unreadable"
 
 
+def test_what_the_base_names_is_relative_to_the_base(folder: Path) -> None:
+    (folder / ".git").mkdir()
+    (folder / "own/source").mkdir(parents=True)
+    base = 'schema: 1\ntensorflow: {release: "2.18.0", path: source, patches: [a.patch]}\n'
+    (folder / "own/base.yaml").write_text(base)
+    (folder / "m.yaml").write_text('schema: 1\nbase: own/base.yaml\naxes: {python: ["3.11"]}\n')
+    (problem,) = refused(folder)
+    assert problem.where == f"{folder}/own/base.yaml:2:39"
+    assert (problem.code, problem.fix) == ("source-missing", SOURCE_FIX)
+    (folder / "own/source/configure").write_text("")
+    (folder / "own/a.patch").write_text(PATCH)
+    (cell,) = planned(folder).wanted
+    alone = Preparer(load({}, {}), MACHINE).prepare(str(folder / "own/base.yaml"))
+    assert planned(folder).prepared(cell).tree == alone.tree == folder / "own/source"
+    # A value of the matrix itself is relative to the matrix.
+    (folder / "m.yaml").write_text(
+        "schema: 1\nbase: own/base.yaml\naxes: {tensorflow.patches: [[], [a.patch], [own/a.patch]]}\n"
+    )
+    assert [problem.column for problem in refused(folder)] == [34]
+
+
+SOURCE_FIX = "give the root of a TensorFlow checkout, relative to the file that names it"
+
+
 def test_a_rule_by_which_nobody_is_meant_is_a_warning(folder: Path) -> None:
     (folder / "m.yaml").write_text(MATRIX.replace("[rtx2080]}\n    reason", "[rtx9999]}\n    reason"))
     assert "m.yaml:7:5: warning: no cell has what this rule is for [matrix-rule-idle]" in run(folder).stderr
