@@ -22,21 +22,55 @@ getent passwd "$(id -u)" >/dev/null || echo "tfdock:x:$(id -u):$(id -g)::/tmp:/b
 # Bazel as the image has it unpacked (toolchain.sh); else each container would unpack it again.
 [ ! -e /opt/tfdock/bazel/unpacked ] || startup=(--install_base=/opt/tfdock/bazel/unpacked "${startup[@]}")
 
-# Ctrl-C reaches the whole process group: Bazel stops cleanly by itself, this shell stays to report its exit code.
-trap : INT TERM
+# The container's init signals this shell alone. The first INT or TERM goes on to the step that runs, and no later one:
+# Bazel takes a second for more than the first. The step's whole group gets it: bazelisk hands no INT on to Bazel.
+signals=0 child='' stop=''
+pass_on() {
+  signals=$((signals + 1))
+  [ -z "$stop" ] || return 0
+  stop=wanted
+  [ -z "$child" ] || interrupt
+}
+interrupt() {
+  stop=sent
+  kill -INT -- "-$child" 2>/dev/null || true
+}
+trap pass_on INT TERM
+# Job control gives each step a group of its own. Without it bash starts background processes that ignore INT.
+set -m
+
+# run COMMAND…: run a step and return its exit status. After a signal no further step begins.
+run() {
+  local status before
+  [ -z "$stop" ] || exit 130
+  "$@" &
+  child=$!
+  # The signal may have come before `child` was known.
+  [ "$stop" != wanted ] || interrupt
+  while :; do
+    before=$signals status=0
+    wait "$child" || status=$?
+    # A signal ends `wait` before the step ends.
+    [ "$signals" != "$before" ] || break
+  done
+  child=''
+  return "$status"
+}
+
 cd /tf/tensorflow
 umask 022
 
 if [ "$phase" = fetch ]; then
-  exec bazel "${startup[@]}" build --nobuild "${flags[@]}" -- "${targets[@]}"
+  run bazel "${startup[@]}" build --nobuild "${flags[@]}" -- "${targets[@]}"
+  exit
 fi
 
-bazel "${startup[@]}" build "${flags[@]}" -- "${targets[@]}"
+run bazel "${startup[@]}" build "${flags[@]}" -- "${targets[@]}"
 
 mkdir -p /tf/staging/raw
 case ${package[0]} in
 collect) ! compgen -G "${package[1]}/*.whl" >/dev/null || cp -L "${package[1]}"/*.whl /tf/staging/raw/ ;;
-run) "${package[@]:1}" ;;
+run) run "${package[@]:1}" ;;
 esac
 cd /tf/staging/raw
 if ! ls ./*.whl >/dev/null 2>&1; then

@@ -216,8 +216,6 @@ def _container_environment() -> dict[str, str]:
         # Equal inputs must give equal bytes: a fixed order of sets, and no time of the build.
         "PYTHONHASHSEED": "0",
         "SOURCE_DATE_EPOCH": str(EPOCH),
-        # docker-init is tini: this makes it pass a signal on to the whole group, Bazel's client included.
-        "TINI_KILL_PROCESS_GROUP": "1",
     }
 
 

@@ -298,8 +298,7 @@ class TrialContainers:
             name=f"tfdock-{self._environment.runner.run}-{name}",
             image=image.id,
             command=command,
-            # docker-init then forwards a signal to all processes of the group, not to one.
-            environment={"LC_ALL": "C.UTF-8", "TINI_KILL_PROCESS_GROUP": "1", **environment},
+            environment={"LC_ALL": "C.UTF-8", **environment},
             mounts=tuple(mounts),
             labels={RUN_LABEL: self._environment.runner.run},
             # As the caller, who removes what it leaves.

@@ -416,7 +416,6 @@ def test_containers_get_nothing_of_the_callers_environment(desk: Desk) -> None:
         "TZ": "UTC",
         "PYTHONHASHSEED": "0",
         "SOURCE_DATE_EPOCH": "315532800",
-        "TINI_KILL_PROCESS_GROUP": "1",
     }
 
 
