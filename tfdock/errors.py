@@ -74,7 +74,7 @@ class Problem:
 
     `message` says what, `why` who wanted what and what would happen. Any of the `fixes` is enough; the `ways` are
     among them. `line` and `column` count from 1. `field` is the dotted path in the profile (`gpus[1]`).
-    `severity` is `error` or `warning`.
+    `severity` is `error` or `warning`. `compiler_errors` are the compiler's own; the message has them too.
     """
 
     code: str
@@ -87,6 +87,7 @@ class Problem:
     line: int | None
     column: int | None
     field: str | None
+    compiler_errors: tuple[str, ...]
 
     def __init__(
         self,
@@ -102,10 +103,12 @@ class Problem:
         line: int | None = None,
         column: int | None = None,
         field: str | None = None,
+        compiler_errors: tuple[str, ...] = (),
     ) -> None:
         """Take what to do as a `fix`, or as `fixes` where a problem is made of another."""
         own = (fix,) if isinstance(fix, str) else tuple(fix)
-        values = (code, message, why, own if fix else tuple(fixes), ways, severity, file, line, column, field)
+        place = (file, line, column, field)
+        values = (code, message, why, own if fix else tuple(fixes), ways, severity, *place, compiler_errors)
         for attribute, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, attribute.name, value)
 

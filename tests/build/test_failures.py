@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -88,13 +89,18 @@ def test_a_compile_error_is_one_error_with_phase_first_line_log_and_next_command
     assert by_name["profile.yaml"]["status"] == "built"
     assert by_name["refused.yaml"]["status"] == "refused"
     assert tfdock.visible == published(by_name["profile.yaml"])
-    assert outcome.stderr.count("error:") == 2
+    assert outcome.stderr.replace("error: #error", "").count("error:") == 2
 
     (problem,) = by_name["edited.yaml"]["problems"]
     assert by_name["edited.yaml"]["status"] == "failed"
     assert problem["code"] == "compile-failed"
     assert "phase compile" in problem["message"]
-    assert "relu_op.cc" in problem["message"]
+    (compiler_error,) = problem["compiler_errors"]
+    place = r"tensorflow/core/platform/compile_faults.h:\d+:2"
+    assert re.fullmatch(rf"{place}: error: #error .*was asked to\"", compiler_error)
+    assert f"(exit status 1) in phase compile: {compiler_error}\n" in problem["message"]
+    assert "executing command" not in problem["message"]
+    assert "compile_faults.h" in outcome.stderr
     assert f"log: {by_name['edited.yaml']['log']}" in problem["message"]
     assert "tfdock shell" in problem["fix"]
     assert "MINIATURE_FAIL_COMPILE is defined" in Path(by_name["edited.yaml"]["log"]).read_text()

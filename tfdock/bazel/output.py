@@ -1,4 +1,4 @@
-"""Read what Bazel prints, line by line: progress and errors. Pure."""
+"""Read what Bazel and its compilers print, line by line: progress and errors. Pure."""
 
 from __future__ import annotations
 
@@ -21,6 +21,28 @@ _LONG = 600
 # One `\w` before `Error`, not `\w+`, which begins anew at each letter: 37 ms for a line of 4096, not 0.15.
 _ERROR = re.compile(
     r"\A(?:ERROR\b|FATAL\b|FAILED\b|tfdock: )|\berror:|Killed\b|Segmentation fault\b|\w(?:Error|Exception): "
+)
+# A place in a file, as compilers name it: `a.cc:3:10`, `a.cu(3)`, and as linkers do: `a.cc:(.text+0x1)`.
+_PLACE = r"(?![0-9]{1,4}:)[^\s:(]{1,400}(?::[0-9]{1,7}(?::[0-9]{1,7})?|\([0-9]{1,7}\)|:\(\.[^\s)]{1,200}\))"
+_COMPILER_ERROR = re.compile(
+    # gcc, clang and hipcc; nvcc (`error #20:`); the assembler (`Error:`); an unfound header (`fatal error:`).
+    rf"{_PLACE}: (?:fatal |catastrophic |internal compiler )?[eE]rror(?: #[0-9]{{1,6}}(?:-D)?)?: "
+    # ptxas, nvlink, fatbinary and nvcc themselves. What only says that another of them failed is left out.
+    r"|(?:nvcc|ptxas|nvlink|fatbinary|cudafe\+\+)(?: [^\s;]{1,400}, line [0-9]{1,7};)? {1,4}(?:error|fatal) {0,4}: "
+    r"(?!'[^']{1,80}' died|Ptx assembly aborted)"
+    # Drivers: an unknown option, a file that lacks.
+    r"|(?:[^\s:]{0,200}/)?(?:[a-z0-9_]{1,40}-){0,4}(?:gcc|g\+\+|cc1|cc1plus|clang|clang\+\+|hipcc)(?:-[0-9.]{1,9})?: "
+    r"(?:fatal )?error: (?!linker command failed|unable to execute command)"
+    r"|LLVM ERROR: |fatal error: error in backend: "
+    # ld, gold and lld.
+    r"|(?:[^\s:]{0,200}/)?(?:ld(?:\.bfd|\.gold|\.lld)?|lld|mold): (?:error: |cannot find |final link failed)"
+    r"|(?:\S{0,200}/ld(?:\.bfd|\.gold)?: )?\S{1,400}: (?:in function `[^']{1,900}': \S{0,400}: )?"
+    r"(?:undefined reference to |multiple definition of |relocation (?:R_\S{1,80} against|truncated to fit))"
+)
+_COMPILER_ERRORS, _COMPILER_LINE = 3, 300
+# What stands before the tree's own path: Bazel's execution root, the source folder, and a folder named by `.`.
+_BEFORE_TREE = re.compile(
+    r"(?<![^\s`'\"(])(?:/\S{0,400}/execroot/[^\s/]{1,100}/|/proc/self/cwd/|/tf/tensorflow/|\./)"
 )
 
 
@@ -52,7 +74,7 @@ def _number(text: str) -> int:
 
 def is_error(line: str) -> bool:
     """Return whether a line of a build log looks like the report of an error."""
-    return _ERROR.search(line) is not None
+    return _ERROR.search(line) is not None or _COMPILER_ERROR.match(line) is not None
 
 
 def first_error(lines: Iterable[str]) -> str:
@@ -66,6 +88,22 @@ def first_error(lines: Iterable[str]) -> str:
     text = " ".join(errors[:ends])
     # Both ends: the place of an error stands first, the reason often last.
     return text if len(text) <= _LONG else f"{text[: _LONG // 2]} … {text[-_LONG // 2 + 3 :]}"
+
+
+def compiler_errors(lines: Iterable[str]) -> tuple[str, ...]:
+    """Return the first errors of compilers, assemblers and linkers among lines: three at most, none twice.
+
+    Each is at most 300 characters, and names files by their path in the source tree: `a/b.cc:3:10: error: …`. Bazel's
+    own words about a failed action are left out.
+    """
+    found: dict[str, None] = {}
+    for line in lines:
+        if _COMPILER_ERROR.match(line):
+            short = _BEFORE_TREE.sub("", line.rstrip()[: 3 * _COMPILER_LINE])
+            found[short if len(short) <= _COMPILER_LINE else f"{short[: _COMPILER_LINE - 1]}…"] = None
+            if len(found) == _COMPILER_ERRORS:
+                break
+    return tuple(found)
 
 
 def speaks_of_network(lines: Iterable[str]) -> bool:

@@ -46,6 +46,8 @@ class ProblemJson(TypedDict):
     """The column in that line, from 1."""
     field: str | None
     """The field of the profile, dotted, such as `gpus[1]`."""
+    compiler_errors: Sequence[str]
+    """The first errors of a compiler or linker, three at most, such as `a/b.cc:3:10: error: expected ';'`."""
 
 
 class RefusedDocument(TypedDict):

@@ -89,11 +89,15 @@ class PhaseErrors:
                 )
             )
         outcome = "the build made no wheel" if status == _NO_WHEEL else f"Bazel failed (exit status {status})"
+        # Bazel names only the action: `gcc failed: error executing command`.
+        compiler_errors = output.compiler_errors(self.errors)
+        reason = ": " + "\n  ".join(compiler_errors) if compiler_errors else self._first_error
         return BuildFailed(
             Problem(
                 code=f"{self.phase}-failed",
-                message=f"{outcome} in phase {self.phase}{self._first_error}",
+                message=f"{outcome} in phase {self.phase}{reason}",
                 fix="read the log from its first error on; `tfdock shell PROFILE` opens the same image to try things",
+                compiler_errors=compiler_errors,
             ),
             status=status,
         )
