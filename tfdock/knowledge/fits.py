@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tfdock.knowledge.contract import applies
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow
-from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.release_rows import Release, SourceArchive
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit
@@ -42,6 +42,11 @@ def _fits(row: ArchiveRow, components: Mapping[str, str]) -> bool:
         and Version(row.version).matches(Version(asked))
         and all(Version(components.get(name, "")).matches(Version(want)) for name, want in row.components.items())
     )
+
+
+def source_archives_of(knowledge: KnowledgeBase, release: Release) -> tuple[SourceArchive, ...]:
+    """Return the archives that a release's tree downloads and whose own addresses are dead."""
+    return tuple(row for row in knowledge.source_archives if applies(release, row.releases))
 
 
 def same_minor(version: str, other: str) -> bool:

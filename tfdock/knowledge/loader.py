@@ -25,7 +25,7 @@ TABLES = (
     "compilers", "configs", "cpu_features", "drivers", "estimates", "failures", "flags", "generated_kernels", "gpus",
     "harmless_options", "host_compilers", "images", "interpreters", "libraries", "probes", "redistributables",
     "releases", "requirement_limits", "runtime_compilers", "runtime_libraries", "runtime_toolkits", "runtimes",
-    "size_limits", "toolkits", "variables", "wheel_libraries",
+    "size_limits", "source_archives", "toolkits", "variables", "wheel_libraries",
 )  # fmt: skip
 
 

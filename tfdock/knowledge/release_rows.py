@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -17,7 +18,12 @@ from tfdock.knowledge.rows import (
     Template,
     check_placeholders,
     template_with,
+    text_like,
 )
+
+ADDRESS = re.compile(r"https?://[!-~]+\Z")
+SAFE_ADDRESS = re.compile(r"(https://|http://(127\.0\.0\.1|localhost)[:/])[!-~]+\Z")
+"""HTTPS. On this machine HTTP will do."""
 
 
 class Support(RowPart):
@@ -135,6 +141,24 @@ class Release(Row):
                 if row and (wrong := [target for target in targets if not row.lists(target)]):
                     return field, f"`{wrong[0]}` does not look like a target of {name}, as profiles list them"
         return None
+
+
+class SourceArchive(Row):
+    """An archive that a release's tree downloads, and that the tree's own addresses no longer give.
+
+    `archive` is its name for people, `original` the tree's address, `sha256` the sum in the tree, `gone` when the
+    address died (`2020`, `2020-05`). The fetch phase downloads the archive from `urls`, in this order. Without `urls`
+    nobody is known to have it, and the releases are refused.
+    """
+
+    KEY = ("sha256",)
+
+    sha256: Annotated[str, text_like(re.compile(r"[0-9a-f]{64}\Z"), "sha256 of 64 hexadecimal digits")]
+    archive: str
+    releases: ReleaseRange
+    original: Annotated[str, text_like(ADDRESS, "web address (`https://…`)")]
+    gone: Annotated[str, text_like(re.compile(r"20\d\d(-\d\d){0,2}\Z"), "date (`2020`, `2020-05`, `2020-05-21`)")]
+    urls: tuple[Annotated[str, text_like(SAFE_ADDRESS, "web address (`https://…`)")], ...] = ()
 
 
 class Estimate(Row):

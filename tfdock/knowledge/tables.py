@@ -31,6 +31,7 @@ from tfdock.knowledge.release_rows import (
     Flag,
     HarmlessOption,
     Release,
+    SourceArchive,
     Variable,
 )
 from tfdock.knowledge.rows import Accelerator, Row
@@ -161,6 +162,11 @@ class KnowledgeBase:
     def archives(self) -> tuple[ArchiveRow, ...]:
         """Archives of components, in order of preference: overlay rows first."""
         return self._rows("archives", ArchiveRow, newest_file_first=True)
+
+    @cached_property
+    def source_archives(self) -> tuple[SourceArchive, ...]:
+        """Archives of source trees whose own addresses are dead."""
+        return tuple(self._keyed("source_archives", SourceArchive).values())
 
     @cached_property
     def cpu_features(self) -> dict[str, CpuFeature]:

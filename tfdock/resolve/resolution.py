@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tfdock.errors import Incompatible, Problem
 from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
-from tfdock.knowledge.fits import archives_of, same_minor, serves, written
+from tfdock.knowledge.fits import archives_of, same_minor, serves, source_archives_of, written
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter
 from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.rows import Accelerator
@@ -149,6 +149,7 @@ class _Decision:
         check_configs(self.question, release, devices, host_compiler)
         check_flags(self.question, release)
         check_native(self.question)
+        self._check_source_archives(release)
         optimize = self._optimize()
         # All problems up to here are told at once. An image is sought only for what can be built.
         self.notes.stop_if_refused()
@@ -386,6 +387,17 @@ class _Decision:
         doubt = "; nobody has checked that it exists" if image.unverified else ""
         self.notes.choose("base", reference, "images.yaml", f"the known image for this release and Python{doubt}")
         return reference
+
+    def _check_source_archives(self, release: Release) -> None:
+        """Doubt a release whose source downloads an archive that nobody is known to have any more."""
+        for row in source_archives_of(self.knowledge, release):
+            if not row.urls:
+                self.notes.doubt(
+                    "source-archive-lost",
+                    "tensorflow" if isinstance(self.profile.tensorflow, str) else "tensorflow.release",
+                    f"TensorFlow {release.release} downloads {row.archive}, and no server is known to have it",
+                    why=f"{row.original} is dead since {row.gone}; its sha256 is {row.sha256}",
+                )
 
     def _check_image_versions(self, image: ImageRow, base: ImageRef, devices: ChosenDevices) -> None:
         """Warn if the image holds another patch release of a component than the profile asks for."""

@@ -304,6 +304,18 @@ LEAST_RELEASE = f"release: '9.9', pythons: ['3.11'], bazel: '7.0.0', wheel: {{ta
             "'{foo}'",
             "known: prefix",
         ),
+        (
+            "source_archives",
+            f"sha256: {'a' * 63}, archive: x, releases: '1.4', original: 'https://x', gone: '2020'",
+            "a" * 63,
+            "not a sha256 of 64",
+        ),
+        (
+            "source_archives",
+            f"sha256: {'a' * 64}, archive: x, releases: '1.4', original: 'https://x', gone: '2020', urls: ['http://x/y']",
+            "['http://x/y'"[1:],
+            "not a web address (`https",
+        ),
         ("bazel_options", "purpose: output, option: '-x={path}'", "{purpose", "{path} is unknown here; known: none"),
         ("bazel_options", "purpose: outputs, option: '-x'", "{purpose", "purpose outputs is none of disk_cache, "),
         (

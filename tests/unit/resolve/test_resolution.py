@@ -12,6 +12,8 @@ from packaging.version import Version as PackagingVersion
 import tfdock
 from tfdock.errors import Problem
 from tfdock.gpu.devices import find_gpu, sorted_targets
+from tfdock.knowledge import loader
+from tfdock.knowledge.fits import source_archives_of
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.profile_changes import changed
 from tfdock.resolve.question import LocalSource
@@ -23,6 +25,44 @@ KNOWLEDGE = Path(tfdock.__file__).parent / "knowledge"
 HEAD = 'schema: 1\ntensorflow: "9.9.1"\npython: "3.10"\n'
 OLD = 'schema: 1\ntensorflow: "1.9.0"\n'
 OPEN = 'schema: 1\ntensorflow: "9.8.0"\ncudnn: "8.9"\n'
+
+
+# --- archives of the source that are gone ---------------------------------------------------------------------------
+
+LOST = """
+rows:
+  - {sha256: "%s", archive: x 1.0 (@x), releases: "9.9", original: "http://gone.example/x", gone: "2020", source: s}
+""" % ("a" * 64)
+
+
+def test_a_release_with_an_archive_that_no_server_has_is_refused_and_an_address_in_an_overlay_mends_that() -> None:
+    shipped = ("source_archives.yaml", LOST)
+    tables = {name: [(f"{name}.yaml", text)] for name, text in MADE_UP_TABLES.items()}
+    desk = Desk(knowledge=KnowledgeBase(tables | {"source_archives": [shipped]}), templates={})
+    (problem,) = desk.problems(HEAD + "gpus: [slab]\n")
+    assert (problem.code, problem.field) == ("source-archive-lost", "tensorflow")
+    assert "downloads x 1.0 (@x), and no server is known to have it" in problem.message
+    assert problem.why == f"http://gone.example/x is dead since 2020; its sha256 is {'a' * 64}"
+    assert [one.code for one in desk.resolve(HEAD + "gpus: [slab]\nallow_untested: true\n").untested] == [
+        problem.code
+    ]
+    assert source_archives_of(desk.knowledge, desk.knowledge.releases["9.8"]) == ()
+    mine = ("mine.yaml", LOST.replace("source: s", "source: s, urls: ['https://else.example/x.tgz']"))
+    desk = Desk(knowledge=KnowledgeBase(tables | {"source_archives": [shipped, mine]}), templates={})
+    resolution = desk.resolve(HEAD + "gpus: [slab]\n")
+    (row,) = source_archives_of(desk.knowledge, resolution.release)
+    assert row.urls == ("https://else.example/x.tgz",)
+
+
+def test_the_shipped_rows_are_those_of_the_releases_whose_archives_are_known_to_be_gone() -> None:
+    desk = Desk(knowledge=loader.knowledge(), templates={})
+    releases = desk.knowledge.releases
+    archives = {
+        name: [row.archive for row in source_archives_of(desk.knowledge, release)]
+        for name, release in releases.items()
+    }
+    icu, eigen = ["ICU 62-1 (@icu)"], ["Eigen 429aa5254200 (@eigen_archive)"]
+    assert {name: rows for name, rows in archives.items() if rows} == {"1.4": eigen, "1.12": icu, "1.13": icu}
 
 
 # --- what nobody has heard of ---------------------------------------------------------------------------------------
