@@ -58,13 +58,15 @@ def files(
     path: str,
     command: str,
     cells: int,
+    knowledge: str = "",
     templates: Mapping[str, str],
     actions: Mapping[str, CiAction],
 ) -> dict[str, str]:
     """Return the files of a pipeline, by their paths in the repository; the same arguments give the same texts.
 
     `path` is the path of the matrix in the repository, `command` renders it. `cells` is how many wheels the matrix
-    asks for at most. `refusal` says why the pipeline cannot be used, `warnings` what to know of it.
+    asks for at most. `knowledge` is the value of TFDOCK_KNOWLEDGE in jobs. `refusal` says why the pipeline cannot be
+    used, `warnings` what to know of it.
     """
     ci, name = matrix.ci, _name(path)
     # GitHub takes 256 jobs in one matrix: a larger round is several jobs, each with a matrix of its own.
@@ -81,6 +83,7 @@ def files(
         "changed_since": "",
         "command": command,
         "install": ci.install or "",
+        "knowledge": knowledge,
         "job_file": f".github/workflows/{name}-build.yml",
         "logins": list(_logins(ci)),
         "matrix": path,
@@ -187,7 +190,7 @@ def refusal(service: Service, matrix: Matrix) -> Problem | None:
             file=matrix.file,
             field="ci.install",
         )
-    return _too_long(matrix) if service == "github" else None
+    return _not_pinned(matrix) or (_too_long(matrix) if service == "github" else None)
 
 
 def _too_long(matrix: Matrix) -> Problem | None:
@@ -216,11 +219,6 @@ def _problem(matrix: Matrix, key: str, code: str, message: str, fix: Fix, **more
     return problem_at(matrix.document.at_field(field), matrix.file, code, message, fix, field=field, **more)
 
 
-def warnings(service: Service, matrix: Matrix) -> tuple[Problem, ...]:
-    """Return what a user should know of a pipeline: an installation without a pin, machines that outlive a job."""
-    return tuple(filter(None, (_not_pinned(matrix), _machines_that_stay(service, matrix))))
-
-
 def _not_pinned(matrix: Matrix) -> Problem | None:
     name = unpinned(matrix.ci.install or "")
     if not name:
@@ -232,16 +230,15 @@ def _not_pinned(matrix: Matrix) -> Problem | None:
         f"the command that installs tfdock does not pin `{name}`",
         f"`install: {INSTALL}`, with a hash for every package",
         why="whoever publishes that name runs code in every job, also in the job that pushes wheels",
-        severity="warning",
     )
 
 
-def _machines_that_stay(service: Service, matrix: Matrix) -> Problem | None:
+def warnings(service: Service, matrix: Matrix) -> tuple[Problem, ...]:
     """Return a warning if jobs run on the user's machines: on GitLab's shell runners, or GitHub's with the label."""
     # Every runner of GitLab's may be a machine of your own: its tags do not tell.
     if service == "github" and not any(_SELF_HOSTED in runner for runner in _runners(matrix)):
-        return None
-    return Problem(
+        return ()
+    warning = Problem(
         code="ci-own-machine",
         severity="warning",
         message=f"jobs of {_TITLES[service]} run on machines of your own, which may outlive a job",
@@ -249,6 +246,7 @@ def _machines_that_stay(service: Service, matrix: Matrix) -> Problem | None:
         fix="give pull requests and protected branches runners of their own, and throw each away after its job",
         file=matrix.file,
     )
+    return (warning,)
 
 
 _TITLES: Mapping[Service, str] = {"github": "GitHub", "gitlab": "GitLab"}

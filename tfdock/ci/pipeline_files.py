@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfdock.ci import pipeline
 from tfdock.ci.pipeline import Service, State
 from tfdock.errors import Problem, ProfileError
+from tfdock.host.hardware import local_machine
+from tfdock.host.project_files import located
+from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import NotPlain, UntrustedFolder
 from tfdock.knowledge import loader
-from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.matrix import planned_matrix
-from tfdock.matrix.cells import expand
+from tfdock.matrix.planned_matrix import WrittenMatrix
+from tfdock.plan.prepare import Preparer
 
 _MOST = 1 << 20
 """Bytes of a file that is in the place of a rendered one."""
@@ -64,18 +67,22 @@ class Pipeline:
         return (*refusals, *(_problem(file, self.service) for file in self.files if file.state != "fresh"))
 
 
-def render(
-    services: Iterable[Service], file: Path, folder: Path, knowledge: KnowledgeBase, allowed: Iterable[Path] = ()
-) -> list[Pipeline]:
+def render(services: Iterable[Service], file: Path, folder: Path, settings: Settings) -> list[Pipeline]:
     """Return the pipelines of a matrix with their files below `folder`, and what is there; write nothing.
 
-    `folder` is that of the repository: jobs find the matrix by its path from there. Raises ProfileError, also where a
-    link of the repository is in the way.
+    `folder` is that of the repository: jobs find the matrix by its path from there. The cells are planned with the
+    knowledge that jobs have. Raises ProfileError, also where a link of the repository is in the way, and Incompatible
+    if no cell can be built.
     """
-    matrix = planned_matrix.read(file, allowed).matrix
+    written = planned_matrix.read(file, settings.allow_paths)
+    matrix, path = written.matrix, _path_in_repository(file, folder)
+    folders = _knowledge(written)
+    preparer = Preparer(replace(settings, knowledge=folders), local_machine())
+    knowledge, templates = preparer.knowledge, loader.pipeline_templates()
+    planned = planned_matrix.cells(file, preparer)
     # The most jobs that there can be: which wheels are missing is known only when the pipeline runs.
-    cells = sum(1 for cell in expand(matrix) if not cell.excluded)
-    path, templates = _path_in_repository(file, folder), loader.pipeline_templates()
+    cells = sum(1 for cell in planned.cells if cell.status != "excluded")
+    variable = os.pathsep.join(_path_in_repository(own, folder) for own in folders)
     pipelines = []
     for service in services:
         # Behind `--`, a path that begins with a dash is no option.
@@ -87,6 +94,7 @@ def render(
             path=path,
             command=command,
             cells=cells,
+            knowledge=variable,
             templates=templates,
             actions=knowledge.ci_actions,
         )
@@ -103,16 +111,64 @@ def render(
     return pipelines
 
 
+def _knowledge(written: WrittenMatrix) -> tuple[Path, ...]:
+    """Return the folders of knowledge that a matrix names; raises ProfileError for one outside of its project."""
+    matrix, folders = written.matrix, []
+    for place, name in enumerate(matrix.ci.knowledge or ()):
+        field = f"ci.knowledge[{place}]"
+        try:
+            own = Path(matrix.file).parent / name
+            written.project.resolve(own, name=name, folder=True)
+        except ProfileError as error:
+            raise located(error, matrix.file, field, matrix.document.at_field(field)) from error
+        folders.append(own)
+    return tuple(folders)
+
+
+def not_carried(settings: Settings, file: Path) -> Problem | None:
+    """Return a warning if settings of this machine decide what is built, and jobs do not have them."""
+    written = planned_matrix.read(file, settings.allow_paths)
+    own = {folder.resolve() for folder in _knowledge(written)}
+    names = [name for name in _NOT_CARRIED if getattr(settings, name)]
+    if any(folder.resolve() not in own for folder in settings.knowledge):
+        names.insert(0, "knowledge")
+    if not names:
+        return None
+    return Problem(
+        code="ci-setting-not-carried",
+        severity="warning",
+        message=f"the pipeline does not have these settings of this machine: {', '.join(names)}",
+        fix=(
+            "name folders of knowledge in the matrix: `ci: {knowledge: [DIR]}`",
+            "set the others where the jobs run",
+        ),
+        file=str(file),
+    )
+
+
+_NOT_CARRIED = (
+    "mirrors",
+    "plain_http",
+    "allow_paths",
+    "allow_endpoints",
+    "network",
+    "remote_cache",
+    "remote_executor",
+    "remote_instance",
+)
+"""Settings beside `knowledge` that decide what is built and from where, and that no rendered file holds."""
+
+
 def _path_in_repository(file: Path, folder: Path) -> str:
     """Return the path from the repository's folder, whichever way the file was named; raises ProfileError."""
     path = Path(os.path.relpath(file, folder))
     if ".." in path.parts:
         code = "ci-matrix-outside"
         message = f"{file} is not in the folder of the repository, where a job would look for it"
-        fix = "run this there, with the matrix in it, or name it: `-o DIR`"
+        fix = "run this in the folder that holds it, or name that folder: `-o DIR`"
     elif any("\ud800" <= character <= "\udfff" for character in str(path)):  # bytes that are no UTF-8, in Python
         code, fix = "ci-matrix-name", "give the file another name"
-        message = "the path of the matrix is not UTF-8, and a YAML file cannot say it"
+        message = "the path is not UTF-8, and a YAML file cannot say it"
     else:
         return path.as_posix()
     raise ProfileError(Problem(code=code, message=message, fix=fix, file=str(file)))

@@ -140,5 +140,6 @@ def cannot_connect(address: EngineAddress, error: BaseException) -> EngineUnavai
         return unavailable_error(f"no container engine answers at {address}", start)
     # The SDK imports paramiko for every ssh:// address, even if the machine's own ssh connects.
     if "paramiko" in str(error):
-        return unavailable_error(f"{address} needs the SDK's support of SSH", "`pip install 'tfdock[ssh]'`")
+        fix = "`pip install 'docker[ssh]'` into the environment of tfdock"
+        return unavailable_error(f"{address} needs the SDK's support of SSH", fix)
     return unavailable_error(f"no container engine at {address}: {error}", start)

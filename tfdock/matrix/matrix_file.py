@@ -52,6 +52,8 @@ Label = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._/=+-]{0,99}", "a runner'
 Runner = Label | ListOf[Label]
 Fields = Annotated[dict[str, Any], AfterValidator(_some)]
 Line = Annotated[str, AfterValidator(no_control_characters)]
+# A variable holds several folders, with colons between them.
+Folder = Annotated[Path_, Pattern(r"[^:]+", "a folder (`knowledge`), without a colon in its name")]
 # Branches stand between quotes in expressions of GitHub's, so that they may hold none.
 Branch = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}", "a branch (`main`)")]
 Cron = Annotated[
@@ -99,6 +101,11 @@ class Ci(Record):
         description="The shell command that installs tfdock in a job; `tfdock ci render` needs it. Pin every package "
         "by its hash, or install a path or a commit: whoever owns a bare name on the index runs code in your jobs",
         examples=["pip install --require-hashes -r ci/requirements.txt"],
+    )
+    knowledge: ListOf[Folder] | None = Field(
+        None,
+        description="The folders of further knowledge that jobs have, relative to this file; jobs have no others",
+        examples=[["../knowledge"]],
     )
     time_limit: Duration | None = Field(
         None, description="After how long a job stops building and keeps its cache", examples=["5h15m"]

@@ -747,20 +747,100 @@ def test_what_an_installation_does_not_pin_is_named(install: str, name: str) -> 
     assert unpinned(install) == name
 
 
-def test_whoever_renders_or_checks_hears_of_a_name_without_a_pin_and_of_machines_that_stay(repository: Path) -> None:
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_pipeline_that_installs_a_name_without_a_pin_is_refused(repository: Path, service: str) -> None:
     matrix = repository / "profiles/matrix.yaml"
-    pinned = matrix.read_text()
-    for install, warned in ((pipeline.INSTALL, False), ("pip install tfdock==0.1.0", True)):
-        matrix.write_text(re.sub(r"install: .*", f"install: {install}", pinned))
-        for words in (("render", "github"), ("check",)):
-            told = ci(*words)
-            assert told.exit_code == 0
-            assert ("does not pin `tfdock==0.1.0` [ci-install-unpinned]" in told.stderr) == warned
-            assert told.stderr.count("[ci-own-machine]") == 1
-    assert [one["code"] for one in json.loads(ci("check", "--json").stdout)["warnings"]] == [
-        "ci-install-unpinned",
-        "ci-own-machine",
-    ]
+    assert ci("render", service).exit_code == 0
+    matrix.write_text(re.sub(r"install: .*", "install: pip install tfdock==0.1.0", matrix.read_text()))
+    for words, code in ((("render", service), 2), (("check",), 4)):
+        told = ci(*words)
+        assert (told.exit_code, codes(told)[0]) == (code, "ci-install-unpinned")
+        assert "matrix.yaml:16:12: error: " in told.stderr
+        assert "does not pin `tfdock==0.1.0`" in told.stderr
+    assert "tfdock==0.1.0" not in "".join(file.read_text() for file in repository.rglob("*.yml"))
+
+
+@pytest.mark.usefixtures("repository")
+def test_whoever_renders_or_checks_hears_of_machines_that_stay() -> None:
+    for words in (("render", "github"), ("check",)):
+        assert ci(*words).stderr.count("[ci-own-machine]") == 1
+    assert [one["code"] for one in json.loads(ci("check", "--json").stdout)["warnings"]] == ["ci-own-machine"]
+
+
+# --- cells and knowledge --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ('"2.20.0"', '"2.99.0"', "release-unknown"),
+        ('"2.20.0"', "2.20.0\n  verify: 1", "profile-bad-value"),
+        ('["3.11", "3.12"]', '["3.1"]', "matrix-impossible"),
+        ("[[rtx3080], [rtx5090]]", "[[rtx3080], [rtx3070]]", "build-id-twice"),
+    ],
+)
+def test_a_matrix_whose_cells_nobody_can_plan_is_neither_rendered_nor_passed(
+    repository: Path, old: str, new: str, code: str
+) -> None:
+    assert ci("render", "github").exit_code == 0
+    matrix = repository / "profiles/matrix.yaml"
+    changed = matrix.read_text().replace(old, new)
+    assert changed != matrix.read_text()
+    matrix.write_text(changed)
+    for words in (("render", "github"), ("check",)):
+        refused = ci(*words)
+        assert refused.exit_code == (3 if code == "matrix-impossible" else 2)
+        assert f"[{code}]" in refused.stderr, refused.stderr
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_jobs_have_the_knowledge_that_the_matrix_names_and_no_other(
+    repository: Path, service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.chdir(repository)
+    (repository / ".git").mkdir()
+    (repository / "rows").mkdir()
+    (repository / "rows/gpus.yaml").write_text(GPU_ROW)
+    matrix = repository / "profiles/matrix.yaml"
+    text = (
+        matrix.read_text().replace("[rtx5090]]\n", "[rtx9999]]\n").replace("gpus: [rtx5090]}\n", "gpus: [rtx9999]}\n")
+    )
+    matrix.write_text(text)
+    monkeypatch.setenv("TFDOCK_KNOWLEDGE", "rows")
+    monkeypatch.setenv("TFDOCK_NETWORK", "mine")
+    refused = ci("render", service)
+    assert refused.exit_code == 2
+    assert (
+        "does not have these settings of this machine: knowledge, network [ci-setting-not-carried]" in refused.stderr
+    )
+    assert "[gpu-unknown]" in refused.stderr
+    matrix.write_text(text.replace("\nci:\n", "\nci:\n  knowledge: [../rows]\n"))
+    monkeypatch.delenv("TFDOCK_NETWORK")
+    done = ci("render", service)
+    assert (done.exit_code, "[ci-setting-not-carried]" in done.stderr) == (0, False), done.output
+    monkeypatch.delenv("TFDOCK_KNOWLEDGE")
+    assert ci("check").exit_code == 0
+    for path in done.stdout.split():
+        document = yaml.safe_load(Path(path).read_text())
+        assert document["env" if service == "github" else "variables"]["TFDOCK_KNOWLEDGE"] == "rows"
+
+
+GPU_ROW = """\
+checked: "2026-11-21"
+sources: {mine: "the card itself"}
+rows:
+  - {gpu: rtx9999, accelerator: cuda, target: "12.0", names: ["RTX 9999"], memory_gib: 48, source: mine}
+"""
+
+
+def test_knowledge_outside_of_the_repository_is_refused(repository: Path) -> None:
+    matrix = repository / "profiles/matrix.yaml"
+    text = matrix.read_text()
+    for name, code in (("../rows", "path-outside"), ("/etc", "path-outside"), ("a:b", "profile-bad-value")):
+        matrix.write_text(text.replace("\nci:\n", f"\nci:\n  knowledge: [{name}]\n"))
+        refused = ci("render", "github")
+        assert (refused.exit_code, f"[{code}]" in refused.stderr) == (2, True), refused.output
 
 
 @pytest.mark.parametrize(

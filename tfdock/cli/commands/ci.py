@@ -13,7 +13,7 @@ from tfdock.ci import pipeline_files
 from tfdock.ci.pipeline import Service
 from tfdock.ci.pipeline_files import Pipeline
 from tfdock.cli import ci_log, console
-from tfdock.cli.app import AllowPath, AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
+from tfdock.cli.app import AllowPath, AsJson, app, command, print_json, settings_for
 from tfdock.cli.commands.matrix import MATRIX
 from tfdock.errors import ExitCode, Problem, ProfileError
 
@@ -52,18 +52,24 @@ def render(
     force: Annotated[
         bool, typer.Option("--force", help="Also over files that were edited, or that tfdock has not rendered.")
     ] = False,
-    knowledge: Knowledge = None,
     allow_path: AllowPath = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the pipeline of a matrix: plan, build, build again what a time limit cut, index."""
-    settings = settings_for(knowledge=knowledge, allow_paths=allow_path)
-    (pipeline,) = pipeline_files.render([service.value], file, output, knowledge_for(settings), settings.allow_paths)
+    settings = settings_for(allow_paths=allow_path)
+    setting = pipeline_files.not_carried(settings, file)
+    # Before the cells are planned: without that knowledge they may be refused.
+    console.show_problems([setting] if setting else [])
+    (pipeline,) = pipeline_files.render([service.value], file, output, settings)
     written = list(pipeline_files.write(pipeline, force=force))
     console.show_problems(pipeline.warnings)
     if as_json:
         rows = [{"path": str(rendered.path), "written": changed} for rendered, changed in written]
-        document = {"service": service.value, "files": rows, "warnings": pipeline.warnings}
+        document = {
+            "service": service.value,
+            "files": rows,
+            "warnings": [*([setting] if setting else []), *pipeline.warnings],
+        }
         print_json("tfdock.ci-render/1", True, document)
         return
     for rendered, changed in written:
@@ -83,14 +89,13 @@ def check(
         ),
     ] = None,
     output: Output = Path(),
-    knowledge: Knowledge = None,
     allow_path: AllowPath = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether the rendered pipelines are what the matrix asks for, and in what they differ."""
-    settings = settings_for(knowledge=knowledge, allow_paths=allow_path)
+    settings = settings_for(allow_paths=allow_path)
     services: list[Service] = [wanted.value for wanted in service or PipelineService]
-    candidates = pipeline_files.render(services, file, output, knowledge_for(settings), settings.allow_paths)
+    candidates = pipeline_files.render(services, file, output, settings)
     # A service that is asked for by name must have its files; else each that was rendered once.
     pipelines = [pipeline for pipeline in candidates if service or pipeline.is_rendered]
     if not pipelines:
