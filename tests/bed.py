@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,3 +27,22 @@ def missing(told: str) -> NoReturn:
     if os.environ.get("TFDOCK_BED"):
         pytest.fail(told)
     pytest.skip(told)
+
+
+VARIANTS = ("docker28", "docker28-containerd", "docker28-userns", "rootless", "podman")
+"""Engines that the bed starts beside its own."""
+
+
+@contextlib.contextmanager
+def engine_variant(name: str) -> Iterator[dict[str, str]]:
+    """The environment of an engine of the bed. It goes down at the end, unless it was up before."""
+    if os.geteuid() != 0:
+        pytest.skip(f"{name} comes from the test bed, which needs root")
+    line = next(line for line in bed("status").splitlines() if line.startswith(f"{name} "))
+    bed("engine", name, "up")
+    try:
+        exports = [line.removeprefix("export ").partition("=") for line in bed("engine", name, "env").splitlines()]
+        yield {variable: value for variable, _, value in exports}
+    finally:
+        if " up" not in line:
+            bed("engine", name, "down")

@@ -1,5 +1,18 @@
-# The engines: the machine's own, else a private one; and a second, newer one for contract tests.
+# The engines: the machine's own, else a private one; and the variants that tests start: newer, stricter, other ones.
 # shellcheck shell=bash
+
+# Each engine: its name, what starts it (a function below), variables, and options of dockerd. The first is the bed's own.
+ENGINES=(
+  "engine private_dockerd"
+  "docker28 sid_dockerd"
+  "docker28-containerd sid_dockerd DOCKER_MIN_API_VERSION=1.44 --feature=containerd-snapshotter=true"
+  # Its containers' root must get to its data, and nobody else's root gets through /root: a folder of Debian sid's root.
+  "docker28-userns sid_dockerd --userns-remap=default --data-root=/docker28-userns"
+  "rootless rootless_dockerd"
+  "podman podman_service"
+)
+VARIANTS=("${ENGINES[@]:1}")
+VARIANTS=("${VARIANTS[@]%% *}")
 
 engine_answers() { docker --host "$1" version >/dev/null 2>&1; }
 
@@ -42,59 +55,146 @@ engine_up() {
   fi
   is_root || die "no container engine answers, or it cannot pull $HUB_BASE." \
     "Install Docker and join its group, or run this as root on Debian to start a private one"
-  need dockerd docker.io
-  need docker docker.io # newer Debian packs the client apart: docker-cli
-  need ip iproute2
-  need iptables iptables
-  engine_start engine dockerd
+  engine_start engine
   engine_select || die "the engine started but does not answer"
-  say "engine: started dockerd $(docker --host "$ENGINE_HOST" version --format '{{.Server.Version}}')" \
-    "(network: $ENGINE_NETWORK)"
+  say "engine: network: $ENGINE_NETWORK"
 }
 
-# engine_start NAME COMMAND... : a dockerd with everything of its own: socket, data, containerd and bridge.
+# variant_up NAME: a second engine, beside the bed's own.
+variant_up() {
+  if alive "$1"; then
+    say "$1: $(host_of "$1") is up"
+    return 0
+  fi
+  is_root || die "$1 needs root"
+  engine_start "$1"
+}
+
+# Only root can reach the others; the user of the rootless engine has a folder for its socket.
+host_of() {
+  case $1 in
+    rootless) printf 'unix://%s/rootless/docker.sock\n' "$RUN" ;;
+    *) printf 'unix://%s/%s.sock\n' "$RUN" "$1" ;;
+  esac
+}
+
+# engine_start NAME: with everything of its own: socket, data and bridge.
 engine_start() {
-  local name=$1 network try
-  shift
-  network=(--bridge=none)
-  # A bridge of our own: dockerd's default, docker0, belongs to the machine's engine, and any dockerd with
-  # --bridge=none deletes it. Without --iptables the daemon leaves the machine's firewall alone too.
-  if bridge_up "$name"; then network=(--bridge="$(bridge_name "$name")"); fi
+  local name=$1 words try
+  for words in "${ENGINES[@]}"; do [[ $words != "$name "* ]] || break; done
+  read -ra words <<<"$words"
+  need docker docker.io # newer Debian packs the client apart: docker-cli
   mkdir -p "$BED/$name/data"
   # After a kill -9 the first start may fail on what is left of the old one, and clears it away.
   for try in 1 2; do
-    clear_stale_containerd "$name"
-    rm -f "$RUN/$name.dockerd.pid"
-    start "$name" "$@" --host "unix://$RUN/$name.sock" --data-root "$BED/$name/data" \
-      --exec-root "$RUN/$name.exec" --pidfile "$RUN/$name.dockerd.pid" \
-      "${network[@]}" --iptables=false --ip6tables=false --ip-masq=false
-    ! serving "$name" engine_answers "unix://$RUN/$name.sock" || return 0
+    "${words[1]}" "$name" "${words[@]:2}"
+    if serving "$name" engine_answers "$(host_of "$name")"; then
+      say "$name: started $(docker --host "$(host_of "$name")" version --format '{{.Server.Version}}')"
+      return 0
+    fi
     say "$name: start $try failed"
   done
   stop "$name"
   bridge_down "$name"
-  die "$name: dockerd does not start, see $LOGS/$name.log"
+  die "$name does not start, see $LOGS/$name.log: $(tail -n 1 "$LOGS/$name.log")"
+}
+
+private_dockerd() {
+  need dockerd docker.io
+  start_dockerd "$1" -- "${@:2}"
+}
+
+# Debian sid's docker.io, in a root of its own that sees this machine's files.
+SID_ROOT=$BED/sid
+sid_dockerd() {
+  if [[ ! -e $SID_ROOT/.complete ]]; then
+    need debootstrap debootstrap
+    say "$1: making a Debian sid root with docker.io (once)"
+    bootstrap sid "$SID_ROOT" --include=docker.io,iptables,ca-certificates
+    touch "$SID_ROOT/.complete"
+  fi
+  start_dockerd "$1" "$HERE/in-root" "$SID_ROOT" -- "${@:2}"
+}
+
+# start_dockerd NAME WRAPPER... -- VARIABLE... OPTION...
+start_dockerd() {
+  local name=$1 network=(--bridge=none) wrapper=() variables=()
+  shift
+  while [[ $1 != -- ]]; do wrapper+=("$1") && shift; done
+  shift
+  while [[ ${1:-} == *=* && $1 != --* ]]; do variables+=("$1") && shift; done
+  need ip iproute2
+  need iptables iptables
+  # A bridge of our own: dockerd's default, docker0, belongs to the machine's engine, and any dockerd with
+  # --bridge=none deletes it. Without --iptables the daemon leaves the machine's firewall alone too.
+  if bridge_up "$name"; then network=(--bridge="$(bridge_name "$name")"); fi
+  clear_stale_containerd "$name"
+  rm -f "$RUN/$name.dockerd.pid"
+  start "$name" "${wrapper[@]}" env "${variables[@]}" dockerd --host "$(host_of "$name")" \
+    --data-root "$BED/$name/data" --exec-root "$RUN/$name.exec" --pidfile "$RUN/$name.dockerd.pid" \
+    "${network[@]}" --iptables=false --ip6tables=false --ip-masq=false "$@"
+}
+
+# Docker without root. It reaches our registry and file server through ports of its own network.
+rootless_dockerd() {
+  need dockerd docker.io
+  need rootlesskit rootlesskit
+  need slirp4netns slirp4netns
+  need newuidmap uidmap
+  need socat socat
+  need setpriv util-linux
+  start "$1" "$HERE/rootless" "$BED/$1/data" "$RUN/$1" "$REGISTRY_PORT" "$DOWNLOADS_PORT"
+}
+
+# podman's service speaks Docker's protocol. Its settings are its own, so the machine's podman keeps its containers.
+podman_service() {
+  need podman podman
+  need runc runc
+  need catatonit catatonit
+  cat >"$RUN/$1.conf" <<TOML
+[containers]
+init_path = "$(command -v catatonit)"
+[engine]
+runtime = "$HERE/runc-within-limits"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+tmp_dir = "$RUN/$1.tmp"
+static_dir = "$BED/$1/static"
+volume_path = "$BED/$1/volumes"
+TOML
+  cat >"$RUN/$1.registries" <<TOML
+unqualified-search-registries = ["docker.io"]
+[[registry]]
+location = "127.0.0.1:$REGISTRY_PORT"
+insecure = true
+TOML
+  start "$1" env CONTAINERS_CONF="$RUN/$1.conf" CONTAINERS_REGISTRIES_CONF="$RUN/$1.registries" \
+    podman --root "$BED/$1/data" --runroot "$RUN/$1.exec" system service --time=0 "$(host_of "$1")"
 }
 
 engine_down() {
   local name=$1
-  shift
-  # A dockerd that was killed leaves containers and mounts behind. It knows best how to end them.
+  # An engine that was killed leaves containers and mounts behind. It knows best how to end them.
   if ! alive "$name" && engine_remains "$name"; then
     say "$name: died and left containers or mounts behind, starting it once more to clear them away"
-    engine_start "$name" "$@"
+    engine_start "$name"
+  fi
+  # podman has no daemon whose end would stop its containers.
+  if [[ $name == podman ]] && alive podman; then
+    docker --host "$(host_of podman)" ps --all --quiet | xargs --no-run-if-empty \
+      docker --host "$(host_of podman)" rm --force >/dev/null
   fi
   stop "$name"
   bridge_down "$name"
   unmount_remains "$name"
 }
 
-# What dockerd leaves mounted: the network namespace of `--network host`, and, when one was killed, its data folder
-# bound onto itself. (A disk that somebody mounted there shows its root, `/`, in the fourth field.)
+# What engines leave mounted: the network namespace of `--network host`; podman's storage; and, when one was killed, its
+# data folder bound onto itself. (A disk that somebody mounted there shows its root, `/`, in the fourth field.)
 unmount_remains() {
   awk -v data="$BED/$1/data" -v run="$RUN/$1.exec/" \
-    'index($5, run) == 1 || ($5 == data && $4 != "/") { print $5 }' /proc/self/mountinfo |
-    while read -r mounted; do umount "$mounted"; done
+    'index($5, run) == 1 || index($5, data "/") == 1 || ($5 == data && $4 != "/") { print $5 }' /proc/self/mountinfo |
+    tac | while read -r mounted; do umount "$mounted"; done
 }
 
 engine_remains() {
@@ -109,11 +209,13 @@ clear_stale_containerd() {
 }
 
 # Names and addresses follow from the folder's name, so that two beds on one machine do not meet.
-bridge_name() { printf 'tfdock%s-%.6s\n' "${1#engine}" "$BED_HASH"; }
-bridge_subnet() {
-  local second=29
-  [[ $1 == engine ]] || second=30
-  printf '172.%d.%d\n' "$second" $((16#${BED_HASH:0:2}))
+bridge_name() { printf 'tfdock%s-%.6s\n' "$(bridge_number "$1")" "$BED_HASH"; }
+bridge_subnet() { printf '172.%d.%d\n' $((29 - 0$(bridge_number "$1"))) $((16#${BED_HASH:0:2})); }
+bridge_number() {
+  local number
+  for number in "${!ENGINES[@]}"; do
+    [[ ${ENGINES[number]} != "$1 "* ]] || printf '%s\n' "${number#0}"
+  done
 }
 
 bridge_up() {
@@ -143,32 +245,3 @@ bridge_down() {
   bridge_rules -D "$name" "$(bridge_subnet "$1").0/24" 2>/dev/null || true
   ip link delete "$name"
 }
-
-# --- the second engine: Debian sid's docker.io, in a root of its own -------------------------------------------------
-
-ENGINE28_ROOT=$BED/engine28/root
-
-engine28_root() {
-  [[ -e $ENGINE28_ROOT/.complete ]] && return 0
-  need debootstrap debootstrap
-  say "engine28: making a Debian sid root with docker.io (once)"
-  bootstrap sid "$ENGINE28_ROOT" --include=docker.io,iptables,ca-certificates
-  touch "$ENGINE28_ROOT/.complete"
-}
-
-engine28_up() {
-  local host=unix://$RUN/engine28.sock
-  if alive engine28; then
-    say "engine28: $host is up"
-    return 0
-  fi
-  is_root || die "engine28 needs root"
-  need docker docker.io
-  need ip iproute2
-  need iptables iptables
-  engine28_root
-  engine_start engine28 "$HERE/in-root" "$ENGINE28_ROOT" dockerd
-  say "engine28: started dockerd $(docker --host "$host" version --format '{{.Server.Version}}')"
-}
-
-engine28_down() { engine_down engine28 "$HERE/in-root" "$ENGINE28_ROOT" dockerd; }

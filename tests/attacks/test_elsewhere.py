@@ -10,7 +10,7 @@ from pathlib import Path
 
 import docker
 import pytest
-from bed import bed
+from bed import engine_variant
 from build.elsewhere import Gate
 
 from .attacks import orders
@@ -47,20 +47,14 @@ def far(ground: Range) -> Iterator[Range]:
 @pytest.fixture(scope="module")
 def newer(ground: Range) -> Iterator[Range]:
     """The range on Docker 28, which the bed starts."""
-    if os.geteuid() != 0:
-        pytest.skip("Docker 28 comes from the test bed, which needs root")
-    running = "up" in next((line for line in bed("status").splitlines() if line.startswith("engine28")), "")
-    bed("engine28", "up")
-    exports = [line.removeprefix("export ").partition("=") for line in bed("engine28", "env").splitlines()]
-    host = {name: value for name, _, value in exports}["DOCKER_HOST"]
-    sdk = docker.APIClient(host, version="auto", timeout=60)
-    there = dataclasses.replace(ground, host=host, sdk=sdk)
-    there.make_base(orders(there))
-    yield there
-    there.remove_images()
-    sdk.close()
-    if not running:
-        bed("engine28", "down")
+    with engine_variant("docker28") as environment:
+        host = environment["DOCKER_HOST"]
+        sdk = docker.APIClient(host, version="auto", timeout=60)
+        there = dataclasses.replace(ground, host=host, sdk=sdk)
+        there.make_base(orders(there))
+        yield there
+        there.remove_images()
+        sdk.close()
 
 
 @pytest.fixture(params=["of_a_user", "far", "newer"])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bed import bed
+from bed import engine_variant
 
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL
@@ -39,15 +39,8 @@ def docker_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 @pytest.fixture(scope="session")
 def docker28_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    if os.geteuid() != 0:
-        pytest.skip("Docker 28 comes from the test bed, which needs root")
-    running = "up" in next((line for line in bed("status").splitlines() if line.startswith("engine28")), "")
-    bed("engine28", "up")
-    exports = [line.removeprefix("export ").partition("=") for line in bed("engine28", "env").splitlines()]
-    host = {name: value for name, _, value in exports}["DOCKER_HOST"]
-    yield from real_bench("docker28", host, tmp_path_factory.mktemp("docker28"))
-    if not running:
-        bed("engine28", "down")
+    with engine_variant("docker28") as environment:
+        yield from real_bench("docker28", environment["DOCKER_HOST"], tmp_path_factory.mktemp("docker28"))
 
 
 REAL = [pytest.param(name, marks=pytest.mark.engine) for name in ("docker", "docker28")]
