@@ -16,6 +16,8 @@ _NETWORK = re.compile(
     r"Network is unreachable|No route to host|GET returned (?:4|5)\d\d|Could not resolve host|"
     r"Temporary failure (?:in name resolution|resolving)"
 )
+_DOWNLOAD = re.compile(r"Error downloading \[([^\]\s,]{1,1000})[^\]]{0,5000}\] to /")
+_WANTED = re.compile(r"Checksum was [0-9a-f]{64} but wanted ([0-9a-f]{64})")
 _NO_SPACE = re.compile(r"No space left on device|ENOSPC")
 _LONG = 600
 # One `\w` before `Error`, not `\w+`, which begins anew at each letter: 37 ms for a line of 4096, not 0.15.
@@ -104,6 +106,18 @@ def compiler_errors(lines: Iterable[str]) -> tuple[str, ...]:
             if len(found) == _COMPILER_ERRORS:
                 break
     return tuple(found)
+
+
+def failed_download(lines: Iterable[str]) -> tuple[str, str] | None:
+    """Return the first address of the first download that failed, and the sum that it should have had; else None.
+
+    The sum is empty where Bazel does not say it: it does if a file came that has another.
+    """
+    for line in lines:
+        if match := _DOWNLOAD.search(line):
+            wanted = _WANTED.search(line)
+            return match[1], wanted[1] if wanted else ""
+    return None
 
 
 def speaks_of_network(lines: Iterable[str]) -> bool:

@@ -3,23 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tfdock.bazel.cache import cache_usage
-from tfdock.bazel.cache.cache_folder import check_writable
+from tfdock.bazel.cache.cache_folder import check_writable, opened
 from tfdock.bazel.cache.downloads import EVERYTHING, remove_changed_downloads, unchecked_since
+from tfdock.bazel.cache.source_archives import (
+    HOW_TO_ADD,
+    addresses,
+    download,
+    example_row,
+    has_archive,
+    sum_beside,
+)
+from tfdock.bazel.output import failed_download
 from tfdock.builder import image_phase
 from tfdock.builder.build_run import BuildContainers, BuildRun, ContainerResult, ImageResult
-from tfdock.errors import BuildFailed, NetworkError, OutOfMemory, Problem
+from tfdock.errors import BuildFailed, NetworkError, OutOfMemory, Problem, TfdockError
 from tfdock.host.files import held, make_folder
 from tfdock.host.untrusted_folders import open_up, remove_folder
-from tfdock.plan.build_plan import EXTERNAL, BuildPlan, unpacking, with_resources
+from tfdock.knowledge.fits import source_archives_of
+from tfdock.plan.build_plan import (
+    EXTERNAL,
+    GIVEN,
+    REPOSITORY_CACHE,
+    SOURCE,
+    STAGING,
+    BuildPlan,
+    unpacking,
+    with_resources,
+)
 from tfdock.plan.resources import after_memory
+from tfdock.types import ExpectedFiles, Mount
 
 _OF_THE_SOURCE = {"source-unreachable", "image-step-failed", "download-failed", "fetch-failed"}
 """Codes of failures that another source ref may not have."""
+
+
+_RULES = "--include=WORKSPACE* --include=*.bzl --include=*.bazel"
+_MOST_RULES = 1 << 20
+"""Bytes of the rules beside an address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +102,7 @@ def _fetch(run: BuildRun, image: ImageResult) -> None:
             open_up(repository.resolve(), 3)
             check_writable(repository, 3)
         _unpack_external(containers)
+        _put_source_archives(containers, repository)
         # It outlives a tfdock that is killed before it has looked: the next fetch looks at what that one left too.
         unchecked = run.folders.own / "unchecked" if own else lock.with_suffix(".unchecked")
         began = unchecked_since(unchecked)
@@ -92,6 +120,33 @@ def _fetch(run: BuildRun, image: ImageResult) -> None:
             unchecked.unlink()
 
 
+def _put_source_archives(containers: BuildContainers, repository: Path) -> None:
+    """Put archives whose own addresses are dead into the repository cache, before Bazel asks for them."""
+    run = containers.run
+    mirror, check = run.session.settings.archives, run.session.stop.check
+    rows = source_archives_of(run.session.knowledge, run.plan.resolution.release)
+    # Nobody is known to have an archive without an address. A bundle has them all: it was made by a fetch.
+    rows = tuple(row for row in rows if addresses(row, mirror))
+    if not rows or run.request.inputs:
+        return
+    is_local, folder = run.session.engine_info.local, run.folders.own / "archives"
+    place = repository.resolve() if is_local else folder
+    make_folder(place)
+    with opened(place) as cache:
+        for row in rows:
+            if not has_archive(cache, row):
+                run.tell(f"{row.archive} is no longer at its own address; downloading it from another one")
+                download(row, cache, mirror, check)
+    if not is_local:
+        # The cache of an engine elsewhere is reached through its containers alone.
+        fetch = containers.spec(run.plan.phases[0])
+        copy = ("/bin/sh", "-c", f"cp -R {GIVEN}/. {REPOSITORY_CACHE}/")
+        mounts = (*fetch.mounts, Mount(source=str(folder), target=GIVEN, read_only=True, given=True))
+        spec = replace(fetch, name=f"{fetch.name}-archives", command=copy, mounts=mounts, network="none")
+        containers.run_container(spec, "fetch", "archives whose own addresses are dead").raise_failure()
+        remove_folder(folder)
+
+
 def _run_fetch(containers: BuildContainers) -> None:
     """Run the fetch phase; once more, with more heap or fewer jobs, if it had too little memory."""
     run = containers.run
@@ -100,7 +155,36 @@ def _run_fetch(containers: BuildContainers) -> None:
         plan = _with_less(run, run.plan, failure, "fetching")
         failure = containers.run_phase(plan.phases[0], plan).failure
     if failure:
-        raise failure
+        raise _with_lost_archive(containers, failure)
+
+
+def _with_lost_archive(containers: BuildContainers, failure: TfdockError) -> TfdockError:
+    """Return a failed fetch; if a download failed, with the archive, its sum, and how to name another address."""
+    run = containers.run
+    found = failed_download((*run.runner.output.errors, *run.runner.output.tail))
+    if found is None or not isinstance(failure, BuildFailed | NetworkError):
+        return failure
+    url, sha256 = found
+    sha256 = sha256 or _sum_in_source(containers, url)
+    row = example_row(url, sha256, run.plan.resolution.release.release)
+    problem, *others = failure.problems
+    message = f"{problem.message}\n  archive: {url}, sha256 {sha256 or 'beside the address in the source'}"
+    # Only after what may help at once: the server may be back soon.
+    fix = f"if the address is dead for good, add {HOW_TO_ADD}: `{row}`"
+    failure.problems = (replace(problem, message=message, fixes=(*problem.fixes, fix)), *others)
+    return failure
+
+
+def _sum_in_source(containers: BuildContainers, url: str) -> str:
+    """Return the sum that the source in the image gives an address; empty if it cannot be found."""
+    script = f'cd {SOURCE} && grep -rhF -B20 -A20 {_RULES} -e "$0" . | head -c {_MOST_RULES} >{STAGING}/rules'
+    expected = ExpectedFiles(pattern="rules", size=_MOST_RULES)
+    spec = containers.beside("rules", ("/bin/sh", "-c", script, url), expected)
+    # The failed download is the error to tell, whatever happens here.
+    with suppress(TfdockError, OSError):
+        containers.run_container(spec, "fetch", "the sum of an archive").raise_failure()
+        return sum_beside((containers.run.folders.results / "rules").read_text("utf-8", "replace"), url)
+    return ""
 
 
 def _unpack_external(containers: BuildContainers) -> None:

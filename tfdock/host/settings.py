@@ -29,6 +29,8 @@ class Settings:
     state_dir: Path = field(default_factory=lambda: Path(platformdirs.user_state_dir("tfdock")))
     knowledge: tuple[Path, ...] = ()
     mirrors: Mapping[str, str] = field(default_factory=dict)
+    archives: str | None = None
+    """The address of a mirror of source archives, which has `https://x/y` as `<mirror>/x/y`. It is asked first."""
     registries: tuple[str, ...] = ()
     """Repositories (`ghcr.io/me/wheels`) of wheel images: looked in, in this order, before anything is built."""
     plain_http: tuple[str, ...] = ()
@@ -103,6 +105,7 @@ _VARIABLES = {
     "state_dir": "TFDOCK_STATE_DIR",
     "knowledge": "TFDOCK_KNOWLEDGE",
     "mirrors": "TFDOCK_REGISTRY_MIRROR",
+    "archives": "TFDOCK_ARCHIVES",
     "registries": "TFDOCK_REGISTRIES",
     "plain_http": "TFDOCK_PLAIN_HTTP",
     "allow_paths": "TFDOCK_ALLOW_PATHS",
@@ -208,6 +211,8 @@ def _parse_text(name: str, text: str, where: str) -> object:
         raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
     if name in ("memory", "cpus"):
         return _parse_limit(name, text, where)
+    if name == "archives":
+        return _parse_archives(text, where)
     if name in _REMOTE:
         return _parse_remote(name, text, where)
     return text
@@ -268,6 +273,20 @@ def _parse_limit(name: str, text: str, where: str) -> int:
         return int(text)
     example = "24GiB" if name == "memory" else "8"
     message, fix = f"`{name}` cannot be `{yaml_nodes.shown(text)}`", f"write it like `{example}`"
+    raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
+
+
+def _parse_archives(text: str, where: str) -> str:
+    if endpoint.has_login(text):
+        message = "`archives` holds a user or a password"
+        fix = "give a mirror that needs no login: the address stands in logs"
+    elif not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?(/[A-Za-z0-9._~/-]*)?", text, re.ASCII):
+        message, fix = (
+            f"`archives` cannot be `{yaml_nodes.shown(text)}`",
+            "write it like `https://mirror.example/archives`",
+        )
+    else:
+        return text.rstrip("/")
     raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
 
 

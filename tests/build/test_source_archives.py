@@ -1,0 +1,66 @@
+"""A source that names a dead address: it builds through a row of `source_archives.yaml`, and says how to add one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from .conftest import EditedTree
+from .harness import KNOWLEDGE, MINIATURE, Tfdock, closed_port, file_server
+from .test_failures import failed, failed_in
+
+pytestmark = pytest.mark.engine
+
+SHA256 = "8d52b00df9cdb1d17834f8983cc088697f90dc022608e5f085119d5e2ae3d798"
+
+
+@pytest.fixture
+def downloads() -> Iterator[str]:
+    with file_server(MINIATURE / "downloads") as url:
+        yield url
+
+
+@pytest.fixture
+def alone(tfdock: Tfdock) -> Tfdock:
+    """The command with a cache of its own, which has no download yet."""
+    return replace(tfdock, cache=tfdock.home / "cache")
+
+
+def with_row(command: Tfdock, folder: Path, url: str, sha256: str = SHA256) -> Tfdock:
+    folder.mkdir()
+    row = {
+        "archive": "minimath 1.0 (@minimath)",
+        "sha256": sha256,
+        "releases": "99.18",
+        "original": "http://127.0.0.1/minimath-1.0.tar.gz",
+        "gone": "2026-11",
+        "urls": [url],
+        "source": "test",
+    }
+    (folder / "source_archives.yaml").write_text(json.dumps({"rows": [row]}))
+    return command.with_variables(TFDOCK_KNOWLEDGE=os.pathsep.join((str(KNOWLEDGE), str(folder))))
+
+
+def test_a_source_with_a_dead_address_builds_through_the_table_and_only_with_the_right_sum(
+    alone: Tfdock, edited: EditedTree, downloads: str, tmp_path: Path
+) -> None:
+    dead = closed_port()
+    profile = edited({"WORKSPACE": lambda text: text.replace("127.0.0.1:5552", dead)})
+    problem = failed_in("fetch", alone.build(profile), 7, "source_archives.yaml", "--knowledge")
+    assert f"archive: http://{dead}/minimath-1.0.tar.gz, sha256 {SHA256}" in problem["message"]
+    assert f'"sha256": "{SHA256}", "archive": "minimath-1.0.tar.gz", "releases": "99.18"' in problem["fix"]
+
+    wrong = with_row(alone, tmp_path / "wrong", f"{downloads}/minimath-1.0.tar.gz", "0" * 64)
+    problem = failed(wrong.build(profile), 7, "phase fetch", f"the file there has the sha256 {SHA256}")
+    assert problem["code"] == "source-archive-missing"
+
+    right = with_row(alone, tmp_path / "right", f"{downloads}/minimath-1.0.tar.gz")
+    outcome = right.build(profile)
+    assert outcome.code == 0, outcome.told
+    assert "minimath 1.0 (@minimath) is no longer at its own address" in outcome.stderr
+    assert (alone.cache / f"repository/content_addressable/sha256/{SHA256}/file").is_file()
