@@ -138,8 +138,9 @@ def test_the_file_is_a_layout_whose_blobs_have_the_digests_that_they_are_named_b
     for name, data in files.items():
         if name.startswith("blobs/"):
             assert name == f"blobs/sha256/{hashlib.sha256(data).hexdigest()}"
-    index = json.loads(files["index.json"])
-    assert {one["digest"] for one in index["manifests"]} == {image["digest"]}
+    (described,) = json.loads(files["index.json"])["manifests"]
+    assert described["digest"] == image["digest"]
+    assert described["annotations"]["org.opencontainers.image.ref.name"] == CUDA
     found = json.loads(files[f"blobs/sha256/{image['digest'][7:]}"])
     assert [layer["mediaType"] for layer in found["layers"]] == [LAYER_TYPE] * 2
     assert one.wheel.read_bytes() in files[f"blobs/sha256/{found['layers'][0]['digest'][7:]}"]
@@ -785,3 +786,25 @@ def test_an_engine_loads_the_file_of_images(published: Published, tmp_path: Path
         assert (found / "wheels" / finished.wheel.name).read_bytes() == finished.wheel.read_bytes()
     finally:
         published.engine("rmi", "--force", *names)
+
+
+def skopeo(*words: str | Path) -> None:
+    """Run skopeo, a client that is neither Docker nor tfdock."""
+    done = subprocess.run(("skopeo", "--insecure-policy", *words), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("skopeo"), reason="skopeo is not installed")
+def test_skopeo_copies_a_file_of_one_image_without_a_name_and_one_of_several_by_build_id(
+    desk: Tfdock, tmp_path: Path
+) -> None:
+    one = made(desk.wheelhouse)
+    file = tmp_path / "image.tar"
+    assert desk.run("image", "pack", one.wheel, "-o", file).code == 0
+    skopeo("copy", f"oci-archive:{file}", f"dir:{tmp_path / 'one'}")
+    two = made(desk.wheelhouse, local="", words="cpu")
+    assert desk.run("image", "pack", one.wheel, two.wheel, "-o", file).code == 0
+    skopeo("copy", f"oci-archive:{file}:{two.build_id}", f"dir:{tmp_path / 'two'}")
+    for folder, wheel in (("one", one.wheel), ("two", two.wheel)):
+        layers = [path.read_bytes() for path in (tmp_path / folder).iterdir()]
+        assert sum(wheel.read_bytes() in layer for layer in layers) == 1

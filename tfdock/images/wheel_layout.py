@@ -1,8 +1,8 @@
 """Lay out a file of wheel images: an OCI image layout in a tar, which `docker load` reads as well. Pure.
 
     blobs/sha256/<digest> …    by name: layers, configurations, manifests, indexes
-    index.json                 the layout's index: what each tag stands for
-    manifest.json              the same as Docker's older engines read it
+    index.json                 the layout's index: each image once, under its first tag
+    manifest.json              the images with all their tags, as Docker's engines read them
     oci-layout                 marks the layout
 
 Its bytes follow from the images alone. Its members are sorted by name, and none occurs twice.
@@ -20,8 +20,10 @@ from tfdock.oci.plain_tar import member_header
 FOLDER = "blobs/sha256"
 REPOSITORY = "tfdock/wheels"
 """Name, before the colon, that engines give to images that they load from a file."""
-# The OCI image layout: by this annotation its index gives a manifest a name.
+# The OCI image layout: by this annotation its index gives a manifest a name. containerd and podman take an image's
+# whole name from an annotation of their own.
 _NAME = "org.opencontainers.image.ref.name"
+_WHOLE_NAME = "io.containerd.image.name"
 
 
 def beginning() -> bytes:
@@ -37,8 +39,10 @@ def blob_path(blob: Descriptor) -> str:
 def documents(
     images: Iterable[WheelImage], tags: Mapping[str, WheelImage | ImageIndex]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the files behind the blobs, in their order."""
-    manifests = [_entry(tag, content) for tag, content in sorted(tags.items())]
+    """Yield the files behind the blobs, in their order. In `tags`, an image's own name comes before its others."""
+    # One descriptor for each manifest: skopeo and podman take a file without a name only if it has a single one.
+    own = {content.digest: tag for tag, content in reversed(list(tags.items()))}
+    manifests = [_entry(tag, tags[tag]) for tag in sorted(own.values())]
     yield "index.json", canonical_json({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})
     names: dict[str, list[str]] = {image.digest: [] for image in images}
     for tag, content in sorted(tags.items()):
@@ -51,7 +55,8 @@ def documents(
 
 
 def _entry(tag: str, content: WheelImage | ImageIndex) -> dict[str, Any]:
-    document = Descriptor.of(content.media_type, content.manifest, {_NAME: tag}).document()
+    names = {_NAME: tag, _WHOLE_NAME: f"docker.io/{REPOSITORY}:{tag}"}
+    document = Descriptor.of(content.media_type, content.manifest, names).document()
     return document | ({"platform": content.platform.document()} if isinstance(content, WheelImage) else {})
 
 
