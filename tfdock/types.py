@@ -291,6 +291,8 @@ class Source:
     location: str
     refs: tuple[str, ...] = ()
     commit: str | None = None
+    locked: bool = False
+    """True where a lock names the commit: the commit is fetched by itself if the ref has moved."""
     sha256: str | None = None
     patches: Mapping[str, bytes] = field(default_factory=dict)
     official: bool = False

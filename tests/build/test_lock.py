@@ -48,6 +48,7 @@ from .harness import (
 )
 
 STAND_IN = "tensorflow/build:99.18-python3.11"
+RUNTIME = "python:3.11-slim-bookworm"
 ASK = "dpkg-query -W -f '${Package}:${Architecture} ${Version}\\n'; sha256sum $(readlink -f $(command -v bazel))"
 
 
@@ -181,6 +182,7 @@ def test_a_lock_pins_what_the_registry_the_git_server_and_the_image_say_themselv
     assert {(row["pin"], row["name"]): row["value"] for row in told["pins"]} == bench.pins
     assert bench.pins["base", bench.base] == bench.digest
     assert bench.pins["source", "v99.18.0"] == bench.commit
+    assert re.fullmatch("sha256:[0-9a-f]{64}", bench.pins["runtime", RUNTIME])
 
     engine = DockerEngine(bench.workshop.host)
     spec = ContainerSpec(
@@ -253,34 +255,58 @@ def test_a_locked_build_is_made_of_what_is_locked_and_its_record_names_the_lock(
     assert nowhere.build["status"] == "up-to-date"
 
 
+def says(words: str, outcome: Outcome) -> bool:
+    """Whether these words stand on standard error, however its lines are broken."""
+    return words in " ".join(outcome.stderr.split())
+
+
 @pytest.mark.engine
-def test_a_tag_that_was_moved_in_the_registry_is_refused_with_both_digests_and_nothing_is_built(
+def test_a_tag_that_moved_is_told_and_the_locked_digest_is_built_as_long_as_it_can_be_had(
     bench: Bench, built: Json
 ) -> None:
     before = bench.phases
     with bench.moved_base() as digest:
         assert digest != bench.digest
-        refused(bench.build(), "pin-moved", f"base {bench.base}", bench.digest, digest)
-        assert "profile.lock" in bench.tfdock.run("build", "--locked", bench.profile).stderr
-        assert bench.phases == before
-    assert bench.build().build["status"] == "up-to-date"
-    assert built["wheels"] == bench.build().build["wheels"]
+        told = bench.tfdock.run("build", "--locked", bench.profile)
+        assert told.code == 0, told.told
+        assert "profile.lock: warning: 1 pin has moved" in told.stderr
+        assert digest in told.stderr
+        assert says("the build takes the locked ones", told)
+        assert bench.phases == before, "it is up to date"
+        checked = bench.tfdock.run("lock", "--check", "--json", bench.profile)
+        assert checked.code == 3, checked.told
+        (problem,) = checked.document["locks"][0]["problems"]
+        assert (problem["code"], problem["severity"]) == ("pin-moved", "error")
+        assert all(word in problem["message"] for word in (f"base {bench.base}", bench.digest, digest))
+    checked = bench.tfdock.run("lock", "--check", "--json", bench.profile)
+    assert checked.code == 0, checked.told
+    assert checked.document["locks"][0]["build_id"] == built["build_id"]
+    assert bench.lock.read_text() == bench.text
+    assert bench.phases == before, "a check builds nothing"
 
 
 @pytest.mark.engine
-def test_a_git_tag_that_was_moved_is_refused_with_both_commits(bench: Bench, built: Json) -> None:
-    before = bench.phases
+@pytest.mark.parametrize("kind", ["moved", "deleted"])
+def test_a_git_tag_that_is_gone_or_moved_is_told_and_the_locked_commit_is_fetched(
+    bench: Bench, built: Json, kind: str
+) -> None:
     git(bench.tree, "commit", "--allow-empty", "--message", "two")
-    git(bench.tree, "tag", "--force", "v99.18.0")
+    if kind == "moved":
+        git(bench.tree, "tag", "--force", "v99.18.0")
+    else:
+        git(bench.tree, "tag", "--delete", "v99.18.0")
+        assert bench.tfdock.run("lock", "--check", bench.profile).code == 3
     found = git(bench.tree, "rev-parse", "HEAD")
     try:
-        refused(bench.build(), "pin-moved", "source v99.18.0", bench.commit, found)
-        git(bench.tree, "tag", "--delete", "v99.18.0")
-        refused(bench.build(), "pin-moved", "source v99.18.0", bench.commit, "no longer there")
+        outcome = bench.tfdock.build("--locked", "--force", bench.profile)
     finally:
         git(bench.tree, "tag", "--force", "v99.18.0", bench.commit)
-    assert bench.phases == before
-    assert bench.build().build["wheels"] == built["wheels"]
+    assert outcome.code == 0, outcome.told
+    assert "source v99.18.0" in outcome.stderr
+    assert (found if kind == "moved" else "no longer there") in outcome.stderr
+    record = json.loads(Path(outcome.build["record"]).read_bytes())
+    assert record["source"] == {"ref": "v99.18.0", "found": bench.commit}
+    assert outcome.build["wheels"] == built["wheels"], "the version stamp names the tag all the same"
 
 
 @pytest.mark.engine

@@ -104,6 +104,7 @@ def _built_image(run: BuildRun, source_ref: str | None, number: int) -> _Image:
         return _Image(id=built.id, name=name, base_digest=digest, toolchain_digest=built.labels[TOOLCHAIN_LABEL])
     local = plan.resolution.source.kind == "path"
     of_base, of_source = {"BASE_IMAGE": base.id}, {"SOURCE_REF": source_ref} if source_ref else {}
+    of_source |= {"SOURCE_LOCKED": "yes"} if plan.resolution.source.locked else {}
     # A changed argument makes the builder's cache miss. A checkout needs none: its files are compared.
     of_source |= {"SOURCE_FRESH": fresh} if fresh and not local else {}
     stage = ImageBuild(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from tfdock.plan.lock_file import Lock, LockDifference, LockFile, Pin
 from tfdock.plan.prepare import PreparedBuild, Preparer, WrittenProfile, find_profile, lock_path, lock_text, placed
 from tfdock.profile import endpoint
 from tfdock.resolve.resolution import Resolution
+from tfdock.types import ImageRef
 
 _OTHER_REF = {"source-ref-missing", "image-step-failed"}
 """Codes of failures that the profile's next ref may not have. A network failure is not among them: the first ref may
@@ -98,8 +99,8 @@ def gather_pins(
     _check_servers(prepared, session.settings)
     # Before the network and the image: a lock that cannot be written is refused at once.
     before()
-    base_pins = _base_pins(resolution, session.settings, session.stop.check)
-    known = (*locks.stated(resolution, preparer.knowledge), *base_pins)
+    image_pins = tuple(_image_pins(resolution, session, notice))
+    known = (*locks.stated(resolution, preparer.knowledge), *image_pins)
     pins, plan = _pins_of_first_ref(prepared.written, preparer, session, resolution, known, notice)
     lock = locks.make_lock(Path(prepared.file).name, plan, preparer.knowledge.version, pins)
     _refuse(locks.unpinned(lock, resolution))
@@ -136,11 +137,12 @@ def _check_servers(prepared: PreparedBuild, settings: Settings) -> None:
     The server of a release's own repository is allowed, and so are the images of the knowledge.
     """
     resolution, problems = prepared.plan.resolution, []
-    base, source = resolution.base, resolution.source
-    chosen = any(choice.field == "base" and choice.source == "profile" for choice in resolution.choices)
-    if chosen and not base.digest and not settings.allows_registry(base.registry):
-        fix = "name the digest: `base: NAME@sha256:…`"
-        problems.append(_not_allowed("base", "registry", f"https://{base.registry}", fix))
+    source = resolution.source
+    chosen = {choice.field for choice in resolution.choices if choice.source == "profile"}
+    for field, image in _tagged_images(resolution).items():
+        if field in chosen and not settings.allows_registry(image.registry):
+            fix = f"name the digest: `{field}: NAME@sha256:…`"
+            problems.append(_not_allowed(field, "registry", f"https://{image.registry}", fix))
     by_web = source.location.startswith(("https://", "http://", "git://"))  # other addresses cannot be asked
     asks = by_web and not all(map(locks.COMMIT.fullmatch, source.refs))
     known = endpoint.server(resolution.release.repository)
@@ -166,12 +168,29 @@ def _not_allowed(field: str, kind: str, address: str, fix: str) -> Problem:
     )
 
 
-def _base_pins(resolution: Resolution, settings: Settings, check: Callable[[], None] = lambda: None) -> Iterable[Pin]:
-    """Yield the pin of the base's digest, unless the profile has it. `check` raises to stop meanwhile."""
-    base = resolution.base
-    if not base.digest:
-        digest = registry.digest(settings.mirrored(base), check)
-        yield Pin(kind="base", name=str(base), value=digest, origin="registry")
+def _tagged_images(resolution: Resolution) -> dict[str, ImageRef]:
+    """Return the images without a digest by the kind of their pin: the base, and the one of the trial."""
+    images = {"base": resolution.base, "runtime": resolution.runtime if resolution.verify.run else None}
+    return {kind: image for kind, image in images.items() if image and not image.digest}
+
+
+def _image_pins(resolution: Resolution, session: BuildSession, notice: Callable[[str], None]) -> Iterator[Pin]:
+    """Yield the pins of images that have only a tag."""
+    for kind, image in _tagged_images(resolution).items():
+        try:
+            value = _digest(image, session.settings, session.stop.check)
+        except NetworkError as error:
+            # The trial's image decides no byte of the wheel, and may be on this machine alone.
+            if kind == "base":
+                raise
+            notice(f"the image {image}, in which the wheel is tried, is not pinned: {error.problems[0].message}")
+            continue
+        yield Pin(kind=kind, name=str(image), value=value, origin="registry")
+
+
+def _digest(image: ImageRef, settings: Settings, check: Callable[[], None] = lambda: None) -> str:
+    """Return the digest that a registry has for an image's tag now. `check` raises to stop meanwhile."""
+    return registry.digest(settings.mirrored(image), check)
 
 
 def _source_pin(resolution: Resolution, ref: str, check: Callable[[], None]) -> Pin:
@@ -250,10 +269,13 @@ def read_lock(path: Path) -> LockFile:
     return LockFile(path=str(path), sha256=sha256, lock=locks.from_text(text, str(path)))
 
 
-def prepare_locked(name: str, preparer: Preparer, settings: Settings) -> PreparedBuild:
-    """Plan a profile with the pins of its lock; raises Incompatible for every pin that no longer holds.
+def prepare_locked(
+    name: str, preparer: Preparer, settings: Settings, warn: Callable[[Sequence[Problem]], None]
+) -> PreparedBuild:
+    """Plan a profile with the pins of its lock; raises Incompatible for what the lock no longer holds.
 
-    Pins of the image's contents are compared when the image exists (`build.build`).
+    A tag or a branch that has moved is passed to `warn`: the locked digest or commit is built as long as it can be
+    had. Pins of the image's contents are compared when the image exists (`build.build`).
     """
     unlocked = preparer.prepare(name)
     _check_servers(unlocked, settings)
@@ -263,23 +285,55 @@ def prepare_locked(name: str, preparer: Preparer, settings: Settings) -> Prepare
     # Causes before effects: a changed profile also moves pins, and moved pins change the fingerprint.
     _refuse(locks.outdated(lock, prepared.plan, file.path))
     _refuse(locks.unpinned(lock, resolution), file.path)
-    now = [*locks.stated(resolution, preparer.knowledge), *_base_pins(resolution, settings)]
-    now += _locked_source_pins(lock, resolution)
-    kinds = ("base", "source", "redistributable")
-    _refuse(locks.moved(lock.of(*kinds), now, file.path))
+    followed = {("source", ref) for ref in resolution.source.refs}
+    followed |= {(kind, str(image)) for kind, image in _tagged_images(resolution).items()}
+    pins = lock.of("base", "runtime", "source", "redistributable")
+    stated = [pin for pin in pins if (pin.kind, pin.name) not in followed]
+    _refuse(locks.moved(stated, locks.stated(resolution, preparer.knowledge), file.path))
     _refuse(locks.altered(lock, prepared.plan, preparer.knowledge.version, file.path))
+    tagged = [pin for pin in pins if (pin.kind, pin.name) in followed]
+    why = "the build takes the locked ones"
+    warning = locks.moved(tagged, _found_now(tagged, resolution, settings), file.path, severity="warning", why=why)
+    if warning:
+        warn([warning])
     return prepared
 
 
-def _locked_source_pins(lock: Lock, resolution: Resolution) -> list[Pin]:
-    """Return the pin of the locked ref's commit now; nothing if the server no longer has the ref."""
-    ref = next((pin.name for pin in lock.of("source") if pin.name in resolution.source.refs), None)
-    if ref is None:
-        return []
-    if locks.COMMIT.fullmatch(ref):
-        return [Pin(kind="source", name=ref, value=ref, origin="profile")]
-    commit = registry.commit(resolution.source.location, ref)
-    return [Pin(kind="source", name=ref, value=commit, origin="git")] if commit else []
+def check_lock(name: str, preparer: Preparer, settings: Settings) -> LockFile:
+    """Return a profile's lock if it is up to date; raises Incompatible for each pin that has moved.
+
+    Neither the image is built nor its contents are compared.
+    """
+    problems: list[Problem] = []
+    prepared = prepare_locked(name, preparer, settings, problems.extend)
+    if problems:
+        raise Incompatible(*(replace(problem, severity="error", why="") for problem in problems))
+    assert prepared.lock is not None
+    return prepared.lock
+
+
+def _found_now(pins: Iterable[Pin], resolution: Resolution, settings: Settings) -> list[Pin]:
+    """Return the digests and commits that tags and branches stand for now, without those that are gone."""
+    images = _tagged_images(resolution)
+    found = []
+    for pin in pins:
+        if pin.kind in images:
+            value = _digest_now(images[pin.kind], settings)
+        else:
+            is_commit = locks.COMMIT.fullmatch(pin.name)
+            value = pin.name if is_commit else registry.commit(resolution.source.location, pin.name)
+        found += [replace(pin, value=value)] if value else []
+    return found
+
+
+def _digest_now(image: ImageRef, settings: Settings) -> str | None:
+    try:
+        return _digest(image, settings)
+    except NetworkError as error:
+        # A tag can be deleted while its digest can still be pulled.
+        if error.problems[0].code != "image-not-found":
+            raise
+        return None
 
 
 def _refuse(problem: Problem | None, file: str | None = None) -> None:

@@ -136,7 +136,7 @@ class Bundler:
     def _pinned(self, name: str) -> tuple[PreparedBuild, str | None]:
         """Return the profile planned with a lock, and the lock's text; None where no lock can hold the build."""
         if self.locked:
-            prepared = prepare_locked(name, self.preparer, self.session.settings)
+            prepared = prepare_locked(name, self.preparer, self.session.settings, self._warn)
             assert prepared.lock is not None
             return prepared, locks.to_text(prepared.lock.lock)
         prepared = self.preparer.prepare(name)
@@ -280,6 +280,10 @@ class Bundler:
             if isinstance(lines, list) and all(isinstance(line, str) for line in lines):
                 return lines
         return None
+
+    def _warn(self, problems: Sequence[Problem]) -> None:
+        for problem in problems:
+            self._notice(problem.message)
 
     def _notice(self, text: str) -> None:
         self.session.tell(text)

@@ -20,7 +20,7 @@ from tfdock.resolve.tools import NATIVE
 from tfdock.types import Choice, ImageRef
 
 SCHEMA = 1
-KINDS = ("base", "source", "bazel", "package", "requirement", "redistributable", "toolchain")
+KINDS = ("base", "runtime", "source", "bazel", "package", "requirement", "redistributable", "toolchain")
 """In the order of a lock's rows."""
 INSTALLED = ("bazel", "package", "requirement", "toolchain")
 """Kinds that only the built image can tell."""
@@ -29,7 +29,7 @@ _ALWAYS = ("bazel", "package", "toolchain")
 MARK = "# Written by `tfdock lock`."
 """What every lock begins with."""
 _HEAD = f"""\
-{MARK} `tfdock build --locked` builds exactly this, or says which pin moved.
+{MARK} `tfdock build --locked` builds exactly this, or refuses.
 # Not to be edited: when the profile changes, lock it again.
 """
 _LISTED = 20
@@ -47,6 +47,7 @@ class Pin:
     | kind | name | value |
     |---|---|---|
     | base | image name as the profile has it | manifest digest |
+    | runtime | name of the image in which the wheel is tried | manifest digest |
     | source | git ref | commit |
     | source | archive's address, checkout's path, patch's name | `sha256:…` |
     | bazel | `bazel` | version and sha256 of its program |
@@ -161,8 +162,8 @@ def _pin(row: yaml_nodes.Node) -> Pin:
     pin = Pin(kind=_text(row, "pin"), name=_text(row, "name"), value=_text(row, "value"), origin=_text(row, "from"))
     if pin.kind not in KINDS:
         raise _malformed(row, f"there is no kind of pin `{yaml_nodes.shown(pin.kind)}`; there are {', '.join(KINDS)}")
-    # These two kinds reach the Dockerfile, so their values are checked.
-    if pin.kind == "base" and not _DIGEST.fullmatch(pin.value):
+    # Names of images and the Dockerfile get these values, so they are checked.
+    if pin.kind in ("base", "runtime") and not _DIGEST.fullmatch(pin.value):
         raise _malformed(row, f"{pin} is pinned by `sha256:` and 64 hexadecimal digits")
     if pin.kind == "source" and not (_DIGEST.fullmatch(pin.value) or COMMIT.fullmatch(pin.value)):
         raise _malformed(row, f"{pin} is pinned by a whole commit, or by `sha256:` and 64 hexadecimal digits")
@@ -216,6 +217,9 @@ def stated(resolution: Resolution, knowledge: KnowledgeBase) -> tuple[Pin, ...]:
         pins.append(Pin(kind="source", name=source.location, value=f"sha256:{source.sha256}", origin=origin))
     if base.digest:
         pins.append(Pin(kind="base", name=str(base), value=base.digest, origin="profile"))
+    runtime = resolution.runtime if resolution.verify.run else None
+    if runtime is not None and runtime.digest:
+        pins.append(Pin(kind="runtime", name=str(runtime), value=runtime.digest, origin="profile"))
     for component, version in resolution.components.items():
         row = knowledge.redistributables.get((component, version))
         support = resolution.release.components.get(component)
@@ -303,12 +307,12 @@ def _choices(choices: Iterable[Choice]) -> dict[str, str]:
 
 
 def pinned(resolution: Resolution, pins: Iterable[Pin]) -> Resolution:
-    """Return the resolution with its base by digest and its source at one commit, as far as there are pins.
+    """Return the resolution with its images by digest and its source at one commit, as far as there are pins.
 
     The build id stays: it names what was asked for. The fingerprint follows from what is pinned.
     """
     rows = {(pin.kind, pin.name): pin for pin in pins}
-    base, source = resolution.base, resolution.source
+    base, source, runtime = resolution.base, resolution.source, resolution.runtime
     choices = {choice.field: choice for choice in resolution.choices}
     row = rows.get(("base", str(base)))
     if row is not None and not base.digest:
@@ -321,10 +325,15 @@ def pinned(resolution: Resolution, pins: Iterable[Pin]) -> Resolution:
     ref = next((ref for ref in source.refs if ("source", ref) in rows), None)
     if ref is not None:
         commit = rows["source", ref].value
-        source = replace(source, refs=(ref,), commit=commit)
+        source = replace(source, refs=(ref,), commit=commit, locked=True)
         reason = f"commit {commit[:12]}, as locked"
         choices["source"] = Choice(field="source", value=f"{source.location} {ref}", source="lock", reason=reason)
-    return replace(resolution, base=base, source=source, choices=tuple(choices.values()))
+    row = rows.get(("runtime", str(runtime)))
+    if row is not None and runtime is not None and not runtime.digest:
+        # Without the question, a trial would take an image by the wheel's tags.
+        runtime = ImageRef(runtime.repository, runtime.registry, digest=row.value)
+        resolution = replace(resolution, runtime_asked=True)
+    return replace(resolution, base=base, source=source, runtime=runtime, choices=tuple(choices.values()))
 
 
 # --- comparing ------------------------------------------------------------------------------------------------------
@@ -344,8 +353,10 @@ def compare(locked: Iterable[Pin], now: Iterable[Pin]) -> tuple[LockDifference, 
     )
 
 
-def moved(locked: Iterable[Pin], now: Iterable[Pin], file: str) -> Problem | None:
-    """Return the refusal for pins that have changed: `now` was found where `locked` came from."""
+def moved(
+    locked: Iterable[Pin], now: Iterable[Pin], file: str, *, severity: str = "error", why: str = ""
+) -> Problem | None:
+    """Return the refusal, or a warning, for pins that have changed: `now` was found where `locked` came from."""
     differences = compare(locked, now)
     if not differences:
         return None
@@ -358,6 +369,8 @@ def moved(locked: Iterable[Pin], now: Iterable[Pin], file: str) -> Problem | Non
     return Problem(
         code="pin-moved" if changed else "pin-missing",
         message="\n".join([summary, *lines]),
+        why=why,
+        severity=severity,
         fix="if the change is welcome, lock again: `tfdock lock PROFILE`; else use a mirror that still has what was "
         "locked",
         file=file,

@@ -183,7 +183,7 @@ def source_lines(context: BuildContext) -> Iterator[str]:
                 "ARG SOURCE_REF=main",
                 "COPY tfdock/source.sh /opt/tfdock/",
                 f"RUN {AS_NOBODY} /opt/tfdock/source.sh git https://github.com/tensorflow/tensorflow.git \\",
-                " \"${SOURCE_REF}\" '' >/opt/tfdock/source",
+                ' "${SOURCE_REF}" \'\' "${SOURCE_LOCKED}" >/opt/tfdock/source',
             ],
             id="git",
         ),

@@ -243,7 +243,7 @@ def _planner(
         if locked:
             from tfdock.builder.locking import prepare_locked  # it loads the client of registries
 
-            prepared = prepare_locked(name, preparer, settings)
+            prepared = prepare_locked(name, preparer, settings, console.show_problems)
         else:
             prepared = preparer.prepare(name)
         return _with_cache_explanation(prepared, preparer, explain=explain)

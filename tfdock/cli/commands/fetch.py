@@ -96,7 +96,9 @@ def _warm(profiles: list[str], preparer: Preparer, session: BuildSession, *, loc
 
 
 def _fetch_profile(name: str, preparer: Preparer, session: BuildSession, *, locked: bool) -> dict[str, Any]:
-    prepared = prepare_locked(name, preparer, session.settings) if locked else preparer.prepare(name)
+    prepared = (
+        prepare_locked(name, preparer, session.settings, console.show_problems) if locked else preparer.prepare(name)
+    )
     warm(prepared, session)
     console.say(f"{console.Style(sys.stderr).good('fetched')}  {prepared.plan.build_id}")
     return _fetched_row(prepared.plan.build_id, name)

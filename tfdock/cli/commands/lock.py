@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from tfdock.builder.locking import WrittenLock, check_names, write_lock
+from tfdock.builder.locking import WrittenLock, check_lock, check_names, write_lock
 from tfdock.builder.session import BuildSession
 from tfdock.cli import console
 from tfdock.cli.app import (
@@ -30,6 +30,8 @@ from tfdock.cli.app import (
 )
 from tfdock.cli.build_progress import session_for, shown_progress
 from tfdock.errors import TfdockError, as_document, combined_exit_code
+from tfdock.host.settings import Settings
+from tfdock.plan.lock_file import Lock
 from tfdock.plan.prepare import Preparer
 
 
@@ -37,6 +39,10 @@ from tfdock.plan.prepare import Preparer
 @command("tfdock.lock/1")
 def lock(
     profiles: Profiles,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Only check that no pin has moved; write and build nothing."),
+    ] = False,
     wheelhouse: Wheelhouse = None,
     cache_dir: CacheDir = None,
     knowledge: Knowledge = None,
@@ -62,7 +68,9 @@ def lock(
         for name in profiles:
             try:
                 stop.check()
-                results.append(_lock_profile(name, preparer, session))
+                results.append(
+                    _check_profile(name, preparer, settings) if check else _lock_profile(name, preparer, session)
+                )
             except TfdockError as error:
                 codes.append(int(error.exit_code))
                 console.show_problems(error.problems)
@@ -78,17 +86,27 @@ def lock(
 def _lock_profile(name: str, preparer: Preparer, session: BuildSession) -> dict[str, Any]:
     written = write_lock(name, preparer, session, session.tell)
     _show(written)
+    return _row(name, str(written.path), written.lock) | {
+        "moved": [asdict(difference) for difference in written.differences]
+    }
+
+
+def _check_profile(name: str, preparer: Preparer, settings: Settings) -> dict[str, Any]:
+    file = check_lock(name, preparer, settings)
+    console.say(f"{console.Style(sys.stderr).good('up to date')}  {file.lock.build_id}")
+    return _row(name, file.path, file.lock)
+
+
+def _row(name: str, file: str, lock: Lock) -> dict[str, Any]:
     return {
         "profile": name,
-        "file": str(written.path),
+        "file": file,
         "ok": True,
-        "build_id": written.lock.build_id,
-        "fingerprint": written.lock.fingerprint,
-        "knowledge": written.lock.knowledge,
-        "pins": [
-            {"pin": pin.kind, "name": pin.name, "value": pin.value, "from": pin.origin} for pin in written.lock.pins
-        ],
-        "moved": [asdict(difference) for difference in written.differences],
+        "build_id": lock.build_id,
+        "fingerprint": lock.fingerprint,
+        "knowledge": lock.knowledge,
+        "pins": [{"pin": pin.kind, "name": pin.name, "value": pin.value, "from": pin.origin} for pin in lock.pins],
+        "moved": [],
         "problems": [],
     }
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# source.sh git URL REF COMMIT | source.sh archive URL SHA256: put TensorFlow's source into /tf/tensorflow, and print
+# source.sh git URL REF COMMIT LOCKED | source.sh archive URL SHA256: put TensorFlow's source into /tf/tensorflow, and print
 # the commit or the sum that was found. Nothing of the source runs.
 set -euo pipefail
 exec 3>&1 >&2
@@ -7,18 +7,30 @@ exec 3>&1 >&2
 cd /tf/tensorflow
 case $1 in
 git)
-  url=$2 ref=$3 commit=$4
+  url=$2 ref=$3 commit=$4 locked=$5
   git init -q
   # Object names are abbreviated by the size of the repository unless told otherwise, and end up in the wheel.
   git config core.abbrev 12
   git config advice.detachedHead false
   # As a tag first: `git describe`, which stamps the version into the wheel, needs the tag's own name.
-  if ! git fetch -q --depth 1 -- "$url" "refs/tags/$ref:refs/tags/$ref" && ! git fetch -q --depth 1 -- "$url" "$ref"; then
+  tag=refs/tags/$ref found=
+  if git fetch -q --depth 1 -- "$url" "$tag:$tag" || { tag= && git fetch -q --depth 1 -- "$url" "$ref"; }; then
+    found=$(git rev-parse 'FETCH_HEAD^{commit}')
+  elif [ -z "$locked" ]; then
     echo "tfdock: cannot fetch $ref from $url" >&2
     exit 68
   fi
+  if [ -n "$locked" ] && [ "$found" != "$commit" ]; then
+    echo "tfdock: $ref is ${found:-not there}; fetching the locked commit $commit" >&2
+    if ! git fetch -q --depth 1 -- "$url" "$commit"; then
+      echo "tfdock: cannot fetch $commit from $url" >&2
+      exit 68
+    fi
+    # The version stamp was made with the tag.
+    if [ -n "$tag" ] || [ -z "$found" ]; then git update-ref "refs/tags/$ref" FETCH_HEAD; fi
+    found=$(git rev-parse 'FETCH_HEAD^{commit}')
+  fi
   git checkout -q --detach FETCH_HEAD
-  found=$(git rev-parse HEAD)
   if [ -n "$commit" ] && [ "$found" != "$commit" ]; then
     echo "tfdock: $ref is $found, but $commit was expected: the tag has moved" >&2
     exit 65
