@@ -127,8 +127,9 @@ def _link(row: IndexedWheel, wheels: str) -> str:
         # PEP 503: `<` and `>` must be escaped here, as `escape` does below.
         attributes["data-requires-python"] = row.requires_python
     if row.metadata_sha256 is not None:
-        # Not under its first name as well, `data-dist-info-metadata`: there are versions of pip that stumble over it.
-        attributes["data-core-metadata"] = f"sha256={row.metadata_sha256}"
+        # PEP 714 renamed the attribute. pip before 23.2 reads the first name only, and else downloads whole wheels.
+        for attribute in ("data-core-metadata", "data-dist-info-metadata"):
+            attributes[attribute] = f"sha256={row.metadata_sha256}"
     written = " ".join(f'{name}="{escape(value)}"' for name, value in attributes.items())
     return f"<a {written}>{escape(row.file)}</a>"
 

@@ -80,6 +80,7 @@ def test_a_file_is_named_with_its_hash_its_python_and_its_metadata() -> None:
         "href": f"../../wheels/tensorflow-2.18.0%2Bcuda12.5.sm86-cp311-cp311-linux_x86_64.whl#sha256={SHA}",
         "data-requires-python": ">=3.9,<3.13",
         "data-core-metadata": f"sha256={'cd' * 32}",
+        "data-dist-info-metadata": f"sha256={'cd' * 32}",
     }
     assert old["data-requires-python"] == '">&<script>'
     assert "data-core-metadata" not in old
