@@ -278,10 +278,12 @@ class _FileName:
     python: str
     abi: str
     platform: str
+    variant: str
 
     @property
     def text(self) -> str:
-        parts = (self.distribution, self.version, self.build, self.python, self.abi, self.platform)
+        tags = (self.python, self.abi, self.platform)
+        parts = (self.distribution, self.version, self.build, *tags, self.variant)
         return "-".join(part for part in parts if part) + ".whl"
 
     @property
@@ -298,9 +300,23 @@ class _FileName:
         return parse_tag(f"{self.python}-{self.abi}-{self.platform}")
 
 
+# The variant label of PEP 825, as variantlib 0.2.2 reads it.
+_LABEL = re.compile(r"[0-9a-z._]+")
+
+
+def variant_label(filename: str) -> str:
+    """Return the variant label behind a wheel's tags (PEP 825): `sm86`. Empty for a wheel that is no variant."""
+    parts = filename.removesuffix(".whl").split("-")
+    # A build number begins with a digit (binary distribution format), the tag of a Python never does.
+    count = 6 + (len(parts) > 5 and parts[2][:1].isdigit())
+    return parts[-1] if len(parts) == count and _LABEL.fullmatch(parts[-1]) else ""
+
+
 def _parse_filename(filename: str) -> _FileName:
+    variant = variant_label(filename)
+    plain = filename.removesuffix(f"-{variant}.whl") + ".whl" if variant else filename
     try:
-        parse_wheel_filename(filename)
+        parse_wheel_filename(plain)
     except InvalidWheelFilename as error:
         fail("wheel-bad-name", f"`{filename}` is not the name of a wheel: {error}.")
     # packaging's parser accepts characters that no wheel's name has.
@@ -309,7 +325,7 @@ def _parse_filename(filename: str) -> _FileName:
             "wheel-bad-name",
             f"`{filename}` is not the name of a wheel: it has characters no wheel's name has.",
         )
-    parts = filename.removesuffix(".whl").split("-")
+    parts = plain.removesuffix(".whl").split("-")
     distribution, version, *build, python, abi, platform = parts
     return _FileName(
         distribution=distribution,
@@ -318,6 +334,7 @@ def _parse_filename(filename: str) -> _FileName:
         python=python,
         abi=abi,
         platform=platform,
+        variant=variant,
     )
 
 

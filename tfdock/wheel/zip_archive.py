@@ -218,7 +218,9 @@ def _other_kind(head: bytes) -> str:
         return "The file begins like a zip archive and ends without its directory: it is cut short."
     if head.startswith(b"\x1f\x8b"):
         return "The file is packed with gzip, as an sdist is; a wheel is a zip archive."
-    return f"The file begins with {head!r}; a wheel is a zip archive."
+    if head.isascii() and (text := head.decode().partition("\n")[0]).isprintable():
+        return f"The file begins with the text `{text}`; a wheel is a zip archive."
+    return f"The file begins with the bytes {head.hex(' ')}; a wheel is a zip archive."
 
 
 def _zip64_directory(source: ByteSource, end: int, short: _Directory) -> tuple[_Directory, int]:

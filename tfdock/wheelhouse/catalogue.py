@@ -16,6 +16,7 @@ from tfdock.host.files import file_sha256
 from tfdock.types import BuildId
 from tfdock.wheel.facts import WheelError
 from tfdock.wheel.inspection import build_info_of
+from tfdock.wheel.wheel import variant_label
 from tfdock.wheel.zip_archive import open_archive
 from tfdock.wheelhouse.index import Signature, WheelIndex, signature
 from tfdock.wheelhouse.retention import WheelClaims, claims_of_build_info, claims_of_record
@@ -109,7 +110,7 @@ def list_wheels(house: Wheelhouse, accelerators: Callable[[], Iterable[str]]) ->
     wheels = []
     for path in sorted(house.root.iterdir()):
         # A file that is being written begins with a dot.
-        if path.suffix != ".whl" or path.name.startswith(".") or not path.is_file():
+        if path.suffix != ".whl" or path.name.startswith(".") or not (path.is_file() or path.is_symlink()):
             continue
         with suppress(FileNotFoundError):  # it has gone since
             wheels.append(_stored_wheel(house, path, hashes.get(path.name), by_file[path.name], accelerators))
@@ -123,7 +124,10 @@ def _stored_wheel(
     candidates: list[tuple[str, int, StoredRecord]],
     accelerators: Callable[[], Iterable[str]],
 ) -> StoredWheel:
-    status = path.stat()
+    status = path.lstat()
+    is_link = path.is_symlink()
+    if is_link:
+        candidates, sha256 = [], None
     matching = [candidate for candidate in candidates if candidate[1] == status.st_size]
     # Only here do the bytes decide: hashing half a gigabyte takes seconds.
     if sha256 is None and len({candidate[0] for candidate in matching}) > 1:
@@ -134,7 +138,12 @@ def _stored_wheel(
     newest = max(matching, key=lambda candidate: str(candidate[2].record.get("finished")), default=None)
     name, version, tags = _parse_name(path.name)
     recorded = newest[2] if newest else None
-    claims, problem = (claims_of_record(recorded.record), "") if recorded else _foreign_claims(path, accelerators)
+    if recorded:
+        claims, problem = claims_of_record(recorded.record), ""
+    elif is_link:
+        claims, problem = WheelClaims(), "it is a link, and no link is followed"
+    else:
+        claims, problem = _foreign_claims(path, accelerators)
     if candidates and not recorded:
         problem = problem or "not the bytes that a build published under this name"
     return StoredWheel(
@@ -155,12 +164,14 @@ def _stored_wheel(
 
 def _parse_name(file: str) -> tuple[str, str, str]:
     """Return name, version and tags of a wheel's file name; the file name alone if it is malformed."""
+    label = variant_label(file)
+    plain = file.removesuffix(f"-{label}.whl") + ".whl" if label else file
     try:
-        name, version, _, _ = parse_wheel_filename(file)
+        name, version, _, _ = parse_wheel_filename(plain)
     except InvalidWheelFilename:
         return file, "", ""
     # The last three parts: a build number may stand before the tags.
-    return canonicalize_name(name), str(version), "-".join(file.removesuffix(".whl").split("-")[-3:])
+    return canonicalize_name(name), str(version), "-".join(plain.removesuffix(".whl").split("-")[-3:])
 
 
 def _foreign_claims(path: Path, accelerators: Callable[[], Iterable[str]]) -> tuple[WheelClaims, str]:

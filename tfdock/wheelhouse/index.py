@@ -111,7 +111,7 @@ class WheelIndex:
             wheels=tuple(sorted(scan.entries)),
             added=tuple(sorted(scan.documents.keys() & scan.entries.keys())),
             removed=tuple(sorted(known.keys() - scan.entries.keys())),
-            left_out=tuple(problem for _, (_, problem) in sorted(scan.left_out.items())),
+            left_out=tuple(problem for _, (_, problem) in sorted(scan.left_out.items())) + self._links_left_out(),
         )
 
     def remove(self, files: Iterable[str]) -> None:
@@ -174,6 +174,11 @@ class WheelIndex:
                     with suppress(FileNotFoundError):
                         if file.is_file(follow_symlinks=False):
                             yield file.name, signature(file.stat(follow_symlinks=False))
+
+    def _links_left_out(self) -> tuple[Problem, ...]:
+        files = sorted(file for file in self._root.iterdir() if file.suffix == ".whl" and file.is_symlink())
+        why, fix = "it is a link, and no link is followed", "copy the wheel itself here"
+        return tuple(_left_out_problem(file.name, "file-error", why, fix) for file in files)
 
     def _scan(self, scan: _Scan, progress: Progress) -> None:
         """Read the wheels that are new or changed, and drop the wheels that have gone."""

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name, is_normalized_name
 
 from tfdock.oci import manifest
 from tfdock.wheel.facts import fail
-from tfdock.wheel.wheel import core_metadata
+from tfdock.wheel.wheel import core_metadata, variant_label
 
 API_VERSION = "1.0"
 """Version of the simple API (PEP 629) that every client knows. Later versions added to its JSON form only."""
@@ -56,6 +56,11 @@ def read_indexed_wheel(file: BinaryIO, filename: str, sha256: str) -> tuple[Inde
     project = filename.partition("-")[0]
     if not is_normalized_name(canonicalize_name(project)):  # no installer could ask for it
         fail("wheel-bad-name", f"`{project}` is no project's name: it begins or ends with neither letter nor digit.")
+    if label := variant_label(filename):
+        fail(
+            "wheel-bad-name",
+            f"`{filename}` has the variant label `{label}`. The index describes no variants.",
+        )
     row = IndexedWheel(
         file=filename,
         sha256=sha256,

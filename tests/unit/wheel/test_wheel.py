@@ -465,7 +465,8 @@ def test_what_is_not_a_sound_wheel_is_refused_with_its_own_code(build: Callable[
     [
         (b"", "The file is empty"),
         (b"\x1f\x8b\x08\0", "packed with gzip"),
-        (b"schema: 1\ntensorflow: x\n", r"begins with b'schema: 1\\ntensor'"),
+        (b"schema: 1\ntensorflow: x\n", "begins with the text `schema: 1`"),
+        (b"\x7fELF\2\1\1", "begins with the bytes 7f 45 4c 46 02 01 01;"),
         (make_wheel()[:-30], "it is cut short"),
     ],
 )
@@ -482,6 +483,16 @@ def test_a_file_name_that_is_not_a_wheels_is_refused(filename: str) -> None:
     with pytest.raises(WheelError) as raised:
         read(make_wheel(), filename)
     assert raised.value.code == "wheel-bad-name"
+
+
+@pytest.mark.parametrize("build", ["", "1-"])
+def test_a_wheel_with_a_variant_label_is_read_like_any_other(build: str) -> None:
+    name = FILENAME.replace("-cp311-", f"-{build}cp311-", 1)
+    facts = read(make_wheel(), name.replace(".whl", "-sm86.whl"))
+    assert (facts.python_tag, facts.abi_tag, facts.platform_tag) == ("cp311", "cp311", "linux_x86_64")
+    for label in ("SM86", "sm+86", "sm-86"):
+        with pytest.raises(WheelError, match="not the name of a wheel"):
+            read(make_wheel(), name.replace(".whl", f"-{label}.whl"))
 
 
 def test_a_wheel_that_unpacks_beyond_the_limit_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,6 +178,7 @@ def test_the_index_names_what_is_whole_and_leaves_out_the_rest(house: Wheelhouse
     assert {problem.file: problem.code for problem in found.left_out} == {
         "changed-1.0-py3-none-any.whl": "wheel-corrupt-member",
         "cut-1.0-py3-none-any.whl": "wheel-not-a-zip",
+        "linked-1.0-py3-none-any.whl": "file-error",
         "no name.whl": "wheel-bad-name",
     }
     assert set(named(house)) == {foreign, own}

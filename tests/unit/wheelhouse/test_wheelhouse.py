@@ -243,6 +243,27 @@ def test_wheels_from_elsewhere_and_unsound_ones_are_listed_too(house: Wheelhouse
     assert "elsewhere" in run(house, "list").stdout
 
 
+def test_a_link_is_listed_and_not_followed(house: Wheelhouse, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("a password")
+    link = house.root / "tensorflow-9.9-py3-none-any.whl"
+    link.symlink_to(secret)
+    (row,) = document(house, "list")["wheels"]
+    assert (row["file"], row["origin"]) == (link.name, "foreign")
+    assert row["problem"] == "it is a link, and no link is followed"
+    assert row["size"] == link.lstat().st_size
+
+
+def test_a_wheel_with_a_variant_label_is_listed_by_its_name_and_tags(house: Wheelhouse) -> None:
+    name = small_wheels.NAME.replace(".whl", "-sm86.whl")
+    (house.root / name).write_bytes(small_wheels.wheel_of({}))
+    (row,) = document(house, "list")["wheels"]
+    assert (row["file"], row["version"], row["problem"]) == (name, "2.18.0", None)
+    # No installer reads its name on such a page.
+    (problem,) = WheelIndex(house).update().left_out
+    assert "variant label `sm86`" in problem.message
+
+
 def test_of_two_builds_of_one_name_the_record_that_fits_the_bytes_is_told(house: Wheelhouse) -> None:
     houses.publish(house, salt="one", finished=NOW)
     houses.publish(house, salt="two", finished=NOW - 9 * DAY)
