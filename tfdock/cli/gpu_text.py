@@ -51,7 +51,7 @@ def _local_names(base: KnowledgeBase) -> tuple[str, ...]:
     """Return the names of this machine's GPUs, from its drivers. Raise ProfileError if there are none."""
     names = local_words(base, hardware.local_gpus())
     if not names:
-        message, fix = "`--gpu local` found no GPU on this machine", "name it: `--gpu rtx3080`"
+        message, fix = "`local` found no GPU on this machine", "name it, such as `rtx3080`"
         raise ProfileError(Problem(code="gpu-local-none", message=message, fix=fix, field="gpu"))
     return names
 

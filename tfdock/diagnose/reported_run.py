@@ -219,7 +219,7 @@ def _add_profile(subject: ReportSubject, preparer: Preparer, name: str) -> Repor
 
 def _plan_now(name: str, preparer: Preparer) -> ReportSubject:
     """Return a profile as it is now, with its plan or the problems for which it is refused."""
-    file = find_profile(name)
+    file = find_profile(name, preparer.knowledge)
     try:
         prepared: PreparedBuild = preparer.prepare(name)
     except TfdockError as error:

@@ -55,6 +55,29 @@ def find_gpu(knowledge: KnowledgeBase, name: str) -> Gpu | None:
     return knowledge.gpus.get(gpu_key(name)) or matching(knowledge, name).gpu
 
 
+def means_gpu(knowledge: KnowledgeBase, word: str) -> bool:
+    """Return whether a word, such as the name of a profile, is the name or the target of a GPU, or of several."""
+    if _find_by_full_name(knowledge, word) or bare_gpu(knowledge, word):
+        return True
+    # `v2` is part of a GPU's name by chance; `3080` is not.
+    match = matching(knowledge, word)
+    return bool(re.search(r"\d{3}", word) and (match.gpu or match.candidates))
+
+
+def resembles_gpu(knowledge: KnowledgeBase, word: str) -> bool:
+    """Return whether a word is written as names or targets of GPUs are: `rtx4095`, for there is `rtx4090`.
+
+    A number of less than three digits is no sign: `v2` may be the second version of a profile.
+    """
+    shape, number = _shape(gpu_key(word)), re.search(r"\d{3}", word)
+    is_alike = number is not None and any(_shape(name) == shape for name in knowledge.gpus)
+    return is_alike or is_target(knowledge, word)
+
+
+def _shape(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
+
+
 def local_words(knowledge: KnowledgeBase, gpus: Iterable[LocalGpu]) -> tuple[str, ...]:
     """Return names for this machine's GPUs, each once: our name, or the target for a driver's name without a row.
 

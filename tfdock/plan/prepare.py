@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import platform
+import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfdock.errors import Incompatible, Problem, ProfileError
-from tfdock.gpu.devices import local_words
+from tfdock.gpu.devices import local_words, means_gpu
 from tfdock.host.hardware import local_gpus
 from tfdock.host.project_files import MOST_LOCK, Project, located
 from tfdock.host.settings import Settings
@@ -166,7 +168,7 @@ class Preparer:
 
     def read(self, name: str) -> WrittenProfile:
         """Read a profile with all that stands in other files; raises ProfileError or OSError."""
-        path = find_profile(name)
+        path = find_profile(name, self.knowledge)
         project = Project.of(path, self.allowed)
         text = read_profile_text(path, project)
         extended = extended_texts(text, path, project)
@@ -275,8 +277,11 @@ def placed(problem: Problem, document: Node, file: str) -> Problem:
     return replace(problem, file=node.file or file, line=node.line, column=node.column)
 
 
-def find_profile(name: str) -> Path:
-    """Return a file; else `profiles/<name>.yaml` here; else the shipped profile of that name."""
+def find_profile(name: str, knowledge: KnowledgeBase | None = None) -> Path:
+    """Return a file; else `profiles/<name>.yaml` here; else the shipped profile of that name.
+
+    Raises ProfileError; with `knowledge` it says so of a name that is a GPU's.
+    """
     path = Path(name)
     if path.is_file():
         return path
@@ -289,7 +294,12 @@ def find_profile(name: str) -> Path:
     stems = dict.fromkeys((name, name.removesuffix(path.suffix)))
     # A file of that name with another ending is what was meant, before any shipped profile.
     beside = [file for stem in stems for end in (".yaml", ".yml") if Path(file := f"{stem}{end}").is_file()]
-    near = beside or difflib.get_close_matches(path.stem.lower(), shipped, n=1)
+    stem = name.removesuffix(path.suffix) if path.suffix in (".yaml", ".yml") else name
+    if not beside and knowledge and means_gpu(knowledge, stem):
+        raise ProfileError(_gpu_is_no_profile(stem))
+    # A GPU's name is never corrected to another GPU's profile, whose wheel may not run on it.
+    alike = [profile for profile in shipped if _begins_alike(_numbers(stem), _numbers(profile))]
+    near = beside or difflib.get_close_matches(path.stem.lower(), alike, n=1)
     guess = f"did you mean `{near[0]}`? Otherwise " if near else ""
     raise ProfileError(
         Problem(
@@ -298,6 +308,27 @@ def find_profile(name: str) -> Path:
             fix=f"{guess}give a file, or the name of a shipped profile: {', '.join(shipped)}",
             file=name,
         )
+    )
+
+
+def _numbers(name: str) -> list[str]:
+    return re.findall(r"\d+", name)
+
+
+def _begins_alike(numbers: list[str], others: list[str]) -> bool:
+    return others[: len(numbers)] == numbers and bool(numbers) == bool(others)
+
+
+def _gpu_is_no_profile(name: str) -> Problem:
+    word = shlex.quote(name)
+    return Problem(
+        code="profile-not-found",
+        message=f"`{name}` is a GPU, not a profile",
+        fix=(
+            f"`tfdock init {word} --yes` writes {name}.yaml for it; then `tfdock build {word}.yaml`",
+            f"`tfdock advise --gpu {word}` says whether an official wheel runs on it without a build",
+        ),
+        file=name,
     )
 
 

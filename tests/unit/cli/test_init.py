@@ -129,6 +129,37 @@ def test_for_every_kind_of_gpu_there_is_a_profile_without_anything_untested(desk
 # --- the command --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["rtx4090", "rtx4090.yaml", "RTX 4090"])
+def test_the_name_of_a_gpu_stands_for_that_gpu(init: Init, tmp_path: Path, name: str) -> None:
+    assert init(name, "--yes").exit_code == 0
+    fields = yaml.safe_load((tmp_path / f"{name.removesuffix('.yaml')}.yaml").read_text())
+    assert fields["gpus"] == ["rtx4090"]
+
+
+def test_an_option_counts_more_than_the_name_of_the_profile(init: Init, tmp_path: Path) -> None:
+    assert init("rtx4090", "--gpu", "cpu").exit_code == 0
+    assert yaml.safe_load((tmp_path / "rtx4090.yaml").read_text())["accelerator"] == "cpu"
+    assert init("rtx4095", "--gpu", "rtx4090").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("rtx4095", "gpu-unknown", ["the GPU `rtx4095` is not known", "`rtx4090`", "tfdock init rtx4095 --gpu"]),
+        ("rtx6000", "gpu-ambiguous", ["`rtx6000-ada`"]),
+        ("sm_99", "gpu-unknown", ["`sm_99`"]),
+    ],
+)
+def test_a_name_that_looks_like_a_gpu_is_refused_where_no_single_one_is_known(
+    init: Init, tmp_path: Path, name: str, code: str, words: list[str]
+) -> None:
+    result = init(name, "--yes")
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert all(word in said for word in [f"[{code}]", *words])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_init_writes_a_commented_profile_that_check_accepts_and_says_what_is_next(init: Init, tmp_path: Path) -> None:
     result = init("my", "--gpu", "rtx5080")
     assert (result.exit_code, result.stdout) == (0, "my.yaml\n")

@@ -14,11 +14,12 @@ from typer.testing import CliRunner, Result
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
 from tfdock.errors import Incompatible
+from tfdock.host import hardware
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve import gpu_support
 from tfdock.resolve import resolve as resolving
-from tfdock.types import Version
+from tfdock.types import LocalGpu, Version
 
 from ..desk import Desk
 
@@ -145,6 +146,14 @@ def test_one_gpu_says_its_capability_its_first_cuda_its_releases_and_its_driver(
     for words in ("12.0 (sm_120)", "Blackwell", "16 GiB", "CUDA 12.8 or newer", "TensorFlow 2.20 or newer", "570"):
         assert words in text
     assert text.splitlines()[0] == "rtx5080  NVIDIA GeForce RTX 5080", "the answer first"
+
+
+def test_local_stands_for_the_gpus_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = LocalGpu(accelerator="cuda", name="NVIDIA GeForce RTX 3080", target="8.6")
+    monkeypatch.setattr(hardware, "local_gpus", lambda: (here,))
+    assert [gpu["gpu"] for gpu in document("gpus", "local")["gpus"]] == ["rtx3080"]
+    monkeypatch.setattr(hardware, "local_gpus", lambda: ())
+    assert "`local` found no GPU on this machine [gpu-local-none]" in run("gpus", "local").stderr
 
 
 def test_a_name_that_is_not_known_gets_the_nearest_ones() -> None:

@@ -250,6 +250,27 @@ def test_a_matrix_is_not_a_profile_of_that_name() -> None:
     assert "[profile-not-found]" in result.stderr
 
 
+@pytest.mark.parametrize("name", ["rtx4090", "rtx3090", "h100", "rtx5070ti", "rtx2080", "sm_89", "rtx4090.yaml"])
+def test_a_gpu_is_not_corrected_to_the_profile_of_another(name: str) -> None:
+    result = CliRunner().invoke(app, ["check", name], env={"COLUMNS": "1000"})
+    assert result.exit_code == 2
+    gpu = name.removesuffix(".yaml")
+    assert f"`{gpu}` is a GPU, not a profile [profile-not-found]" in result.stderr
+    assert f"`tfdock init {gpu} --yes` writes {gpu}.yaml" in result.stderr
+    assert f"`tfdock advise --gpu {gpu}`" in result.stderr
+    assert "did you mean" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("rtx4095", None), ("rtx", None), ("rtx3080-tf2.4", "rtx3080-tf2.4-cuda11.1"), ("cpu_native", "cpu-native")],
+)
+def test_a_correction_changes_no_number(name: str, near: str | None) -> None:
+    result = CliRunner().invoke(app, ["check", name], env={"COLUMNS": "1000"})
+    assert ("did you mean" in result.stderr) == (near is not None)
+    assert near is None or f"did you mean `{near}`?" in result.stderr
+
+
 # --- which of them --------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfdock.gpu.devices import find_gpu, matching
+from tfdock.gpu.devices import find_gpu, matching, means_gpu, resembles_gpu
 from tfdock.knowledge.loader import knowledge as shipped
 from tfdock.knowledge.tables import KnowledgeBase
 
@@ -107,3 +107,20 @@ rows:
         made_up.gpus["slab-one"]
     ] * 3
     assert [gpu.gpu for gpu in matching(made_up, "Slab Two").candidates] == ["slab-two-cc86", "slab-two-cc90"]
+
+
+@pytest.mark.parametrize("word", ["rtx4090", "RTX 3090", "h100", "t4", "3080", "rtx6000", "sm_86", "8.6", "gfx1100"])
+def test_a_word_that_names_a_gpu_or_several_is_known_as_such(knowledge: KnowledgeBase, word: str) -> None:
+    assert means_gpu(knowledge, word)
+
+
+@pytest.mark.parametrize("word", ["profile", "my", "my-3080", "cpu", "debug", "super", "tf2.18", "v2", "demo1", ""])
+def test_the_name_of_a_profile_is_not_taken_for_a_gpu(knowledge: KnowledgeBase, word: str) -> None:
+    assert not means_gpu(knowledge, word)
+    assert not resembles_gpu(knowledge, word)
+
+
+@pytest.mark.parametrize("word", ["rtx4095", "RTX 7090", "gtx9999ti", "h555", "rx9999xt", "sm_99", "99.9"])
+def test_a_word_that_is_written_as_gpus_are_is_known_as_such(knowledge: KnowledgeBase, word: str) -> None:
+    assert not means_gpu(knowledge, word)
+    assert resembles_gpu(knowledge, word)

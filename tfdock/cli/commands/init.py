@@ -15,7 +15,7 @@ import typer
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
 from tfdock.errors import ExitCode, Incompatible, Problem, ProfileError
-from tfdock.gpu.devices import local_words
+from tfdock.gpu.devices import local_words, means_gpu, resembles_gpu, unknown_gpu
 from tfdock.host import hardware
 from tfdock.host.files import write_atomically
 from tfdock.knowledge.tables import KnowledgeBase
@@ -29,7 +29,9 @@ _ROOM = 24
 @app.command(epilog="Examples: `tfdock init`, `tfdock init my --gpu rtx5080 --tensorflow 2.20`, `tfdock init --yes`.")
 @command("tfdock.init/1")
 def init(
-    name: Annotated[str, typer.Argument(help="The profile to write: NAME.yaml.", metavar="NAME")] = "profile",
+    name: Annotated[
+        str, typer.Argument(help="The profile to write: NAME.yaml. A GPU's name stands for that GPU.", metavar="NAME")
+    ] = "profile",
     gpu: Annotated[
         list[str] | None,
         typer.Option("--gpu", help="A GPU's name, a capability, or cpu; may be repeated.", show_default=False),
@@ -59,7 +61,8 @@ def init(
             )
         )
     try:
-        devices = _devices(base, gpu, detect=detect, asking=asking)
+        named = [] if gpu or detect else _gpus_of_name(base, path.stem, asking=asking)
+        devices = _devices(base, gpu or named, detect=detect, asking=asking)
         start = _starter(base, devices, tensorflow, python, asking=asking)
     except typer.Abort as error:
         # The question's line is still open: nobody has ended it.
@@ -113,6 +116,20 @@ def _write(path: Path, text: str) -> None:
 
 
 # --- answers, from flags, from this machine, or from somebody at a terminal ---------------------------------------
+
+
+def _gpus_of_name(base: KnowledgeBase, name: str, *, asking: bool) -> list[str]:
+    """Return the GPU that the name of a profile is; empty where it is none.
+
+    Raise ProfileError where the name looks like a GPU that is not known, and nobody can be asked.
+    """
+    if means_gpu(base, name):
+        return [name]
+    if not asking and resembles_gpu(base, name):
+        problem = unknown_gpu(base, name)
+        say = f"say what the profile is for: `tfdock init {shlex.quote(name)} --gpu GPU`, or `--gpu cpu`"
+        raise ProfileError(replace(problem, fixes=(*problem.fixes, say)))
+    return []
 
 
 def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, asking: bool) -> StarterDevices:

@@ -15,6 +15,7 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
+from tfdock.cli.gpu_text import requested_gpus
 from tfdock.errors import Problem, ProfileError, TfdockError, as_document
 from tfdock.gpu.devices import named, search, title, unknown_gpu
 from tfdock.knowledge.gpu_rows import Gpu
@@ -54,14 +55,19 @@ def _print(lines: Iterable[str]) -> None:
 def gpus(
     words: Annotated[
         list[str] | None,
-        typer.Argument(help="Names, parts of names, or capabilities.", metavar="WORD", show_default=False),
+        typer.Argument(
+            help="Names, parts of names, capabilities; `local` for those here.",
+            metavar="WORD",
+            show_default=False,
+        ),
     ] = None,
     knowledge: Knowledge = None,
     as_json: AsJson = False,
 ) -> None:
     """List the GPUs that are known, or say who compiles for one and which releases take it."""
     base = _knowledge(knowledge)
-    exact = named(base, words or [])
+    is_local = words == ["local"]
+    exact = tuple(row.gpu for row in requested_gpus(base, ["local"])) if is_local else named(base, words or [])
     rows = exact or search(base, words or [])
     if not rows:
         raise ProfileError(unknown_gpu(base, " ".join(words or [])))
