@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import yaml
 
 from .conftest import Finished, Workshop
 from .github import Job, Step
-from .harness import Tfdock, after_first_line, copy_tree
+from .harness import KNOWLEDGE, Tfdock, after_first_line, copy_tree
 from .runner import Command, commands
 
 BASE = "base,%0A::error::x ##[error]y|`<b>.yaml"
@@ -37,7 +38,8 @@ class Repository:
     @property
     def environment(self) -> dict[str, str]:
         """What a machine has, and not the tests' own folders: those are the workflow's."""
-        return {name: value for name, value in self.tfdock.environment.items() if name != "TFDOCK_WHEELHOUSE"}
+        own = ("TFDOCK_KNOWLEDGE", "TFDOCK_WHEELHOUSE")
+        return {name: value for name, value in self.tfdock.environment.items() if name not in own}
 
     def job(self, name: str, *, installed: bool = True, **contexts: str) -> list[Step]:
         """Run a job's scripts. Where tfdock is `installed`, the job does not install it: one that does is enough."""
@@ -71,8 +73,9 @@ def repository(workshop: Workshop, finished: Finished, tmp_path_factory: pytest.
         "axes:\n"
         "  compute_capabilities: [[sm_86], [sm_30]]\n"
         f"include: [{{tensorflow.path: {json.dumps(str(broken))}}}]\n"
-        f'ci: {{install: "ln -s {program} $VIRTUAL_ENV/bin/tfdock"}}\n'
+        f'ci: {{install: "ln -s {program} $VIRTUAL_ENV/bin/tfdock", knowledge: [knowledge]}}\n'
     )
+    shutil.copytree(KNOWLEDGE, profiles / "knowledge")
     command = workshop.tfdock()
     render = [str(program), "ci", "render", "github", "profiles/matrix.yaml"]
     subprocess.run(render, cwd=folder, env=command.environment, check=True, capture_output=True)

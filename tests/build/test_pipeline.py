@@ -17,7 +17,7 @@ from bed import bed
 from tfdock.images.wheel_tags import fingerprint_tag
 
 from .conftest import Workshop
-from .harness import Json, Tfdock
+from .harness import KNOWLEDGE, Json, Tfdock
 from .registries import OwnRegistry, own_registry
 
 pytestmark = pytest.mark.engine
@@ -112,9 +112,11 @@ def project(workshop: Workshop, registry: OwnRegistry, gitlab_ci_local: str) -> 
             "cache": f"{registry.address}/me/cache",
             "install": f'ln -s {sys.prefix}/bin/tfdock "$VIRTUAL_ENV/bin/tfdock"',
             "time_limit": "30m",
+            "knowledge": ["knowledge"],
         },
     }
     (folder / "profiles/matrix.yaml").write_text(json.dumps(matrix, indent=1))
+    shutil.copytree(KNOWLEDGE, folder / "profiles/knowledge")
     render = [sys.executable, "-m", "tfdock", "ci", "render", "gitlab"]
     subprocess.run(render, cwd=folder, env=command.environment, check=True, capture_output=True)
     (folder / ".gitignore").write_text(".gitlab-ci-local*\n")
