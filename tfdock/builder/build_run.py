@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tfdock import events
 from tfdock.bazel.cache.cache_folder import DiskCache
 from tfdock.builder.session import BuildRequest, BuildSession
+from tfdock.engine.caller import caller_user
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
 from tfdock.errors import EngineError, Interrupted, NetworkError, Problem, TfdockError
 from tfdock.plan.build_plan import DISK_CACHE, DOWNLOADS, GIVEN, REPOSITORY_CACHE, SOURCE, STAGING, BuildPlan, Phase
@@ -203,8 +204,8 @@ class BuildContainers:
             environment={**plan.container_environment, **plan.environment, "TFDOCK_RUN": run.name},
             mounts=mounts,
             labels={RUN_LABEL: run.name, **plan.labels},
-            # As the caller: root's files in mounted folders could not be removed by the caller.
-            user=f"{os.getuid()}:{os.getgid()}",
+            # As the caller: another user's files in mounted folders could not be removed by the caller.
+            user=caller_user(run.session.engine_info, os.getuid(), os.getgid()),
             workdir=SOURCE,
             network=network,
             memory=plan.resources.memory,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -59,6 +60,7 @@ def examine(
     """
     info, answer = _ask_engine(engine)
     yield answer
+    yield from _abilities(info, settings)
     machine, host = engine_machine(info) if info else local_machine(), local_host()
     places = build_places(settings, info)
     plans = list(plans)
@@ -90,17 +92,19 @@ def before_build(
     host = local_host() if plan.resolution.accelerator.toolkit else Host()
     checks = [
         _engine_check(info),
+        *_abilities(info, settings),
         *preflight.machine_findings(plan, knowledge, host=host, machine=engine_machine(info), places=places),
     ]
     return _warnings(checks)
 
 
 def before_image(plan: BuildPlan, settings: Settings, engine: Engine, info: EngineInfo) -> list[PreflightCheck]:
-    """Return the warnings before only an image is made: whether there is disk space for it."""
+    """Return the warnings before only an image is made: of the engine, and whether there is disk space for it."""
     places = [folder for folder in build_places(settings, info) if folder.what == _IMAGES]
-    if not _images_needed(places, plan, engine):
-        return []
-    return _warnings(list(preflight.disk_checks(places, plan.resources.disk)))
+    checks = list(_abilities(info, settings))
+    if _images_needed(places, plan, engine):
+        checks += preflight.disk_checks(places, plan.resources.disk)
+    return _warnings(checks)
 
 
 def _images_needed(places: Sequence[WritableFolder], plan: BuildPlan, engine: Engine) -> bool:
@@ -147,6 +151,11 @@ def build_places(settings: Settings, info: EngineInfo | None = None) -> list[Wri
 
 def _engine_check(info: EngineInfo) -> PreflightCheck:
     return preflight.engine_check(info.name, info.version, info.api_version, where=info.address, local=info.local)
+
+
+def _abilities(info: EngineInfo | None, settings: Settings) -> Iterator[PreflightCheck]:
+    if info is not None:
+        yield from preflight.engine_ability_checks(info, uid=os.getuid(), network=settings.network)
 
 
 def _ask_engine(engine: Engine) -> tuple[EngineInfo | None, PreflightCheck]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import socket
 import struct
@@ -14,7 +15,8 @@ from docker.types import DeviceRequest, LogConfig, Ulimit
 from docker.types import Mount as DockerMount
 
 from tfdock.engine.address import EngineAddress
-from tfdock.engine.protocol import ContainerSpec, ContainerState, ImageInfo
+from tfdock.engine.caller import host_options
+from tfdock.engine.protocol import ContainerSpec, ContainerState, EngineInfo, ImageInfo
 from tfdock.types import Mount
 
 _OPEN_FILES = 65536
@@ -29,22 +31,35 @@ def open_files_allowed(address: EngineAddress) -> int | None:
     """
     if not address.local:
         return None
-    # Of an address of another kind nothing is left, and `connect` fails.
-    path = address.url.partition("unix://")[2]
     try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(path)
-            # unix(7): on a Unix socket SO_PEERCRED gives pid, uid and gid of the process that listens.
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        pid, _, _ = struct.unpack("3i", credentials)
+        pid, _ = _process(address)
         limit = re.search(r"Max open files +\S+ +(\d+)", Path(f"/proc/{pid}/limits").read_text())
     except (OSError, AttributeError):  # elsewhere, or not Linux
         return _OPEN_FILES
     return min(_OPEN_FILES, int(limit[1])) if limit else _OPEN_FILES
 
 
-def host_config_of(spec: ContainerSpec, open_files: int | None) -> dict[str, Any]:
-    """Return the arguments of the SDK for a container."""
+def _process(address: EngineAddress) -> tuple[int, int]:
+    """Return process and user of an engine on this machine. Raises OSError; AttributeError where not on Linux."""
+    # Of an address of another kind nothing is left, and `connect` fails.
+    path = address.url.partition("unix://")[2]
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        # unix(7): on a Unix socket SO_PEERCRED gives pid, uid and gid of the process that listens.
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", credentials)
+    return pid, uid
+
+
+def _owner(address: EngineAddress) -> int | None:
+    try:
+        return _process(address)[1]
+    except (OSError, AttributeError):
+        return None
+
+
+def host_config_of(spec: ContainerSpec, open_files: int | None, info: EngineInfo) -> dict[str, Any]:
+    """Return the arguments of the SDK for a container on that engine."""
     config: dict[str, Any] = {
         # docker-init forwards signals and reaps what Bazel's server leaves behind.
         "init": True,
@@ -63,21 +78,47 @@ def host_config_of(spec: ContainerSpec, open_files: int | None) -> dict[str, Any
     }
     if spec.gpus:  # what `docker run --gpus all` asks for
         config["device_requests"] = [DeviceRequest(count=-1, capabilities=[["gpu"]])]
-    if spec.memory is not None:  # without an equal memswap the engine grants as much swap again
-        config |= {"mem_limit": spec.memory, "memswap_limit": spec.memory}
-    # The engine counts CPU time in billionths of a core.
-    if spec.cpus is not None:
-        config["nano_cpus"] = int(spec.cpus * 1e9)
-    # Compilers and Bazel need no capability, and what they run is a stranger's source.
-    if spec.hardened:
-        config |= {"cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]}
-    return config
+    return config | host_options(spec, info)
 
 
 def _mount(mount: Mount) -> dict[str, Any]:
     # A mount, not `binds`: for a missing source the latter creates a folder that belongs to root.
     kind: Any = mount.kind
     return DockerMount(target=mount.target, source=mount.source, type=kind, read_only=mount.read_only)
+
+
+def engine_info(info: Mapping[str, Any], version: Mapping[str, Any], address: EngineAddress) -> EngineInfo:
+    """Return the facts of an engine, from what it says of itself and of its version."""
+    # podman answers like Docker. Only the names of its components tell.
+    components = " ".join(component.get("Name", "") for component in version.get("Components") or ())
+    podman = "podman" in components.lower()
+    data_root = info.get("DockerRootDir", "")
+    # `name=seccomp,profile=builtin`, or the name alone.
+    security = {option.partition(",")[0].removeprefix("name=") for option in info.get("SecurityOptions") or ()}
+    return EngineInfo(
+        name="podman" if podman else "docker",
+        version=version["Version"],
+        api_version=version["ApiVersion"],
+        cpus=info["NCPU"],
+        memory=info["MemTotal"],
+        data_root=data_root,
+        runtimes=tuple(sorted(info.get("Runtimes") or ())),
+        local=address.local,
+        # podman makes up an id for each answer. Its images and containers are those of its data root.
+        id=f"podman {_digest(address.url, data_root)}" if podman else info.get("ID") or "",
+        address=str(address),
+        owner=_owner(address) if address.local else None,
+        rootless="rootless" in security,
+        remaps_users="userns" in security,
+        selinux="selinux" in security,
+        # The names as Docker and podman write them. An engine that leaves one out has the limit.
+        limits_memory=info.get("MemoryLimit", True),
+        limits_cpus=info.get("CpuCfsQuota", True),
+    )
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def container_state(inspected: Mapping[str, Any]) -> ContainerState:

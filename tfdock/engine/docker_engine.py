@@ -37,7 +37,14 @@ from tenacity import (
 
 from tfdock.engine import terminal
 from tfdock.engine.address import EngineAddress, cannot_connect, causes, find_address
-from tfdock.engine.containers import container_state, host_config_of, image_info, open_files_allowed, timestamp
+from tfdock.engine.containers import (
+    container_state,
+    engine_info,
+    host_config_of,
+    image_info,
+    open_files_allowed,
+    timestamp,
+)
 from tfdock.engine.engine_archives import only_file, unreadable_error
 from tfdock.engine.engine_errors import archive_refusal, push_refusal, refusal, registry_refusal
 from tfdock.engine.protocol import (
@@ -146,6 +153,7 @@ class DockerEngine:
         self._base_url, self._timeout, self._silence, self._sleep = base_url, timeout, silence, sleep
         self._address: EngineAddress | None = None
         self._version: str | None = None
+        self._info: EngineInfo | None = None
         self._clients: dict[float, Sdk] = {}
         # Builds side by side share one engine. Only one of them asks for its version.
         self._connecting = threading.Lock()
@@ -301,20 +309,8 @@ class DockerEngine:
     def info(self) -> EngineInfo:
         info: Mapping[str, Any] = self._query("describe itself", lambda client: client.info())
         version: Mapping[str, Any] = self._query("tell its version", lambda client: client.version())
-        # podman answers like Docker. Only the names of its components tell.
-        components = " ".join(component.get("Name", "") for component in version.get("Components") or ())
-        return EngineInfo(
-            name="podman" if "podman" in components.lower() else "docker",
-            version=version["Version"],
-            api_version=version["ApiVersion"],
-            cpus=info["NCPU"],
-            memory=info["MemTotal"],
-            data_root=info.get("DockerRootDir", ""),
-            runtimes=tuple(sorted(info.get("Runtimes") or ())),
-            local=self.address.local,
-            id=info.get("ID") or "",
-            address=str(self.address),
-        )
+        self._info = engine_info(info, version, self.address)
+        return self._info
 
     def ping(self, timeout: float = 5.0) -> bool:
         return self._probe(timeout) == "pong"
@@ -520,7 +516,7 @@ class DockerEngine:
         return self._create(spec)
 
     def _create(self, spec: ContainerSpec) -> str:
-        host_config = host_config_of(spec, open_files_allowed(self.address))
+        host_config = host_config_of(spec, open_files_allowed(self.address), self._info or self.info())
 
         def request(client: Sdk) -> str:
             created: Mapping[str, Any] = client.create_container(

@@ -39,6 +39,14 @@ _DISK = _means(
     "`docker system df` shows what takes it, `docker system prune` frees what is unused",
 )
 
+_USER_NAMESPACE = _means(
+    r"cannot share the host's network namespace when user namespaces are enabled",
+    EngineError,
+    "engine-network-impossible",
+    "the engine gives containers user namespaces (`userns-remap`), and so refuses the network `host` ({what})",
+    "name another network of the engine (`TFDOCK_NETWORK`, or `network` in the settings)",
+)
+
 _DOCKERFILE = _means(
     r"dockerfile parse error|Cannot locate specified Dockerfile|the Dockerfile .*cannot be empty"
     r"|requires BuildKit|unknown instruction|failed to parse",
@@ -129,6 +137,17 @@ _PUSH = (
 
 _REFUSALS = (
     _DISK,
+    _USER_NAMESPACE,
+    _means(
+        # Docker's words, then those of podman's runtimes, crun and runc.
+        r"(NanoCPUs|CPU cfs quota|memory limit).*kernel does not support"
+        r"|cgroup controller `\w+` is not available"
+        r"|(openat2?|open|opening file) .*(memory\.max|cpu\.max).*(no such file|permission denied)",
+        EngineError,
+        "engine-limits-missing",
+        "the engine cannot limit what a container uses, and refuses to {what}",
+        "delegate control groups to the engine's user: https://rootlesscontaine.rs/getting-started/common/cgroup2/",
+    ),
     _means(
         r"docker-init.*(not found|no such file)|unable to find.*docker-init",
         EngineError,
@@ -236,7 +255,7 @@ def push_refusal(name: str, words: str) -> TfdockError:
 
 def step_refusal(step: str, words: str) -> TfdockError | None:
     """Return the error for a failed image step, if the engine's words say why it failed."""
-    return _interpret((_DISK, _DOCKERFILE), words, what=f"the image step `{step}`")
+    return _interpret((_DISK, _USER_NAMESPACE, _DOCKERFILE), words, what=f"the image step `{step}`")
 
 
 def speaks_of_full_disk(words: str) -> bool:

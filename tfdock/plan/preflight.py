@@ -462,6 +462,81 @@ def engine_check(name: str, version: str, api_version: str, *, where: str = "", 
     return PreflightCheck(name="engine", status=OK, found=found)
 
 
+class EngineFacts(Protocol):
+    """The facts of an engine that limit what it can do; `tfdock.engine.protocol.EngineInfo` has them."""
+
+    @property
+    def local(self) -> bool: ...
+
+    @property
+    def owner(self) -> int | None: ...
+
+    @property
+    def rootless(self) -> bool: ...
+
+    @property
+    def remaps_users(self) -> bool: ...
+
+    @property
+    def selinux(self) -> bool: ...
+
+    @property
+    def limits_memory(self) -> bool: ...
+
+    @property
+    def limits_cpus(self) -> bool: ...
+
+
+def engine_ability_checks(info: EngineFacts, *, uid: int, network: str | None) -> Iterator[PreflightCheck]:
+    """Yield what the engine cannot do for user `uid` on the network of the settings, and how its containers run."""
+    if info.remaps_users and network == "host":
+        yield PreflightCheck(
+            name="engine network",
+            code="engine-network-impossible",
+            status=FAILED,
+            found="the engine gives containers user namespaces (`userns-remap`), and so refuses image steps on the "
+            "network `host`",
+            fixes=("name another network of the engine (`TFDOCK_NETWORK`, or `network` in the settings)",),
+            exit_code=ExitCode.ENGINE,
+        )
+    if info.local and info.rootless and info.owner not in (None, uid):
+        yield PreflightCheck(
+            name="engine user",
+            code="engine-of-another-user",
+            status=FAILED,
+            found=f"the rootless engine is that of user {info.owner}, and may not write to folders of user {uid}",
+            fixes=(f"run tfdock as user {info.owner}, without sudo", f"use an engine of root, or of user {uid}"),
+            exit_code=ExitCode.ENGINE,
+        )
+    modes = [
+        *(["rootless: root in a container is you outside"] if info.rootless else []),
+        *(
+            ["user namespaces: builds run in the host's (`--userns=host`)"]
+            if info.local and info.remaps_users
+            else []
+        ),
+        *(["SELinux: builds run without a label (`label=disable`)"] if info.local and info.selinux else []),
+    ]
+    if modes:
+        yield PreflightCheck(name="engine mode", status=OK, found="; ".join(modes))
+    missing = [
+        *(["memory"] if not info.limits_memory else []),
+        *(["CPU time"] if not info.limits_cpus else []),
+    ]
+    if missing:
+        yield PreflightCheck(
+            name="engine limits",
+            code="engine-limits-missing",
+            status=WARNING,
+            found=f"the engine cannot limit {' and '.join(missing)} of containers: a build may take all there is",
+            fixes=(
+                "let the user delegate control groups: https://rootlesscontaine.rs/getting-started/common/cgroup2/"
+                if info.rootless
+                else "start the engine where it may write to the machine's control groups",
+            ),
+        )
+
+
 # --- words --------------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from tfdock import events
 from tfdock.bazel import output
 from tfdock.bazel.cache.cache_folder import CacheFolder
+from tfdock.engine.caller import caller_user
 from tfdock.engine.engine_host import engine_data
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo
 from tfdock.errors import (
@@ -302,7 +303,7 @@ class TrialContainers:
             mounts=tuple(mounts),
             labels={RUN_LABEL: self._environment.runner.run},
             # As the caller, who removes what it leaves.
-            user=f"{os.getuid()}:{os.getgid()}",
+            user=caller_user(self._environment.info, os.getuid(), os.getgid()),
             workdir="/",
             network=network,
             memory=min(self._environment.memory, self._environment.info.memory),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -308,6 +309,34 @@ def test_an_engine_too_old_stops_a_build_before_all_else(
     found = stopped(plan, desk, settings, engine(api_version="1.39"))
     assert found.exit_code == ExitCode.ENGINE
     assert [problem.code for problem in found.problems] == ["engine-too-old", "machine-memory-too-small"]
+
+
+def test_an_engine_that_refuses_what_a_build_needs_stops_it_before_it_starts(
+    settings: Settings, plan: BuildPlan, desk: Desk
+) -> None:
+    hosts = replace(settings, network="host")
+    found = stopped(plan, desk, hosts, engine(remaps_users=True))
+    assert [problem.code for problem in found.problems] == ["engine-network-impossible"]
+    assert found.exit_code == ExitCode.ENGINE
+    found = stopped(plan, desk, settings, engine(rootless=True, owner=os.getuid() + 1))
+    assert [problem.code for problem in found.problems] == ["engine-of-another-user"]
+
+
+def test_limits_that_the_engine_drops_are_told_before_a_build(
+    settings: Settings, plan: BuildPlan, desk: Desk
+) -> None:
+    dropping = engine(rootless=True, owner=os.getuid(), limits_memory=False, limits_cpus=False)
+    warnings = doctor.before_build(plan, desk.knowledge, settings, dropping, dropping.engine_info)
+    (check,) = [check for check in warnings if check.name == "engine limits"]
+    assert (check.code, check.status) == ("engine-limits-missing", "warning")
+    assert "memory and CPU time" in check.found
+
+
+def test_the_mode_of_the_engine_is_named(settings: Settings) -> None:
+    check = of(checks(settings, engine(rootless=True, selinux=True)), "engine mode")
+    assert check.status == "ok"
+    assert "rootless" in check.found
+    assert "label=disable" in check.found
 
 
 def test_an_old_driver_stops_only_a_build_for_this_machine(
