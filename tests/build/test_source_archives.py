@@ -55,6 +55,13 @@ def test_a_source_with_a_dead_address_builds_through_the_table_and_only_with_the
     assert f"archive: http://{dead}/minimath-1.0.tar.gz, sha256 {SHA256}" in problem["message"]
     assert f'"sha256": "{SHA256}", "archive": "minimath-1.0.tar.gz", "releases": "99.18"' in problem["fix"]
 
+    mirror = tmp_path / "mirror" / dead
+    mirror.parent.mkdir()
+    mirror.symlink_to(MINIATURE / "downloads")
+    with file_server(mirror.parent) as url:
+        outcome = replace(alone, cache=alone.home / "other").with_variables(TFDOCK_ARCHIVES=url).run("fetch", profile)
+    assert outcome.code == 0, outcome.told
+
     wrong = with_row(alone, tmp_path / "wrong", f"{downloads}/minimath-1.0.tar.gz", "0" * 64)
     problem = failed(wrong.build(profile), 7, "phase fetch", f"the file there has the sha256 {SHA256}")
     assert problem["code"] == "source-archive-missing"

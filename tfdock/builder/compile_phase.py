@@ -34,6 +34,8 @@ from tfdock.plan.build_plan import (
     SOURCE,
     STAGING,
     BuildPlan,
+    Phase,
+    through_mirror,
     unpacking,
     with_resources,
 )
@@ -150,12 +152,21 @@ def _put_source_archives(containers: BuildContainers, repository: Path) -> None:
 def _run_fetch(containers: BuildContainers) -> None:
     """Run the fetch phase; once more, with more heap or fewer jobs, if it had too little memory."""
     run = containers.run
-    failure = containers.run_phase(run.plan.phases[0]).failure
+    failure = containers.run_phase(_phase(run, run.plan), run.plan).failure
     if isinstance(failure, OutOfMemory):
         plan = _with_less(run, run.plan, failure, "fetching")
-        failure = containers.run_phase(plan.phases[0], plan).failure
+        failure = containers.run_phase(_phase(run, plan), plan).failure
     if failure:
         raise _with_lost_archive(containers, failure)
+
+
+def _phase(run: BuildRun, plan: BuildPlan) -> Phase:
+    """Return the fetch phase of a plan, through the mirror of this machine's settings."""
+    fetch, mirror = plan.phases[0], run.session.settings.archives
+    # With a bundle nothing comes from a network.
+    if mirror is None or run.request.inputs:
+        return fetch
+    return through_mirror(fetch, mirror, plan.resolution.bazel, run.session.knowledge)
 
 
 def _with_lost_archive(containers: BuildContainers, failure: TfdockError) -> TfdockError:

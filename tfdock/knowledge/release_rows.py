@@ -235,6 +235,7 @@ class BazelOption(Row):
         "disk_cache": ("path",),
         "repository_cache": ("path",),
         "fetch": (),
+        "archive_mirror": ("path",),
         "events": ("path",),
         "profile": ("path",),
         "execution_log": ("path",),

@@ -204,6 +204,19 @@ def with_resources(plan: BuildPlan, resources: BuildResources, knowledge: Knowle
     )
 
 
+def through_mirror(phase: Phase, mirror: str, bazel: str, knowledge: KnowledgeBase) -> Phase:
+    """Return a phase whose Bazel asks a mirror of archives before their own addresses; the phase if it cannot."""
+    config = "/tmp/tfdock-mirror"
+    options = bazel_options(knowledge, bazel, "archive_mirror", {"path": config})
+    if not options:
+        return phase
+    # Not a file of the host: an engine elsewhere has none. Several lines of one pattern are several addresses.
+    write = f'printf \'rewrite (.*) %s/$1\\nrewrite (.*) $1\\n\' "$0" >{config}; exec "$@"'
+    place = phase.command.index("--") + 1
+    command = (*phase.command[:place], *options, *phase.command[place:])
+    return replace(phase, command=("/bin/sh", "-c", write, mirror, *command))
+
+
 def _container_environment() -> dict[str, str]:
     """Return what every container gets besides the release's own variables: nothing of the caller's machine."""
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,15 @@ import pytest
 
 from tfdock.errors import Incompatible
 from tfdock.knowledge.contract import bazel_options
-from tfdock.plan.build_plan import as_json, described_toolchain, explained, fingerprint, toolchain_key, with_resources
+from tfdock.plan.build_plan import (
+    as_json,
+    described_toolchain,
+    explained,
+    fingerprint,
+    through_mirror,
+    toolchain_key,
+    with_resources,
+)
 from tfdock.plan.render import BuildContext
 from tfdock.profile.profile import Verify
 from tfdock.profile.units import parse_bytes, parse_seconds
@@ -367,6 +376,21 @@ def test_only_a_bazel_that_knows_them_is_told_to_retry_downloads(
     desk: Desk, bazel: str, options: tuple[str, ...]
 ) -> None:
     assert bazel_options(desk.knowledge, bazel, "fetch", {}) == options
+
+
+def test_a_bazel_that_can_asks_the_mirror_first_and_an_older_one_is_left_alone(desk: Desk) -> None:
+    fetch = desk.plan(HEAD).phases[0]
+    assert through_mirror(fetch, "https://m.example", "3.7.2", desk.knowledge) == fetch
+    shell, option, script, mirror, *words = through_mirror(
+        fetch, "https://m.example", "4.2.1", desk.knowledge
+    ).command
+    assert (shell, option, mirror) == ("/bin/sh", "-c", "https://m.example")
+    told = [word for word in words if word not in fetch.command]
+    assert told == ["--experimental_downloader_config=/tmp/tfdock-mirror"]
+    assert sections(tuple(words))[1][0] == told[0], "the profile's own flags win"
+    file = script.partition("; exec")[0].replace("/tmp/tfdock-mirror", "/dev/stdout")
+    printed = subprocess.run([shell, option, file, mirror], capture_output=True, text=True, check=True).stdout
+    assert printed == "rewrite (.*) https://m.example/$1\nrewrite (.*) $1\n"
 
 
 def test_both_phases_ask_bazel_for_the_same_build(desk: Desk) -> None:
