@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from tfdock.types import Machine
 
 from .conftest import Workshop
 from .elsewhere import empty_engine
-from .harness import KNOWLEDGE, Tfdock, write_profile
+from .harness import KNOWLEDGE, Tfdock, file_server, write_profile
 from .test_orchestration import BASE, DIGEST, RUNTIME, Engine, leaving, mounts, verifying, wheel
 
 DOWNLOAD = b"a library that the build downloads"
@@ -44,7 +45,7 @@ class Online(Engine):
         super().__init__()
         self.images = dict(self.images)
         self.on_run = self.run
-        self.sources_download = False
+        self.sources_download = self.address_is_dead = False
         self.required: str | None = None
         self.compiled = wheel()
 
@@ -56,6 +57,8 @@ class Online(Engine):
             return FakeRun(effect=leaving(self.compiled))
         if "--create" in words:
             return FakeRun(effect=lambda spec: self.write(mounts(spec)["/tf/staging"] / "external.tar", b"all"))
+        if "cp -R" in words:
+            return FakeRun(effect=self.copied)
         if "--extract" in words:
             return FakeRun(effect=self.unpacked)
         if "setup.py" in words:
@@ -66,11 +69,15 @@ class Online(Engine):
 
     def fetched(self, spec: ContainerSpec) -> None:
         file, mark = mounts(spec)["/tf/cache/repository"] / CACHED, mounts(spec)["/tf/output"] / "external"
-        if spec.network != "none":
+        if spec.network != "none" and not self.address_is_dead:
             self.write(file, DOWNLOAD)
         elif self.sources_download and not mark.exists():
             raise ConnectionError("a rule that runs pip")
         assert file.read_bytes() == DOWNLOAD
+
+    def copied(self, spec: ContainerSpec) -> None:
+        assert spec.network == "none"
+        shutil.copytree(mounts(spec)["/tf/given"], mounts(spec)["/tf/cache/repository"], dirs_exist_ok=True)
 
     def unpacked(self, spec: ContainerSpec) -> None:
         assert (mounts(spec)["/tf/given"] / "external.tar").read_bytes() == b"all"
@@ -239,6 +246,41 @@ def test_engines_on_other_machines_make_bundles_and_build_from_them(
     assert made.index.builds[0].external
     assert [one.status for one in there.build(target)] == ["built"]
     assert here.engine.volumes("io.tfdock.run") == there.engine.volumes("io.tfdock.run") == []
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_an_archive_whose_address_is_dead_is_there_before_bazel_and_in_the_bundle(
+    here: Place, there: Place, profile: Path, tmp_path: Path, local: bool
+) -> None:
+    here.engine.address_is_dead = there.engine.address_is_dead = True
+    here.engine.engine_info = replace(here.engine.engine_info, local=local)
+    (tmp_path / "served").mkdir()
+    (tmp_path / "served/x.tgz").write_bytes(DOWNLOAD)
+    with file_server(tmp_path / "served") as url:
+        here.settings = replace(here.settings, knowledge=(KNOWLEDGE, overlay(tmp_path, f"{url}/x.tgz")))
+        here.preparer = Preparer(here.settings, Machine(cpus=4, memory=16 << 30))
+        warm(here.preparer.prepare(str(profile)), here.session)
+        made = here.bundle(profile, target=here.folder / "bundle.tar")
+    assert "x (@x) is no longer at its own address" in here.notices
+    assert list(made.index.repository) == [CACHED]
+    there.settings = replace(there.settings, knowledge=here.settings.knowledge)
+    there.preparer = Preparer(there.settings, Machine(cpus=4, memory=16 << 30))
+    assert [one.status for one in there.build(here.folder / "bundle.tar")] == ["built"]
+    assert there.notices.count("is no longer at its own address") == 0, "a bundle has it"
+
+
+def overlay(folder: Path, url: str) -> Path:
+    """A folder with a row for the download."""
+    row = {
+        "archive": "x (@x)",
+        "sha256": CACHED.split("/")[2],
+        "releases": "99.18",
+        "original": "https://gone.example/x",
+    }
+    (folder / "source_archives.yaml").write_text(
+        json.dumps({"rows": [{**row, "gone": "2026", "urls": [url], "source": "test"}]})
+    )
+    return folder
 
 
 def test_the_same_profile_elsewhere_builds_from_it_and_a_changed_one_does_not(
