@@ -103,10 +103,23 @@ class Building:
     expected: Mapping[str, float | None] | None = None
 
     def all(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
-        """Build all profiles; return their results in the same order."""
+        """Build all profiles; return their results in the same order.
+
+        Raises EngineUnavailable before the first of several builds, if they need an engine and there is none.
+        """
+        if self.expected is not None or len(prepared) > 1:
+            self._ask_engine(prepared)
         if self.at_once == "1" or len(prepared) < 2:
             return self._in_turn(prepared)
         return self._side_by_side(prepared)
+
+    def _ask_engine(self, prepared: Sequence[PreparedBuild]) -> None:
+        session = self.session_of(self.progress)
+        # A wheel out of a registry needs no engine: there each build finds out by itself.
+        if session.pulls and session.settings.registries:
+            return
+        if any(self.force or session.up_to_date(build) is None for build in prepared):
+            session.engine.info()
 
     def _in_turn(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
         """Build one after another. Each build has the machine, and a fold of the CI log, to itself."""

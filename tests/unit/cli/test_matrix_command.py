@@ -315,6 +315,17 @@ def test_a_matrix_without_a_possible_cell_is_not_built(folder: Path) -> None:
     assert (result.exit_code, "[matrix-impossible]" in result.stderr) == (3, True), result.output
 
 
+def test_without_an_engine_a_matrix_says_so_once_and_builds_no_cell(folder: Path) -> None:
+    words = ["build", "--matrix", str(folder / "m.yaml"), "--wheelhouse", str(folder / "wheels")]
+    nobody = {"DOCKER_HOST": "tcp://127.0.0.1:1", "NO_COLOR": "1", "COLUMNS": "200"}
+    for more in ([], ["-j", "auto"]):
+        result = CliRunner().invoke(app, [*words, *more], env=nobody)
+        assert (result.exit_code, result.stdout) == (6, "")
+        assert len(result.stderr.splitlines()) == 3, result.stderr
+        assert "3 of 6 cells to build" in result.stderr
+        assert result.stderr.count("[engine-unavailable]") == 1
+
+
 def test_where_every_wheel_exists_nothing_is_left_and_the_reason_is_said(folder: Path) -> None:
     (folder / "m.yaml").write_text("schema: 1\nbase: base.yaml\naxes:\n  gpus: [[rtx3080], [rtx5090]]\n")
     publish(houses.house(folder / "wheels"), document(folder)["include"][0])
