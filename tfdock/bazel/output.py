@@ -8,6 +8,10 @@ from collections.abc import Iterable, Iterator
 # Numbers that `int` takes, whatever else writes lines like Bazel's; nothing that takes the square of a line's length.
 _COUNT = r"[0-9][0-9,]{0,17}"
 _PROGRESS = re.compile(rf"\[({_COUNT}) / ({_COUNT})\]")
+_OPTIONS = re.compile(
+    r"INFO: (?:Found applicable config definition|Reading rc options for|Options provided by the client)"
+    r"|\s{1,8}(?:Inherited )?'[a-z-]{1,40}' options: "
+)
 _PROCESSES = re.compile(rf"INFO: {_COUNT} process(?:es)?: (.*)")
 _PART = re.compile(rf"({_COUNT}) (.+)")
 # As Java, Bazel (`GET returned`), curl and git, the C library, and apt (`resolving`) say it.
@@ -52,6 +56,17 @@ def progress(line: str) -> tuple[int, int] | None:
     """(done, total) of a progress line `[1,234 / 5,678] Compiling …`."""
     match = _PROGRESS.match(line)
     return (_number(match[1]), _number(match[2])) if match else None
+
+
+def action(line: str) -> str:
+    """Return the action that a progress line names: `Compiling x.cc` of `[1 / 2] Compiling x.cc; 3s local`."""
+    match = _PROGRESS.match(line)
+    return line[match.end() :].partition("; ")[0].strip() if match else ""
+
+
+def tells_options(line: str) -> bool:
+    """Return whether Bazel says with which options it was started, and not what it does."""
+    return _OPTIONS.match(line) is not None
 
 
 def processes(text: str) -> dict[str, int]:

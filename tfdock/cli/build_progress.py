@@ -297,6 +297,7 @@ def show_result(result: Result, *, brief: bool = False) -> None:
     for title, text in summary_text.lines(cache) if cache and took else ():
         console.tell(f"  {title:<7}  {text}", indent=" " * 9)
     for wheel in result["wheels"]:
-        console.say(f"  wheel    {wheel['path']}  {console.size(wheel['size'])}")
+        # Its path stands in the next line, and on standard output.
+        console.say(f"  wheel    {console.size(wheel['size'])}")
         console.say(f"  install  pip install '{wheel['path']}'")
     console.say(f"  record   {result['record']}")

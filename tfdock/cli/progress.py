@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol, TextIO
 
 from tfdock import events
+from tfdock.bazel import output
 from tfdock.cli.console import Style, clean, duration, say
 from tfdock.plan.estimate import remaining
 
 HEARTBEAT_SECONDS = 60.0
 """Silence after which a pipe gets a line: CI systems kill jobs that say nothing."""
 _SHOWN_LINES = 6
+_STILL = 30.0
+"""Seconds after which a count of actions that does not change gives no estimate: a last action may take an hour."""
 
 
 class ProgressDisplay(Protocol):
@@ -41,21 +44,26 @@ class RunningPhase:
     def __init__(self) -> None:
         self.phase: events.PhaseStarted | None = None
         self.lines: deque[str] = deque(maxlen=_SHOWN_LINES)
-        self._started = time.monotonic()
+        self._action = ""
+        self._started = self._counted = time.monotonic()
         self._progress = events.Progress(done=0, total=0)
 
     def take(self, event: events.Event) -> None:
         """Take one event."""
         match event:
             case events.PhaseStarted():
-                self.phase, self._started = event, time.monotonic()
+                self.phase, self._action = event, ""
+                self._started = self._counted = time.monotonic()
                 self._progress = events.Progress(done=0, total=0)
                 self.lines.clear()
             case events.PhaseEnded():
                 self.phase = None
             case events.Progress():
+                if event.done != self._progress.done:
+                    self._counted = time.monotonic()
                 self._progress = event
-            case events.Line() if event.text.strip():
+            case events.Line() if event.text.strip() and not output.tells_options(event.text):
+                self._action = output.action(event.text) or self._action
                 # How wide a tab is depends on its column, which a redrawn line does not know.
                 self.lines.append(clean(event.text.expandtabs()))
             case _:
@@ -76,18 +84,43 @@ class RunningPhase:
         """The estimated seconds until the build ends; None without an estimate."""
         if self.phase is None:
             return None
-        elapsed, progress = time.monotonic() - self._started, self._progress
-        seconds = remaining(self.phase.expected, elapsed, progress.done, progress.total)
-        return None if seconds is None else seconds + self.phase.after
+        since, progress = time.monotonic() - self._counted, self._progress
+        # As of the last count: otherwise the time left would grow with each second of a long action.
+        seconds = remaining(self.phase.expected, self._counted - self._started, progress.done, progress.total)
+        if seconds is None or seconds <= since or self._stands_still:
+            return None
+        return seconds - since + self.phase.after
+
+    @property
+    def _stands_still(self) -> bool:
+        return self._progress.done > 0 and time.monotonic() - self._counted >= _STILL
 
     @property
     def left(self) -> str:
-        """The estimated time until the build ends, in words."""
+        """The estimated time until the build ends, in words; the action that runs if the count stands still."""
+        if self._stands_still and self._action:
+            return f"for {duration(time.monotonic() - self._counted)}: {self._action}"
         return _left(self.seconds_left)
 
 
 def _left(seconds: float | None) -> str:
     return "" if seconds is None else f"about {duration(seconds)} left"
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the part of each name that differs from the others: `sm86` and `sm89`. A single name stays whole.
+
+    Names are compared by their parts between `-`.
+    """
+    parts = {name: name.split("-") for name in names}
+    if len(parts) < 2:
+        return {name: name for name in parts}
+    columns = list(zip(*parts.values(), strict=False))
+    if len({len(each) for each in parts.values()}) == 1:
+        differing = [place for place, column in enumerate(columns) if len(set(column)) > 1]
+        return {name: "-".join(each[place] for place in differing) for name, each in parts.items()}
+    first = next((place for place, column in enumerate(columns) if len(set(column)) > 1), len(columns))
+    return {name: "-".join(each[first:]) or name for name, each in parts.items()}
 
 
 class Tally:

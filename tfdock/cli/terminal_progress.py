@@ -13,10 +13,12 @@ from rich.text import Text
 
 from tfdock import events
 from tfdock.cli.console import clean, colour_wanted, duration, wrapped
-from tfdock.cli.progress import RunningPhase, Tally
+from tfdock.cli.progress import RunningPhase, Tally, short_names
 
 _KEPT_LINES = 8
 """Lines of a screen that a table leaves to what is said above it, and to its own end."""
+_ECHO = 3
+"""Columns that a row leaves free: a terminal shows Ctrl-C as `^C`, which must not wrap into a row of its own."""
 
 
 class TerminalProgress:
@@ -32,7 +34,9 @@ class TerminalProgress:
             file=stream, highlight=False, markup=False, soft_wrap=True, no_color=not colour_wanted(stream)
         )
         self._one = RunningPhase()
+        self._heading = ""
         self._several: dict[str, RunningPhase] = {}
+        self._names: dict[str, str] = {}
         self._tally: Tally | None = None
         # Several builds report from threads of their own, and rich draws in one more.
         self._lock = threading.Lock()
@@ -50,6 +54,7 @@ class TerminalProgress:
         """Return the listener of one of several builds, which has a row of its own."""
         with self._lock:
             going = self._several.setdefault(name, RunningPhase())
+            self._names = short_names({*self._names, name})
             if self._tally:
                 self._tally.waiting.pop(name, None)
         return lambda event: self._take(going, event, name)
@@ -58,6 +63,7 @@ class TerminalProgress:
         """Announce builds: they are shown as a table."""
         with self._lock:
             self._tally = Tally(builds, at_once)
+            self._names = short_names(builds)
 
     def over(self, name: str, status: str) -> None:
         """Remove the row of a build that has ended."""
@@ -73,45 +79,57 @@ class TerminalProgress:
     def _take(self, going: RunningPhase, event: events.Event, name: str = "") -> None:
         with self._lock:
             going.take(event)
+            short = self._names.get(name, "")
+            heading = ""
+            if isinstance(event, events.PhaseStarted) and not name and event.build_id != self._heading:
+                self._heading = heading = event.build_id
+        if heading:
+            self._live.console.print(Text(heading, style="bold"))
         # Printed without the lock: rich holds a lock of its own while it draws, and `_drawn` then takes ours.
         match event:
             case events.PhaseEnded():
                 mark, style = ("✓", "green") if event.ok else ("✗", "bold red")
-                line = Text.assemble(
-                    (mark, style), f" {event.phase:<8} {duration(event.seconds):>8}  ", event.build_id
-                )
+                line = Text.assemble((mark, style), f" {event.phase:<8} {duration(event.seconds):>8}  ", short)
+                line.rstrip()
                 self._live.console.print(line)
             case events.Notice():
-                whose = f"{name}: " if name else ""
+                whose = f"{short}: " if name else ""
                 for part in wrapped(f"  {whose}{clean(event.text)}", self._console.width):
                     self._live.console.print(Text(part, style="yellow"))
             case _:
                 pass
 
-    def _drawn(self) -> Text | Group:
+    def _drawn(self) -> Group:
         with self._lock:
-            if self._tally:
-                return Group(*self._table(self._tally))
-            if self._several:
-                rows = [_head(going, last=True) for going in self._several.values() if going.phase]
-                return Group(*rows)
-            if self._one.phase is None:
-                return Text("")
-            lines = [Text(f"  {line}", style="dim", no_wrap=True, overflow="ellipsis") for line in self._one.lines]
-            return Group(_head(self._one), *lines)
+            rows = self._rows()
+        for row in rows:
+            row.truncate(max(self._console.width - _ECHO, 1), overflow="ellipsis")
+        return Group(*rows)
+
+    def _rows(self) -> list[Text]:
+        if self._tally:
+            return self._table(self._tally)
+        if self._several:
+            return self._running()
+        if self._one.phase is None:
+            return [Text("")]
+        return [_head(self._one), *(Text(f"  {line}", style="dim", no_wrap=True) for line in self._one.lines)]
+
+    def _running(self) -> list[Text]:
+        return [_head(going, self._names[name]) for name, going in self._several.items() if going.phase]
 
     def _table(self, tally: Tally) -> list[Text]:
         """Return a row for each running build, for as many waiting builds as fit, and for the totals."""
-        rows = [_head(going, last=True) for going in self._several.values() if going.phase]
+        rows = self._running()
         room = max(self._console.height - len(rows) - _KEPT_LINES, 0)
         shown = list(tally.waiting.items())[:room]
         for name, seconds in shown:
             expected = duration(seconds) if seconds is not None else ""
-            rows.append(Text(f"○ waiting  {expected:>8}  {name}", style="dim", no_wrap=True, overflow="ellipsis"))
+            rows.append(Text(f"○ waiting  {expected:>8}  {self._names[name]}", style="dim", no_wrap=True))
         more = len(tally.waiting) - len(shown)
         if more:
             rows.append(Text(f"  and {more} more", style="dim"))
-        rows.append(Text(tally.summary(self._several), style="bold", no_wrap=True, overflow="ellipsis"))
+        rows.append(Text(tally.summary(self._several), style="bold", no_wrap=True))
         return rows
 
     def close(self) -> None:
@@ -119,19 +137,19 @@ class TerminalProgress:
         self._live.stop()
 
 
-def _head(going: RunningPhase, *, last: bool = False) -> Text:
-    """Return the row of a build: phase, progress and build id; with `last`, its last line of output too."""
+def _head(going: RunningPhase, name: str = "") -> Text:
+    """Return the row of a build: phase and progress; for one of several its name and its last line of output too."""
     assert going.phase is not None
     head = Text.assemble(
         ("● ", "cyan"),
         (f"{going.phase.phase:<8}", "bold"),
         f" {going.elapsed:>8}  ",
-        overflow="ellipsis",
         no_wrap=True,
     )
+    # First, where it is not cut off.
+    head.append(f"{name}  " if name else "", style="dim")
     head.append(f"{going.count}  " if going.count else "")
     head.append(f"{going.left}  " if going.left else "", style="green")
-    head.append(going.phase.build_id, style="dim")
-    if last and going.lines:
-        head.append(f"  {going.lines[-1]}", style="dim")
+    if name and going.lines:
+        head.append(going.lines[-1], style="dim")
     return head

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from tfdock import events
-from tfdock.cli.progress import PlainProgress, RunningPhase, Tally
+from tfdock.cli.progress import PlainProgress, RunningPhase, Tally, short_names
 from tfdock.cli.terminal_progress import TerminalProgress
 from tfdock.types import BuildId
 
@@ -36,6 +36,77 @@ def test_the_time_left_counts_the_phases_that_follow(clock: list[float]) -> None
     assert (going.count, going.left) == ("[500 / 1,000]", "about 2:40 left")
     going.take(events.PhaseEnded(build_id=ONE, phase="compile", seconds=1, ok=True))
     assert going.left == ""
+
+
+def test_a_count_that_stands_still_counts_down_then_names_its_action_without_an_estimate(clock: list[float]) -> None:
+    going = RunningPhase()
+    going.take(started(ONE))
+    clock[0] += 60
+    going.take(events.Progress(done=24, total=32))
+    assert going.left == "about 20 s left"
+    for seconds, left in ((5, "about 15 s left"), (5, "about 10 s left"), (11, ""), (8, "")):
+        clock[0] += seconds
+        # Bazel repeats its count while nothing ends.
+        going.take(events.Progress(done=24, total=32))
+        going.take(events.Line(text="[24 / 32] Linking tensorflow/libtensorflow.so; 29s local"))
+        assert going.left == left
+    clock[0] += 200
+    assert going.left == "for 3:49: Linking tensorflow/libtensorflow.so"
+    assert going.seconds_left is None
+    going.take(events.Progress(done=28, total=32))
+    assert going.left == "about 41 s left"
+
+
+def test_the_options_that_bazel_was_started_with_do_not_fill_the_last_lines() -> None:
+    going = RunningPhase()
+    for text in (
+        "INFO: Reading rc options for 'build' from /tf/tensorflow/.bazelrc:",
+        "  Inherited 'common' options: --isatty=0",
+        "  'build' options: --define framework_shared_object=true",
+        "INFO: Options provided by the client:",
+        "INFO: Found applicable config definition build:cuda in file /tf/tensorflow/.bazelrc: --@local_config_cuda",
+        "INFO: Analyzed target //tensorflow/tools/pip_package:wheel",
+    ):
+        going.take(events.Line(text=text))
+    assert list(going.lines) == ["INFO: Analyzed target //tensorflow/tools/pip_package:wheel"]
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (["tf2-py3.11-sm86-x86_64"], ["tf2-py3.11-sm86-x86_64"]),
+        (["tf2-py3.11-sm86-x86_64", "tf2-py3.11-sm89-x86_64"], ["sm86", "sm89"]),
+        (["tf2-py3.11-sm86-x86_64", "tf2-py3.12-sm89-x86_64"], ["py3.11-sm86", "py3.12-sm89"]),
+        (["tf2-py3.11-cpu-x86_64", "tf2-py3.11-cuda12-sm86-x86_64"], ["cpu-x86_64", "cuda12-sm86-x86_64"]),
+        (["tf2-a", "tf2"], ["a", "tf2"]),
+    ],
+)
+def test_of_several_builds_the_part_of_the_name_that_differs_is_shown(names: list[str], short: list[str]) -> None:
+    assert list(short_names(names).values()) == short
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_on_a_terminal_a_row_has_room_for_ctrl_c_and_a_build_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    build = BuildId(f"tf99.18.0.src13962b33-py3.11-cuda13.0.0-cudnn9.12.0-sm86-x86_64{'-x' * 20}")
+    screen = Screen()
+    shown = TerminalProgress(screen)
+    try:
+        shown(started(build, "image"))
+        shown(events.PhaseEnded(build_id=build, phase="image", seconds=0.3, ok=True))
+        shown(started(build))
+        shown(events.Line(text="x" * 300))
+        rows = [str(row) for row in shown._drawn().renderables]
+        assert max(map(len, rows)) == columns - 3
+    finally:
+        shown.close()
+    assert screen.getvalue().count(build) == 1
 
 
 def test_in_a_pipe_each_line_of_several_builds_says_whose_it_is(clock: list[float]) -> None:
@@ -72,13 +143,13 @@ def test_on_a_terminal_each_of_several_builds_has_one_row() -> None:
         one(events.Line(text="first"))
         one(events.Line(text="Compiling x.cc"))
         other(started(OTHER, "fetch"))
-        rows = [str(row) for row in shown._drawn().renderables]  # type: ignore[union-attr]
+        rows = [str(row) for row in shown._drawn().renderables]
         assert [row.split() for row in rows] == [
-            ["●", "compile", "0.0", "s", "[3", "/", "18]", "tf9-one", "Compiling", "x.cc"],
-            ["●", "fetch", "0.0", "s", "tf9-other"],
+            ["●", "compile", "0.0", "s", "one", "[3", "/", "18]", "Compiling", "x.cc"],
+            ["●", "fetch", "0.0", "s", "other"],
         ]
         one(events.PhaseEnded(build_id=ONE, phase="compile", seconds=1, ok=True))
-        assert len(shown._drawn().renderables) == 1  # type: ignore[union-attr]
+        assert len(shown._drawn().renderables) == 1
     finally:
         shown.close()
 
@@ -126,23 +197,23 @@ def test_on_a_terminal_a_matrix_is_a_table_no_longer_than_the_screen(monkeypatch
     shown = TerminalProgress(Screen())
 
     def rows() -> list[str]:
-        return [" ".join(str(row).split()) for row in shown._drawn().renderables]  # type: ignore[union-attr]
+        return [" ".join(str(row).split()) for row in shown._drawn().renderables]
 
     try:
         shown.expect({ONE: 60.0, OTHER: None, **{f"tf9-{number}": 60.0 for number in range(20)}}, 2)
         one = shown.of(ONE)
         one(started(ONE, expected=60.0))
         assert rows() == [
-            "● compile 0.0 s about 1:00 left tf9-one",
-            "○ waiting tf9-other",
-            *(f"○ waiting 1:00 tf9-{number}" for number in range(4)),
+            "● compile 0.0 s one about 1:00 left",
+            "○ waiting other",
+            *(f"○ waiting 1:00 {number}" for number in range(4)),
             "and 16 more",
             "0 of 22 done",
         ]
         shown.of(OTHER)(started(OTHER, "image"))
         one(events.PhaseEnded(build_id=ONE, phase="compile", seconds=1, ok=True))
         shown.over(ONE, "built")
-        assert rows()[0] == "● image 0.0 s tf9-other"
+        assert rows()[0] == "● image 0.0 s other"
         assert rows()[-1] == "1 of 22 done: 1 built"
     finally:
         shown.close()
