@@ -125,7 +125,7 @@ def _fetch(run: BuildRun, image: ImageResult) -> None:
 def _put_source_archives(containers: BuildContainers, repository: Path) -> None:
     """Put archives whose own addresses are dead into the repository cache, before Bazel asks for them."""
     run = containers.run
-    mirror, check = run.session.settings.archives, run.session.stop.check
+    mirror, check = run.session.settings.archives, partial(run.runner.check, "fetch")
     rows = source_archives_of(run.session.knowledge, run.plan.resolution.release)
     # Nobody is known to have an archive without an address. A bundle has them all: it was made by a fetch.
     rows = tuple(row for row in rows if addresses(row, mirror))
