@@ -367,6 +367,60 @@ def test_the_toolchain_is_read_from_a_stage_that_has_no_source_and_configure_has
     assert set(requests[0].build_args) == {"BASE_IMAGE"}
 
 
+PROXY = "http://somebody:swordfish@proxy.example:3128"
+
+
+def test_proxies_reach_the_steps_with_a_network_and_no_other_and_their_login_is_not_told(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"https_proxy": PROXY, "ALL_PROXY": PROXY, "no_proxy": ".example.org"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    printed = f"trying {PROXY}\n".encode()
+    desk.engine.on_build = lambda request: FakeBuild(
+        output=[b" ---> Running in 0123456789ab\n", printed[:30], printed[30:]],
+        labels={TOOLCHAIN_LABEL: request.build_args.get("TOOLCHAIN", "")},
+    )
+    desk.engine.phases["fetch"] = FakeRun(output=[printed[:25], printed[25:]])
+    desk.build()
+    requests = [request for (request,) in desk.engine.called("build") if isinstance(request, ImageBuild)]
+    assert [variables.items() <= dict(request.build_args).items() for request in requests] == [True, True, False]
+    assert set(requests[-1].build_args) & set(variables) == set()
+    environments = {name: set(spec.environment) & set(variables) for name, spec in desk.engine.specs.items()}
+    assert environments["fetch"] == set(variables)
+    assert environments["compile"] == set()
+    told = desk.log + "\n".join(map(str, desk.heard)).encode()
+    assert told.count(b"trying http://<login>@proxy.example:3128") >= 4
+    written = [path for path in desk.settings.wheelhouse.rglob("*") if path.is_file()]
+    assert [path for path in written if b"swordfish" in path.read_bytes()] == []
+    assert b"swordfish" not in told
+
+
+def test_a_proxy_on_the_loopback_is_told_before_anything_starts_and_given_to_nobody(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:3128")
+    desk.build()
+    (place,) = [place for place, event in enumerate(desk.heard) if "proxy-on-loopback" in str(event)]
+    assert "TFDOCK_NETWORK=host" in str(desk.heard[place])
+    assert place < min(place for place, event in enumerate(desk.heard) if isinstance(event, events.PhaseStarted))
+    assert "https_proxy" not in desk.engine.specs["fetch"].environment
+
+
+def test_a_login_is_told_to_be_readable_by_a_source_of_a_domain_of_its_own(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("https_proxy", PROXY)
+    (tmp_path / "other").mkdir()
+    desk.build()
+    assert "proxy-login-readable" not in str(desk.heard)
+    other = Desk(tmp_path / "other")
+    other.plan = other.planned(trusted=False)
+    other.build()
+    assert "proxy-login-readable" in str(other.heard)
+    assert "swordfish" not in str(other.heard)
+
+
 # --- streams and engines that break -------------------------------------------------------------------------------
 
 

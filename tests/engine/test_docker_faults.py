@@ -76,6 +76,28 @@ def test_engine_that_dies_in_a_build_is_lost(victim: Bench, private: PrivateEngi
     wait_until(lambda: not victim.engine.ping())
 
 
+def test_an_engine_that_is_lost_before_a_build_is_told_without_the_build_arguments() -> None:
+    class Version(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/version" else 404)
+            self.end_headers()
+            self.wfile.write(b'{"ApiVersion": "1.41", "Version": "20.10", "message": "No such image"}')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Version) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        engine = DockerEngine(f"tcp://127.0.0.1:{server.server_port}")
+        assert engine.image("busybox") is None, "the engine was asked for its version"
+        server.shutdown()
+    proxies = {"https_proxy": "http://me:swordfish@proxy.example"}
+    with pytest.raises(EngineLost) as error:
+        engine.build(image_build(f"FROM {IMAGE}", build_args=proxies), lambda _: None, Cancel())
+    assert "url: /v1.41/build " in str(error.value), "of a TCP connection, the error names the whole address"
+    assert "swordfish" not in str(error.value)
+
+
 def test_step_left_behind_by_a_crash_is_found_by_its_label(victim: Bench, private: PrivateEngine) -> None:
     with contextlib.suppress(EngineLost):
         victim.engine.build(

@@ -85,6 +85,7 @@ def shell(session: BuildSession, request: BuildRequest, command: tuple[str, ...]
         # The container of the compile phase, but with a network: a person who looks around may fetch something.
         spec = containers.spec(run.plan.phases[1])
         spec = replace(spec, command=command, network=session.settings.network, terminal=True)
+        spec = containers.with_proxies(spec)
         ready()
         try:
             return session.engine.attach(run.runner.carrier.create(spec))
@@ -161,7 +162,7 @@ def _run(
             _tell_shared(session, plan)
             # Held until the run ends: nobody may empty the cache below its containers.
             locks.enter_context(session.cache.in_use(waiting=runner.waiting("image", "has the cache for itself")))
-            yield BuildRun(
+            run = BuildRun(
                 session=session,
                 request=request,
                 plan=plan,
@@ -172,6 +173,8 @@ def _run(
                 started=started,
                 expected=expected,
             )
+            _tell_proxies(run)
+            yield run
         # BaseException: the third Ctrl-C is a KeyboardInterrupt, and its run must be cleaned up too.
         except BaseException as error:
             # Before the cleanup, which may fail as well: the document says why the run ended.
@@ -194,6 +197,35 @@ def _tell_shared(session: BuildSession, plan: BuildPlan) -> None:
     if plan.trust.shared:
         message = f"this build writes to the cache of `release`: {'; '.join(plan.trust.reasons)}"
         session.tell(str(Problem(code="trust-shared", message=message)))
+
+
+def _tell_proxies(run: BuildRun) -> None:
+    """Tell which proxies the steps with a network do not get, and who can read a proxy's login."""
+    if run.request.inputs:  # nothing of a bundle has a network
+        return
+    settings, proxies = run.session.settings, run.proxies
+    if proxies.unreachable:
+        problem = Problem(
+            code="proxy-on-loopback",
+            message=f"{_names(proxies.unreachable)}: the proxy is on this machine's loopback, which containers in "
+            f"the network `{settings.network or 'bridge'}` do not reach: image build and fetch go without it",
+            fix="`TFDOCK_NETWORK=host`, or name the proxy by an address that containers reach",
+            severity="warning",
+        )
+        run.tell(str(problem))
+    if proxies.with_login and not run.plan.trust.is_release:
+        problem = Problem(
+            code="proxy-login-readable",
+            message=f"{_names(proxies.with_login)}: the base image's programs and the source's Bazel rules can read "
+            f"the proxy's login; {'; '.join(run.plan.trust.reasons)}",
+            fix="for a source or image that you do not trust, use a proxy that wants no login",
+            severity="warning",
+        )
+        run.tell(str(problem))
+
+
+def _names(variables: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in variables)
 
 
 def _begin_run_document(session: BuildSession, request: BuildRequest, plan: BuildPlan) -> RunDocumentWriter:

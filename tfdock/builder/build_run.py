@@ -18,6 +18,7 @@ from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.engine.caller import caller_user
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
 from tfdock.errors import EngineError, Interrupted, NetworkError, Problem, TfdockError
+from tfdock.host.proxies import Proxies, proxies_for_containers
 from tfdock.plan.build_plan import DISK_CACHE, DOWNLOADS, GIVEN, REPOSITORY_CACHE, SOURCE, STAGING, BuildPlan, Phase
 from tfdock.plan.estimate import PhaseEstimate
 from tfdock.plan.lock_file import Pin
@@ -60,6 +61,12 @@ class BuildRun:
     def engine(self) -> Engine:
         """The engine that builds."""
         return self.session.engine
+
+    @property
+    def proxies(self) -> Proxies:
+        """The caller's proxies, for image steps and containers that have a network. No other gets them."""
+        network = self.session.settings.network
+        return proxies_for_containers(os.environ, share_loopback=network == "host" and self.session.engine_info.local)
 
     def disk_cache(self, toolchain: str) -> DiskCache:
         """Return the disk cache of a toolchain key in the plan's trust domain."""
@@ -251,19 +258,26 @@ class BuildContainers:
         plan: BuildPlan | None = None,
     ) -> ContainerResult:
         """Run a container to its end, and remove it if it ended well."""
-        image = self.image
+        image, hidden = self.image, self.run.proxies.logins
+        spec = self.with_proxies(spec)
         try:
-            state, memory = self.run.runner.container(spec, phase, title, tap=tap)
+            state, memory = self.run.runner.container(spec, phase, title, tap=tap, hidden=hidden)
         # An engine that cannot mount the overlay refuses the first container that has it.
         except EngineError as error:
             spec, image = self.without_overlay(spec, error), replace(image, overlay="")
-            state, memory = self.run.runner.container(spec, phase, title, tap=tap)
+            state, memory = self.run.runner.container(spec, phase, title, tap=tap, hidden=hidden)
         # A compiler can be killed for memory while the exit code is 0: the program around it went on.
         if state.exit_code != 0 or memory:
             failure = self.run.phase_errors(phase, plan).container_error(state.exit_code, memory=memory)
             return ContainerResult(image=image, failure=failure)
         self.run.engine.remove(state.id)
         return ContainerResult(image=image, failure=None)
+
+    def with_proxies(self, spec: ContainerSpec) -> ContainerSpec:
+        """Return the container with the caller's proxies, if it has a network."""
+        if spec.network == "none":
+            return spec
+        return replace(spec, environment={**self.run.proxies.variables, **spec.environment})
 
     def without_overlay(self, spec: ContainerSpec, error: EngineError) -> ContainerSpec:
         """Return the container with the domain's own disk cache alone, where the engine refused the overlay.

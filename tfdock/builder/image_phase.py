@@ -107,23 +107,32 @@ def _built_image(run: BuildRun, source_ref: str | None, number: int) -> _Image:
     of_source |= {"SOURCE_LOCKED": "yes"} if plan.resolution.source.locked else {}
     # A changed argument makes the builder's cache miss. A checkout needs none: its files are compared.
     of_source |= {"SOURCE_FRESH": fresh} if fresh and not local else {}
+    proxies = dict(run.proxies.variables)
     stage = ImageBuild(
         # Without the checkout, which only the last request copies: it is sent once.
         context=lambda: context_archive(plan.context, None),
         target="toolchain",
-        build_args=of_base,
+        # The engine has these arguments defined: they are in no layer, no history and no key of its cache.
+        build_args=of_base | proxies,
         network=settings.network,
         memory=plan.resources.memory,
     )
     # The container stays until the image is whole: clean-ups of others keep an image that a container uses.
     with _image_files(run, _build_stage(run, stage), "toolchain") as read:
         toolchain = _digest(_toolchain_file(read, name), read(_PINS) or b"")
-        stage = replace(stage, target="source", build_args=of_base | {"TOOLCHAIN": toolchain} | of_source)
+        of_source |= {"TOOLCHAIN": toolchain}
+        stage = replace(stage, target="source", build_args=of_base | of_source | proxies)
         # A checkout comes with the last request, so that there is nothing to download.
         if not local:
             _build_stage(run, stage)
         tree = run.request.prepared.tree
-        last = replace(stage, context=lambda: context_archive(plan.context, tree), target=None, network="none")
+        last = replace(
+            stage,
+            context=lambda: context_archive(plan.context, tree),
+            target=None,
+            build_args=of_base | of_source,
+            network="none",
+        )
         image = _build_stage(run, last)
     # Last: under this name later runs take the image for a whole one.
     run.engine.tag(image, name)
@@ -148,6 +157,7 @@ def _build_stage(run: BuildRun, request: ImageBuild) -> str:
             lambda output: run.engine.build(request, output, cancel),
             stopper,
             tap=_StepJournal(run),
+            hidden=run.proxies.logins,
         )
     except Interrupted:  # the engine's own, which knows only that it was told to stop
         if stopper.late:

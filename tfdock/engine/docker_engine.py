@@ -89,6 +89,9 @@ T = TypeVar("T")
 _LOGIN = re.compile(r"^(\w+://)?[^/]*@")
 """The beginning of a proxy's address, with its login."""
 
+_QUERY = re.compile(r"\?\S+=\S*")
+"""The query of a URL in a text. It is percent-encoded: it has no spaces."""
+
 Sdk = Any
 """An APIClient. Its published types are wrong for every other call made here, so they are not used."""
 
@@ -105,7 +108,12 @@ _KILLED = 137
 
 
 def _message_of(error: APIError) -> str:
-    return str(error.explanation or error)
+    return str(error.explanation or _without_query(error))
+
+
+def _without_query(error: BaseException) -> str:
+    """Return an error's text without the query of its address, which has the build arguments: proxies with logins."""
+    return _QUERY.sub("", str(error))
 
 
 def _is_too_old(version: str) -> bool:
@@ -232,10 +240,11 @@ class DockerEngine:
         if answer == "silence":
             return self._hung(action)
         now = "it answers again" if answer == "pong" else "it no longer answers"
+        why = _without_query(error)
         return EngineLost(
             Problem(
                 code="engine-lost",
-                message=f"the engine at {self.address} was lost while trying to {action}; {now} ({error})",
+                message=f"the engine at {self.address} was lost while trying to {action}; {now} ({why})",
                 fix="check the engine (`systemctl status docker`), then run the same command to go on",
             )
         )

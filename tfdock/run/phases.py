@@ -185,20 +185,28 @@ class PhaseRunner:
         stopper: Stopper,
         *,
         tap: OutputTap | None = None,
+        hidden: Sequence[str] = (),
         on_engine: bool = True,
     ) -> _T:
         """Watch work to its end: its output goes to the log as text and, line by line, to the listener.
 
-        `on_engine`: the engine does the work, and is asked whether it is alive when there is no output.
+        The texts in `hidden` are removed from both; `tap` reads all. `on_engine`: the engine does the work, and is
+        asked whether it is alive when there is no output.
         """
         self.log.write(f"{step_heading(title)}\n".encode())
         lines, text = Lines(lambda text: self._line(tap.shown_line(text) if tap else text)), LogText()
 
-        def output(data: bytes) -> None:
+        def show(data: bytes) -> None:
             self.log.write(text.feed(data))
+            lines.feed(data)
+
+        without_logins = LoginFilter(hidden, show)
+
+        def output(data: bytes) -> None:
+            # As it came: the filter keeps bytes back, and a tap may go by the pieces.
             if tap:
                 tap.feed(data)
-            lines.feed(data)
+            without_logins.feed(data)
 
         def tick(silent: float) -> None:
             self.listen(events.Tick(silent=silent))
@@ -210,6 +218,7 @@ class PhaseRunner:
             return watched(produce, output, tick, self.engine if on_engine else None, self.clock)
         finally:
             with suppress(OSError):  # the first error is the one to report
+                without_logins.close()
                 self.log.write(text.close())
             lines.close()
 
@@ -241,7 +250,7 @@ class PhaseRunner:
             gently=lambda: self.engine.signal(container, "INT"),
             by_force=lambda: self.engine.signal(container, "KILL"),
         )
-        state = self.watch(title, lambda output: self._follow_without(hidden, container, output), stopper, tap=tap)
+        state = self.watch(title, lambda output: self._follow(container, output), stopper, tap=tap, hidden=hidden)
         # OOMKilled need not tell of a compiler that was killed while the container went on: its event does.
         memory = state.oom_killed or self.engine.memory_killed(container)
         # Results of a container that failed, or lost a process, are not used.
@@ -254,13 +263,6 @@ class PhaseRunner:
             if stopper.late:
                 self.give_up(phase)
         return state, memory
-
-    def _follow_without(self, hidden: Sequence[str], container: str, output: Output) -> ContainerState:
-        without = LoginFilter(hidden, output)
-        try:
-            return self._follow(container, without.feed)
-        finally:
-            without.close()
 
     def _follow(self, container: str, output: Output) -> ContainerState:
         """Pass on a container's output until it has ended. The end of a stream alone does not prove that."""

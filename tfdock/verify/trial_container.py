@@ -28,6 +28,7 @@ from tfdock.errors import (
     ProfileError,
     TfdockError,
 )
+from tfdock.host import proxies
 from tfdock.host.files import file_error, make_folder
 from tfdock.host.hardware import free_disk
 from tfdock.host.logins import logins
@@ -155,9 +156,9 @@ NO_PROGRAM = 127
 _FULL = 32 * MIB
 _STOPPED = (137, 143)
 """Exit statuses after SIGKILL and SIGTERM, which an engine that is stopped sends."""
-_ADDRESSES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+_ADDRESSES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", *proxies.ADDRESSES)
 """Variables of the caller's environment with addresses of package indexes. One container gets them; no file does."""
-_BESIDE = ("PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT", "no_proxy", "NO_PROXY")
+_BESIDE = ("PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT", *proxies.EXCEPTIONS)
 """Variables that go with the addresses, and are never secret."""
 _PIP_MANNERS = {
     # A somewhat older wheel, not a new source archive that needs a compiler.

@@ -10,8 +10,14 @@ mkdir -p "$HOME"
 
 # Bazel unpacks itself on first use (bazelisk: downloads itself first) into a folder named by its hash. Done once
 # here and given a fixed name, so that every container starts at once and needs neither network nor time for it.
-found=$(cd / && bazel --batch --output_user_root=/opt/tfdock/bazel version |
-  sed -n 's/^Build label: *\([0-9.]*[0-9]\).*/\1/p')
+# With a server, which needs a workspace: in batch mode the whole environment is on Bazel's command line, with the
+# login of a proxy.
+mkdir "$HOME/workspace"
+cd "$HOME/workspace"
+touch WORKSPACE
+found=$(bazel --output_user_root=/opt/tfdock/bazel version | sed -n 's/^Build label: *\([0-9.]*[0-9]\).*/\1/p')
+bazel --output_user_root=/opt/tfdock/bazel shutdown
+cd /
 if [ "$found" != "$wanted" ]; then
   echo "tfdock: Bazel $wanted is wanted, the base image has ${found:-none}" >&2
   exit 64
