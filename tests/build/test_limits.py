@@ -175,7 +175,7 @@ def test_a_disk_that_is_nearly_full_stops_the_build_before_it_is(desk: Desk, mon
     assert "after 3 of 9 actions" in problem.message
     assert "disk 1.0 MiB" in problem.why
     assert "tfdock cache prune" in problem.fix
-    assert "docker system prune" in problem.fix
+    assert "docker system prune" not in problem.fix, "the engine's data is not known to be on that disk"
     assert [name for _, name in desk.engine.called("signal")] == ["INT"]
 
 

@@ -181,7 +181,7 @@ def test_a_disk_that_fills_stops_the_build_before_it_is_full(
         outcome = running.finish()
         problem = failed_in("compile", outcome, 8, "disk-full", f"before the disk of the cache ({cache}) was full")
         assert "tfdock cache prune" in problem["fix"]
-        assert "docker system prune" in problem["fix"]
+        assert "docker system prune" not in problem["fix"], "the engine's data is on another disk"
         assert "of 256.0 MiB left" in problem["message"]
         assert 0 < min(least) < 256 * MIB // 20
         assert "No space left on device" not in Path(outcome.build["log"]).read_text()

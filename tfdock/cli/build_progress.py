@@ -187,12 +187,16 @@ def _run_build(session: BuildSession, request: BuildRequest, *, is_cell: bool) -
         log = session.log_path(request)
         begun = log if log.is_file() else None
         result = failed(prepared.file, prepared.plan.build_id, status, error, begun)
-        # A stop needs no explanation.
         return (
             result
-            if status == "interrupted"
+            if status == "interrupted" or _says_all(error.problems)
             else {**result, "diagnosis": _diagnosis(session, prepared, begun, is_cell=is_cell)}
         )
+
+
+def _says_all(problems: Sequence[Problem]) -> bool:
+    """Return whether a failure is of a disk or a registry: a diagnosis of the log would repeat the error."""
+    return any(problem.code == "disk-full" or problem.code.startswith("registry-") for problem in problems)
 
 
 def _diagnosis(
@@ -283,7 +287,8 @@ def show_result(result: Result, *, brief: bool = False) -> None:
         console.show_problems(result["problems"])
         diagnosis_text.show(result.get("diagnosis"), result["log"])
         # A failure whose cause is known needs no report.
-        if result["status"] == "failed" and result["log"] and not diagnosis_text.shows_cause(result.get("diagnosis")):
+        known = _says_all(result["problems"]) or diagnosis_text.shows_cause(result.get("diagnosis"))
+        if result["status"] == "failed" and result["log"] and not known:
             console.say("  to report it: `tfdock report --bundle` packs what an issue needs, and sends nothing")
         return
     total = sum(result["seconds"].values())

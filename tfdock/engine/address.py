@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import re
+import shutil
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +18,7 @@ from docker.errors import DockerException
 from docker.tls import TLSConfig
 from docker.utils import kwargs_from_env
 
-from tfdock.errors import EngineUnavailable, Problem
+from tfdock.errors import EngineUnavailable, Fix, Problem
 
 
 def causes(error: Any) -> Iterator[BaseException]:
@@ -55,7 +58,7 @@ _DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 
 def find_address(base_url: str | None) -> EngineAddress:
     """Find the address as the docker command does: an explicit URL, DOCKER_HOST, the chosen context, the default
-    socket."""
+    socket. If nothing answers there, take another engine's socket that answers."""
     if base_url:
         return EngineAddress(base_url, "as given")
     # It reads DOCKER_TLS_VERIFY and DOCKER_CERT_PATH as well. An empty DOCKER_HOST counts as unset.
@@ -87,7 +90,7 @@ def _context_address(name: str | None) -> EngineAddress:
     try:
         name = name or _chosen_context(folder)
         if name == "default":
-            return EngineAddress(_DEFAULT_SOCKET, "the default")
+            return _default_address()
         # The docker command names the folder of a context by the sha256 of its name.
         key = hashlib.sha256(name.encode()).hexdigest()
         meta = folder / "contexts/meta" / key / "meta.json"
@@ -99,6 +102,37 @@ def _context_address(name: str | None) -> EngineAddress:
     # These files belong to another program: each part may be absent or of another type.
     except (OSError, ValueError, LookupError, TypeError, AttributeError, DockerException) as error:
         raise unavailable_error(f"the docker context cannot be read: {error}", "see `docker context ls`") from error
+
+
+def _default_address() -> EngineAddress:
+    """Return the default socket, or the first socket of another engine that answers where the default does not."""
+    if not _answers(_DEFAULT_SOCKET):
+        for url, origin in _other_sockets():
+            if _answers(url):
+                return EngineAddress(url, f"{origin}, as nothing answers at {_DEFAULT_SOCKET}")
+    return EngineAddress(_DEFAULT_SOCKET, "the default")
+
+
+def _other_sockets() -> list[tuple[str, str]]:
+    """Return the sockets of other engines, and whose they are: Docker's manuals, and podman-system-service(1)."""
+    own = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    return [
+        (f"unix://{own}/docker.sock", "rootless Docker"),
+        (f"unix://{Path.home()}/.docker/desktop/docker.sock", "Docker Desktop"),
+        (f"unix://{own}/podman/podman.sock", "podman of this user"),
+        ("unix:///run/podman/podman.sock", "podman of root"),
+    ]
+
+
+def _answers(url: str) -> bool:
+    """Return whether somebody listens at a Unix socket, and lets this user connect."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(1)
+            connection.connect(url.removeprefix("unix://"))
+    except OSError:
+        return False
+    return True
 
 
 def _chosen_context(folder: Path) -> str:
@@ -118,21 +152,61 @@ def _context_tls(folder: Path, *, verify: bool) -> TLSConfig | bool:
     return TLSConfig(client_cert=pair, ca_cert=files.get("ca"), verify=verify)
 
 
-def unavailable_error(message: str, fix: str) -> EngineUnavailable:
+def unavailable_error(message: str, fix: Fix) -> EngineUnavailable:
     return EngineUnavailable(Problem(code="engine-unavailable", message=message, fix=fix))
+
+
+_INSTALLED_BY = {
+    "debian": "sudo apt install docker.io",
+    "fedora": "sudo dnf install podman",
+    "rhel": "sudo dnf install podman",
+    "suse": "sudo zypper install docker",
+    "arch": "sudo pacman -S docker",
+    "alpine": "sudo apk add docker",
+}
+"""The command that installs an engine of the distribution, by ID or ID_LIKE of os-release(5)."""
+
+
+def _install_command() -> str:
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        return ""
+    names = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
+    return next((f" (`{_INSTALLED_BY[name]}`)" for name in names if name in _INSTALLED_BY), "")
+
+
+def _ways_to_start(address: EngineAddress) -> tuple[str, ...]:
+    """Return what may bring an engine to this machine: to start what is installed, else to install an engine."""
+    if not address.local:
+        return ("start the engine on its machine, or name another with DOCKER_HOST",)
+    user = "" if os.getuid() == 0 else "--user "
+    ways = []
+    if "DOCKER_HOST" in address.origin:
+        ways.append("correct or unset DOCKER_HOST")
+    if shutil.which("dockerd"):
+        ways.append("start Docker: `sudo systemctl start docker`; rootless Docker: `systemctl --user start docker`")
+    if (Path.home() / ".docker/desktop").is_dir():
+        ways.append("start Docker Desktop")
+    elif "microsoft" in platform.release().lower():
+        ways.append("start Docker Desktop, and switch on its integration with this distribution")
+    if shutil.which("podman"):
+        ways.append(f"start podman's socket: `systemctl {user}enable --now podman.socket`")
+    if not ways or len(ways) == ("DOCKER_HOST" in address.origin):
+        ways.append(f"install Docker 20.10 or newer, or podman 4 or newer{_install_command()}, and start it")
+    return tuple(ways)
 
 
 def cannot_connect(address: EngineAddress, error: BaseException) -> EngineUnavailable:
     """Return the error for an engine that cannot be reached, from the operating system's reason if there is one."""
     reasons = list(causes(error))
-    start = "install Docker 20.10 or newer and start it (`sudo systemctl start docker`)"
-    if "DOCKER_HOST" in address.origin:
-        start = f"correct or unset DOCKER_HOST, or {start}"
+    start = _ways_to_start(address)
     # The SDK's own words only say that a connection was aborted. The system's error says why.
     if any(isinstance(cause, PermissionError) for cause in reasons):
+        own = "use podman's socket of your own user: `systemctl --user enable --now podman.socket`"
+        join = "join the group `docker` (`sudo usermod -aG docker $USER`, then log in again), or use sudo"
         return unavailable_error(
-            f"you may not talk to the container engine at {address}",
-            "join the group `docker` (`sudo usermod -aG docker $USER`, then log in again), or use sudo",
+            f"you may not talk to the container engine at {address}", own if "podman" in address.url else join
         )
     if any(isinstance(cause, FileNotFoundError) for cause in reasons):
         return unavailable_error(f"no container engine: {address} does not exist", start)
@@ -140,6 +214,5 @@ def cannot_connect(address: EngineAddress, error: BaseException) -> EngineUnavai
         return unavailable_error(f"no container engine answers at {address}", start)
     # The SDK imports paramiko for every ssh:// address, even if the machine's own ssh connects.
     if "paramiko" in str(error):
-        fix = "`pip install 'docker[ssh]'` into the environment of tfdock"
-        return unavailable_error(f"{address} needs the SDK's support of SSH", fix)
+        return unavailable_error(f"{address} needs the SDK's support of SSH", "`pip install 'tfdock[ssh]'`")
     return unavailable_error(f"no container engine at {address}: {error}", start)

@@ -46,7 +46,7 @@ from tfdock.engine.containers import (
     timestamp,
 )
 from tfdock.engine.engine_archives import only_file, unreadable_error
-from tfdock.engine.engine_errors import archive_refusal, push_refusal, refusal, registry_refusal
+from tfdock.engine.engine_errors import archive_refusal, own_words, push_refusal, refusal, registry_refusal
 from tfdock.engine.protocol import (
     IMAGE_LABEL,
     RUN_LABEL,
@@ -174,6 +174,14 @@ class DockerEngine:
             self._address = find_address(self._base_url)
         return self._address
 
+    @property
+    def _program(self) -> str:
+        """The engine's own program, for messages: `podman`, or `docker` where nobody has asked yet."""
+        return self._info.name if self._info else "docker"
+
+    def _own_words(self, text: str) -> str:
+        return own_words(text, self._program)
+
     def _open(self, timeout: float, version: str) -> Sdk:
         seconds: Any = timeout  # the SDK hands it to requests as it is
         # The machine's own ssh, as the docker command takes it: with its keys, its agent and its configuration.
@@ -214,11 +222,11 @@ class DockerEngine:
         try:
             return request(client)
         except APIError as error:
-            raise refusal(action, _message_of(error)) from error
+            raise refusal(action, _message_of(error), self._program) from error
         except _TRANSPORT as error:
             raise self._lost(action, error) from error
         except DockerException as error:
-            raise refusal(action, str(error)) from error
+            raise refusal(action, str(error), self._program) from error
 
     def _query(self, action: str, request: Callable[[Sdk], T]) -> T:
         """Send a request that may be sent again if the connection breaks.
@@ -245,7 +253,9 @@ class DockerEngine:
             Problem(
                 code="engine-lost",
                 message=f"the engine at {self.address} was lost while trying to {action}; {now} ({why})",
-                fix="check the engine (`systemctl status docker`), then run the same command to go on",
+                fix=self._own_words(
+                    "check the engine (`systemctl status docker`), then run the same command to go on"
+                ),
             )
         )
 
@@ -254,7 +264,9 @@ class DockerEngine:
             Problem(
                 code="engine-hung",
                 message=f"the engine at {self.address} stopped answering while trying to {action}, even to a ping",
-                fix="restart the engine (`sudo systemctl restart docker`), then run the same command to go on",
+                fix=self._own_words(
+                    "restart the engine (`sudo systemctl restart docker`), then run the same command to go on"
+                ),
             )
         )
 
@@ -343,7 +355,7 @@ class DockerEngine:
         retrying(self._pull, reference, output)
         image = self.image(reference)
         if image is None:
-            raise refusal(f"fetch `{reference}`", "the pull ended, but the image is not there")
+            raise refusal(f"fetch `{reference}`", "the pull ended, but the image is not there", self._program)
         return image
 
     def _pull(self, reference: str, output: Output | None) -> None:
@@ -353,11 +365,11 @@ class DockerEngine:
                 f"fetch {reference}", lambda client: client.pull(repository, tag, stream=True)
             ) as chunks:
                 for message in messages(chunks):
-                    _report_pull(reference, message, output)
+                    _report_pull(reference, message, output, self._program)
         except TfdockError as error:
             # The engine refused before its stream began. Its words are the registry's here too.
             if isinstance(error.__cause__, APIError):
-                raise registry_refusal(reference, _message_of(error.__cause__)) from error.__cause__
+                raise registry_refusal(reference, _message_of(error.__cause__), self._program) from error.__cause__
             raise
 
     def build(self, request: ImageBuild, output: Output, cancel: Cancel) -> str:
@@ -399,7 +411,7 @@ class DockerEngine:
         detail = message.get("errorDetail") or {}
         text, code = detail.get("message") or message.get("error") or "", detail.get("code")
         # A command that failed has an exit code. Without one the engine itself refused something.
-        if code is None and (refused := build_refusal(progress, text)):
+        if code is None and (refused := build_refusal(progress, text, self._program)):
             raise refused
         self._raise_hidden_cause(progress, code)
         raise step_failed(progress.step, text, code)
@@ -413,7 +425,7 @@ class DockerEngine:
             raise step_killed(progress.step)
         # A program that finds the disk full says so, and ends with any exit code.
         if progress.full:
-            raise refusal(f"run `{progress.step}`", "no space left on device, as its output says")
+            raise refusal(f"run `{progress.step}`", "no space left on device, as its output says", self._program)
         if not self.ping():
             raise self._lost(f"run `{progress.step}`", RuntimeError("the step was stopped as the engine went down"))
 
@@ -451,15 +463,15 @@ class DockerEngine:
                 f"send {name}", lambda client: client.push(repository, tag or "latest", stream=True)
             ) as chunks:
                 for message in messages(chunks):
-                    _report_push(name, message, output)
+                    _report_push(name, message, output, self._program)
                     # Only the message after the last layer has the digest.
                     digest = (message.get("aux") or {}).get("Digest") or digest
         except TfdockError as error:
             if isinstance(error.__cause__, APIError):
-                raise push_refusal(name, _message_of(error.__cause__)) from error.__cause__
+                raise push_refusal(name, _message_of(error.__cause__), self._program) from error.__cause__
             raise
         if not digest:
-            raise push_refusal(name, "the push ended without a digest")
+            raise push_refusal(name, "the push ended without a digest", self._program)
         return Digest(digest)
 
     def remove_image(self, reference: str) -> None:
@@ -495,13 +507,13 @@ class DockerEngine:
             with self._stream("load images", request, cancel) as chunks:
                 for message in messages(chunks):
                     if (words := _error_text(message)) is not None:
-                        raise archive_refusal(words)
+                        raise archive_refusal(words, self._program)
         except TfdockError as error:
             # An error of the archive's source is the cause: the engine only saw its input end.
             if upload.error is not None:
                 raise upload.error from None
             if isinstance(error.__cause__, APIError):
-                raise archive_refusal(_message_of(error.__cause__)) from error.__cause__
+                raise archive_refusal(_message_of(error.__cause__), self._program) from error.__cause__
             raise
 
     # Containers ---------------------------------------------------------------------------------------------
@@ -518,7 +530,7 @@ class DockerEngine:
                 Problem(
                     code="container-name-taken",
                     message=f"a container named {spec.name} exists and is not one of ours",
-                    fix=f"rename or remove it (`docker rm {spec.name}`)",
+                    fix=self._own_words(f"rename or remove it (`docker rm {spec.name}`)"),
                 )
             )
         self.remove(spec.name)
@@ -591,7 +603,7 @@ class DockerEngine:
         )
         # 409 may mean that an earlier removal is still under way, so its end is awaited.
         if not self._is_gone(container, 30):
-            raise refusal(action, "it is still there after 30 seconds")
+            raise refusal(action, "it is still there after 30 seconds", self._program)
 
     def containers(self, label: str, value: str | None = None) -> list[ContainerState]:
         filter_value = label if value is None else f"{label}={value}"
@@ -772,16 +784,16 @@ def _error_text(message: Mapping[str, Any]) -> str | None:
     return (message.get("errorDetail") or {}).get("message") or message.get("error") or ""
 
 
-def _report_pull(reference: str, message: Mapping[str, Any], output: Output | None) -> None:
+def _report_pull(reference: str, message: Mapping[str, Any], output: Output | None, program: str) -> None:
     if (words := _error_text(message)) is not None:
-        raise registry_refusal(reference, words)
+        raise registry_refusal(reference, words, program)
     if output:
         _report_status(message, output)
 
 
-def _report_push(name: str, message: Mapping[str, Any], output: Output) -> None:
+def _report_push(name: str, message: Mapping[str, Any], output: Output, program: str) -> None:
     if (words := _error_text(message)) is not None:
-        raise push_refusal(name, words)
+        raise push_refusal(name, words, program)
     _report_status(message, output)
 
 

@@ -9,6 +9,28 @@ from dataclasses import dataclass
 from tfdock.errors import BuildFailed, DiskFull, EngineError, NetworkError, Problem, TfdockError
 from tfdock.types import ImageRef
 
+_PODMAN_WORDS = (
+    ("`insecure-registries` of its daemon.json", "a `[[registry]]` with `insecure = true` in registries.conf"),
+    ("(`docker info` calls it Docker Root Dir)", "(`podman info` calls it graphRoot)"),
+    ("`systemctl status docker`", "`systemctl status podman.socket`, with `--user` for your own"),
+    (
+        "`sudo systemctl restart docker`",
+        "`sudo systemctl restart podman`, with `--user` and without sudo for your own",
+    ),
+    ("`journalctl -u docker`", "`journalctl -u podman`, with `--user` for your own"),
+    ("`docker ", "`podman "),
+    ("of its daemon.json", "of its containers.conf"),
+)
+"""Docker's words and commands, and what podman has for them: containers-registries.conf(5), podman-info(1)."""
+
+
+def own_words(text: str, program: str) -> str:
+    """Return a text about Docker in the words of the engine's own program: `docker`, `podman`."""
+    if program == "podman":
+        for word, podman in _PODMAN_WORDS:
+            text = text.replace(word, podman)
+    return text
+
 
 @dataclass(frozen=True, slots=True)
 class _Meaning:
@@ -20,10 +42,10 @@ class _Meaning:
     message: str
     fix: str
 
-    def problem(self, match: re.Match[str], **names: str) -> TfdockError:
+    def problem(self, match: re.Match[str], program: str, **names: str) -> TfdockError:
         fields = {**names, **{key: value or "" for key, value in match.groupdict().items()}}
         message = f"{self.message.format(**fields)} (the engine says: {match.string.strip()})"
-        return self.error(Problem(code=self.code, message=message, fix=self.fix.format(**fields)))
+        return self.error(Problem(code=self.code, message=message, fix=own_words(self.fix.format(**fields), program)))
 
 
 def _means(words: str, error: type[TfdockError], code: str, message: str, fix: str) -> _Meaning:
@@ -210,29 +232,29 @@ _REFUSALS = (
 )
 
 
-def _interpret(meanings: Iterable[_Meaning], words: str, **names: str) -> TfdockError | None:
+def _interpret(meanings: Iterable[_Meaning], words: str, program: str, **names: str) -> TfdockError | None:
     """Return the first meaning that fits."""
     for meaning in meanings:
         match = meaning.words.search(words)
         if match:
-            return meaning.problem(match, **names)
+            return meaning.problem(match, program, **names)
     return None
 
 
-def refusal(action: str, words: str) -> TfdockError:
-    """Return the error for a request that the engine refused."""
-    return _interpret(_REFUSALS, words, what=action) or EngineError(
+def refusal(action: str, words: str, program: str = "docker") -> TfdockError:
+    """Return the error for a request that the engine refused. `program` is the engine's: `docker` or `podman`."""
+    return _interpret(_REFUSALS, words, program, what=action) or EngineError(
         Problem(
             code="engine-refused",
             message=f"the engine refused to {action}: {words}",
-            fix="the words are the engine's own; its log (`journalctl -u docker`) may say more",
+            fix=own_words("the words are the engine's own; its log (`journalctl -u docker`) may say more", program),
         )
     )
 
 
-def archive_refusal(words: str) -> TfdockError:
+def archive_refusal(words: str, program: str = "docker") -> TfdockError:
     """Return the error for an archive of images that the engine did not take."""
-    return _interpret((_DISK,), words, what="load images") or EngineError(
+    return _interpret((_DISK,), words, program, what="load images") or EngineError(
         Problem(
             code="image-archive-refused",
             message=f"the engine takes no images out of the archive: {words}",
@@ -241,21 +263,23 @@ def archive_refusal(words: str) -> TfdockError:
     )
 
 
-def registry_refusal(reference: str, words: str) -> TfdockError:
+def registry_refusal(reference: str, words: str, program: str = "docker") -> TfdockError:
     """Return the error for an image that could not be fetched."""
-    return _interpret(_REGISTRY, words, what=f"`{reference}`", where=_registry_of(reference)) or refusal(
-        f"fetch `{reference}`", words
+    return _interpret(_REGISTRY, words, program, what=f"`{reference}`", where=_registry_of(reference)) or refusal(
+        f"fetch `{reference}`", words, program
     )
 
 
-def push_refusal(name: str, words: str) -> TfdockError:
+def push_refusal(name: str, words: str, program: str = "docker") -> TfdockError:
     """Return the error for an image that could not be pushed."""
-    return _interpret(_PUSH, words, what=f"`{name}`", where=_registry_of(name)) or refusal(f"send `{name}`", words)
+    return _interpret(_PUSH, words, program, what=f"`{name}`", where=_registry_of(name)) or refusal(
+        f"send `{name}`", words, program
+    )
 
 
-def step_refusal(step: str, words: str) -> TfdockError | None:
+def step_refusal(step: str, words: str, program: str = "docker") -> TfdockError | None:
     """Return the error for a failed image step, if the engine's words say why it failed."""
-    return _interpret((_DISK, _USER_NAMESPACE, _DOCKERFILE), words, what=f"the image step `{step}`")
+    return _interpret((_DISK, _USER_NAMESPACE, _DOCKERFILE), words, program, what=f"the image step `{step}`")
 
 
 def speaks_of_full_disk(words: str) -> bool:

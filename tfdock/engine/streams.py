@@ -201,8 +201,8 @@ def step_killed(step: str) -> OutOfMemory:
     )
 
 
-def build_refusal(progress: ImageProgress, words: str) -> TfdockError | None:
+def build_refusal(progress: ImageProgress, words: str, program: str) -> TfdockError | None:
     """Return a failure that is no command's exit code: of the registry in FROM, of the disk, or of the Dockerfile."""
     if progress.base:
-        return registry_refusal(progress.base, words)
-    return step_refusal(progress.step, words)
+        return registry_refusal(progress.base, words, program)
+    return step_refusal(progress.step, words, program)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdock.errors import BuildFailed, DiskFull, Fix, Locked, Problem, ProfileError, TfdockError
-from tfdock.host.hardware import free_disk
+from tfdock.host.hardware import free_disk, nearest
 
 
 def read_text(path: Path, *, code: str = "file-unreadable") -> str:
@@ -143,17 +143,46 @@ def file_error(error: OSError, folders: Mapping[str, Path]) -> TfdockError:
     return BuildFailed(Problem(code="file-error", message=str(error), fix="check the folder's owner and mode"))
 
 
+_ROOM = {
+    "the cache": "`tfdock cache prune`",
+    "the wheelhouse": "`tfdock wheelhouse prune`",
+    "the engine's data": "`docker system prune` (or podman's)",
+}
+"""What makes room in each folder of a build."""
+_ROOM_LEFT = 1 << 30
+"""Free bytes of a disk that is not the full one."""
+
+
+def ways_to_make_room(full: str, folders: Mapping[str, Path]) -> str:
+    """Return the commands that make room on the disk of the folder `full`: those of all folders on that disk."""
+    disk = _disk_of(folders[full])
+    ways = [
+        _ROOM[name] for name, path in folders.items() if name in _ROOM and (name == full or _disk_of(path) == disk)
+    ]
+    return " or ".join(ways) or "remove files"
+
+
+def _disk_of(path: Path) -> int:
+    try:
+        return nearest(path).stat().st_dev
+    except OSError:
+        # A folder that cannot be read is on no disk that is known.
+        return -1 - id(path)
+
+
 def full_disk(folders: Mapping[str, Path]) -> DiskFull:
+    """Return the error for a disk that ran full, perhaps one of these folders'."""
     free = {name: free_disk(path) for name, path in folders.items()}
-    known = [(size, name) for name, size in free.items() if size is not None]
-    least_free = [f"; {fullest} ({folders[fullest]}) has {gib(left)} left" for left, fullest in sorted(known)[:1]]
-    return DiskFull(
-        Problem(
-            code="disk-full",
-            message=f"a disk ran full{''.join(least_free)}",
-            fix="make room there or in the engine's data root (`docker system prune`), then run again",
-        )
-    )
+    known = sorted((size, name) for name, size in free.items() if size is not None)
+    engine = _ROOM["the engine's data"]
+    message, fix = "a disk ran full", f"make room in the engine's data root: {engine}"
+    if known:
+        left, fullest = known[0]
+        message += f"; {fullest} ({folders[fullest]}) has {gib(left)} left"
+        # With so much left, the full disk is another one.
+        if left < _ROOM_LEFT:
+            fix = f"make room there: {ways_to_make_room(fullest, folders)}"
+    return DiskFull(Problem(code="disk-full", message=message, fix=f"{fix}; then run again"))
 
 
 def check_space(folder: Path, needed: int, message: Callable[[int], str], fix: Fix) -> None:

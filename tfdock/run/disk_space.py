@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfdock.errors import DiskFull, Problem
+from tfdock.host.files import ways_to_make_room
 from tfdock.host.hardware import nearest
 from tfdock.host.untrusted_folders import folder_size
 from tfdock.plan.resources import least_free
@@ -70,8 +71,8 @@ class DiskSpace:
                 message=f"phase {phase} was stopped{progress}, before the disk of {self.short} ({path}) was full: "
                 f"{self._describe_free(path)}; {kept}",
                 why=self._describe_use(),
-                fix="delete what is not needed: `tfdock cache prune` in the cache, `docker system prune` in the "
-                "engine; then run the same command again, it goes on from the cache",
+                fix=f"make room on that disk: {ways_to_make_room(self.short, self.places)}; then run the same "
+                "command again, it goes on from the cache",
             )
         )
 

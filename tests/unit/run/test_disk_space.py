@@ -64,3 +64,17 @@ def test_a_full_disk_is_told_where_nobody_can_say_how_full(tmp_path: Path, monke
     assert f"the cache ({tmp_path}) has " in file_error(full, {"the cache": tmp_path}).problems[0].message
     monkeypatch.setattr(files, "free_disk", lambda _: None)
     assert file_error(full, {"the cache": tmp_path}).problems[0].message == "a disk ran full"
+
+
+def test_only_what_frees_the_full_disk_is_advised(tmp_path: Path) -> None:
+    # A file system of its own, without a mount.
+    wheels = Path("/dev/shm") / tmp_path.name
+    room = DiskSpace(
+        places={"the cache": tmp_path, "the wheelhouse": wheels, "the engine's data": tmp_path},
+        usage=lambda path: (30 * GIB, 0, 0 if path == wheels else 29 * GIB),
+    )
+    assert room.is_short()
+    fix = room.error("compile", "", "it stays").problems[0].fix
+    assert "tfdock wheelhouse prune" in fix
+    assert "cache prune" not in fix
+    assert "system prune" not in fix
