@@ -88,7 +88,9 @@ class RuntimeLibrary(Row):
 
     It is that of wheels built with `version`, or a more exact one, of a component; of several rows of a `name` the
     most exact counts. `package` is where PyPI has it (`{major}`: of the toolkit); `use` what it is for, where a GPU
-    works without it.
+    works without it. `extra` is the extra of the toolkit's own package (`RuntimeToolkit.package`) that brings it, and
+    `published` the minor versions that PyPI has, by the toolkit's major version. With `numbered`, the package has the
+    toolkit's version.
     """
 
     KEY = ("name", "accelerator", "component", "version")
@@ -100,6 +102,9 @@ class RuntimeLibrary(Row):
     library: str
     releases: ReleaseRange = "1.4.."
     package: Annotated[str, template_with("major")] | None = None
+    extra: str | None = None
+    numbered: bool = False
+    published: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     use: str | None = None
 
 

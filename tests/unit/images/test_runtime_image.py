@@ -93,10 +93,28 @@ def test_what_the_wheels_own_extra_names_is_taken_as_it_is() -> None:
 
 def test_an_extra_for_another_toolkit_than_the_wheel_was_built_with_is_not_taken() -> None:
     found = libraries(KNOWLEDGE, built("13.0", "9.12", version="2.21.0"), EXTRA, "3.11")
-    assert "nvidia-cublas==13.*" in found.lines
-    assert {"nvidia-cufft==12.*", "nvidia-cudnn-cu13==9.*", "nvidia-cuda-nvcc==13.*"} <= set(found.lines)
+    assert found.lines == (
+        "cuda-toolkit[cublas,cudart,cufft,cupti,cusolver,cusparse,nvcc,nvvm]==13.0.*",
+        "nvidia-nccl-cu13==2.*",
+        "nvidia-cudnn-cu13==9.12.*",
+    )
     assert not any("cu12" in line for line in found.lines)
     assert found.lacking == ()
+
+
+def test_an_extra_for_another_minor_version_of_the_toolkit_is_not_taken() -> None:
+    found = libraries(KNOWLEDGE, built("12.8", "9"), EXTRA, "3.11", {"cuda": "12.8.1", "cudnn": "9.8.0"})
+    assert found.lines[0].startswith("cuda-toolkit[cublas,")
+    assert found.lines[0].endswith("]==12.8.*")
+    assert "nvidia-cudnn-cu12==9.8.*" in found.lines, "the record knows more than the wheel"
+    liar = libraries(KNOWLEDGE, built("12.8", "9"), EXTRA, "3.11", {"cuda": "11.8.0", "cudnn": "9"})
+    assert liar.lines[0].endswith("]==12.8.*"), "the wheel's own word counts"
+    assert "nvidia-cudnn-cu12==9.*" in liar.lines
+
+
+def test_versions_that_no_package_has_are_those_of_the_major_version() -> None:
+    found = libraries(KNOWLEDGE, built("12.7", "9.99"), (), "3.11")
+    assert {"nvidia-cublas-cu12==12.*", "nvidia-cudnn-cu12==9.*"} <= set(found.lines)
 
 
 def test_a_release_without_such_an_extra_gets_the_packages_that_are_known() -> None:
@@ -119,7 +137,8 @@ def test_what_nobody_packs_is_said_to_be_lacking() -> None:
 
 
 def test_what_an_extra_names_and_this_python_cannot_have_is_left_out_and_told() -> None:
-    lines = (*(line.replace("cu12", "cu11") for line in EXTRA), "tensorrt==8.5.3.1")
+    own = (line.replace("cu12==12.5", "cu11==11.8").replace("cu12", "cu11") for line in EXTRA)
+    lines = (*own, "tensorrt==8.5.3.1")
     on_311 = libraries(KNOWLEDGE, built("11.8", "8.7", version="2.14.1"), lines, "3.11")
     assert on_311.lines == lines[:-1]
     assert on_311.lacking == ("tensorrt==8.5.3.1, which has no files for Python 3.11",)
@@ -296,7 +315,7 @@ def fetch(given: Path, folder: Path) -> None:
     folder.mkdir()
     for line in (given / "requirements.txt").read_text().splitlines():
         name = re.split(r"[<=>;\s]", line)[0].replace("-", "_")
-        with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        with zipfile.ZipFile(folder / f"{name.partition('[')[0]}-1.0-py3-none-any.whl", "w") as wheel:
             wheel.writestr("nvidia/cudnn/lib/libcudnn.so.9" if "cudnn" in name else f"{name}.py", "")
             wheel.writestr(f"{name}-1.0.dist-info/METADATA", "")
 
@@ -590,7 +609,7 @@ def test_libraries_for_gpus_are_a_layer_of_their_own(
     found = made(bench, tmp_path)
     files = context_of(engine)
     # The small wheel's own extra names cuDNN alone: not enough, so what is known of CUDA 12 is taken.
-    assert "accelerator/nvidia_cublas_cu12-1.0-py3-none-any.whl" in files
+    assert "accelerator/cuda_toolkit-1.0-py3-none-any.whl" in files
     assert not {path for path in files if path.startswith("accelerator/numpy")}
     assert found.variables == TOOLKIT
     text = files["Dockerfile"].decode()

@@ -32,7 +32,7 @@ from tfdock.errors import Problem, ProfileError
 from tfdock.host.files import file_error
 from tfdock.host.settings import Settings
 from tfdock.images.runtime import runtime_image as images
-from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, RuntimeImageRequest, default_name
+from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, RuntimeImageRequest, default_name, default_tag
 from tfdock.images.selection import WheelSelection
 from tfdock.images.wheel_image import WheelBuild
 from tfdock.types import ImageRef
@@ -93,9 +93,10 @@ def runtime(
 
     # The names depend on the build id, which is known only once the build is found.
     def wish(build: WheelBuild) -> RuntimeImageRequest:
-        own = default_name(build.build_id)
-        sent = _with_tag(names[1], build.build_id)
-        return RuntimeImageRequest(name=_with_tag(names[0], "latest") or own, push=sent, gpu=not no_gpu_libraries)
+        gpu = not no_gpu_libraries
+        own = default_name(build.build_id, gpu=gpu)
+        sent = _with_tag(names[1], default_tag(build.build_id, gpu=gpu))
+        return RuntimeImageRequest(name=_with_tag(names[0], "latest") or own, push=sent, gpu=gpu)
 
     image = _make_image(settings, name, wish, allow_untested=allow_untested)
     _show(image)
@@ -133,6 +134,7 @@ def _show(image: BuiltRuntimeImage) -> None:
     more = console.size(max(image.size - image.base_size, 0))
     console.say(f"{style.good(image.status)}  {image.name}")
     console.say(f"  size  {console.size(image.size)}, {more} of them beside {image.base}")
+    console.tell(f"  with  {', '.join(image.distributions)}", indent=" " * 8)
     for reason in image.lacking:
         console.tell(f"  {style.warn('lacks')} {reason}", indent=" " * 8)
     gpus = "--gpus all " if image.variables else ""

@@ -61,18 +61,26 @@ class RuntimeImage:
 # --- packages -------------------------------------------------------------------------------------------------------
 
 
-def libraries(knowledge: KnowledgeBase, inspection: Inspection, offered: Sequence[str], python: str) -> Libraries:
-    """Return the accelerator's libraries for a wheel that `python` (`3.11`) shall run.
+def libraries(
+    knowledge: KnowledgeBase,
+    inspection: Inspection,
+    offered: Sequence[str],
+    python: str,
+    components: Mapping[str, str] | None = None,
+) -> Libraries:
+    """Return the accelerator's libraries for a wheel that `python` (`3.11`) shall run, with the toolkit's versions.
 
     `offered` are the lines of the wheel's own extra. They are taken if they bring the libraries that the wheel opens.
     A wheel that was built with another version of the toolkit than the official wheel still names the official
-    version.
+    version. `components` are the versions of the build, as far as they are known better than from the wheel.
     """
     rows = opened_libraries(knowledge, inspection, with_driver=False)
+    versions = _Versions(knowledge, inspection, components or {})
     toolkit = _toolkit(knowledge, inspection)
     needed = {_package(knowledge, inspection, row) for row in rows if row.use is None}
-    # An extra for another major version of the toolkit has packages of other names.
-    if needed <= {requirement.package for requirement in wanted(offered)}:
+    # An extra for another major version of the toolkit has packages of other names, and one for another minor version
+    # the same names.
+    if needed <= {requirement.package for requirement in wanted(offered)} and versions.agree(rows, offered):
         barred = _incompatible_packages(knowledge, inspection, python)
         lines = tuple(
             line for line in offered if not barred & {requirement.package for requirement in wanted([line])}
@@ -81,11 +89,51 @@ def libraries(knowledge: KnowledgeBase, inspection: Inspection, offered: Sequenc
         return Libraries(
             lines=lines, lacking=tuple(f"{line}, which has no files for Python {python}" for line in skipped)
         )
-    lines = tuple(_line(package, row) for row in rows if (package := _package(knowledge, inspection, row)))
-    compiling = toolkit.packages.get(_major(knowledge, inspection), ()) if toolkit else ()
-    return Libraries(
-        lines=tuple(dict.fromkeys((*lines, *compiling))), lacking=tuple(_lacking(knowledge, inspection, rows))
-    )
+    minor = versions.minor(versions.toolkit)
+    known = [row for row in rows if row.package]
+    whole: tuple[str, ...] = ()
+    compiling = toolkit.packages.get(versions.major, ()) if toolkit else ()
+    if toolkit and minor in toolkit.published:
+        extras = {*toolkit.extras.get(versions.major, ()), *(row.extra for row in known if row.extra)}
+        whole, compiling = (f"{toolkit.package}[{','.join(sorted(extras))}]=={minor}.*",), ()
+        known = [row for row in known if not row.extra]
+    lines = (*whole, *(_line(_package(knowledge, inspection, row), row, versions) for row in known), *compiling)
+    return Libraries(lines=tuple(dict.fromkeys(lines)), lacking=tuple(_lacking(knowledge, inspection, rows)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Versions:
+    """The versions of the toolkit and its libraries that a wheel was built with."""
+
+    knowledge: KnowledgeBase
+    inspection: Inspection
+    components: Mapping[str, str]
+
+    @property
+    def toolkit(self) -> str:
+        """The name of the component that is the toolkit; empty without an accelerator."""
+        accelerator = accelerator_of(self.knowledge, self.inspection)
+        return (accelerator.toolkit or "") if accelerator else ""
+
+    @property
+    def major(self) -> str:
+        """The major version of the toolkit."""
+        return built_with(self.inspection, self.toolkit).partition(".")[0]
+
+    def minor(self, component: str) -> str:
+        """Return `13.0` for 13.0.2; empty if the minor version is not known."""
+        built = built_with(self.inspection, component)
+        exact = self.components.get(component, built)
+        # A record may be anybody's: the wheel's own word counts as far as it goes.
+        parts = (exact if exact.startswith(built) else built).split(".")
+        return ".".join(parts[:2]) if len(parts) > 1 and all(part.isdecimal() for part in parts[:2]) else ""
+
+    def agree(self, rows: Iterable[RuntimeLibrary], lines: Sequence[str]) -> bool:
+        """Return whether these lines for pip name the toolkit's own minor version, as far as one can tell."""
+        minor = self.minor(self.toolkit)
+        packages = {_package(self.knowledge, self.inspection, row) for row in rows if row.numbered}
+        numbered = [line for line in lines if packages & {requirement.package for requirement in wanted([line])}]
+        return not minor or all(f"=={minor}." in line.replace(" ", "") for line in numbered)
 
 
 def _package(knowledge: KnowledgeBase, inspection: Inspection, row: RuntimeLibrary) -> str:
@@ -117,11 +165,14 @@ def _incompatible_packages(knowledge: KnowledgeBase, inspection: Inspection, pyt
     }
 
 
-def _line(package: str, row: RuntimeLibrary) -> str:
-    """Return a line for pip.
+def _line(package: str, row: RuntimeLibrary, versions: _Versions) -> str:
+    """Return a line for pip, with the build's own minor version if PyPI has it, else with the library's major one.
 
     Such a package has the major version of its library: `libcufft.so.11` is in nvidia-cufft-cu12 11.2.
     """
+    minor = versions.minor(row.component)
+    if minor in row.published.get(versions.major, ()):
+        return f"{package}=={minor}.*"
     major = row.library.partition(".so.")[2].partition(".")[0]
     return f"{package}=={major}.*" if major else package
 

@@ -38,6 +38,7 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.oci.repository import Repository
 from tfdock.plan.local_source import context_archive
 from tfdock.plan.render import BuildContext
+from tfdock.resolve.naming import MAX_NAME
 from tfdock.types import Digest, ImageRef
 from tfdock.verify.trial_container import (
     Impossible,
@@ -57,6 +58,7 @@ from tfdock.wheelhouse.build_record import WHEEL
 _PYTHON = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}")
 """Versions that are safe in a script and in a path, whoever wrote the record."""
 _CREATED = f"{STANDARD}.created"
+_NO_GPU = "-no-gpu-libraries"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +111,14 @@ class _BuildInput:
     key: str
 
 
-def default_name(build_id: str) -> str:
+def default_tag(build_id: str, *, gpu: bool) -> str:
+    """Return the default tag of a build's image, of at most 128 characters; without a GPU's libraries another one."""
+    return build_id if gpu else f"{build_id[: MAX_NAME - len(_NO_GPU)]}{_NO_GPU}"
+
+
+def default_name(build_id: str, *, gpu: bool = True) -> str:
     """Return the default name of a build's image on the engine."""
-    return f"tfdock/runtime:{build_id}"
+    return f"tfdock/runtime:{default_tag(build_id, gpu=gpu)}"
 
 
 def make(
@@ -245,7 +252,8 @@ class _RuntimeBuild(TrialContainers):
         plain = self._requirements()
         # The extra's own lines: the wheel's plain requirements come with `required`.
         offered = [line for line in self._requirements(sorted(filter(None, extras))) if line not in plain]
-        return libraries(self._knowledge, self._inspection, offered, python)
+        components = {name: plan_choice(self._build.record, name) for name in accelerator.components}
+        return libraries(self._knowledge, self._inspection, offered, python, components)
 
     def _requirements(self, extras: Sequence[str] = ()) -> list[str]:
         """Return the requirements in the wheel's METADATA, as lines for pip."""
