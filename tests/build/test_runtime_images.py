@@ -272,6 +272,31 @@ def made(
         return found
 
 
+def test_a_wheel_without_a_record_is_verified_first_and_told_by_what_is_in_it(
+    finished: Finished, images: Images, tmp_path: Path
+) -> None:
+    wheel = tmp_path / finished.wheel.name
+    wheel.write_bytes(finished.wheel.read_bytes())
+    name = images.name("foreign")
+    words = ("image", "runtime", wheel, *CPU, "--wheelhouse", tmp_path / "empty")
+    outcome = finished.tfdock.run(*words, "--tag", name, "--json")
+    assert outcome.code == 0, outcome.told
+    assert f"verified  {wheel.name}" in outcome.stderr
+    found = outcome.document["image"]
+    labels = images.look(name)["Config"]["Labels"]
+    assert json.loads(labels["io.tfdock.wheels"])[0]["sha256"] == hashlib.sha256(wheel.read_bytes()).hexdigest()
+    assert not {"io.tfdock.build-id", "io.tfdock.fingerprint"} & labels.keys()
+    assert "Built by tfdock" not in labels["org.opencontainers.image.description"]
+    assert found["distributions"][-1].startswith("tensorflow-miniature ")
+    assert images.run(name, "python", "-c", PRODUCT).startswith("[[19.0, 22.0], [43.0, 50.0]] 10001 ")
+    broken = rewritten(wheel, tmp_path / "broken", {"tensorflow/__init__.py": b"raise ImportError('broken')\n"})
+    outcome = finished.tfdock.run("image", "runtime", broken, *words[3:], "--json")
+    assert outcome.code == 4, outcome.told
+    (problem,) = outcome.document["problems"]
+    assert problem["code"] == "wheel-refused"
+    assert "import" in problem["message"]
+
+
 def test_two_wheels_that_require_the_same_share_all_layers_but_the_last(
     finished: Finished, images: Images, tmp_path: Path
 ) -> None:

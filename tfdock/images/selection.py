@@ -94,7 +94,7 @@ class WheelSelection:
         if not path.is_file():
             fix = "check the path; `tfdock build` prints that of each wheel it made"
             raise ProfileError(Problem(code="wheel-not-found", message=f"there is no wheel {path}", fix=fix))
-        wheel = self._wheel(path)
+        wheel = self.wheel(path)
         # The folder of the wheel may be a wheelhouse too.
         for house in (Wheelhouse(path.parent.absolute()), self.wheelhouse):
             records = [entry for entry in self._records(house, naming=wheel.sha256) if wheel.file in entry.wheels]
@@ -141,13 +141,13 @@ class WheelSelection:
             # Sizes first: hashing takes seconds for each wheel.
             if not all(path.is_file() and path.stat().st_size == size for path, size in paths.items()):
                 continue
-            wheels = tuple(map(self._wheel, paths))
+            wheels = tuple(map(self.wheel, paths))
             if [wheel.sha256 for wheel in wheels] == [sha256 for sha256, _ in entry.wheels.values()]:
                 return WheelBuild(record=entry.record, document=entry.document, wheels=wheels)
         return None
 
-    def _wheel(self, path: Path) -> ImageWheel:
-        """Return a wheel. It is opened and hashed at the first call."""
+    def wheel(self, path: Path) -> ImageWheel:
+        """Return a wheel, which needs no record. It is opened and hashed at the first call."""
         path = path.absolute()
         if path not in self._wheels:
             self._layers[path] = WheelLayer(path)

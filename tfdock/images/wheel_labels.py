@@ -29,6 +29,7 @@ CREATED = datetime.fromtimestamp(EARLIEST_EPOCH, UTC).isoformat().replace("+00:0
 def labels(records: Sequence[Mapping[str, Any]], wheels: Sequence[ImageWheel]) -> dict[str, str]:
     """Return the labels of an image of these builds, given by their records, and of all their wheels by name."""
     names = [parse_wheel_filename(wheel.file) for wheel in wheels]
+    built = [record for record in records if not is_foreign(record)]
     standard = {
         "title": ", ".join(f"{name} {version}" for name, version, *_ in names),
         "description": _description(records),
@@ -40,8 +41,8 @@ def labels(records: Sequence[Mapping[str, Any]], wheels: Sequence[ImageWheel]) -
         "licenses": _common_value(_license(wheel.metadata) for wheel in wheels),
     }
     own = {
-        "build-id": _join_unique(str(record["build_id"]) for record in records),
-        "fingerprint": _join_unique(str(record["fingerprint"]) for record in records),
+        "build-id": _join_unique(str(record["build_id"]) for record in built),
+        "fingerprint": _join_unique(str(record["fingerprint"]) for record in built),
         "wheels": canonical_json(
             [{"file": wheel.file, "sha256": wheel.sha256, "size": wheel.size} for wheel in wheels]
         ).decode(),
@@ -63,7 +64,29 @@ def _description(records: Sequence[Mapping[str, Any]]) -> str:
         gpus = f", GPU code for {', '.join(targets)}" if targets else ""
         release, python = plan_choice(record, "tensorflow"), plan_choice(record, "python")
         parts.append(f"TensorFlow {release} for Python {python}{gpus}")
-    return f"{'; '.join(parts)}. Built by tfdock."
+    return "; ".join(parts) + ("." if any(map(is_foreign, records)) else ". Built by tfdock.")
+
+
+def foreign_record(name: str, wheel: ImageWheel, version: str, python: str, verification: Any) -> Mapping[str, Any]:
+    """Return what stands for the record of a wheel that no build here made: only what is seen in the wheel itself.
+
+    `name` stands for its build id. `python` is the version that shall run it, `verification` the document of the
+    checks that it passed.
+    """
+    choices = {"tensorflow": version, "python": python}
+    return {
+        "build_id": name,
+        "fingerprint": wheel.sha256,
+        "foreign": True,
+        "plan": {"choices": [{"field": field, "value": value} for field, value in choices.items()]},
+        "verification": verification,
+        "wheels": [{"file": wheel.file, "sha256": wheel.sha256, "size": wheel.size}],
+    }
+
+
+def is_foreign(record: Mapping[str, Any]) -> bool:
+    """Return whether a record is that of `foreign_record`."""
+    return record.get("foreign") is True
 
 
 def _gpu_code(records: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,15 +29,20 @@ from tfdock.cli.app import (
 )
 from tfdock.cli.build_progress import shown_progress
 from tfdock.cli.lazy_commands import image_group
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import Problem, ProfileError, VerificationFailed, WheelRefused
 from tfdock.host.files import file_error
 from tfdock.host.settings import Settings
 from tfdock.images.runtime import runtime_image as images
 from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, RuntimeImageRequest, default_name, default_tag
 from tfdock.images.selection import WheelSelection
 from tfdock.images.wheel_image import WheelBuild
+from tfdock.images.wheel_layer import ImageWheel
+from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import ImageRef
-from tfdock.verify.trial_container import trial_environment
+from tfdock.verify.checks import build_traces
+from tfdock.verify.trial_container import TrialEnvironment, TrialRequest, trial_environment
+from tfdock.verify.verification import verify_wheel
+from tfdock.wheel.wheel_file import inspected
 from tfdock.wheelhouse.store import Wheelhouse as House
 
 
@@ -50,7 +56,7 @@ def runtime(
     name: Annotated[
         str,
         typer.Argument(
-            help="A finished build: a profile, a wheel in a wheelhouse, or a build id.",
+            help="A finished build: a profile, a wheel, or a build id. A wheel without a record is verified first.",
             metavar="PROFILE|WHEEL",
             show_default=False,
         ),
@@ -116,17 +122,53 @@ def _make_image(
             stoppable("what was fetched and built stays, without a name") as stop,
             WheelSelection(house, lambda profile: preparer.prepare(profile).plan, stop.check) as choosing,
         ):
-            (build,) = choosing.builds([name])
-            wheels = [choosing.path(wheel) for wheel in build.wheels]
-            log = settings.cache_dir.absolute() / "images" / f"{build.build_id}.log"
-            engine = local_engine()
+            known = _known_build(choosing, name)
+            label = known.build_id if known else Path(name).stem
+            log = settings.cache_dir.absolute() / "images" / f"{label}.log"
+            engine, base = local_engine(), knowledge_for(settings)
             with (
                 shown_progress() as listen,
-                trial_environment(engine, settings, listen, stop, log, build.build_id, "image") as environment,
+                trial_environment(engine, settings, listen, stop, log, label, "image") as environment,
             ):
-                return images.make(environment, knowledge_for(settings), build, wheels, wish(build))
+                build = known or _verified_build(environment, base, choosing.wheel(Path(name)), Path(name))
+                wheels = [choosing.path(wheel) for wheel in build.wheels]
+                return images.make(environment, base, build, wheels, wish(build))
     except OSError as error:
         raise file_error(error, {"the wheelhouse": house.root}) from error
+
+
+def _known_build(choosing: WheelSelection, name: str) -> WheelBuild | None:
+    """Return the build of a name; None for a wheel without a record."""
+    try:
+        (build,) = choosing.builds([name])
+    except WheelRefused as error:
+        if error.problems[0].code == "wheel-without-record":
+            return None
+        raise
+    return build
+
+
+def _verified_build(environment: TrialEnvironment, base: KnowledgeBase, wheel: ImageWheel, path: Path) -> WheelBuild:
+    """Verify a wheel without a record, and return a build that says only what is seen in the wheel itself.
+
+    Raises VerificationFailed (`wheel-refused`), and what hinders the trial.
+    """
+    inspection = inspected(path, traces=build_traces())
+    verification = verify_wheel(environment, base, path, inspection, TrialRequest())
+    if verification.impossible:
+        raise verification.impossible
+    if verification.failed:
+        raise VerificationFailed(
+            Problem(
+                code="wheel-refused",
+                message=f"{path} has no record, and failed its verification: "
+                + ", ".join(check.name for check in verification.failed),
+                fix=f"see all checks: `tfdock verify {path}`",
+            )
+        )
+    passed = sum(check.status == "passed" for check in verification.checks)
+    console.say(f"{console.Style(sys.stderr).good('verified')}  {path.name}: {passed} checks passed")
+    return images.foreign_build(base, inspection, wheel, verification.document)
 
 
 def _show(image: BuiltRuntimeImage) -> None:

@@ -32,7 +32,8 @@ from tfdock.images.runtime.runtime_contents import (
 )
 from tfdock.images.runtime.runtime_trial import RuntimeTrial
 from tfdock.images.wheel_image_read import says_wheels
-from tfdock.images.wheel_labels import STANDARD, labels, plan_choice, plan_choices
+from tfdock.images.wheel_labels import STANDARD, foreign_record, labels, plan_choice, plan_choices
+from tfdock.images.wheel_layer import ImageWheel
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.oci.repository import Repository
@@ -119,6 +120,19 @@ def default_tag(build_id: str, *, gpu: bool) -> str:
 def default_name(build_id: str, *, gpu: bool = True) -> str:
     """Return the default name of a build's image on the engine."""
     return f"tfdock/runtime:{default_tag(build_id, gpu=gpu)}"
+
+
+def foreign_build(
+    knowledge: KnowledgeBase, inspection: Inspection, wheel: ImageWheel, verification: Mapping[str, Any]
+) -> wheel_image.WheelBuild:
+    """Return a build of a wheel without a record, for the newest known Python that runs the wheel."""
+    tags = inspection.wheel.python_tag, inspection.wheel.abi_tag
+    pythons = [python for python in knowledge.runtimes if runs_on_python(*tags, python)]
+    # A tag has fewer letters than the name of a file.
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", wheel.file.removesuffix(".whl"))[:MAX_NAME]
+    version, python = inspection.wheel.version.partition("+")[0], pythons[-1] if pythons else ""
+    record = foreign_record(name, wheel, version, python, verification)
+    return wheel_image.WheelBuild(record=record, document=b"", wheels=(wheel,))
 
 
 def make(
