@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -29,6 +30,7 @@ from tfdock.images.wheel_layer import LAYER_TYPE, frame
 from tfdock.images.wheel_tags import fingerprint_tag
 from tfdock.oci import manifest as oci
 from tfdock.oci.http import TRIES as FEW
+from tfdock.oci.manifest import Descriptor
 from tfdock.oci.repository import TRIES
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.trust_domain import IN_RELEASE
@@ -331,6 +333,50 @@ def test_what_no_registry_has_is_told_with_the_ways_out(site: Here) -> None:
     assert (profile["code"], image["code"]) == ("image-not-found", "image-not-found")
     assert "tfdock build rtx3080" in profile["fix"]
     assert site.reference("nothing") in image["message"]
+
+
+DOCKER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+PACKED = {
+    "too large": (lambda layer: gzip.compress(layer + bytes(1 << 25)), "unpacks to more than"),
+    "other bytes": (lambda layer: gzip.compress(layer[:-1] + b"x"), ""),
+    "cut short": (lambda layer: gzip.compress(layer)[:-9], "does not unpack to sha256:"),
+    "more behind it": (lambda layer: gzip.compress(layer) + b"more", "unpacks to more than"),
+    "no gzip": (lambda layer: layer, "cannot be unpacked"),
+}
+
+
+def reencoded(image: Forged, *packing: Callable[[bytes], bytes]) -> tuple[bytes, dict[str, bytes]]:
+    """The image as `docker push` writes it: Docker's manifest, packed layers, the same configuration."""
+    manifest, blobs = image.manifest()
+    node = json.loads(manifest)
+    packed = [pack(blobs[layer["digest"]]) for pack, layer in zip(packing, node["layers"], strict=True)]
+    document = {
+        "schemaVersion": 2,
+        "mediaType": oci.DOCKER_MANIFEST,
+        "config": node["config"] | {"mediaType": "application/vnd.docker.container.image.v1+json"},
+        "layers": [Descriptor.of(DOCKER, layer).document() for layer in packed],
+    }
+    return json.dumps(document).encode(), blobs | {oci.digest(layer): layer for layer in packed}
+
+
+def test_an_image_that_another_tool_wrote_anew_is_pulled_by_its_labels(site: Here, build: Made) -> None:
+    put(site.where, build.build_id, *reencoded(Forged(build), gzip.compress, gzip.compress))
+    site.pull(build.build_id)
+    assert site.has(build)
+
+
+@pytest.mark.parametrize("part", ["wheel", "papers"])
+@pytest.mark.parametrize("kind", PACKED)
+def test_a_packed_layer_that_is_not_what_its_configuration_names_is_refused(
+    site: Here, build: Made, kind: str, part: str
+) -> None:
+    pack, told = PACKED[kind]
+    packing = (pack, gzip.compress) if part == "wheel" else (gzip.compress, pack)
+    put(site.where, build.build_id, *reencoded(Forged(build), *packing))
+    _, found = site.told(build.build_id)
+    assert found.code == "wheel-image-malformed"
+    assert told in found.message
+    assert site.parts == []
 
 
 def test_an_image_of_something_else_is_no_wheel(site: Here, build: Made) -> None:
@@ -697,7 +743,7 @@ def forged(build: Made) -> dict[str, tuple[Forged, str]]:
         "another platform": (Forged(build, config={"architecture": "s390x"}), "its wheels are not"),
         "a huge config": (Forged(build, config={"comment": "x" * (2 << 20)}), "where tfdock writes 1048576 at most"),
         "other diff_ids": (Forged(build, config={"rootfs": {"diff_ids": []}}), "other layers"),
-        "a packed layer": (Forged(build, layer_type=f"{LAYER_TYPE}+gzip"), "unpacks nothing"),
+        "a packed layer": (Forged(build, layer_type=f"{LAYER_TYPE}+gzip"), "not `application"),
         "another sum for all": (Forged(build).claims(sha256=other), "has the sha256"),
     }  # fmt: skip
 

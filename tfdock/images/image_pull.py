@@ -24,7 +24,7 @@ from tfdock.host.files import check_space, file_error, file_sha256, gib, make_fo
 from tfdock.images.lookup import StoredImage
 from tfdock.images.prefetch import Prefetch
 from tfdock.images.wheel_image_read import FoundBuild
-from tfdock.images.wheel_layer import FoundWheel, frame, wheel_bytes
+from tfdock.images.wheel_layer import FoundWheel, frame, unpacked, wheel_bytes
 from tfdock.oci.artifact import from_blob
 from tfdock.oci.manifest import MalformedManifest
 from tfdock.plan.trust_domain import recorded
@@ -146,7 +146,8 @@ class ImagePull:
     def _fetch(self, image: StoredImage, wheel: FoundWheel, part: Path) -> None:
         """Fetch a wheel into a file of its own. A file that turns out to be different is removed."""
         # Never more than the wheel has: another pull may have left the part.
-        begun = min(part.stat().st_size, wheel.size) if part.is_file() else 0
+        # A packed layer cannot be continued in its middle.
+        begun = min(part.stat().st_size, wheel.size) if part.is_file() and not wheel.packed else 0
         self._check_room(wheel.size - begun)
         try:
             # Unbuffered: what has arrived is to be there when we are killed.
@@ -189,10 +190,11 @@ class ImagePull:
         """Write the missing bytes; `arrived` is called with the size that is there."""
         # The layer's digest covers the bytes that are here, so they are hashed again.
         before = chain([frame(wheel.file, wheel.size)[0]], _read_blocks(file, begun)) if begun else ()
-        pieces = image.named.repository.blob(wheel.layer, before)
+        blob = image.named.repository.blob(wheel.packed or wheel.layer, before)
+        pieces = unpacked(blob, wheel.layer.digest, wheel.layer.size) if wheel.packed else blob
         self.progress(begun)
         try:
-            for piece in from_blob(pieces, wheel_bytes(wheel, pieces, begun)):
+            for piece in from_blob(blob, wheel_bytes(wheel, pieces, begun)):
                 _write(file, piece)
                 arrived(file.tell())
                 self.progress(len(piece))

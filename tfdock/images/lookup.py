@@ -13,6 +13,7 @@ from tfdock.errors import Incompatible, NetworkError, Problem, TfdockError, Veri
 from tfdock.images import wheel_image_read
 from tfdock.images.wheel_image import MOST_PAPERS
 from tfdock.images.wheel_image_read import FoundBuild, machine_platform
+from tfdock.images.wheel_layer import PACKED_TYPES, unpacked
 from tfdock.images.wheel_tags import broken_promise, fingerprint_tag, is_promise
 from tfdock.oci import manifest as oci
 from tfdock.oci.artifact import ArtifactKind, NamedArtifact
@@ -74,13 +75,20 @@ def find_image(image: ImageRef, platform: str, check: Callable[[], None]) -> Sto
         if stored.media_type in _INDEXES:
             stored = _platform_manifest(named, stored, platform)
         manifest = Manifest.read(stored.data)
-        if not wheel_image_read.is_wheel_image(manifest):
+        of_wheels = wheel_image_read.is_wheel_image(manifest)
+        # What is no image of wheels may have a configuration of any size.
+        if not of_wheels and (manifest.artifact_type or manifest.config.size > wheel_image_read.MOST_CONFIG):
             raise _no_wheels_error(named, stored.digest)
         config = _small_blob(named.repository, manifest.config, wheel_image_read.MOST_CONFIG)
+        if not of_wheels and not wheel_image_read.is_reencoded(config):
+            raise _no_wheels_error(named, stored.digest)
         labelled = wheel_image_read.read_labels(manifest, config)
         if labelled.platform != platform:
             raise _platform_error(image, platform, [labelled.platform])
-        builds = wheel_image_read.builds(labelled, _small_blob(named.repository, labelled.papers, MOST_PAPERS))
+        papers = _small_blob(named.repository, labelled.papers, MOST_PAPERS)
+        if labelled.papers.media_type in PACKED_TYPES:
+            papers = b"".join(unpacked([papers], labelled.papers_content, MOST_PAPERS))
+        builds = wheel_image_read.builds(labelled, papers)
     _check_permanent_tag(image, stored.digest, builds)
     return StoredImage(named=named, digest=stored.digest, platform=platform, builds=builds)
 

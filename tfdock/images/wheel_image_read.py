@@ -22,15 +22,18 @@ from tfdock.images.wheel_image import (
     common_platform,
 )
 from tfdock.images.wheel_labels import OWN
-from tfdock.images.wheel_layer import LAYER_TYPE, WHEELS, FoundWheel, frame
-from tfdock.oci.manifest import INDEX, MANIFEST, Descriptor, MalformedManifest, Manifest, parse_json
+from tfdock.images.wheel_layer import LAYER_TYPE, PACKED_TYPES, WHEELS, FoundWheel, frame
+from tfdock.oci.manifest import INDEX, MANIFEST, Descriptor, MalformedManifest, Manifest, is_digest, parse_json
 from tfdock.oci.plain_tar import archive, members
+from tfdock.types import Digest
 from tfdock.wheelhouse.build_record import BUILD_ID, WHEEL, read_record
 
 MOST_CONFIG = 1 << 20
 """Bytes of a configuration."""
 LARGEST_WHEEL = 8 << 30
 """Bytes; TensorFlow's largest have 0.6 GB."""
+_CONFIG_TYPES = (CONFIG_TYPE, "application/vnd.docker.container.image.v1+json")
+_LAYER_TYPES = (LAYER_TYPE, "application/vnd.docker.image.rootfs.diff.tar", *PACKED_TYPES)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SUM_LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 
@@ -53,12 +56,28 @@ class Labelled:
     labels: Mapping[str, str]
     wheels: tuple[FoundWheel, ...]
     papers: Descriptor
-    """The layer with everything except the wheels."""
+    """The blob of the layer with everything except the wheels."""
+    papers_content: str
+    """The digest of that layer's content; another one than the blob's if the blob is packed."""
 
 
 def is_wheel_image(manifest: Manifest) -> bool:
     """Return whether a manifest says that it is an image of wheels, and nothing else."""
     return manifest.artifact_type == ARTIFACT_TYPE
+
+
+def is_reencoded(config: bytes) -> bool:
+    """Return whether a configuration has the labels of wheels: another tool wrote the manifest anew.
+
+    `docker push` and `skopeo copy --format v2s2` write Docker's manifests, without an artifact type or annotations.
+    """
+    try:
+        node = parse_json(config)
+    except MalformedManifest:
+        return False
+    inner = node.get("config") if isinstance(node, dict) else None
+    labels = inner.get("Labels") if isinstance(inner, dict) else None
+    return isinstance(labels, dict) and f"{OWN}.wheels" in labels
 
 
 def says_wheels(data: bytes) -> bool:
@@ -118,25 +137,30 @@ def read_labels(manifest: Manifest, config: bytes) -> Labelled:
     Raises MalformedManifest if its parts disagree, or if tfdock would not write it so.
     """
     node = parse_json(config)
-    if not isinstance(node, dict) or manifest.config.media_type != CONFIG_TYPE:
+    # What another tool wrote anew has Docker's media types and packed layers. What we wrote has neither.
+    own = is_wheel_image(manifest)
+    configs, layers = ((CONFIG_TYPE,), (LAYER_TYPE,)) if own else (_CONFIG_TYPES, _LAYER_TYPES)
+    if not isinstance(node, dict) or manifest.config.media_type not in configs:
         raise MalformedManifest("its configuration is not that of an image")
-    # A packed layer can unpack to any size, and its digest does not name what is in it.
-    packed = [layer.media_type for layer in manifest.layers if layer.media_type != LAYER_TYPE]
-    if packed:
-        raise MalformedManifest(f"a layer is `{packed[0]}`, but tfdock writes plain tar, and unpacks nothing")
+    other = [layer.media_type for layer in manifest.layers if layer.media_type not in layers]
+    if other:
+        raise MalformedManifest(f"a layer is `{other[0]}`, not {' or '.join(f'`{name}`' for name in layers)}")
     labels = _labels(node, manifest)
     rows = _wheel_rows(labels)
     if len(manifest.layers) != len(rows) + 1:
         raise MalformedManifest(
             f"it names {len(rows)} wheels, and has {len(manifest.layers)} layers for them and the papers"
         )
-    _check_layers(node, manifest)
+    contents = _contents(node, manifest)
     # The last layer, with the papers, has no row.
-    wheels = tuple(_wheel_of(row, layer) for row, layer in zip(rows, manifest.layers, strict=False))
+    wheels = tuple(
+        _wheel_of(row, layer, content) for row, layer, content in zip(rows, manifest.layers, contents, strict=False)
+    )
     platform = _platform(node)
     if platform != _platform_of(wheels):
         raise MalformedManifest(f"it says that it is for `{platform}`, but its wheels are not")
-    return Labelled(platform=platform, labels=labels, wheels=wheels, papers=manifest.layers[-1])
+    papers = manifest.layers[-1]
+    return Labelled(platform=platform, labels=labels, wheels=wheels, papers=papers, papers_content=contents[-1])
 
 
 def _platform_of(wheels: Iterable[FoundWheel]) -> str:
@@ -147,14 +171,14 @@ def _platform_of(wheels: Iterable[FoundWheel]) -> str:
 
 
 def _labels(node: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
-    """Return our labels. They stand in the configuration and, the same, in the manifest."""
+    """Return our labels. They stand in the configuration, and the same in a manifest that we wrote."""
     config = node.get("config")
     config_labels = config.get("Labels") if isinstance(config, dict) else None
     if not isinstance(config_labels, dict) or not all(isinstance(value, str) for value in config_labels.values()):
         raise MalformedManifest("its configuration has no labels")
     ours, theirs = (
         {name: value for name, value in each.items() if name.startswith(f"{OWN}.")}
-        for each in (config_labels, manifest.annotations)
+        for each in (config_labels, manifest.annotations if is_wheel_image(manifest) else config_labels)
     )
     for name in sorted({*ours, *theirs}):
         if ours.get(name) != theirs.get(name):
@@ -185,25 +209,32 @@ def _wheel_rows(labels: Mapping[str, str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _check_layers(node: Mapping[str, Any], manifest: Manifest) -> None:
+def _contents(node: Mapping[str, Any], manifest: Manifest) -> list[str]:
+    """Return the digest of each layer's content."""
     rootfs = node.get("rootfs")
     diffs = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
-    # A layer that is not packed is its own content.
-    if diffs != [layer.digest for layer in manifest.layers]:
+    if not isinstance(diffs, list) or len(diffs) != len(manifest.layers) or not all(map(is_digest, diffs)):
         raise MalformedManifest("its configuration speaks of other layers than its manifest")
-    if len({layer.digest for layer in manifest.layers}) < len(manifest.layers):
+    # A layer that is not packed is its own content.
+    plain = [layer.digest for layer in manifest.layers if layer.media_type not in PACKED_TYPES]
+    if not set(plain) <= {diff for diff, layer in zip(diffs, manifest.layers, strict=True) if diff == layer.digest}:
+        raise MalformedManifest("its configuration speaks of other layers than its manifest")
+    if len({layer.digest for layer in manifest.layers}) < len(manifest.layers) or len(set(diffs)) < len(diffs):
         raise MalformedManifest("a layer stands in it twice")
+    return diffs
 
 
-def _wheel_of(row: Mapping[str, Any], layer: Descriptor) -> FoundWheel:
-    wheel = FoundWheel(file=row["file"], sha256=row["sha256"], size=row["size"], layer=layer)
-    size = wheel.size + sum(map(len, frame(wheel.file, wheel.size)))
+def _wheel_of(row: Mapping[str, Any], layer: Descriptor, content: str) -> FoundWheel:
+    size = row["size"] + sum(map(len, frame(row["file"], row["size"])))
+    packed = layer if layer.media_type in PACKED_TYPES else None
+    if packed:
+        layer = Descriptor(media_type=LAYER_TYPE, digest=Digest(content), size=size)
     # Known before the download: a layer of another size holds something else too.
     if layer.size != size:
         raise MalformedManifest(
-            f"the layer of {wheel.file} has {layer.size} bytes, but with that wheel it would have {size}"
+            f"the layer of {row['file']} has {layer.size} bytes, but with that wheel it would have {size}"
         )
-    return wheel
+    return FoundWheel(file=row["file"], sha256=row["sha256"], size=row["size"], layer=layer, packed=packed)
 
 
 # --- papers ---------------------------------------------------------------------------------------------------------

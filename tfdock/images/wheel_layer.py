@@ -1,10 +1,13 @@
 """Read and write the layer of a wheel: an uncompressed tar with the folder `wheels/` and the wheel. Pure.
 
 The bytes around the wheel's own follow from its name and size, so they are compared when read, not interpreted.
+A layer that another tool packed with gzip is unpacked, within the size that it must have.
 """
 
 from __future__ import annotations
 
+import hashlib
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -13,6 +16,10 @@ from tfdock.oci.plain_tar import BLOCK, END, member_header, padding, read_header
 from tfdock.wheelhouse.simple_index import IndexedWheel
 
 LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
+PACKED_TYPES = (f"{LAYER_TYPE}+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip")
+"""Layers as `docker push` and skopeo write them when they write an image anew."""
+_UNPACKED = 1 << 20
+"""Bytes that are unpacked at once."""
 WHEELS = "wheels"
 """The folder of an image that holds its wheels."""
 
@@ -42,18 +49,49 @@ class ImageWheel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundWheel:
-    """A wheel of an image: file name, sha256 (64 hexadecimal digits), size in bytes, and the layer that holds it."""
+    """A wheel of an image: file name, sha256 (64 hexadecimal digits), size in bytes, and the layer that holds it.
+
+    `packed` is the blob of a layer that is stored packed; `layer` is then its content.
+    """
 
     file: str
     sha256: str
     size: int
     layer: Descriptor
+    packed: Descriptor | None = None
 
 
 def frame(file: str, size: int) -> tuple[bytes, bytes]:
     """Return the bytes before and behind a wheel in its layer."""
     head = member_header(f"{WHEELS}/", None) + member_header(f"{WHEELS}/{file}", size)
     return head, padding(size) + END
+
+
+def unpacked(pieces: Iterable[bytes], content: str, most: int) -> Iterator[bytes]:
+    """Yield the content of a layer from its gzip pieces as they come.
+
+    Raises MalformedManifest for content of another digest, for more than `most` bytes, and for what is no gzip.
+    """
+    inflating, sha256, size = zlib.decompressobj(16 + zlib.MAX_WBITS), hashlib.sha256(), 0
+    for piece in pieces:
+        rest = piece
+        while rest:
+            try:
+                data = inflating.decompress(rest, _UNPACKED)
+            except zlib.error as error:
+                raise MalformedManifest("a layer cannot be unpacked") from error
+            # Bytes behind the end of the stream would be another file to some readers.
+            if (size := size + len(data)) > most or inflating.unused_data:
+                raise MalformedManifest(f"a layer unpacks to more than {most} bytes")
+            sha256.update(data)
+            yield data
+            rest = inflating.unconsumed_tail
+    # What was left of the last piece: at most the window of gzip.
+    data = inflating.flush()
+    sha256.update(data)
+    yield data
+    if not inflating.eof or f"sha256:{sha256.hexdigest()}" != content:
+        raise MalformedManifest(f"a layer does not unpack to {content}, which the configuration names")
 
 
 def wheel_bytes(wheel: FoundWheel, pieces: Iterable[bytes], start: int = 0) -> Iterator[bytes]:
