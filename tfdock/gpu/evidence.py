@@ -299,9 +299,13 @@ def _brought(inspection: Inspection, accelerator: Accelerator | None) -> dict[st
 
 
 def built_with(inspection: Inspection, component: str) -> str:
-    """Return a component's version as `build_info` has it; up to 2.2 the entry had another name."""
+    """Return a component's version as `build_info` has it, else the headers; empty where neither does.
+
+    Up to 2.2 the entry of `build_info` had another name, and from 2.22 on there is none.
+    """
     info = inspection.build_info or {}
-    return str(info.get(f"{component}_version", info.get(f"{component}_version_number", "")))
+    named = info.get(f"{component}_version", info.get(f"{component}_version_number", ""))
+    return str(named or inspection.header_versions.get(component, ""))
 
 
 def _built(inspection: Inspection, accelerator: Accelerator | None, release: Release | None) -> dict[str, str]:

@@ -408,8 +408,21 @@ class Limits:
         elif compiler and (asked not in row.targets or self._is_refused(compiler)):
             lacking = f"does not know sm_{asked}" if asked not in row.targets else "is not one it takes"
             yield f"{compiler.compiler} {compiler.failing}: {name}, which {origin}, {lacking}"
+        elif compiler and (built := self._too_old_build(compiler, asked)):
+            yield (
+                f"{compiler.compiler} {compiler.failing}: the wheel was compiled with {built}, which does not know "
+                f"sm_{asked}, and {compiler.compiler} takes no newer one, whatever toolkit it finds"
+            )
         elif compiler:
             yield from self._doubts(compiler)
+
+    def _too_old_build(self, compiler: RuntimeCompiler, asked: str) -> str:
+        """Return the toolkit that the wheel was compiled with if it limits run time and does not know the name."""
+        name = self._accelerator.toolkit or ""
+        version = self._evidence.built.get(name, "")
+        row = self._knowledge.toolkits.get((name, str(Version(version).minor))) if version else None
+        is_limit = compiler.limited_by_build and row is not None and asked not in row.targets
+        return f"{self._title(name)} {version}" if is_limit else ""
 
     def _is_refused(self, compiler: RuntimeCompiler) -> bool:
         version = self._evidence.version_of(self._accelerator.toolkit or "")

@@ -145,7 +145,8 @@ class RuntimeCompiler(Row):
 
     `targets` are the names it asks that for, where they are not the GPUs' own numbers (`9.0` -> `90a`). Toolkits
     below `toolkit_min` and the assembler's versions `refused` it does not take; `failing` says what it does then, and
-    where the toolkit does not know the name.
+    where the toolkit does not know the name. `limited_by_build`: the toolkit that a release was compiled with must
+    know the name as well.
     """
 
     KEY = ("compiler", "accelerator", "releases")
@@ -154,6 +155,7 @@ class RuntimeCompiler(Row):
     accelerator: str
     releases: ReleaseRange
     targets: dict[Dotted, str] = Field(default_factory=dict)
+    limited_by_build: bool = False
     toolkit_min: str | None = None
     # A version with a known defect may lie between versions that work.
     refused: tuple[str, ...] = ()

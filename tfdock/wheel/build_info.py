@@ -1,14 +1,22 @@
-"""Read what a TensorFlow wheel records about its own build, without importing it: `platform/build_info.py`."""
+"""Read what a TensorFlow wheel records about its own build, without importing it: `build_info.py` and headers."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 
 PATHS = ("tensorflow/python/platform/build_info.py", "tensorflow_core/python/platform/build_info.py")
 """The second in releases 1.15 to 2.1."""
 # The file is a stranger's. Parsing a megabyte of Python would cost time and memory for nothing.
 MOST_BYTES = 64 << 10
+_INCLUDED = "tensorflow/include/third_party/gpus/cuda/"
+HEADERS = (f"{_INCLUDED}cuda_config.h", f"{_INCLUDED}include/cuda.h")
+"""Headers that name the CUDA of the compilation, the more exact one first."""
+MOST_HEADER_BYTES = 4 << 20
+_CUDA = re.compile(
+    rb'^#define[ \t]+(?:TF_CUDA_VERSION[ \t]+"([0-9.]{1,20})"|CUDA_VERSION[ \t]+([0-9]{4,6})\b)', re.MULTILINE
+)
 _MAPPINGS = {"dict", "OrderedDict"}
 
 
@@ -31,6 +39,17 @@ def build_info(source: bytes) -> Mapping[str, object] | None:
             if constant is not None:
                 entries[key] = constant
     return entries or None
+
+
+def cuda_version(header: bytes) -> str:
+    """Return `12.5.1` of `#define TF_CUDA_VERSION "12.5.1"`, `12.5` of `#define CUDA_VERSION 12050`, else empty."""
+    match = _CUDA.search(header)
+    if match is None:
+        return ""
+    if match[1]:
+        return match[1].decode()
+    number = int(match[2])
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import BinaryIO
 
@@ -24,7 +24,8 @@ class Inspection:
     """What is in a wheel.
 
     `libraries` are all ELF files, by path. `build_info` is TensorFlow's own account of its build, None where there is
-    none. `traces` maps each byte string that was looked for to the files that hold it.
+    none. `traces` maps each byte string that was looked for to the files that hold it. `header_versions` are the
+    versions of toolkits (`cuda`: `12.5.1`) by the headers in the wheel.
     """
 
     wheel: WheelFacts
@@ -32,6 +33,7 @@ class Inspection:
     libraries: tuple[Library, ...]
     build_info: Mapping[str, object] | None
     traces: Mapping[str, tuple[str, ...]]
+    header_versions: Mapping[str, str] = field(default_factory=dict)
 
 
 def inspect_wheel(
@@ -58,6 +60,7 @@ def inspect_wheel(
         libraries=tuple(sorted(gathering.libraries, key=lambda library: library.path)),
         build_info=build_info_of(archive),
         traces={trace.decode(): tuple(sorted(places)) for trace, places in gathering.traces.items()},
+        header_versions=_header_versions(archive),
     )
 
 
@@ -67,6 +70,15 @@ def build_info_of(archive: Archive) -> Mapping[str, object] | None:
         if member.size <= build_info.MOST_BYTES:
             return build_info.build_info(b"".join(pieces(archive.source, member)))
     return None
+
+
+def _header_versions(archive: Archive) -> dict[str, str]:
+    for member in filter(None, map(archive.member, build_info.HEADERS)):
+        if member.size <= build_info.MOST_HEADER_BYTES:
+            version = build_info.cuda_version(b"".join(pieces(archive.source, member)))
+            if version:
+                return {"cuda": version}
+    return {}
 
 
 class _Gathering:

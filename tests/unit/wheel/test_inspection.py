@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tfdock.wheel.build_info import PATHS, build_info
+from tfdock.wheel.build_info import HEADERS, PATHS, build_info, cuda_version
 from tfdock.wheel.inspection import Inspection, inspect_wheel
 
 from ..small_wheels import NAME, wheel_of
@@ -109,6 +109,31 @@ OLD = b"is_rocm_build = False\nis_cuda_build = True\ncuda_version = '10.0'\nnvcu
 )
 def test_build_info_is_read_and_never_run(source: bytes, expected: object) -> None:
     assert build_info(source) == expected
+
+
+@pytest.mark.parametrize(
+    ("header", "version"),
+    [
+        (b'#ifndef X\n#define TF_CUDA_VERSION "12.5.1"\n', "12.5.1"),
+        (b"#define CUDA_VERSION 12050\n", "12.5"),
+        (b"#define CUDA_VERSION 13000 /* so */\n", "13.0"),
+        (b"#define  CUDA_VERSION\t10020\n", "10.2"),
+        (b"#define CUDA_VERSION_MIN 12050\n", ""),
+        (b'#define TF_CUDA_VERSION ""\n', ""),
+        (b"// CUDA_VERSION 12050\n", ""),
+        (b"", ""),
+    ],
+)
+def test_the_cuda_of_the_compilation_is_read_from_a_header(header: bytes, version: str) -> None:
+    assert cuda_version(header) == version
+
+
+def test_the_more_exact_header_in_a_wheel_counts() -> None:
+    exact, other = HEADERS
+    members = {other: b"#define CUDA_VERSION 12040\n", exact: b'#define TF_CUDA_VERSION "12.4.1"\n'}
+    assert inspected(members).header_versions == {"cuda": "12.4.1"}
+    assert inspected({other: members[other]}).header_versions == {"cuda": "12.4"}
+    assert inspected({}).header_versions == {}
 
 
 @pytest.mark.parametrize("path", PATHS)
