@@ -43,7 +43,7 @@ class Repository:
 
     def job(self, name: str, *, installed: bool = True, **contexts: str) -> list[Step]:
         """Run a job's scripts. Where tfdock is `installed`, the job does not install it: one that does is enough."""
-        file = "wheels-build.yml" if name == "build" else "wheels.yml"
+        file = f"wheels-{name}.yml"
         workflow = yaml.safe_load((self.folder / ".github/workflows" / file).read_text())
         return Job(
             workflow=workflow,

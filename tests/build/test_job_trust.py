@@ -218,7 +218,7 @@ def test_jobs_of_a_pull_request_get_no_secret_and_keep_all_in_the_runner_s_tempo
 
 
 def test_on_github_the_job_that_builds_sees_no_login_that_may_write(machine: Machine) -> None:
-    (_, document, _) = rendered("github", "two-registries")
+    (*_, document, _) = rendered("github", "two-registries")
     calls = {call.name: call for call in machine.github(document, "build")}
     assert calls["build"].logins.split() == ["registry_read-token", "token-of-the-job"]
     assert not any(token in f"{call.environment} {call.logins}" for call in calls.values() for token in WRITING)
@@ -236,7 +236,7 @@ def test_on_github_the_job_that_builds_sees_no_login_that_may_write(machine: Mac
 
 def test_only_plain_files_go_from_a_cache_to_the_job_that_pushes_it(machine: Machine) -> None:
     """A build writes the cache: links and devices in it say nothing to the job that may push."""
-    (_, document, _) = rendered("github")
+    (*_, document, _) = rendered("github")
     disk = machine.folder / "home/.cache/tfdock/disk/0123456789abcdef"
     (disk / "cas/aa").mkdir(parents=True)
     (disk / "cas/aa/old").write_text("the registry has it")

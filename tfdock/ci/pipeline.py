@@ -1,4 +1,4 @@
-"""Matrix -> the files of a CI pipeline that makes its wheels: plan, build, plan again for what was cut, index. Pure.
+"""Matrix -> the files of a CI pipeline that makes its wheels: plan, build, plan again for what was cut. Pure.
 
 Templates lay out, this module decides. Values of the matrix reach a file as one kind of YAML scalar, in which neither
 YAML nor the service finds anything to obey; the shell's steps hold no values at all and read them from their
@@ -72,13 +72,11 @@ def files(
     # GitHub takes 256 jobs in one matrix: a larger round is several jobs, each with a matrix of its own.
     parts = max(ceil(_most_jobs(matrix, cells) / GITHUB_JOBS), 1)
     rounds = _rounds(ci, parts)
-    builds = [build["id"] for round_ in rounds for build in round_["builds"]]
     values: dict[str, object] = {
         # By commit: who owns an action can move its tags. The comment tells people, and updaters, the version.
         "actions": {action: f"{action}@{row.commit} # {row.version}" for action, row in actions.items()},
         "branches": ci.branches,
         "build_file": f".gitlab/{name}-build.yml",
-        "builds": builds,
         "cache": ci.cache or "",
         "changed_since": "",
         "command": command,
@@ -89,6 +87,7 @@ def files(
         "matrix": path,
         "minutes": _minutes(ci),
         "name": name,
+        "plan_file": f".github/workflows/{name}-plan.yml",
         "only_round": _round(1, parts, last=True),
         "registry": ci.registry or "",
         # A retry goes on from the pushed cache: without one it would begin where the first try did.
@@ -158,6 +157,7 @@ def _builds(number: int, parts: int) -> list[str]:
 _FILES: Mapping[Service, Mapping[str, str]] = {
     "github": {
         ".github/workflows/{name}.yml": "github.yml.j2",
+        ".github/workflows/{name}-plan.yml": "github-plan.yml.j2",
         ".github/workflows/{name}-build.yml": "github-build.yml.j2",
         ".github/workflows/{name}-pull-request.yml": "github-pull-request.yml.j2",
     },

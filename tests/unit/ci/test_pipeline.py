@@ -171,8 +171,8 @@ def test_zizmor_finds_nothing_not_even_when_it_is_pedantic(everything: dict[str,
 
 
 def test_zizmor_would_find_a_value_in_a_script(tmp_path: Path) -> None:
-    (first, *_) = rendered("github").values()
-    (file,) = written(tmp_path, {"w.yml": first.replace("tfdock --version", "echo ${{ github.head_ref }}")})
+    (_, plan, *_) = rendered("github").values()
+    (file,) = written(tmp_path, {"w.yml": plan.replace("tfdock --version", "echo ${{ github.head_ref }}")})
     assert "template-injection" in said("zizmor", "--offline", "--no-progress", file)
 
 
@@ -222,8 +222,9 @@ def test_a_hostile_name_reaches_a_job_as_it_is_and_nothing_else(service: Service
     plain, hostile = (loaded(rendered(service, path=one)) for one in ("profiles/matrix.yaml", path))
     for document, other in zip(plain, hostile, strict=True):
         names = "env" if service == "github" else "variables"
-        assert meant(service, other[names].pop("TFDOCK_MATRIX")) == path
-        del document[names]["TFDOCK_MATRIX"]
+        if names in document:  # a workflow that only calls others has none
+            assert meant(service, other[names].pop("TFDOCK_MATRIX")) == path
+            del document[names]["TFDOCK_MATRIX"]
         # What is named after the matrix: files and groups. All else, and every script, is the same.
         name = Path(next(iter(rendered(service, path=path)))).stem
         assert re.fullmatch(r"wheels(-[a-z0-9-]+)?", name)
@@ -232,8 +233,10 @@ def test_a_hostile_name_reaches_a_job_as_it_is_and_nothing_else(service: Service
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_the_command_that_installs_is_a_value_as_well(service: Service) -> None:
-    for document in loaded(rendered(service, MATRICES["install"])):
-        values = document["env" if service == "github" else "variables"]
+    names = "env" if service == "github" else "variables"
+    found = [document[names] for document in loaded(rendered(service, MATRICES["install"])) if names in document]
+    assert len(found) >= 2
+    for values in found:
         assert meant(service, values["TFDOCK_INSTALL"]) == MATRICES["install"]["ci"]["install"]
 
 
@@ -264,11 +267,10 @@ def test_no_secret_is_part_of_a_script() -> None:
 
 def test_only_the_jobs_that_publish_have_a_right_to_write() -> None:
     for name in MATRICES:
-        trusted, called, untrusted = loaded(rendered("github", MATRICES[name]))
-        assert trusted["permissions"] == called["permissions"] == untrusted["permissions"] == {}
-        rights = {
-            job: some["permissions"] for document in (trusted, called, untrusted) for job, some, _ in jobs(document)
-        }
+        documents = loaded(rendered("github", MATRICES[name]))
+        trusted = documents[0]
+        assert all(document["permissions"] == {} for document in documents)
+        rights = {job: some["permissions"] for document in documents for job, some, _ in jobs(document)}
         writing = {job: some for job, some in rights.items() if "write" in some.values()}
         attest = {"id-token": "write", "attestations": "write"}
         push = {"publish": {"contents": "read", "packages": "write"}}
@@ -282,7 +284,7 @@ READING = {"contents": "read", "packages": "read"}
 
 @pytest.mark.parametrize("name", MATRICES)
 def test_a_job_that_builds_is_over_before_anything_has_a_login_to_write(name: str) -> None:
-    _, called, untrusted = loaded(rendered("github", MATRICES[name]))
+    *_, called, untrusted = loaded(rendered("github", MATRICES[name]))
     for document in (called, untrusted):
         for job, about, steps in jobs(document):
             if any("tfdock build" in step.get("run", "") for step in steps):
@@ -312,9 +314,8 @@ def shell(folder: Path, script: str, **variables: str) -> subprocess.CompletedPr
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_on_gitlab_a_merge_request_has_no_index_and_a_child_has_its_own_variables() -> None:
+def test_on_gitlab_a_child_has_its_own_variables() -> None:
     (plan, build) = loaded(rendered("gitlab"))
-    assert plan["index"]["rules"][0] == {"if": '$CI_PIPELINE_SOURCE == "merge_request_event"', "when": "never"}
     assert plan["build"]["trigger"]["forward"] == {"yaml_variables": False}
     names = {name for name in plan["variables"] if name.startswith("TFDOCK_")}
     assert names <= set(build["variables"])
@@ -327,7 +328,7 @@ def steps(job: str, name: str) -> list[dict[str, Any]]:
     documents = loaded(rendered("github"))
     return [
         step
-        for one in documents[:2]
+        for one in documents[:3]
         for found, _, some in jobs(one)
         for step in some
         if (found, step["name"]) == (job, name)
@@ -338,7 +339,7 @@ def steps(job: str, name: str) -> list[dict[str, Any]]:
 def test_a_job_that_is_run_again_replaces_what_it_has_kept() -> None:
     """The second attempt is the same run to GitHub, which takes a name once."""
     for name in MATRICES:
-        for document in loaded(rendered("github", MATRICES[name])):
+        for document in loaded(rendered("github", MATRICES[name]))[2:]:
             kept = [step for *_, steps in jobs(document) for step in steps if "upload" in str(step)]
             assert kept
             assert all(step["with"]["overwrite"] is True for step in kept)
@@ -346,15 +347,15 @@ def test_a_job_that_is_run_again_replaces_what_it_has_kept() -> None:
 
 def test_wheels_are_kept_for_a_week_beside_a_registry_and_else_as_long_as_github_keeps_them() -> None:
     for name, days in (("full", 7), ("bare", None)):
-        for document in loaded(rendered("github", MATRICES[name]))[1:]:
+        for document in loaded(rendered("github", MATRICES[name]))[2:]:
             (kept,) = [one for one in document["jobs"]["build"]["steps"] if one["name"] == "Keep wheels and records"]
             assert kept["with"].get("retention-days") == days
 
 
 def test_a_scheduled_run_attests_as_others_do() -> None:
     """Its event has no repository: what that would say is unknown, and not false."""
-    (trusted, called, _) = loaded(rendered("github"))
-    assert "github.event." not in json.dumps([trusted, called])
+    (*trusted, called, _) = loaded(rendered("github"))
+    assert "github.event." not in json.dumps([*trusted, called])
     assert "github.repository_visibility == 'public'" in called["jobs"]["attest"]["if"]
 
 
@@ -435,20 +436,33 @@ def test_the_next_round_is_told_what_is_not_finished(tmp_path: Path) -> None:
     )
 
 
+def test_a_workflow_says_each_job_once_and_rounds_call_them() -> None:
+    trusted, *called = loaded(rendered("github"))
+    assert not list(jobs(trusted))
+    assert [(job["uses"], job["with"].get("after")) for job in trusted["jobs"].values()] == [
+        (f"./{WORKFLOWS[1 + (number % 2)]}", after) for number, after in enumerate(("", None, "1", None, "2", None))
+    ]
+    assert [list(document["jobs"]) for document in called] == [
+        ["plan"],
+        ["build", "publish", "attest"],
+        ["plan", "build"],
+    ]
+
+
 def test_rounds_follow_one_another_only_where_there_is_a_cache() -> None:
     def names(name: str, cells: int = 2) -> list[str]:
         return list(loaded(rendered("github", MATRICES[name], cells=cells))[0]["jobs"])
 
-    assert names("full") == ["plan", "build", "plan-2", "build-2", "plan-3", "build-3", "index"]
-    assert names("no-rounds") == names("wheels-only") == names("bare") == ["plan", "build", "index"]
-    assert len(names("cache-only")) == 2 * 21 + 1
+    assert names("full") == ["plan", "build", "plan-2", "build-2", "plan-3", "build-3"]
+    assert names("no-rounds") == names("wheels-only") == names("bare") == ["plan", "build"]
+    assert len(names("cache-only")) == 2 * 21
     parts = names("wheels-only", GITHUB_JOBS + 1)
-    assert parts == ["plan", "build-part-1", "build-part-2", "index"]
-    assert names("no-rounds", GITHUB_JOBS + 1) == ["plan", "build", "index"], "four jobs share them"
+    assert parts == ["plan", "build-part-1", "build-part-2"]
+    assert names("no-rounds", GITHUB_JOBS + 1) == ["plan", "build"], "four jobs share them"
 
 
 def test_a_job_has_time_beside_its_build_and_ends_before_github_ends_it() -> None:
-    for document in loaded(rendered("github"))[1:]:
+    for document in loaded(rendered("github"))[2:]:
         assert document["jobs"]["build"]["timeout-minutes"] == 355
     refused = matrices.read(json.dumps(BARE | {"ci": INSTALL | {"time_limit": "5h21m"}}), "m.yaml")
     assert pipeline.refusal("gitlab", refused) is None
@@ -512,7 +526,7 @@ def codes(result: Result) -> list[str]:
     return re.findall(r"error: .* \[(ci-[a-z-]+)\]", result.stderr)
 
 
-WORKFLOWS = [f".github/workflows/wheels{part}.yml" for part in ("", "-build", "-pull-request")]
+WORKFLOWS = [f".github/workflows/wheels{part}.yml" for part in ("", "-plan", "-build", "-pull-request")]
 
 
 def test_what_was_rendered_is_fresh_until_the_matrix_changes(repository: Path) -> None:
@@ -530,7 +544,7 @@ def test_what_was_rendered_is_fresh_until_the_matrix_changes(repository: Path) -
 
 def test_an_edited_file_is_told_and_not_replaced(repository: Path) -> None:
     ci("render", "github")
-    file = repository / WORKFLOWS[0]
+    file = repository / WORKFLOWS[1]
     edited = file.read_text().replace("ubuntu-24.04", "ubuntu-26.04")
     file.write_text(edited)
     checked = ci("check")
@@ -554,7 +568,13 @@ def test_somebody_else_s_file_is_not_replaced_and_nothing_is_half_written(reposi
 
 
 @pytest.mark.parametrize(
-    ("service", "name"), [("github", "more/matrix.yaml"), ("github", "pull-request.yaml"), ("gitlab", "build.yaml")]
+    ("service", "name"),
+    [
+        ("github", "more/matrix.yaml"),
+        ("github", "pull-request.yaml"),
+        ("github", "plan.yaml"),
+        ("gitlab", "build.yaml"),
+    ],
 )
 def test_another_matrix_s_file_is_not_replaced(repository: Path, service: str, name: str) -> None:
     """Files are called after a matrix's name, and two may have one."""
@@ -822,8 +842,10 @@ def test_jobs_have_the_knowledge_that_the_matrix_names_and_no_other(
     monkeypatch.delenv("TFDOCK_KNOWLEDGE")
     assert ci("check").exit_code == 0
     for path in done.stdout.split():
+        names = "env" if service == "github" else "variables"
         document = yaml.safe_load(Path(path).read_text())
-        assert document["env" if service == "github" else "variables"]["TFDOCK_KNOWLEDGE"] == "rows"
+        assert document.get(names, {}).get("TFDOCK_KNOWLEDGE", "rows") == "rows"
+        assert (names in document) == (Path(path) != Path(WORKFLOWS[0]))
 
 
 GPU_ROW = """\

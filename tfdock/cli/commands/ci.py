@@ -55,7 +55,7 @@ def render(
     allow_path: AllowPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the pipeline of a matrix: plan, build, build again what a time limit cut, index."""
+    """Write the pipeline of a matrix: plan, build, build again what a time limit cut."""
     settings = settings_for(allow_paths=allow_path)
     setting = pipeline_files.not_carried(settings, file)
     # Before the cells are planned: without that knowledge they may be refused.
