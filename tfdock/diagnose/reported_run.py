@@ -251,9 +251,12 @@ def _no_failed_run(house: Wheelhouse) -> ProfileError:
     return ProfileError(
         Problem(
             code="no-failed-run",
-            message=f"no run has failed in {house.root}",
-            why="a run that ends well leaves a record, and nothing else to report",
-            fix=("name the `--wheelhouse` of the build", "a log, a record, a build id or a profile"),
+            message=f"no failed run in {house.root} has left a log",
+            why="a build that ends before its first phase, such as one without an engine, leaves its error alone",
+            fix=(
+                "name the wheelhouse of the build: `--wheelhouse DIR`",
+                "name the profile, a log, a record or a build id: `tfdock report --bundle PROFILE`",
+            ),
         )
     )
 

@@ -309,6 +309,8 @@ def _kernel_locks() -> Iterator[tuple[str, int, str]]:
 
 
 def _describe_process(pid: int) -> str:
+    if pid == os.getpid():
+        return "another build of this command"
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:

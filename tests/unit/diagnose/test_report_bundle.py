@@ -351,7 +351,10 @@ def test_a_run_that_was_killed_is_found_and_one_that_lives_is_not(place: Place, 
     with running(tmp_path / "state", entry):
         result = place.run("--bundle")
         assert result.exit_code == 2
-        assert "[no-failed-run]" in result.stderr
+        assert "has left a log [no-failed-run]" in result.stderr
+        assert (
+            "fix: name the profile, a log, a record or a build id: `tfdock report --bundle PROFILE`" in result.stderr
+        )
 
 
 def test_what_is_nothing_is_refused_and_nothing_is_written(place: Place) -> None:

@@ -5,9 +5,10 @@ It stands apart from `build`: a build that is up to date loads none of the modul
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from tfdock.builder import build as builds
 from tfdock.builder.session import BuildRequest
@@ -27,9 +28,34 @@ from tfdock.cli.build_progress import session_for, shown_progress
 from tfdock.host.supervise import Stop
 
 
+class _ShellCommand(TyperCommand):
+    """A command whose options stand before or after the profile. The first other word begins the command to run."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, with the options behind the profile moved before it."""
+        rest = self._after_options(ctx, args)
+        if rest:
+            profile, *behind = rest
+            words = self._after_options(ctx, behind)
+            own = [*args[: len(args) - len(rest)], *behind[: len(behind) - len(words)]]
+            args = [*own, profile, *words]
+        return super().parse_args(ctx, args)
+
+    def _after_options(self, ctx: Any, args: list[str]) -> list[str]:
+        """Return the arguments from the first that is no option; raises the usual error for an unknown option."""
+        parser = type(self.make_parser(ctx))(ctx)
+        for parameter in self.get_params(ctx):
+            if isinstance(parameter, TyperOption):
+                parameter.add_to_parser(parser, ctx)
+        rest: list[str] = parser.parse_args(list(args))[1]
+        return rest
+
+
 @app.command(
-    epilog="Example: `tfdock shell debug`, then `bazel build …` or `gdb python3`; or `tfdock shell debug ls -la`.",
-    # What follows the profile is the command, its options included.
+    cls=_ShellCommand,
+    epilog="Example: `tfdock shell debug`, then `bazel build …` or `gdb python3`; or `tfdock shell debug ls -la`. "
+    "Options of tfdock stand before the command; `--` ends them.",
+    # What follows the command's first word is the command's, its options included.
     context_settings={"allow_interspersed_args": False},
 )
 @command("tfdock.shell/1")
