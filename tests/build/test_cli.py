@@ -324,6 +324,23 @@ def test_a_folder_nothing_and_a_name_without_end_are_no_profiles(tfdock: Tfdock,
     refused(tfdock.run("check", "x" * 5000), 2)
 
 
+def test_a_deleted_working_folder_is_named_as_such(tfdock: Tfdock, tmp_path: Path) -> None:
+    script = f'mkdir x && cd x && rmdir ../x && exec "{sys.executable}" -m tfdock check rtx3080'
+    # The variables of a test name folders from the root on, so that no command would need the working folder.
+    own = {name: value for name, value in tfdock.environment.items() if not name.startswith("TFDOCK_")}
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, env=own, capture_output=True, text=True)
+    assert (done.returncode, "[file-error]" in done.stderr) == (2, True), done.stderr
+    assert "was deleted" in done.stderr
+
+
+def test_a_name_that_the_encoding_of_the_terminal_lacks_is_shown_with_escapes(tfdock: Tfdock, tmp_path: Path) -> None:
+    path = tmp_path / "na\xefve.yaml"
+    path.write_text('schema: 1\ntensorflow: "2.18.0"\n')
+    outcome = tfdock.with_variables(PYTHONIOENCODING="ascii").run("check", path)
+    assert outcome.code == 0, outcome.told
+    assert "na\\xefve" in outcome.stdout
+
+
 def test_a_profile_without_its_ending_is_guessed(tfdock: Tfdock) -> None:
     shutil.copy(RTX3080, tfdock.home / "r25.yaml")
     for name in ("r25", "r25.yml"):
@@ -341,7 +358,7 @@ def test_a_wheelhouse_that_is_a_file_is_named(tfdock: Tfdock) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("wheelhose: x\n", ("settings-unknown-key", "wheelhose", "wheelhouse")),
+        ("wheelhose: x\n", ("settings-unknown-key", "wheelhose", "did you mean `wheelhouse`?")),
         ("wheelhouse: [x]\n", ("settings-bad-value",)),
         (": : :", ()),
         ("mirrors: nonsense\n", ("settings-bad-value",)),

@@ -7,6 +7,7 @@ import gc
 import io
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -71,7 +72,8 @@ def _forgiving(stream: io.TextIOWrapper) -> io.TextIOWrapper:
         # Python's own stream still has the descriptor, and closes it.
         io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
-        errors=stream.errors,
+        # A name of a file may hold letters that this encoding lacks.
+        errors="backslashreplace" if stream.errors == "strict" else stream.errors,
         line_buffering=stream.line_buffering,
     )
 
@@ -94,6 +96,9 @@ def _unexpected(error: Exception) -> tuple[Problem, ExitCode]:
             fix="make room, or write elsewhere; what was done before is done",
         )
         return problem, ExitCode.RESOURCES
+    if isinstance(error, FileNotFoundError) and not _has_working_folder():
+        message, fix = "the folder that this command runs in was deleted", "go to another folder: `cd`"
+        return Problem(code="file-error", message=message, fix=fix), ExitCode.USAGE
     if isinstance(error, OSError) and error.filename:
         message, fix = f"{error.filename}: {error.strerror}", "check the path, its owner and its mode"
         return Problem(code="file-error", message=message, fix=fix), ExitCode.USAGE
@@ -103,6 +108,13 @@ def _unexpected(error: Exception) -> tuple[Problem, ExitCode]:
         fix="run it again with TFDOCK_DEBUG=1 and report what it prints",
     )
     return problem, ExitCode.INTERNAL
+
+
+def _has_working_folder() -> bool:
+    try:
+        return Path.cwd().is_dir()
+    except FileNotFoundError:
+        return False
 
 
 def _version(wanted: bool) -> None:

@@ -5,6 +5,7 @@ Flag > `TFDOCK_*` variable > configuration file (`tfdock/config.yaml` in the use
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -157,13 +158,18 @@ def _from_file(file: Path) -> dict[str, object]:
             Problem(
                 code="settings-unknown-key",
                 message=f"unknown setting `{unknown[0]}`" if unknown else "settings are `name: value` lines",
-                fix=f"known: {', '.join(sorted(known))}",
+                fix=f"{_near(unknown[0], known) if unknown else ''}known: {', '.join(sorted(known))}",
                 file=str(file),
                 line=line,
                 column=column,
             )
         )
     return {key: _parse_node(key, child, str(file)) for key, child in node.entries.items()}
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"did you mean `{near[0]}`? " if near else ""
 
 
 def _parse_node(name: str, node: yaml_nodes.Node, file: str) -> object:

@@ -130,7 +130,8 @@ def _by_default(plan: BuildPlan, knowledge: KnowledgeBase) -> PhaseEstimate | No
         return None
     compiling = hours * 3600 * weight(plan, knowledge) / plan.resources.jobs
     jobs = plan.resources.jobs
-    source = f"a known figure, {hours:g} core-hours for the CPU, and {jobs} jobs: nothing like it was built here"
+    many = f"{jobs} job{'s' * (jobs != 1)}"
+    source = f"a known figure, {hours:g} core-hours for the CPU, and {many}: nothing like it was built here"
     return PhaseEstimate(seconds={"compile": compiling}, source=source)
 
 

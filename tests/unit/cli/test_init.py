@@ -177,7 +177,8 @@ def test_a_profile_that_cannot_be_written_whole_is_not_there(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(files, "sync_path", full)
-    assert "[file-error]" in init("x", "--gpu", "cpu").stderr
+    result = init("x", "--gpu", "cpu")
+    assert (result.exit_code, "[disk-full]" in result.stderr) == (8, True)
     assert list(tmp_path.iterdir()) == []
 
 

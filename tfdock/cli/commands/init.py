@@ -14,10 +14,10 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
-from tfdock.errors import ExitCode, Incompatible, Problem, ProfileError
+from tfdock.errors import DiskFull, ExitCode, Incompatible, Problem, ProfileError
 from tfdock.gpu.devices import local_words, means_gpu, resembles_gpu, unknown_gpu
 from tfdock.host import hardware
-from tfdock.host.files import write_atomically
+from tfdock.host.files import FULL, write_atomically
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.starter import Starter, StarterDevices, check_together, devices_of, starter
 
@@ -111,6 +111,9 @@ def _write(path: Path, text: str) -> None:
     except FileExistsError as error:
         raise ProfileError(_file_exists(path)) from error
     except OSError as error:
+        if error.errno in FULL:
+            message, fix = f"cannot write {path}: {error.strerror}", "make room on that disk, or write elsewhere"
+            raise DiskFull(Problem(code="disk-full", message=message, fix=fix)) from error
         message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner and its mode"
         raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error
 

@@ -120,6 +120,7 @@ def report(
             console.say(line, stream=sys.stdout)
     if output:  # After the text: a page that cannot be written loses nothing.
         write_text(output, page)
+        console.say(f"page  {output}")
     return None
 
 

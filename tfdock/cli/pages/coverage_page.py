@@ -59,10 +59,11 @@ def _values(wheels: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     shown = [_wheel(row, pythons) for row in wheels]
     sections = sorted({(str(row["tensorflow"]), str(row["machine"])) for row in wheels}, key=_newest_first)
     counted = Counter(row["accelerator"] is not None for row in wheels)
+    number = f"{len(wheels)} wheel{'s' * (len(wheels) != 1)}"
     return {
         "generator": GENERATOR,
         "title": "Wheelhouse",
-        "counts": f"{counted.total()} wheels of TensorFlow, {counted[True]} of them with GPU code.",
+        "counts": f"{number} of TensorFlow, {counted[True]} of them with GPU code.",
         "sections": [_section(version, machine, shown) for version, machine in sections],
         "ways": [*(way for kind, way in WAYS.items() if kind != "unknown"), _CPU, _NO_WHEEL],
         "wheels": [_wheel_row(wheel) for wheel in shown],
