@@ -19,6 +19,19 @@ class SkippedRuleJson(TypedDict):
     """Why it was not made."""
 
 
+class AvailabilityJson(TypedDict):
+    """Something that a build downloads."""
+
+    kind: Literal["base", "source", "bazel", "archive"]
+    """What it is."""
+    name: str
+    """The image, the ref, the version, or the archive."""
+    status: Literal["there", "gone", "changed", "unreachable", "not-asked"]
+    """Whether it is there now; `changed` is other than the lock or the knowledge has it."""
+    found: str
+    """A digest, a commit or an address; else the reason."""
+
+
 class CheckedProfileJson(TypedDict):
     """What was found of one profile."""
 
@@ -36,6 +49,8 @@ class CheckedProfileJson(TypedDict):
     """What else to know, and what this machine lacks."""
     skipped: Sequence[SkippedRuleJson]
     """Checks of this machine that could not be made."""
+    online: Sequence[AvailabilityJson]
+    """What the build downloads, asked with `--online`; else empty."""
 
 
 class CheckDocument(TypedDict):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Filters = tuple[tuple[str, Callable[..., str]], ...]
 _BAZEL_RELEASES = "https://github.com/bazelbuild/bazel/releases/download"
+_BAZELISK = "https://releases.bazel.build"
+"""Where bazelisk downloads releases (bazelbuild/bazelisk, repositories/gcs.go)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +95,23 @@ def _check_templates(resolution: Resolution, templates: Mapping[str, str]) -> No
             )
 
 
+def bazel_address(resolution: Resolution) -> str:
+    """Return where the image build downloads Bazel: its installer, or what bazelisk takes in TensorFlow's images."""
+    if resolution.image.template != "sig-build":
+        return _installer(resolution)
+    machine = {"aarch64": "arm64"}.get(resolution.image.machine, resolution.image.machine)
+    version = resolution.bazel
+    return f"{_BAZELISK}/{version}/release/bazel-{version}-linux-{machine}"
+
+
+def _installer(resolution: Resolution) -> str:
+    # Bazel publishes installers for x86_64 only. On another machine the download fails instead of being wrong.
+    installer = f"bazel-{resolution.bazel}-installer-linux-{resolution.image.machine}.sh"
+    return f"{_BAZEL_RELEASES}/{resolution.bazel}/{installer}"
+
+
 def _values(resolution: Resolution) -> dict[str, object]:
     image, source = resolution.image, resolution.source
-    # Bazel publishes installers for x86_64 only. On another machine the download fails instead of being wrong.
-    installer = f"bazel-{resolution.bazel}-installer-linux-{image.machine}.sh"
     return {
         "build_id": resolution.build_id,
         "base": resolution.base,
@@ -107,7 +122,7 @@ def _values(resolution: Resolution) -> dict[str, object]:
         "interpreter": resolution.interpreter,
         "archives": _archives(resolution),
         "bazel": resolution.bazel,
-        "bazel_url": f"{_BAZEL_RELEASES}/{resolution.bazel}/{installer}",
+        "bazel_url": _installer(resolution),
         "of_repositories": list(resolution.of_repositories),
         "cachebusters": ",".join(resolution.cachebusters),
         "tools": _tools(resolution),

@@ -1,9 +1,10 @@
-"""The `check` command. It needs neither an engine nor a network."""
+"""The `check` command. It needs no engine, and a network only with `--online`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,12 +25,21 @@ from tfdock.cli.app import (
 )
 from tfdock.errors import ExitCode, Problem, TfdockError, as_document, combined_exit_code
 from tfdock.host import hardware
+from tfdock.host.settings import Settings
 from tfdock.plan.preflight import PreflightCheck, machine_findings
-from tfdock.plan.prepare import Preparer, placed
+from tfdock.plan.prepare import Preparer, lock_path, placed
+from tfdock.resolve.resolution import Resolution
 from tfdock.types import WritableFolder
 
+if TYPE_CHECKING:
+    # Imported on use: `check` alone needs no network.
+    from tfdock.offline.availability import Availability
 
-@app.command(epilog="Example: `tfdock check rtx3080 rocm`. Exit status: 0 fine, 2 malformed, 3 cannot work.")
+
+@app.command(
+    epilog="Example: `tfdock check rtx3080 rocm`. Exit status: 0 fine, 2 malformed, 3 cannot work; with `--online` 3 "
+    "also for a download that is gone or changed, 7 for a server that cannot be asked."
+)
 @command("tfdock.check/1")
 def check(
     profiles: Profiles,
@@ -37,18 +47,24 @@ def check(
     knowledge: Knowledge = None,
     allow_path: AllowPath = None,
     allow_endpoint: AllowEndpoint = None,
+    online: Annotated[
+        bool,
+        typer.Option(
+            "--online",
+            help="Ask, in seconds, whether base image, source, Bazel and archives are still there and unchanged.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say whether profiles can be built, and what this machine has to say to it. Needs no engine and no network."""
     settings = settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint)
     preparer, places = preparer_for(settings, allow_untested=allow_untested), build_places(settings)
-    results, codes = [], []
-    for name in profiles:
-        result = _check_profile(preparer, places, name)
-        codes.append(result.exit_code)
-        results.append(result)
-        if not as_json:
-            _show(result)
+    results = [_check_profile(preparer, places, name) for name in profiles]
+    if online:
+        results = _ask_online(results, preparer, settings)
+    codes = [result.exit_code for result in results]
+    for result in () if as_json else results:
+        _show(result)
     if as_json:
         print_json("tfdock.check/1", not any(codes), {"profiles": [result.document for result in results]})
     raise typer.Exit(combined_exit_code(codes))
@@ -70,6 +86,8 @@ class _CheckResult:
     untested: Sequence[Problem] = ()
     warnings: Sequence[Problem] = ()
     machine: Sequence[PreflightCheck] = ()
+    online: Sequence[Availability] = ()
+    resolution: Resolution | None = None
 
     @property
     def machine_problems(self) -> list[Problem]:
@@ -92,6 +110,7 @@ class _CheckResult:
             "untested": [as_document(problem) for problem in self.untested],
             "warnings": [as_document(problem) for problem in (*self.warnings, *self.machine_problems)],
             "skipped": [{"rule": check.name, "reason": check.found} for check in skipped],
+            "online": [asdict(row) for row in self.online],
         }
 
 
@@ -115,15 +134,42 @@ def _check_profile(preparer: Preparer, places: Sequence[WritableFolder], name: s
         untested=wanted.resolution.untested,
         warnings=wanted.resolution.warnings,
         machine=machine,
+        resolution=wanted.resolution,
     )
+
+
+def _ask_online(results: Sequence[_CheckResult], preparer: Preparer, settings: Settings) -> list[_CheckResult]:
+    """Return the results with what the builds download, of the profiles that can be built."""
+    from tfdock.builder.locking import read_lock
+    from tfdock.offline import availability
+
+    wanted = []
+    for result in results:
+        if result.resolution:
+            path = lock_path(result.file)
+            wanted.append((result.resolution, read_lock(path).lock if path.exists() else None))
+    answers = iter(availability.ask(wanted, preparer.knowledge, settings))
+    asked = []
+    for result in results:
+        if result.resolution:
+            rows = next(answers)
+            problems = [row.problem for row in rows if row.exit_code]
+            code = combined_exit_code(int(row.exit_code) for row in rows)
+            asked.append(replace(result, online=rows, problems=problems, exit_code=code))
+        else:
+            asked.append(result)
+    return asked
 
 
 def _show(result: _CheckResult) -> None:
     """Print the build id on standard output, and problems on standard error."""
-    if result.exit_code:
+    if result.build_id is None:
         console.show_problems(result.problems)
         return
     console.result(f"{result.file}: {result.build_id}")
+    for row in result.online:
+        console.result(f"  {row.status:<11}  {row.kind:<7}  {row.name}  {row.found}")
+    console.show_problems(result.problems)
     console.show_problems(
         _with_given_name(problem, result) for problem in (*map(_as_warning, result.untested), *result.warnings)
     )

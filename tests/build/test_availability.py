@@ -1,0 +1,134 @@
+"""`check --online`: whether what a build downloads is there. The registry is the bed's, the servers are our own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tfdock.host.settings import Settings, load
+from tfdock.offline import availability
+from tfdock.offline.availability import Availability
+from tfdock.plan.lock_file import Lock, Pin
+from tfdock.plan.prepare import Preparer
+from tfdock.types import Machine
+
+from .conftest import Workshop
+from .harness import KNOWLEDGE, closed_port, file_server, git_server, write_profile
+
+pytestmark = pytest.mark.engine
+
+BASE = "tensorflow/build:99.18-python3.11"
+
+
+@dataclass(frozen=True)
+class Servers:
+    """What a build downloads, on servers of this machine."""
+
+    git: str
+    commit: str
+    web: Path
+    folder: Path
+
+    def settings(self, *allowed: str) -> Settings:
+        variables = {"TFDOCK_REGISTRY_MIRROR": os.environ["TFDOCK_REGISTRY_MIRROR"]}
+        variables |= {"TFDOCK_KNOWLEDGE": str(KNOWLEDGE), "TFDOCK_ALLOW_ENDPOINTS": ",".join(allowed)}
+        return load({}, variables | {"HOME": str(self.folder)})
+
+    def ask(self, *allowed: str, lock: Lock | None = None, **fields: object) -> dict[str, Availability]:
+        settings = self.settings(*(allowed or (self.git,)))
+        source = {"release": "99.18.0", "git": f"{self.git}/tree", "ref": "v1"}
+        path = write_profile(self.folder / "profile.yaml", None, **{"tensorflow": source, **fields})
+        preparer = Preparer(settings, Machine(cpus=2, memory=16 << 30))
+        resolution = preparer.resolve(str(path)).resolution
+        (rows,) = availability.ask([(resolution, lock)], preparer.knowledge, settings)
+        return {row.kind: row for row in rows}
+
+
+@pytest.fixture
+def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
+    repository, web = tmp_path / "repositories/tree", tmp_path / "web"
+    for words in (
+        ["init", "-q", str(repository)],
+        ["-C", str(repository), "commit", "-q", "--allow-empty", "-m", "one"],
+        ["-C", str(repository), "tag", "v1"],
+    ):
+        subprocess.run(["git", "-c", "user.name=me", "-c", "user.email=me@x", *words], check=True)
+    commit = subprocess.check_output(["git", "-C", str(repository), "rev-parse", "v1"], text=True).strip()
+    program = web / "4.2.3/release/bazel-4.2.3-linux-x86_64"
+    program.parent.mkdir(parents=True)
+    program.write_text("bazel")
+    with git_server(repository.parent) as git, file_server(web) as url:
+        monkeypatch.setattr("tfdock.plan.render._BAZELISK", url)
+        yield Servers(git=git, commit=commit, web=program, folder=tmp_path)
+
+
+def statuses(rows: dict[str, Availability]) -> dict[str, str]:
+    return {kind: row.status for kind, row in rows.items()}
+
+
+def test_what_is_there_is_told_with_its_digest_and_its_commit(servers: Servers) -> None:
+    rows = servers.ask()
+    assert statuses(rows) == {"base": "there", "source": "there", "bazel": "there"}
+    assert rows["base"].found.startswith("sha256:")
+    assert rows["source"].found == servers.commit
+    assert {int(row.exit_code) for row in rows.values()} == {0}
+
+
+def test_what_a_lock_has_otherwise_has_changed(servers: Servers) -> None:
+    pins = (
+        Pin(kind="base", name=BASE, value="sha256:" + "0" * 64, origin="registry"),
+        Pin(kind="source", name="v1", value="0" * 40, origin="git"),
+    )
+    lock = Lock(profile="p", build_id="b", fingerprint="f", knowledge="k", choices={}, pins=pins)
+    rows = servers.ask(lock=lock)
+    assert statuses(rows) == {"base": "changed", "source": "changed", "bazel": "there"}
+    assert int(rows["source"].exit_code) == 3
+    assert rows["source"].problem.code == "download-changed"
+    assert servers.commit in rows["source"].problem.message
+
+
+def test_what_no_server_has_any_more_is_gone(servers: Servers) -> None:
+    servers.web.unlink()
+    source = {"release": "99.18.0", "git": f"{servers.git}/tree", "ref": "v2"}
+    rows = servers.ask(tensorflow=source, base="tensorflow/build:absent")
+    assert statuses(rows) == {"base": "gone", "source": "gone", "bazel": "gone"}
+    assert {int(row.exit_code) for row in rows.values()} == {3}
+    assert {row.problem.code for row in rows.values()} == {"download-gone"}
+
+
+def test_a_server_that_does_not_answer_says_nothing_about_what_it_has(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = closed_port()
+    monkeypatch.setattr("tfdock.plan.render._BAZELISK", f"http://{nowhere}")
+    monkeypatch.setenv("TFDOCK_REGISTRY_MIRROR", f"docker.io={nowhere}")
+    source = {"release": "99.18.0", "git": f"git://{nowhere}/tree", "ref": "v1"}
+    rows = servers.ask(f"git://{nowhere}", tensorflow=source)
+    assert statuses(rows) == {"base": "unreachable", "source": "unreachable", "bazel": "unreachable"}
+    assert {int(row.exit_code) for row in rows.values()} == {7}
+
+
+def test_a_server_that_only_a_profile_names_is_not_asked(servers: Servers) -> None:
+    rows = servers.ask("https://other.example", base="registry.example/x:1")
+    assert statuses(rows) == {"base": "not-asked", "source": "not-asked", "bazel": "there"}
+    assert servers.git in rows["source"].found
+
+
+def test_the_command_prints_a_line_for_each_download_and_ends_with_7_where_none_answers(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    profile = write_profile(tmp_path / "profile.yaml", workshop.tree())
+    # Bazel's own server is beyond a proxy that is not there; the registry is on this machine.
+    command = workshop.tfdock().with_variables(https_proxy=f"http://{closed_port()}", no_proxy="127.0.0.1")
+    outcome = command.run("check", "--online", profile)
+    assert outcome.code == 7, outcome.told
+    assert "  there        base     tensorflow/build:99.18-python3.11  sha256:" in outcome.stdout
+    assert "[download-unreachable]" in outcome.stderr
+    asked = command.run("check", "--online", "--json", profile).document["profiles"][0]["online"]
+    assert [(row["kind"], row["status"]) for row in asked] == [("base", "there"), ("bazel", "unreachable")]
+    assert command.run("check", profile).code == 0

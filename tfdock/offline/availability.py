@@ -1,0 +1,182 @@
+"""Ask whether what a build downloads is still there: base image, source, Bazel, archives. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+from tfdock.bazel.cache import source_archives
+from tfdock.builder import pins
+from tfdock.errors import ExitCode, NetworkError, Problem
+from tfdock.host.settings import Settings
+from tfdock.knowledge.fits import source_archives_of
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.oci import http
+from tfdock.oci.repository import Repository
+from tfdock.plan.lock_file import COMMIT, Lock
+from tfdock.plan.render import bazel_address
+from tfdock.profile import endpoint
+from tfdock.resolve.resolution import Resolution
+from tfdock.types import ImageRef
+
+Status = Literal["there", "gone", "changed", "unreachable", "not-asked"]
+
+_SECONDS = 20.0
+"""Limit of one question. TensorFlow's repository lists 10 MB of refs."""
+_AT_ONCE = 16
+_GONE = (404, 410)
+"""HTTP statuses of a resource that does not exist (RFC 9110, 15.5)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Availability:
+    """One thing that a build downloads, and whether it is there.
+
+    `kind` is `base`, `source`, `bazel` or `archive`; `name` is for people; `found` is a digest, a commit, an address,
+    or the reason of any status but `there`.
+    """
+
+    kind: str
+    name: str
+    status: Status
+    found: str = ""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """3 for what is gone or changed, 7 for what could not be reached."""
+        codes = {"gone": ExitCode.INCOMPATIBLE, "changed": ExitCode.INCOMPATIBLE, "unreachable": ExitCode.NETWORK}
+        return codes.get(self.status, ExitCode.OK)
+
+    @property
+    def problem(self) -> Problem:
+        """What is wrong, for an exit code other than 0."""
+        what = f"{self.kind} {self.name}"
+        return {
+            "gone": Problem(
+                code="download-gone",
+                message=f"{what} is gone: {self.found}",
+                fix="name another in the profile, or add a row to a folder of knowledge (`--knowledge`)",
+            ),
+            "changed": Problem(
+                code="download-changed",
+                message=f"{what} has changed: {self.found}",
+                fix="find out why it moved; then `tfdock lock` again, or name what you mean in the profile",
+            ),
+            "unreachable": Problem(
+                code="download-unreachable",
+                message=f"{what} could not be asked for: {self.found}",
+                fix="check the network and proxies, then ask again",
+            ),
+        }[self.status]
+
+
+_Question = Callable[[], Availability]
+
+
+def ask(
+    resolutions: Sequence[tuple[Resolution, Lock | None]], knowledge: KnowledgeBase, settings: Settings
+) -> list[list[Availability]]:
+    """Return what each build downloads, all asked at the same time. A lock says what it was when it was pinned."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        asked = [
+            [pool.submit(question) for question in _questions(resolution, lock, knowledge, settings)]
+            for resolution, lock in resolutions
+        ]
+        return [[answer.result() for answer in answers] for answers in asked]
+
+
+def _questions(
+    resolution: Resolution, lock: Lock | None, knowledge: KnowledgeBase, settings: Settings
+) -> Iterator[_Question]:
+    pinned = {(pin.kind, pin.name): pin.value for pin in lock.pins} if lock else {}
+    # A profile may be a stranger's: its servers are asked only as the settings allow.
+    chosen = {choice.field for choice in resolution.choices if choice.source == "profile"}
+    base, image = resolution.base, settings.mirrored(resolution.base)
+    if "base" in chosen and not settings.allows_registry(base.registry):
+        yield lambda: _not_asked("base", str(base), f"https://{base.registry}")
+    else:
+        yield lambda: _base(base, image, pinned.get(("base", str(base))))
+    source = resolution.source
+    known = endpoint.server(resolution.release.repository)
+    if source.kind != "path":
+        name = source.refs[0] if source.refs else source.location
+        if endpoint.server(source.location) != known and not settings.allows_server(source.location):
+            yield lambda: _not_asked("source", name, endpoint.server(source.location))
+        elif source.kind == "archive":
+            yield lambda: _file("source", name, (source.location,))
+        else:
+            yield lambda: _git(resolution, pinned)
+    yield lambda: _file("bazel", resolution.bazel, (bazel_address(resolution),))
+    for archive in resolution.archives:
+        yield lambda archive=archive: _file("archive", f"{archive.component} {archive.version}", (archive.url,))  # type: ignore[misc]
+    for row in source_archives_of(knowledge, resolution.release):
+        urls = source_archives.addresses(row, settings.archives)
+        yield lambda row=row, urls=urls: _file("archive", row.archive, urls)  # type: ignore[misc]
+
+
+def _not_asked(kind: str, name: str, server: str) -> Availability:
+    found = f"only the profile names {server}; `--allow-endpoint {server}` lets this machine ask"
+    return Availability(kind=kind, name=name, status="not-asked", found=found)
+
+
+def _base(base: ImageRef, image: ImageRef, pinned: str | None) -> Availability:
+    """Ask a registry, or the mirror in its place, for the image's manifest."""
+    repository, reference = Repository(image.registry, image.repository), image.digest or image.tag or "latest"
+    try:
+        with repository.error_context(f"`{image}`"):
+            digest = http.ask(lambda: repository.digest(reference), http.no_check, _SECONDS)
+    except NetworkError as error:
+        (problem,) = error.problems
+        status: Status = "gone" if problem.code == "image-not-found" else "unreachable"
+        return Availability(kind="base", name=str(base), status=status, found=problem.message)
+    if pinned and digest != pinned:
+        found = f"the lock has {pinned}, the registry has {digest}"
+        return Availability(kind="base", name=str(base), status="changed", found=found)
+    return Availability(kind="base", name=str(base), status="there", found=digest)
+
+
+def _git(resolution: Resolution, pinned: dict[tuple[str, str], str]) -> Availability:
+    """Ask a git server for the first of the refs that it has, and compare its commit with the known one."""
+    source, ref = resolution.source, resolution.source.refs[0]
+    for ref in source.refs:
+        if COMMIT.fullmatch(ref):
+            found = "a git server lists tags and branches, not commits"
+            return Availability(kind="source", name=ref, status="not-asked", found=found)
+        try:
+            commit = http.ask(lambda ref=ref: pins.commit(source.location, ref), http.no_check, _SECONDS)  # type: ignore[misc]
+        except (NetworkError, http.StrangeAnswer) as error:
+            cause = error.__cause__
+            gone = isinstance(cause, urllib.error.HTTPError) and cause.code in _GONE
+            found = error.problems[0].message if isinstance(error, NetworkError) else f"{source.location}: {error}"
+            return Availability(kind="source", name=ref, status="gone" if gone else "unreachable", found=found)
+        known = source.commit or pinned.get(("source", ref))
+        if commit and known and commit != known:
+            found = f"known is {known}, the server has {commit}"
+            return Availability(kind="source", name=ref, status="changed", found=found)
+        if commit:
+            return Availability(kind="source", name=ref, status="there", found=commit)
+    found = f"{source.location} has neither a tag nor a branch of that name"
+    return Availability(kind="source", name=", ".join(source.refs), status="gone", found=found)
+
+
+def _file(kind: str, name: str, urls: Sequence[str]) -> Availability:
+    """Ask web servers, in turn, for a file's headers. The first that has the file is enough."""
+    reasons, gone = [], True
+    for url in urls:
+        try:
+            http.ask(lambda url=url: _head(url), http.no_check, _SECONDS)  # type: ignore[misc]
+        except http.HTTP_ERRORS as error:
+            gone = gone and isinstance(error, urllib.error.HTTPError) and error.code in _GONE
+            reasons.append(f"{url}: {http.failure_reason(error)}")
+        else:
+            return Availability(kind=kind, name=name, status="there", found=url)
+    found = "; ".join(reasons) or "nobody is known to have it"
+    return Availability(kind=kind, name=name, status="gone" if gone else "unreachable", found=found)
+
+
+def _head(url: str) -> None:
+    http.send(urllib.request.Request(url, method="HEAD", headers={"User-Agent": "tfdock"})).close()
