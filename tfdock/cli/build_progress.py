@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -248,6 +249,22 @@ def _success_row(prepared: PreparedBuild, result: BuildResult) -> Result:
         "attempts": record["attempts"],
         "exit_code": 0,
     }
+
+
+def show_summary(results: Sequence[Result]) -> None:
+    """Print the outcome of each of several builds on standard error, and their counts."""
+    style = console.Style(sys.stderr)
+    console.say()
+    rows = [(result["status"], console.clean(result["profile"]), _first_code(result)) for result in results]
+    for line in console.table(rows, columns=console.width(sys.stderr)):
+        console.say(line)
+    counts = Counter(result["status"] for result in results)
+    colour = style.bad if any(result["exit_code"] for result in results) else style.good
+    console.say(colour(", ".join(f"{count} {status}" for status, count in counts.items())))
+
+
+def _first_code(result: Result) -> str:
+    return next((f"({problem.code})" for problem in result["problems"]), "")
 
 
 def failed(file: str, build_id: str | None, status: str, error: TfdockError, log: Path | None = None) -> Result:

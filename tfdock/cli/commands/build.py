@@ -37,7 +37,15 @@ from tfdock.cli.app import (
     settings_for,
     stoppable,
 )
-from tfdock.cli.build_progress import Building, Result, prepare_all, session_for, show_result, shown_progress
+from tfdock.cli.build_progress import (
+    Building,
+    Result,
+    prepare_all,
+    session_for,
+    show_result,
+    show_summary,
+    shown_progress,
+)
 from tfdock.cli.progress import ProgressDisplay
 from tfdock.errors import combined_exit_code
 from tfdock.events import Listener
@@ -179,6 +187,8 @@ def build(
     with stoppable() as stop, shown_progress() as listen:
         results += building(settings, listen, stop).all(prepared)
     results.sort(key=lambda result: order[result["profile"]])
+    if len(results) > 1:
+        show_summary(results)
     raise typer.Exit(_print_results(results, {}, as_json=as_json))
 
 
