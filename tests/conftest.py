@@ -34,7 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(_TESTS).parts[0]
         if item.get_closest_marker("engine"):
-            group = "private engines" if folder in ("engine", "faults") else "the bed's engine"
+            private = folder in ("engine", "faults") or item.path.stem == "test_engines"
+            group = "private engines" if private else "the bed's engine"
         else:
             group = item.path.stem
         item.add_marker(pytest.mark.xdist_group(group))

@@ -165,10 +165,11 @@ TOML
   cat >"$RUN/$1.registries" <<TOML
 unqualified-search-registries = ["docker.io"]
 [[registry]]
-location = "127.0.0.1:$REGISTRY_PORT"
+location = "127.0.0.1"
 insecure = true
 TOML
-  start "$1" env CONTAINERS_CONF="$RUN/$1.conf" CONTAINERS_REGISTRIES_CONF="$RUN/$1.registries" \
+  # Its conmon writes a file into the folder it is started in.
+  start "$1" env --chdir="$RUN" CONTAINERS_CONF="$RUN/$1.conf" CONTAINERS_REGISTRIES_CONF="$RUN/$1.registries" \
     podman --root "$BED/$1/data" --runroot "$RUN/$1.exec" system service --time=0 "$(host_of "$1")"
 }
 

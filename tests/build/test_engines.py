@@ -1,0 +1,101 @@
+"""The main job on each engine that the bed can start: a build, one that is interrupted, and the check of its wheel.
+
+The bed's own engine, Docker 20.10, has the other tests of this folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from bed import VARIANTS, engine_variant
+
+from .conftest import Workshop
+from .harness import MINIATURE, Tfdock, after_first_line, copy_tree, write_profile
+from .test_failures import SLOW_COMPILE, compiling
+
+pytestmark = [pytest.mark.engine]
+
+USER = 4242
+"""Whom the bed's rootless engine belongs to."""
+ARCHIVE = "8d52b00df9cdb1d17834f8983cc088697f90dc022608e5f085119d5e2ae3d798"
+"""sha256 of what the miniature downloads."""
+SILENCE = {"docker28-containerd": 130}
+"""Seconds for which an image step prints nothing, so that the engine is asked whether it lives."""
+CPU = {"compute_capabilities": None, "accelerator": "cpu"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """An engine, and the command of the user who builds on it."""
+
+    name: str
+    workshop: Workshop
+    tfdock: Tfdock
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    name: str = request.param
+    with engine_variant(name) as environment:
+        folder = Path(tempfile.mkdtemp(prefix="tfdock-tests-"))
+        folder.chmod(0o755)
+        workshop = Workshop(environment["DOCKER_HOST"], folder)
+        command = workshop.tfdock(*as_plain_user(name)).with_variables(TFDOCK_NETWORK=environment["TFDOCK_NETWORK"])
+        command = replace(command, cache=command.home / "cache")
+        # A container of another user namespace does not reach this machine's 127.0.0.1, where the archive is served.
+        known = command.cache / "repository/content_addressable/sha256" / ARCHIVE
+        known.mkdir(parents=True)
+        shutil.copy(MINIATURE / "downloads/minimath-1.0.tar.gz", known / "file")
+        if command.prefix:
+            for path in (command.home, *command.home.rglob("*")):
+                os.chown(path, USER, USER)
+        yield Place(name, workshop, command)
+        workshop.remove_images()
+        workshop.sdk.close()
+        shutil.rmtree(folder)
+
+
+def as_plain_user(engine: str) -> tuple[str, ...]:
+    """Words before a command: with the rootless engine nobody is root."""
+    if engine != "rootless":
+        return ()
+    # The one capability that is left opens folders such as /root, where Python or the socket may lie.
+    capabilities = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
+    return ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", *capabilities)
+
+
+@pytest.fixture
+def workshop(place: Place) -> Workshop:
+    """In place of the bed's own engine: no container may stay on this one."""
+    return place.workshop
+
+
+def test_a_build_is_interrupted_goes_on_and_ends_with_a_wheel(place: Place) -> None:
+    command, folder = place.tfdock, place.workshop.folder
+    slow = copy_tree(MINIATURE / "hermetic", folder / "slow", SLOW_COMPILE)
+    running = compiling(command, write_profile(folder / "slow.yaml", slow, **CPU))
+    running.signal(signal.SIGINT)
+    began = time.monotonic()
+    interrupted = running.finish(60)
+    assert interrupted.code == 130, interrupted.told
+    assert time.monotonic() - began < 15
+    assert command.leftovers == []
+
+    silence = SILENCE.get(place.name, 0)
+    tree = copy_tree(MINIATURE / "hermetic", folder / "tree", {"configure": after_first_line(f"sleep {silence}")})
+    outcome = command.build(write_profile(folder / "profile.yaml", tree, **CPU))
+    assert outcome.code == 0, outcome.told
+    (wheel,) = outcome.build["wheels"]
+    assert Path(wheel["path"]).stat().st_uid == (USER if command.prefix else os.geteuid())
+    assert outcome.build["seconds"]["image"] > silence
+    verified = command.run("verify", "--json", wheel["path"])
+    assert verified.code == 0, verified.told
+    assert command.leftovers == []
