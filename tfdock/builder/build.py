@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,6 +14,7 @@ from tfdock.builder.build_run import BuildContainers, BuildRun
 from tfdock.builder.compile_phase import FetchResult
 from tfdock.builder.run_document import RunDocumentWriter
 from tfdock.builder.session import BuildRequest, BuildResult, BuildSession
+from tfdock.engine.engine_host import GpuAccess, gpu_access
 from tfdock.errors import EngineError, Interrupted, Problem, TfdockError
 from tfdock.host.files import file_error, make_folder, make_private
 from tfdock.plan.build_plan import BuildPlan
@@ -23,8 +25,12 @@ from tfdock.run.carrier import Carrier
 from tfdock.run.disk_space import DiskSpace
 from tfdock.run.phases import PhaseRunner, clean_up_killed_runs
 from tfdock.run.results import RunFolders
+from tfdock.types import Mount
 
 _T = TypeVar("_T")
+
+WHEEL = "/tf/wheel"
+"""The folder of the finished wheel in the container of `tfdock shell --debug`."""
 
 
 def build(session: BuildSession, request: BuildRequest) -> BuildResult:
@@ -75,17 +81,31 @@ def _run_build(session: BuildSession, request: BuildRequest) -> BuildResult:
     return session.result(plan, "built", record)
 
 
-def shell(session: BuildSession, request: BuildRequest, command: tuple[str, ...], ready: Callable[[], None]) -> int:
+def shell(
+    session: BuildSession,
+    request: BuildRequest,
+    command: tuple[str, ...],
+    ready: Callable[[], None],
+    *,
+    gpu: bool = False,
+    debug: bool = False,
+) -> int:
     """Open the image that builds the plan on this terminal; return the command's exit status.
 
     The container sees what the compile phase sees, and the network. `ready` is called before it takes the terminal.
+    With `gpu` it sees the GPUs. With `debug` it may use ptrace, and has the finished wheel in `/tf/wheel`.
+    Raises EngineError (`gpu-runtime-missing`) where the engine has no such GPUs for containers.
     """
+    access = _gpus_of(session, request.prepared.plan) if gpu else GpuAccess()
     with _file_errors(session), _run(session, request, request.prepared.plan) as run:
         containers = BuildContainers(run, image_phase.make_image(run))
         # The container of the compile phase, but with a network: a person who looks around may fetch something.
         spec = containers.spec(run.plan.phases[1])
         spec = replace(spec, command=command, network=session.settings.network, terminal=True)
         spec = containers.with_proxies(spec)
+        spec = replace(spec, gpus=access.gpus, devices=access.devices, groups=access.groups, debugger=debug)
+        if debug:
+            spec = replace(spec, mounts=(*spec.mounts, *_finished_wheel(run)))
         ready()
         try:
             return session.engine.attach(run.runner.carrier.create(spec))
@@ -93,6 +113,31 @@ def shell(session: BuildSession, request: BuildRequest, command: tuple[str, ...]
         except EngineError as error:
             spec = containers.without_overlay(spec, error)
             return session.engine.attach(run.runner.carrier.create(spec))
+
+
+def _gpus_of(session: BuildSession, plan: BuildPlan) -> GpuAccess:
+    """Return how a container of the plan sees GPUs; asked before anything starts."""
+    accelerator = plan.resolution.accelerator
+    has_gpus = accelerator.engine_runtime or accelerator.device_files
+    access = gpu_access(accelerator if has_gpus else None, session.engine_info)
+    if access.missing:
+        fix = "`tfdock doctor` says how to get it" if has_gpus else "leave `--gpu` out, or name a profile for a GPU"
+        raise EngineError(Problem(code="gpu-runtime-missing", message=access.missing, fix=fix))
+    return access
+
+
+def _finished_wheel(run: BuildRun) -> Iterator[Mount]:
+    """Yield the mount of the plan's finished wheel, as a copy that the container cannot change."""
+    done = run.session.up_to_date(run.request.prepared)
+    if done is None:
+        run.tell("no wheel in the wheelhouse fits this profile: `tfdock build` makes it")
+        return
+    folder = run.folders.own / "wheel"
+    make_folder(folder)
+    for wheel in done.wheels:
+        shutil.copyfile(wheel, folder / wheel.name)
+        run.tell(f"the wheel is in {WHEEL}: `python3 -m pip install --user {WHEEL}/{wheel.name}` installs it")
+    yield Mount(source=str(folder), target=WHEEL, read_only=True, given=True)
 
 
 def pins(session: BuildSession, request: BuildRequest) -> tuple[Pin, ...]:

@@ -78,6 +78,8 @@ def host_config_of(spec: ContainerSpec, open_files: int | None, info: EngineInfo
     }
     if spec.gpus:  # what `docker run --gpus all` asks for
         config["device_requests"] = [DeviceRequest(count=-1, capabilities=[["gpu"]])]
+    if spec.debugger:
+        config["cap_add"] = ["SYS_PTRACE"]
     return config | host_options(spec, info)
 
 

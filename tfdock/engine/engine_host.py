@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import shutil
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tfdock.engine.protocol import EngineInfo
 from tfdock.host.hardware import local_machine, nearest
 from tfdock.knowledge.rows import Accelerator
 from tfdock.types import Machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuAccess:
+    """How a container sees GPUs; `missing` says why it does not."""
+
+    gpus: bool = False
+    devices: tuple[str, ...] = ()
+    groups: tuple[int, ...] = ()
+    missing: str = ""
 
 
 def engine_machine(info: EngineInfo) -> Machine:
@@ -37,3 +50,26 @@ def gives_gpus(info: EngineInfo, accelerator: Accelerator) -> bool:
     return runtime is not None and (
         runtime in info.runtimes or any(shutil.which(program) for program in accelerator.engine_programs)
     )
+
+
+def gpu_access(accelerator: Accelerator | None, info: EngineInfo) -> GpuAccess:
+    """Return the access to such GPUs: by the engine's runtime, or by their device files."""
+    if accelerator is None:
+        return GpuAccess(missing="the wheel is for the CPU")
+    runtime, devices = accelerator.engine_runtime, accelerator.device_files
+    if gives_gpus(info, accelerator):
+        return GpuAccess(gpus=True)
+    # Device files are those of this machine, which an engine elsewhere does not have.
+    if devices and info.local and all(Path(device).exists() for device in devices):
+        return GpuAccess(devices=devices, groups=tuple(sorted(_groups(devices))))
+    wants = f"the runtime `{runtime}`" if runtime else " and ".join(devices)
+    # Docker also lists names such as `io.containerd.runc.v2`, which nobody has installed for GPUs.
+    have = ", ".join(name for name in info.runtimes if "." not in name) or "none"
+    return GpuAccess(missing=f"the engine gives containers no such GPU: that takes {wants}, and it has {have}")
+
+
+def _groups(devices: Sequence[str]) -> set[int]:
+    """Return the groups that may open the devices."""
+    # `/dev/dri` is a folder, and its files may have different groups.
+    files = [file for device in devices for file in (Path(device), *Path(device).rglob("*"))]
+    return {status.st_gid for file in files if stat.S_ISCHR((status := file.stat()).st_mode)}

@@ -116,6 +116,8 @@ class ContainerSpec:
     tmpfs: Mapping[str, str] = field(default_factory=dict)
     hardened: bool = True
     """Drop all capabilities and forbid new privileges."""
+    debugger: bool = False
+    """Allow ptrace, which a debugger needs: the engine's seccomp profile may forbid it without the capability."""
     read_only: bool = False
     """The image's own files cannot be changed: only mounts and `tmpfs` can be written to."""
     gpus: bool = False

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any
 from packaging.requirements import InvalidRequirement
 
 from tfdock import events
-from tfdock.engine.engine_host import gives_gpus
-from tfdock.engine.protocol import EngineInfo, ImageInfo
+from tfdock.engine.engine_host import GpuAccess, gpu_access
+from tfdock.engine.protocol import ImageInfo
 from tfdock.errors import (
     EngineError,
     EngineHung,
@@ -24,13 +23,11 @@ from tfdock.errors import (
     NetworkError,
 )
 from tfdock.knowledge import loader
-from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import ImageRef, Mount
 from tfdock.verify.checks import Check
 from tfdock.verify.trial_container import (
     HERE,
-    GpuAccess,
     Impossible,
     TrialContainers,
     TrialEnvironment,
@@ -234,29 +231,6 @@ class WheelTrial(TrialContainers):
 
     def _progress(self, done: int, total: int) -> None:
         self._environment.runner.listen(events.Progress(done=min(done, total), total=total))
-
-
-def gpu_access(accelerator: Accelerator | None, info: EngineInfo) -> GpuAccess:
-    """Return the access to such GPUs: by the engine's runtime, or by their device files."""
-    if accelerator is None:
-        return GpuAccess(missing="the wheel is for the CPU")
-    runtime, devices = accelerator.engine_runtime, accelerator.device_files
-    if gives_gpus(info, accelerator):
-        return GpuAccess(gpus=True)
-    # Device files are those of this machine, which an engine elsewhere does not have.
-    if devices and info.local and all(Path(device).exists() for device in devices):
-        return GpuAccess(devices=devices, groups=tuple(sorted(_groups(devices))))
-    wants = f"the runtime `{runtime}`" if runtime else " and ".join(devices)
-    # Docker also lists names such as `io.containerd.runc.v2`, which nobody has installed for GPUs.
-    have = ", ".join(name for name in info.runtimes if "." not in name) or "none"
-    return GpuAccess(missing=f"the engine gives containers no such GPU: that takes {wants}, and it has {have}")
-
-
-def _groups(devices: Sequence[str]) -> set[int]:
-    """Return the groups that may open the devices."""
-    # `/dev/dri` is a folder, and its files may have different groups.
-    files = [file for device in devices for file in (Path(device), *Path(device).rglob("*"))]
-    return {status.st_gid for file in files if stat.S_ISCHR((status := file.stat()).st_mode)}
 
 
 @dataclass

@@ -16,7 +16,7 @@ from tfdock import events
 from tfdock.bazel import output
 from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.engine.caller import caller_user
-from tfdock.engine.engine_host import engine_data
+from tfdock.engine.engine_host import GpuAccess, engine_data
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo
 from tfdock.errors import (
     DiskFull,
@@ -169,16 +169,6 @@ _PIP_MANNERS = {
     # The output goes into a log.
     "PIP_PROGRESS_BAR": "off",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuAccess:
-    """How a container sees GPUs; `missing` says why it does not."""
-
-    gpus: bool = False
-    devices: tuple[str, ...] = ()
-    groups: tuple[int, ...] = ()
-    missing: str = ""
 
 
 class TrialContainers:

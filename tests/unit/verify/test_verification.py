@@ -15,13 +15,14 @@ from fake_engine import FakeEngine, FakeRun
 from packaging.requirements import InvalidRequirement
 
 from tfdock import events
+from tfdock.engine.engine_host import gpu_access
 from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import DiskFull, EngineError, EngineHung, EngineLost, Problem, TfdockError
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.verify.trial import MarkedLines, gpu_access
+from tfdock.verify.trial import MarkedLines
 from tfdock.verify.trial_container import (
     TrialEnvironment,
     TrialRequest,

@@ -53,8 +53,8 @@ class _ShellCommand(TyperCommand):
 
 @app.command(
     cls=_ShellCommand,
-    epilog="Example: `tfdock shell debug`, then `bazel build …` or `gdb python3`; or `tfdock shell debug ls -la`. "
-    "Options of tfdock stand before the command; `--` ends them.",
+    epilog="Examples: `tfdock shell rtx3080`, then `bazel build …`; `tfdock shell --debug debug`, then "
+    "`gdb python3`; `tfdock shell --gpu rtx3080 nvidia-smi`. Options of tfdock stand before the command; `--` ends them.",
     # What follows the command's first word is the command's, its options included.
     context_settings={"allow_interspersed_args": False},
 )
@@ -65,6 +65,10 @@ def shell(
         list[str] | None,
         typer.Argument(help="A command instead of a shell.", metavar="[COMMAND…]", show_default=False),
     ] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Let the container use this machine's GPUs.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Allow gdb to trace programs, and show the built wheel in /tf/wheel.")
+    ] = False,
     trust: Trust = False,
     cache_dir: CacheDir = None,
     knowledge: Knowledge = None,
@@ -80,5 +84,5 @@ def shell(
     with shown_progress() as listen:
         # No handler for signals: the terminal is the container's, and Ctrl-C is for what runs there.
         session = session_for(settings, preparer.knowledge, listen, Stop())
-        status = builds.shell(session, request, tuple(command or ("/bin/bash",)), ready=listen.close)
+        status = builds.shell(session, request, tuple(command or ("/bin/bash",)), listen.close, gpu=gpu, debug=debug)
     raise typer.Exit(status)
