@@ -316,6 +316,16 @@ def test_three_profiles_in_one_call_are_three_wheels_with_what_each_asked_for(
     assert b".debug_info" in member(wheel_of(debug), "tensorflow/libtensorflow_framework.so.2")
     assert b".debug_info" not in member(wheel_of(first.outcome.build), "tensorflow/libtensorflow_framework.so.2")
 
+    # gdb starts a program and stops in it, beside the wheel of that build.
+    script = "sha256sum /tf/wheel/*.whl; gdb --batch -ex 'break main' -ex run -ex 'print 6*7' /bin/true"
+    shell = tfdock.run("shell", "--trust", "--debug", profiles[2], "bash", "-c", script)
+    assert shell.code == 0, shell.told
+    assert debug["wheels"][0]["sha256"] in shell.stdout
+    assert "$1 = 42" in shell.stdout, shell.told
+    refused = tfdock.run("shell", "--trust", "--gpu", profiles[2], "true")
+    assert refused.code == 6
+    assert "the wheel is for the CPU" in refused.stderr, refused.told
+
 
 # --- sources ------------------------------------------------------------------------------------------------------
 

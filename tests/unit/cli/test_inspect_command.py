@@ -15,6 +15,7 @@ from tfdock.cli.app import app
 from tfdock.host import hardware
 from tfdock.knowledge import loader
 
+from .. import elf_files as elf
 from ..desk import Desk
 from ..small_wheels import NAME, wheel_of
 
@@ -56,6 +57,14 @@ def test_a_sound_wheel_is_described(wheel: Path) -> None:
     assert "every file is as listed" in result.stdout
     assert "hold no GPU code" in result.stdout
     assert result.stderr == ""
+
+
+def test_libraries_with_debug_information_are_named(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    files = {"tensorflow/libfull.so": elf.library((".debug_info", b"debug")), "tensorflow/libbare.so": elf.library()}
+    path.write_bytes(wheel_of(files))
+    (line,) = (line for line in run(path).stdout.splitlines() if "symbols" in line)
+    assert line.split(maxsplit=1)[1] == "debug information in tensorflow/libfull.so"
 
 
 def test_programs_get_the_keys_they_rely_on(wheel: Path) -> None:

@@ -242,6 +242,9 @@ def _facts(inspection: Inspection, style: console.Style) -> Iterator[tuple[str, 
     yield "size", f"{console.size(wheel.size)}, {wheel.members} files, {len(inspection.libraries)} libraries"
     wrong = len(wheel.record_problems)
     yield "RECORD", style.bad(f"{wrong} files are not as listed") if wrong else style.good("every file is as listed")
+    debuggable = [library.path for library in inspection.libraries if library.debug_info]
+    if debuggable:
+        yield "symbols", f"debug information in {_clean_list(_first_of(debuggable, 3))}"
     if wheel.tag_problem:
         yield "tags", style.warn(console.clean(wheel.tag_problem))
     if inspection.build_info:

@@ -54,7 +54,8 @@ class _ShellCommand(TyperCommand):
 @app.command(
     cls=_ShellCommand,
     epilog="Examples: `tfdock shell rtx3080`, then `bazel build …`; `tfdock shell --debug debug`, then "
-    "`gdb python3`; `tfdock shell --gpu rtx3080 nvidia-smi`. Options of tfdock stand before the command; `--` ends them.",
+    "`gdb python3`; `tfdock shell --gpu rtx3080 nvidia-smi`. "
+    "Options of tfdock stand before the command; `--` ends them.",
     # What follows the command's first word is the command's, its options included.
     context_settings={"allow_interspersed_args": False},
 )
