@@ -384,4 +384,5 @@ def test_leaving_at_a_question_leaves_no_file(tmp_path: Path) -> None:
         somebody.answer("For which GPU", "\x04")
         somebody.wait_for("\ninterrupted")
         assert somebody.process.wait(30) == 130
-    assert list(tmp_path.iterdir()) == []
+    # The parsed knowledge may be kept in this home.
+    assert {path.name for path in tmp_path.iterdir()} <= {".cache"}
