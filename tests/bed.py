@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -37,13 +39,25 @@ VARIANTS = ("docker28", "docker28-containerd", "docker28-userns", "rootless", "p
 @contextlib.contextmanager
 def engine_variant(name: str) -> Iterator[dict[str, str]]:
     """The environment of an engine of the bed; a skip where it cannot start. It ends as it was."""
-    was_up = re.search(rf"^{name} +up", bed("status"), re.MULTILINE)
-    done = subprocess.run([BED, "engine", name, "up"], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"this machine cannot start {name}: {done.stderr.strip().splitlines()[-1]}")
-    try:
-        exports = [line.removeprefix("export ").partition("=") for line in bed("engine", name, "env").splitlines()]
-        yield {variable: value for variable, _, value in exports}
-    finally:
-        if not was_up:
-            bed("engine", name, "down")
+    folder = Path(os.environ.get("TFDOCK_BED") or tempfile.gettempdir())
+    started = folder / f"{name}.started-by-tests"
+    # Two processes may test on it: the last one to leave stops it.
+    with (folder / f"{name}.users").open("a") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        if not re.search(rf"^{name} +up", bed("status"), re.MULTILINE):
+            started.touch()
+        done = subprocess.run([BED, "engine", name, "up"], capture_output=True, text=True, check=False)
+        if done.returncode:
+            started.unlink(missing_ok=True)
+            pytest.skip(f"this machine cannot start {name}: {done.stderr.strip().splitlines()[-1]}")
+        try:
+            exports = [
+                line.removeprefix("export ").partition("=") for line in bed("engine", name, "env").splitlines()
+            ]
+            yield {variable: value for variable, _, value in exports}
+        finally:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if started.exists():
+                    bed("engine", name, "down")
+                    started.unlink()
