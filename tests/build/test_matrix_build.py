@@ -298,14 +298,13 @@ def test_a_matrix_of_which_nothing_is_asked_for_is_done(alone: Tfdock, tmp_path:
     ]
 
 
-def test_every_cell_has_its_turn_though_none_can_be_built(alone: Tfdock, tmp_path: Path) -> None:
+def test_without_an_engine_no_cell_begins_and_the_reason_is_told_once(alone: Tfdock, tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(MATRIX)
     for jobs in ("1", "2"):
         outcome = alone.run("build", "--matrix", tmp_path / "m.yaml", "--json", "-j", jobs)
         assert outcome.code == 6, outcome.told
-        assert [one["status"] for one in outcome.builds] == ["failed", "failed"]
-        assert outcome.document["matrix"]["counts"] == {"failed": 2}
-        assert "2 of 2 done: 2 failed" in outcome.stderr
+        assert [problem["code"] for problem in outcome.document["problems"]] == ["engine-unavailable"]
+        assert outcome.stderr.count("[engine-unavailable]") == 1
 
 
 def test_a_report_that_cannot_be_written_is_told_before_anything_is_built(alone: Tfdock, tmp_path: Path) -> None:
