@@ -1,4 +1,4 @@
-# Servers that Bazel's remote caches and executors are tried against. The bed only fetches them: tests start their own.
+# Servers that Bazel's remote caches and executors are tried against. The bed only makes them ready: tests start their own.
 # shellcheck shell=bash
 
 # The server and what it forgets to ask for: its SQLAlchemy wants a driver for PostgreSQL.
@@ -10,19 +10,13 @@ nginx_programs() {
   command -v nginx
 }
 
-# postgres_programs: prints the folder of initdb and postgres. No cluster is made, nothing is started.
-postgres_programs() {
-  local folder
-  if ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; then
-    # Its programs are not on PATH, so there is nothing that `need` could look for.
-    is_root || die "PostgreSQL is missing: install the Debian package postgresql (or run this as root on Debian)"
-    mkdir -p /etc/postgresql-common
-    [[ -e /etc/postgresql-common/createcluster.conf ]] ||
-      echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf
-    need pg_createcluster postgresql
-  fi
-  folder=$(compgen -G '/usr/lib/postgresql/*/bin' | tail -n 1)
-  printf '%s\n' "$folder"
+# postgres_image: an image of PostgreSQL in the bed's engine; prints its name.
+postgres_image() {
+  engine_select || die "the bed is not up: run \`$0 up\`"
+  export DOCKER_HOST=$ENGINE_HOST
+  base_layer
+  docker_build tfdock-bed/postgres:bookworm postgres
+  printf '%s\n' tfdock-bed/postgres:bookworm
 }
 
 # buildgrid_programs: BuildGrid in an environment of its own; prints its Python, for `-m buildgrid.server.app.cli`.

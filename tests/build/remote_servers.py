@@ -13,8 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from bed import BED, bed
+from testcontainers.core.config import testcontainers_config
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec
@@ -204,36 +206,16 @@ def buildgrid(folder: Path, configuration: str, **values: object) -> Iterator[tu
 
 
 @contextlib.contextmanager
-def postgres(folder: Path) -> Iterator[str]:
-    """`host:port` of a PostgreSQL with an empty database `bgd`, which BuildGrid has made its tables in."""
-    programs, address = Path(bed("postgres")), closed_port()
-    if os.geteuid() != 0 or not shutil.which("setpriv"):
-        pytest.skip("PostgreSQL runs as a user of its own: that needs root and setpriv")
-    as_postgres: list[str | Path] = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
-    folder.mkdir(parents=True)
-    shutil.chown(folder, "postgres")
-    made: list[str | Path] = [
-        *as_postgres,
-        programs / "initdb",
-        "--pgdata",
-        folder / "data",
-        "--auth=trust",
-        "--username=bgd",
-        "--no-sync",
-    ]
-    subprocess.run(made, cwd="/", check=True, capture_output=True)
-    port = address.partition(":")[2]
-    options: list[str | Path] = ["-k", folder, "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off", "-p", port]
-    log = folder.parent / "postgres.log"
-    with served([*as_postgres, programs / "postgres", "-D", folder / "data", *options], address, log):
-        answers: list[str | Path] = [
-            programs / "createdb",
-            "--host=127.0.0.1",
-            f"--port={port}",
-            "--username=bgd",
-            "bgd",
-        ]
-        wait_until(lambda: subprocess.run(answers, cwd="/", capture_output=True, check=False).returncode == 0)
+def postgres() -> Iterator[str]:
+    """`host:port` of a PostgreSQL on the engine of DOCKER_HOST, with a database `bgd` in which BuildGrid has made its tables."""
+    image, address = bed("postgres"), closed_port()
+    # The reaper's image is on Docker Hub only. The end of this block removes the container.
+    testcontainers_config.ryuk_disabled = True
+    container = DockerContainer(image)
+    # On this machine's loopback, as BuildGrid and everything else here.
+    container.with_kwargs(network_mode="host").with_command(["-p", address.partition(":")[2]])
+    container.waiting_for(LogMessageWaitStrategy("ready to accept connections"))
+    with container:
         migrate = "from buildgrid.server.app import cli; cli()"
         url = f"postgresql+psycopg2://bgd@{address}/bgd"
         made = [bed("buildgrid"), "-c", migrate, "migrate", "apply", url]

@@ -232,7 +232,7 @@ def test_a_worker_with_the_same_toolchain_compiles_everything_and_the_wheel_is_t
     store = workshop.folder / "executor"
     store.mkdir()
     with (
-        postgres(workshop.folder / "postgres") as database,
+        postgres() as database,
         buildgrid(tmp_path / "bgd", EXECUTOR, database=database, store=store) as (address, _),
         worker(workshop.host, image, address, local["toolchain_key"], store),
     ):
