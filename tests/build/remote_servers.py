@@ -207,7 +207,7 @@ def buildgrid(folder: Path, configuration: str, **values: object) -> Iterator[tu
 
 @contextlib.contextmanager
 def postgres() -> Iterator[str]:
-    """`host:port` of a PostgreSQL on the engine of DOCKER_HOST, with a database `bgd` in which BuildGrid has made its tables."""
+    """`host:port` of a PostgreSQL on the engine of DOCKER_HOST, whose database `bgd` has the tables of BuildGrid."""
     image, address = bed("postgres"), closed_port()
     # The reaper's image is on Docker Hub only. The end of this block removes the container.
     testcontainers_config.ryuk_disabled = True
