@@ -306,7 +306,7 @@ def test_one_waits_for_another_that_fetches_into_the_same_cache_and_says_so(tmp_
     build(replace(second.session, listen=told), BuildRequest(prepared=second.prepared))
     thread.join(30)
     assert order == ["first", "second"]
-    assert json.dumps(second.notices).count("waiting for process") == 1
+    assert json.dumps(second.notices).count("waiting for another build of this command") == 1
 
 
 # --- what a user says -----------------------------------------------------------------------------------------------

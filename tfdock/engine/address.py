@@ -178,21 +178,20 @@ def _install_command() -> str:
 
 def _ways_to_start(address: EngineAddress) -> tuple[str, ...]:
     """Return what may bring an engine to this machine: to start what is installed, else to install an engine."""
+    named = ["correct or unset DOCKER_HOST"] if "DOCKER_HOST" in address.origin else []
     if not address.local:
-        return ("start the engine on its machine, or name another with DOCKER_HOST",)
+        return (*named, "start the engine on its machine")
     user = "" if os.getuid() == 0 else "--user "
-    ways = []
-    if "DOCKER_HOST" in address.origin:
-        ways.append("correct or unset DOCKER_HOST")
+    ways = list(named)
     if shutil.which("dockerd"):
         ways.append("start Docker: `sudo systemctl start docker`; rootless Docker: `systemctl --user start docker`")
-    if (Path.home() / ".docker/desktop").is_dir():
+    if os.access(Path.home() / ".docker/desktop", os.F_OK):  # no error where HOME is somebody else's, and closed
         ways.append("start Docker Desktop")
     elif "microsoft" in platform.release().lower():
         ways.append("start Docker Desktop, and switch on its integration with this distribution")
     if shutil.which("podman"):
         ways.append(f"start podman's socket: `systemctl {user}enable --now podman.socket`")
-    if not ways or len(ways) == ("DOCKER_HOST" in address.origin):
+    if ways == named:
         ways.append(f"install Docker 20.10 or newer, or podman 4 or newer{_install_command()}, and start it")
     return tuple(ways)
 
@@ -214,5 +213,5 @@ def cannot_connect(address: EngineAddress, error: BaseException) -> EngineUnavai
         return unavailable_error(f"no container engine answers at {address}", start)
     # The SDK imports paramiko for every ssh:// address, even if the machine's own ssh connects.
     if "paramiko" in str(error):
-        return unavailable_error(f"{address} needs the SDK's support of SSH", "`pip install 'tfdock[ssh]'`")
+        return unavailable_error(f"{address} needs the SDK's support of SSH", "`pip install 'docker[ssh]'`")
     return unavailable_error(f"no container engine at {address}: {error}", start)

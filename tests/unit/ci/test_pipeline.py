@@ -827,6 +827,8 @@ def test_jobs_have_the_knowledge_that_the_matrix_names_and_no_other(
         matrix.read_text().replace("[rtx5090]]\n", "[rtx9999]]\n").replace("gpus: [rtx5090]}\n", "gpus: [rtx9999]}\n")
     )
     matrix.write_text(text)
+    for name in [name for name in os.environ if name.startswith("TFDOCK_")]:  # a test bed has settings of its own
+        monkeypatch.delenv(name)
     monkeypatch.setenv("TFDOCK_KNOWLEDGE", "rows")
     monkeypatch.setenv("TFDOCK_NETWORK", "mine")
     refused = ci("render", service)
