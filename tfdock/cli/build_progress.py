@@ -23,6 +23,7 @@ from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.prepare import PreparedBuild, Preparer
+from tfdock.wheel.wheel_file import install_command
 
 # A build that succeeds needs no diagnosis.
 if TYPE_CHECKING:
@@ -321,5 +322,5 @@ def show_result(result: Result, *, brief: bool = False) -> None:
     for wheel in result["wheels"]:
         # Its path stands in the next line, and on standard output.
         console.say(f"  wheel    {console.size(wheel['size'])}")
-        console.say(f"  install  pip install '{wheel['path']}'")
+        console.say(f"  install  {install_command(Path(wheel['path']))}")
     console.say(f"  record   {result['record']}")

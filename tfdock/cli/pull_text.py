@@ -19,6 +19,7 @@ from tfdock.images.lookup import StoredImage
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.wheel.inspection import Inspection, inspect_wheel
 from tfdock.wheel.wheel import WheelFacts
+from tfdock.wheel.wheel_file import install_command
 
 
 class LocalGpus:
@@ -63,7 +64,7 @@ def show_pulled(image: StoredImage, pulled: PulledImage, gpus: LocalGpus) -> dic
     for path, wheel in zip(pulled.wheels, pulled.build.wheels, strict=True):
         console.say(f"  wheel    {path}  {console.size(wheel.size)}")
         serving += _show_gpus(path, gpus)
-        console.say(f"  install  pip install '{path}'")
+        console.say(f"  install  {install_command(path)}")
         wheels.append({"path": str(path), "sha256": wheel.sha256, "size": wheel.size})
     console.say(f"  record   {pulled.record_path}")
     return {

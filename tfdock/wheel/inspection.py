@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,6 +14,7 @@ from tfdock.host.thread_jobs import Lock
 from tfdock.wheel import build_info, elf
 from tfdock.wheel.facts import Library, fail
 from tfdock.wheel.library import LibraryScan
+from tfdock.wheel.requirements import wanted
 from tfdock.wheel.wheel import WheelFacts, WheelMetadata, facts_of, metadata_of
 from tfdock.wheel.zip_archive import Archive, Member, open_archive, pieces
 
@@ -70,6 +72,25 @@ def build_info_of(archive: Archive) -> Mapping[str, object] | None:
         if member.size <= build_info.MOST_BYTES:
             return build_info.build_info(b"".join(pieces(archive.source, member)))
     return None
+
+
+def toolkit_extra(file: BinaryIO) -> str:
+    """Return the extra that installs the CUDA libraries of a wheel's own CUDA (`and-cuda`); empty without one.
+
+    An extra names packages such as `nvidia-cudnn-cu12`. A wheel built with another major version of CUDA has the same
+    extra, whose libraries are wrong for it. Raises `WheelError` as `metadata` does.
+    """
+    archive = open_archive(file)
+    facts = metadata_of(archive)
+    built = str((build_info_of(archive) or {}).get("cuda_version") or _header_versions(archive).get("cuda", ""))
+    for extra in facts.provides_extra:
+        added = {one.package for one in wanted(facts.requires_dist, [extra])} - {
+            one.package for one in wanted(facts.requires_dist)
+        }
+        majors = {match[1] for package in added if (match := re.search(r"^nvidia-.*-cu(\d+)$", package))}
+        if majors == {built.partition(".")[0]}:
+            return extra
+    return ""
 
 
 def _header_versions(archive: Archive) -> dict[str, str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tfdock.errors import Problem, ProfileError, WheelRefused
 from tfdock.wheel.facts import WheelError
-from tfdock.wheel.inspection import Inspection, inspect_wheel
+from tfdock.wheel.inspection import Inspection, inspect_wheel, toolkit_extra
 
 
 def inspected(
@@ -32,3 +33,14 @@ def inspected(
 def refused(path: Path, error: WheelError) -> WheelRefused:
     """Return the same error with the file it is about."""
     return WheelRefused(Problem(code=error.code, message=error.message, fix=error.fix, file=str(path)))
+
+
+def install_command(path: Path) -> str:
+    """Return what installs a wheel with pip, and with the extra for the CUDA libraries that it was built with."""
+    try:
+        with path.open("rb") as file:
+            extra = toolkit_extra(file)
+    # The command is an advice. A file that cannot be read is told where it is needed.
+    except (OSError, WheelError):
+        extra = ""
+    return f"pip install {shlex.quote(f'{path}[{extra}]') if extra else shlex.quote(str(path))}"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import shlex
 import struct
 import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from tfdock.wheel.build_info import HEADERS, PATHS, build_info, cuda_version
 from tfdock.wheel.inspection import Inspection, inspect_wheel
+from tfdock.wheel.wheel_file import install_command
 
 from ..small_wheels import NAME, wheel_of
 
@@ -140,3 +143,22 @@ def test_the_more_exact_header_in_a_wheel_counts() -> None:
 def test_build_info_is_taken_from_its_place_in_the_wheel(path: str) -> None:
     assert inspected({path: PLAIN}).build_info == {"cuda_version": "10.1", "is_rocm_build": False}
     assert inspected({f"elsewhere/{path}": PLAIN}).build_info is None
+
+
+@pytest.mark.parametrize(
+    ("version", "extra"), [('"12.5.1"', "[and-cuda]"), ('"13.0.0"', ""), ('"1"', ""), (None, "")]
+)
+def test_the_install_command_has_the_extra_only_for_the_wheels_own_cuda(
+    version: str | None, extra: str, tmp_path: Path
+) -> None:
+    files = {PATHS[0]: f'build_info = {{"cuda_version": {version}}}\n'.encode()} if version else {}
+    folder = tmp_path / "a wheel's folder"
+    folder.mkdir()
+    (folder / NAME).write_bytes(wheel_of(files))
+    assert shlex.split(install_command(folder / NAME)) == ["pip", "install", f"{folder / NAME}{extra}"]
+
+
+def test_the_install_command_of_a_wheel_that_cannot_be_read_has_no_extra(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(b"no wheel")
+    assert install_command(tmp_path / NAME) == f"pip install {tmp_path / NAME}"
+    assert install_command(tmp_path / "none.whl") == f"pip install {tmp_path}/none.whl"
