@@ -180,7 +180,7 @@ def _ways_to_start(address: EngineAddress) -> tuple[str, ...]:
     """Return what may bring an engine to this machine: to start what is installed, else to install an engine."""
     named = ["correct or unset DOCKER_HOST"] if "DOCKER_HOST" in address.origin else []
     if not address.local:
-        return (*named, "start the engine on its machine")
+        return (f"start the engine on its machine, or {named[0] if named else 'name another with DOCKER_HOST'}",)
     user = "" if os.getuid() == 0 else "--user "
     ways = list(named)
     if shutil.which("dockerd"):
