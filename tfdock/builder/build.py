@@ -101,11 +101,18 @@ def shell(
         containers = BuildContainers(run, image_phase.make_image(run))
         # The container of the compile phase, but with a network: a person who looks around may fetch something.
         spec = containers.spec(run.plan.phases[1])
-        spec = replace(spec, command=command, network=session.settings.network, terminal=True)
+        spec = replace(
+            spec,
+            command=command,
+            mounts=(*spec.mounts, *(_finished_wheel(run) if debug else ())),
+            network=session.settings.network,
+            gpus=access.gpus,
+            devices=access.devices,
+            groups=access.groups,
+            debugger=debug,
+            terminal=True,
+        )
         spec = containers.with_proxies(spec)
-        spec = replace(spec, gpus=access.gpus, devices=access.devices, groups=access.groups, debugger=debug)
-        if debug:
-            spec = replace(spec, mounts=(*spec.mounts, *_finished_wheel(run)))
         ready()
         try:
             return session.engine.attach(run.runner.carrier.create(spec))

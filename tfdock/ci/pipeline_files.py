@@ -70,7 +70,7 @@ class Pipeline:
 def render(services: Iterable[Service], file: Path, folder: Path, settings: Settings) -> list[Pipeline]:
     """Return the pipelines of a matrix with their files below `folder`, and what is there; write nothing.
 
-    `folder` is that of the repository: jobs find the matrix by its path from there. The cells are planned with the
+    `folder` is the repository's: jobs find the matrix by its path from there. The cells are planned with the
     knowledge that jobs have. Raises ProfileError, also where a link of the repository is in the way, and Incompatible
     if no cell can be built.
     """

@@ -67,7 +67,7 @@ def means_gpu(knowledge: KnowledgeBase, word: str) -> bool:
 def resembles_gpu(knowledge: KnowledgeBase, word: str) -> bool:
     """Return whether a word is written as names or targets of GPUs are: `rtx4095`, for there is `rtx4090`.
 
-    A number of less than three digits is no sign: `v2` may be the second version of a profile.
+    A number with fewer than three digits does not count: `v2` may be the second version of a profile.
     """
     shape, number = _shape(gpu_key(word)), re.search(r"\d{3}", word)
     is_alike = number is not None and any(_shape(name) == shape for name in knowledge.gpus)

@@ -154,7 +154,7 @@ _ROOM_LEFT = 1 << 30
 
 
 def ways_to_make_room(full: str, folders: Mapping[str, Path]) -> str:
-    """Return the commands that make room on the disk of the folder `full`: those of all folders on that disk."""
+    """Return the commands that make room on the disk of the folder `full`, for all folders on that disk."""
     disk = _disk_of(folders[full])
     ways = [
         _ROOM[name] for name, path in folders.items() if name in _ROOM and (name == full or _disk_of(path) == disk)

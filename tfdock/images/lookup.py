@@ -76,7 +76,7 @@ def find_image(image: ImageRef, platform: str, check: Callable[[], None]) -> Sto
             stored = _platform_manifest(named, stored, platform)
         manifest = Manifest.read(stored.data)
         of_wheels = wheel_image_read.is_wheel_image(manifest)
-        # What is no image of wheels may have a configuration of any size.
+        # Another image may have a configuration of any size.
         if not of_wheels and (manifest.artifact_type or manifest.config.size > wheel_image_read.MOST_CONFIG):
             raise _no_wheels_error(named, stored.digest)
         config = _small_blob(named.repository, manifest.config, wheel_image_read.MOST_CONFIG)

@@ -67,7 +67,7 @@ def is_wheel_image(manifest: Manifest) -> bool:
 
 
 def is_reencoded(config: bytes) -> bool:
-    """Return whether a configuration has the labels of wheels: another tool wrote the manifest anew.
+    """Return whether a configuration has the labels of wheels: another tool wrote the manifest.
 
     `docker push` and `skopeo copy --format v2s2` write Docker's manifests, without an artifact type or annotations.
     """
@@ -137,7 +137,7 @@ def read_labels(manifest: Manifest, config: bytes) -> Labelled:
     Raises MalformedManifest if its parts disagree, or if tfdock would not write it so.
     """
     node = parse_json(config)
-    # What another tool wrote anew has Docker's media types and packed layers. What we wrote has neither.
+    # Another tool's manifest has Docker's media types and packed layers. Ours has neither.
     own = is_wheel_image(manifest)
     configs, layers = ((CONFIG_TYPE,), (LAYER_TYPE,)) if own else (_CONFIG_TYPES, _LAYER_TYPES)
     if not isinstance(node, dict) or manifest.config.media_type not in configs:

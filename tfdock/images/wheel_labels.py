@@ -68,7 +68,7 @@ def _description(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def foreign_record(name: str, wheel: ImageWheel, version: str, python: str, verification: Any) -> Mapping[str, Any]:
-    """Return what stands for the record of a wheel that no build here made: only what is seen in the wheel itself.
+    """Return a stand-in for the record of a wheel from elsewhere: only facts from the wheel itself.
 
     `name` stands for its build id. `python` is the version that shall run it, `verification` the document of the
     checks that it passed.
@@ -85,7 +85,7 @@ def foreign_record(name: str, wheel: ImageWheel, version: str, python: str, veri
 
 
 def is_foreign(record: Mapping[str, Any]) -> bool:
-    """Return whether a record is that of `foreign_record`."""
+    """Return whether `foreign_record` made a record."""
     return record.get("foreign") is True
 
 

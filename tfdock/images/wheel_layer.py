@@ -17,7 +17,7 @@ from tfdock.wheelhouse.simple_index import IndexedWheel
 
 LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
 PACKED_TYPES = (f"{LAYER_TYPE}+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip")
-"""Layers as `docker push` and skopeo write them when they write an image anew."""
+"""Layers as `docker push` and skopeo write them."""
 _UNPACKED = 1 << 20
 """Bytes that are unpacked at once."""
 WHEELS = "wheels"
@@ -70,7 +70,7 @@ def frame(file: str, size: int) -> tuple[bytes, bytes]:
 def unpacked(pieces: Iterable[bytes], content: str, most: int) -> Iterator[bytes]:
     """Yield the content of a layer from its gzip pieces as they come.
 
-    Raises MalformedManifest for content of another digest, for more than `most` bytes, and for what is no gzip.
+    Raises MalformedManifest for content of another digest, for more than `most` bytes, and for data that is not gzip.
     """
     inflating, sha256, size = zlib.decompressobj(16 + zlib.MAX_WBITS), hashlib.sha256(), 0
     for piece in pieces:

@@ -107,8 +107,8 @@ class PackagedCompiler(Row):
 class RuntimeToolkit(Row):
     """The programs of a toolkit that releases call at run time, as Python packages have them.
 
-    `packages` are lines for pip by the toolkit's major version. `package` is that of a whole toolkit: it has the
-    toolkit's version, and an extra for each part. `published` are its minor versions. `extras` are wanted beside
+    `packages` are lines for pip by the toolkit's major version. `package` holds a whole toolkit: it has the toolkit's
+    version, and an extra for each part. `published` are its minor versions. `extras` are wanted beside
     the extras of the libraries, by major version. The folder that the packages make has the file `marker` in it;
     releases find it in the folders `searched` beside their own package, and else where `setting` says (`{folder}`).
     """

@@ -176,7 +176,8 @@ class Cells:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenMatrix:
-    """A matrix as it was read: its text, those of its base and of what that extends, and what it may name.
+    """A matrix as it was read: its text, the texts of its base and of what the base extends, and
+    the names that it may use.
 
     `base_folder` is the folder of the base profile: what the base names is relative to it.
     """

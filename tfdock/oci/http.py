@@ -255,6 +255,6 @@ def read_all(response: Any, most: int = MOST) -> bytes:
     data = bytes(response.read(most + 1))
     if len(data) > most:
         raise StrangeAnswer("the answer is too long")
-    if response.length:  # what is missing of the length that was stated
+    if response.length:  # the missing bytes of the stated length
         raise TruncatedAnswer
     return data

@@ -47,7 +47,7 @@ class Availability:
 
     @property
     def exit_code(self) -> ExitCode:
-        """3 for what is gone or changed, 7 for what could not be reached."""
+        """3: something is gone or has changed. 7: a server was not reached."""
         codes = {"gone": ExitCode.INCOMPATIBLE, "changed": ExitCode.INCOMPATIBLE, "unreachable": ExitCode.NETWORK}
         return codes.get(self.status, ExitCode.OK)
 

@@ -34,7 +34,7 @@ def read_local(
     """Hash the checkout and read the patches a profile names.
 
     `folder` returns the folder that the path of a field (`tensorflow.path`) is relative to. Returns both, and
-    where the checkout lies. Raises ProfileError for what is not there, or not the project's.
+    where the checkout lies. Raises ProfileError for a file that is missing, or outside of the project.
     """
     tree = None
     if source.path is not None:

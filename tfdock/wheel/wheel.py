@@ -305,7 +305,7 @@ _LABEL = re.compile(r"[0-9a-z._]+")
 
 
 def variant_label(filename: str) -> str:
-    """Return the variant label behind a wheel's tags (PEP 825): `sm86`. Empty for a wheel that is no variant."""
+    """Return the variant label behind a wheel's tags (PEP 825): `sm86`. Empty for a wheel without a variant."""
     parts = filename.removesuffix(".whl").split("-")
     # A build number begins with a digit (binary distribution format), the tag of a Python never does.
     count = 6 + (len(parts) > 5 and parts[2][:1].isdigit())

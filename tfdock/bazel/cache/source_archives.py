@@ -113,7 +113,7 @@ def _chunks(url: str, sha256: str) -> Iterator[bytes]:
             if size > _LARGEST:
                 raise http.StrangeAnswer("the answer is too long")
             yield chunk
-        if response.length:  # what is missing of the length that was stated
+        if response.length:  # the missing bytes of the stated length
             raise http.TruncatedAnswer
     if digest.hexdigest() != sha256:
         raise http.StrangeAnswer(f"the file there has the sha256 {digest.hexdigest()}")

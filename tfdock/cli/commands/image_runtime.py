@@ -149,7 +149,7 @@ def _known_build(choosing: WheelSelection, name: str) -> WheelBuild | None:
 
 
 def _verified_build(environment: TrialEnvironment, base: KnowledgeBase, wheel: ImageWheel, path: Path) -> WheelBuild:
-    """Verify a wheel without a record, and return a build that says only what is seen in the wheel itself.
+    """Verify a wheel without a record, and return a build that says only what the wheel itself shows.
 
     Raises VerificationFailed (`wheel-refused`), and what hinders the trial.
     """

@@ -42,7 +42,7 @@ class _ShellCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def _after_options(self, ctx: Any, args: list[str]) -> list[str]:
-        """Return the arguments from the first that is no option; raises the usual error for an unknown option."""
+        """Return the arguments from the first that is not an option. Raises the usual error for an unknown option."""
         parser = type(self.make_parser(ctx))(ctx)
         for parameter in self.get_params(ctx):
             if isinstance(parameter, TyperOption):
