@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -40,6 +41,8 @@ ERROR: /src/tensorflow/BUILD:1:1: Compiling tensorflow/core/x.cc failed: (Exit 1
 gcc: fatal error: Killed signal terminated program cc1plus
 nvcc fatal   : Unsupported gpu architecture 'compute_120'
 """
+ROOMY_DISK = os.statvfs_result((4096, 4096, 1 << 30, 1 << 29, 1 << 29, 1 << 20, 1 << 20, 1 << 20, 0, 255))
+"""2 TiB free, mounted without restrictions."""
 LARGE = 50_000
 """Characters above which a document is recorded as its sha256."""
 BUILT = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
@@ -79,6 +82,8 @@ COMMANDS = {
 def fixed_world(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One machine, without an engine; a folder with profiles, a log and two builds in its wheelhouse."""
     monkeypatch.setattr(hardware, "local_machine", lambda: MACHINE)
+    # A machine with little free space would add its own warning to the documents.
+    monkeypatch.setattr(os, "statvfs", lambda _: ROOMY_DISK)
     original = loader.knowledge
     monkeypatch.setattr(
         loader, "knowledge", lambda folders=(), cache=None: original(folders, cache) if folders else desk.knowledge
