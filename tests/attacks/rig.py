@@ -13,17 +13,16 @@ import re
 import secrets
 import socket
 import stat
-import subprocess
 import tarfile
 import threading
 import urllib.parse
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from build.harness import MINIATURE, REPOSITORY, Json, Outcome, Tfdock, copy_tree, write_profile
+from build.harness import MINIATURE, Json, Outcome, Tfdock, copy_tree, write_profile
 
 from tfdock.engine.protocol import IMAGE_LABEL
 from tfdock.host.settings import load
@@ -307,22 +306,68 @@ class After:
 def attacked(range_: Range, command: Tfdock, *words: str | Path, everywhere: bool = False) -> After:
     """Run a command while the victims, and what it copies, are watched; `everywhere`: the machine's folders too."""
     before = range_.victims.state()
-    stamp = command.home / "stamp"
-    stamp.touch()
+    engine = Path(command.engine.removeprefix("unix://"))
+    machine = Machine(command.home / "machine", (range_.folder, engine))
+    runner = replace(command, prefix=(*machine.prefix, *command.prefix)) if everywhere else command
     with _scales(command.wheelhouse / ".tfdock/staging") as weighed:
-        outcome = command.run(*words)
+        outcome = runner.run(*words)
     after = range_.victims.state()
     changed = tuple(sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)))
-    elsewhere = _newer(stamp) if everywhere else ()
+    elsewhere = machine.changes() if everywhere else ()
     return After(command, outcome, Heard.read(command.home / "heard"), changed, max(weighed), elsewhere)
 
 
-def _newer(stamp: Path) -> tuple[str, ...]:
-    """What of the machine was changed since then: nobody writes there while tests run, but to caches."""
-    folders = [path for path in ("/boot", "/etc", "/opt", "/root", "/srv", "/usr") if Path(path).is_dir()]
-    ours = ["(", "-path", "*/.cache", "-o", "-path", str(REPOSITORY), "-o", "-name", "__pycache__", ")", "-prune"]
-    command = ["find", *folders, "-xdev", *ours, "-o", "-cnewer", str(stamp), "-print"]
-    return tuple(subprocess.run(command, capture_output=True, text=True).stdout.splitlines())
+@dataclass(frozen=True)
+class Machine:
+    """The machine's folders as one command sees them, which root must run: each change lands in a folder of ours.
+
+    So a change is the command's, or of a program that it started. What others change meanwhile does not count.
+    """
+
+    folder: Path
+    kept: tuple[Path, ...]
+    """What the command shares with others: its own folders, and the engine's socket."""
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """The words before the command."""
+        script = """
+            set -e
+            IFS='\n'
+            mine=$1 kept=$2
+            mkdir "$mine" "$mine/kept"
+            mount -t tmpfs tmpfs "$mine/kept"
+            number=0
+            for path in $kept; do
+              number=$((number + 1))
+              if [ -d "$path" ]; then mkdir "$mine/kept/$number"; else touch "$mine/kept/$number"; fi
+              mount --bind "$path" "$mine/kept/$number"
+            done
+            for place in /boot /etc /opt /root /srv /usr; do
+              [ -d "$place" ] || continue
+              mkdir -p "$mine/changes$place" "$mine/work$place"
+              mount -t overlay -o "lowerdir=$place,upperdir=$mine/changes$place,workdir=$mine/work$place" \
+                overlay "$place"
+            done
+            number=0
+            for path in $kept; do
+              number=$((number + 1))
+              mount --bind "$mine/kept/$number" "$path"
+            done
+            shift 2
+            exec "$@"
+        """
+        return ("unshare", "--mount", "sh", "-c", script, "sh", str(self.folder), "\n".join(map(str, self.kept)))
+
+    def changes(self) -> tuple[str, ...]:
+        """What was made, changed or removed. A folder whose content alone was changed is not among it."""
+        upper = self.folder / "changes"
+        found = []
+        for path in upper.rglob("*"):
+            place = Path("/", path.relative_to(upper))
+            if path.parent != upper and not (path.is_dir() and place.is_dir()):
+                found.append(str(place))
+        return tuple(sorted(found))
 
 
 @contextlib.contextmanager

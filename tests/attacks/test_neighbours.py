@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from build.harness import Json, Outcome, copy_tree, write_profile
 
 from .conftest import Benign
-from .rig import FIELDS, HERE, After, Range, attacked, state_of
+from .rig import FIELDS, HERE, After, Machine, Range, attacked, state_of
 
 pytestmark = pytest.mark.engine
 
@@ -102,6 +103,18 @@ def test_the_hostile_source_did_what_it_could(poisoned: Poisoned) -> None:
     assert poisoned.after.changed == ()
     assert poisoned.after.heard.outside(poisoned.after.folders()) == []
     assert poisoned.after.elsewhere == ()
+
+
+def test_the_watch_of_the_machine_sees_what_a_command_changes(bare_range: Range, tmp_path: Path) -> None:
+    """`elsewhere` can fail."""
+    machine = Machine(tmp_path / "machine", (bare_range.folder,))
+    script = (
+        'echo x >/etc/made; rm /etc/hosts; echo x >>/usr/bin/env; mkdir /opt/new; touch "$0/kept"; cat /etc/group'
+    )
+    subprocess.run([*machine.prefix, "sh", "-ec", script, bare_range.folder], check=True, capture_output=True)
+    assert machine.changes() == ("/etc/hosts", "/etc/made", "/opt/new", "/usr/bin/env")
+    assert (bare_range.folder / "kept").exists()
+    assert not Path("/etc/made").exists()
 
 
 def test_a_source_has_no_rights_where_its_image_is_made(poisoned: Poisoned) -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the tests' own packages lie
 
+from build.test_orchestration import SOURCE, Desk, leaving, wheel
 from fake_engine import FakeRun
 
-from build.test_orchestration import SOURCE, Desk, leaving, wheel
 from tfdock.errors import Locked
 from tfdock.host.settings import Settings
 from tfdock.images.image_pull import ImagePull

@@ -120,7 +120,13 @@ def parse(text: str, file: str) -> Node:
             )
         )
     try:
-        return _Reader(file).document(text)
+        try:
+            return _Reader(file).document(text, _LOADER)
+        except yaml.scanner.ScannerError as error:
+            # libyaml 0.2.6 gives up at 1,000 levels before it has named the first of them.
+            if error.problem != "exceeded maximum nesting depth":
+                raise
+            return _Reader(file).document(text, yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         # PyYAML leaves one or the other out.
         mark = error.problem_mark or error.context_mark
@@ -188,8 +194,8 @@ class _Reader:
         # Equal keys do not stop the reading: all of them are reported at once.
         self._duplicates: list[Problem] = []
 
-    def document(self, text: str) -> Node:
-        events: Iterator[Any] = iter(yaml.parse(text, Loader=_LOADER))
+    def document(self, text: str, loader: type[yaml.SafeLoader]) -> Node:
+        events: Iterator[Any] = iter(yaml.parse(text, Loader=loader))
         root: Node | None = None
         documents = 0
         for event in events:

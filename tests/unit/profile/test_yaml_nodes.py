@@ -36,6 +36,7 @@ def problems(text: str) -> list[Problem]:
         pytest.param("&key a: 1", "yaml-alias", "p.yaml:1:1", id="anchored key"),
         pytest.param("[" * 5000, "yaml-too-deep", "p.yaml:1:34", id="5000 nested lists"),
         pytest.param("{a: " * 5000, "yaml-too-deep", "p.yaml:1:130", id="5000 nested maps"),
+        pytest.param("{" * 5000, "yaml-too-deep", "p.yaml:1:34", id="5000 nested maps without keys"),
         pytest.param("- " * 5000 + "x", "yaml-too-deep", "p.yaml:1:67", id="5000 nested block lists"),
         pytest.param("a: !!python/object/apply:os.system [x]", "yaml-tag", "p.yaml:1:4", id="python object"),
         pytest.param("!!python/name:os.system ''", "yaml-tag", "p.yaml:1:1", id="python name"),
