@@ -307,7 +307,7 @@ def attacked(range_: Range, command: Tfdock, *words: str | Path, everywhere: boo
     """Run a command while the victims, and what it copies, are watched; `everywhere`: the machine's folders too."""
     before = range_.victims.state()
     engine = Path(command.engine.removeprefix("unix://"))
-    machine = Machine(command.home / "machine", (range_.folder, engine))
+    machine = Machine(command.home / "machine", (engine, range_.folder))
     runner = replace(command, prefix=(*machine.prefix, *command.prefix)) if everywhere else command
     with _scales(command.wheelhouse / ".tfdock/staging") as weighed:
         outcome = runner.run(*words)
@@ -326,7 +326,7 @@ class Machine:
 
     folder: Path
     kept: tuple[Path, ...]
-    """What the command shares with others: its own folders, and the engine's socket."""
+    """What the command shares with others: the engine's socket, and last its own folder, in which `folder` is."""
 
     @property
     def prefix(self) -> tuple[str, ...]:
