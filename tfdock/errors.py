@@ -16,7 +16,7 @@ OR = "; or "
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every command; stable, documented in the README."""
+    """Exit codes of every command; stable, documented in docs/failures.md."""
 
     OK = 0
     BUILD_FAILED = 1

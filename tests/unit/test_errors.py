@@ -34,7 +34,7 @@ def test_an_error_carries_and_prints_all_its_problems() -> None:
     assert str(error) == "one [a]\ntwo [b]"
 
 
-# The README's table; a script somewhere depends on each of these numbers.
+# The table of docs/failures.md; a script somewhere depends on each of these numbers.
 def test_exit_codes_are_the_documented_ones() -> None:
     assert {code.name: code.value for code in ExitCode} == {
         "OK": 0,

@@ -764,7 +764,7 @@ def test_the_shipped_matrix_is_told_in_every_format_as_it_was_read_last(refresh_
 
 
 def test_the_shipped_matrix_is_true() -> None:
-    """Every cell can be built, but for those that the README says cannot; and none is untested."""
+    """Every cell can be built, but for those that docs/matrix.md says cannot; and none is untested."""
     found = cells(loader.profiles() / loader.MATRIX, Preparer(load({}, {}), MACHINE))
     assert found.warnings == ()
     assert len(found.wanted) == 13

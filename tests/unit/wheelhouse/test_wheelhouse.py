@@ -186,7 +186,7 @@ def recorded(
     return str(folder)
 
 
-def test_the_list_in_the_readme_is_what_is_printed(house: Wheelhouse) -> None:
+def test_the_list_on_the_page_is_what_is_printed(house: Wheelhouse) -> None:
     recorded(house, "2.17.1", "12.3.2", {"sass": ["sm_80"], "ptx": ["compute_80"]}, size=590_303_112, days=41)
     folder = recorded(house, "2.18.0", "12.5.1", {"sass": ["sm_86"]}, size=404_712_290, days=0)
     origin = {"reference": "ghcr.io/me/wheels:2.18-py3.11-cuda12.5-sm86", "digest": f"sha256:{'0' * 64}"}
@@ -198,7 +198,8 @@ def test_the_list_in_the_readme_is_what_is_printed(house: Wheelhouse) -> None:
     environment = {"COLUMNS": "120", "NO_COLOR": "1"}
     result = CliRunner().invoke(app, ["wheelhouse", "list", "--wheelhouse", str(house.root)], env=environment)
     printed = result.stdout.replace(str(house.root), "/home/me/wheelhouse")
-    assert f"$ tfdock wheelhouse list\n{printed}```" in (Path(__file__).parents[3] / "README.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs/wheelhouse.md").read_text("utf-8")
+    assert f"$ tfdock wheelhouse list\n{printed}```" in page
 
 
 INFO_OF_CPU = b"build_info = {'is_cuda_build': False, 'is_rocm_build': False, 'is_tensorrt_build': False}\n"
