@@ -84,9 +84,10 @@ def _answers(host: str, port: int) -> bool:
 class Fault:
     """What happens to requests like this one: so many times, then no more.
 
-    `kind`: `status` (an answer of that status), `reset` (the connection dies before the request is passed on), `lost`
-    (after it), `torn` (in the middle of the answer), `truncated` (half an answer), `stalled` (the other half never
-    comes), `corrupted` (one bit of it is another), `spoiled` (one bit of the request is).
+    `kind`: `status` (an answer of that status), `silent` (the body is not read and no answer comes), `reset` (the
+    connection dies before the request is passed on), `lost` (after it), `torn` (in the middle of the answer),
+    `truncated` (half an answer), `stalled` (the other half never comes), `corrupted` (one bit of it is another),
+    `spoiled` (one bit of the request is).
     """
 
     kind: str
@@ -111,6 +112,8 @@ class Proxy:
     received: int = 0
     """Bytes of bodies of answers."""
     lock: threading.Lock = field(default_factory=threading.Lock)
+    over: threading.Event = field(default_factory=threading.Event)
+    """Set at the end of the test. A silent answer waits for it."""
 
     def count(self, pattern: str) -> int:
         """How many requests were like this."""
@@ -144,6 +147,7 @@ def proxy(upstream: str, host: str = "127.0.0.1") -> Iterator[Proxy]:
         try:
             yield state
         finally:
+            state.over.set()
             server.shutdown()
 
 
@@ -153,11 +157,17 @@ class _Forwarder(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         request = f"{self.command} {self.path}"
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         with self.state.lock:
             self.state.asked.append(request)
-            self.state.sent += len(self.requestline) + len(bytes(self.headers)) + len(body)
             fault = self.state.fault(request)
+        if fault and fault.kind == "silent":
+            # A request that is not read hides that who asked has gone.
+            self.state.over.wait()
+            self.close_connection = True
+            return
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        with self.state.lock:
+            self.state.sent += len(self.requestline) + len(bytes(self.headers)) + len(body)
         if fault and fault.kind == "reset":
             self._reset()
             return

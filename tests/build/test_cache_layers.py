@@ -366,6 +366,27 @@ def test_control_c_ends_a_push_and_keeps_what_was_sent(site: Site, before: Proxy
     assert here.leftovers == []
 
 
+@pytest.mark.parametrize(
+    ("verb", "kind", "request_"),
+    [("push", "silent", "PATCH .*uploads"), ("pull", "silent", "GET .*blobs"), ("pull", "stalled", "GET .*blobs")],
+)
+def test_a_cache_is_stopped_while_a_registry_is_silent(
+    site: Site, before: Proxy, verb: str, kind: str, request_: str
+) -> None:
+    here = site.machine("here", 3)
+    if verb == "pull":
+        here.push()
+        here = site.machine("there")
+    before.forget()
+    before.faults.append(Fault(kind, request_))
+    running = here.start(verb)
+    wait_until(lambda: before.count(request_))
+    running.signal(signal.SIGINT)
+    outcome = running.finish(10)
+    assert (outcome.code, problem(outcome)["code"]) == (130, "interrupted"), outcome.told
+    assert here.leftovers == []
+
+
 def test_two_who_push_at_once_break_nothing_and_lose_nothing_for_long(site: Site) -> None:
     for round_ in range(3):
         site.tag = f"{site.tag[:12]}-{round_}"

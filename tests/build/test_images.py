@@ -6,7 +6,6 @@ import contextlib
 import email.utils
 import hashlib
 import http.client
-import itertools
 import json
 import os
 import shutil
@@ -425,19 +424,22 @@ def own_address() -> str:
     pytest.skip("this machine has no address but 127.0.0.1")
 
 
-def pushed_here(house: Path, name: str, repository: str, say: Callable[[str], None] = print) -> PushedImages:
-    """A push in this process, in which every chunk takes a while."""
-    image, seconds = ImageRef.parse(repository), itertools.count(step=8)
+def pushed_here(
+    house: Path, name: str, repository: str, say: Callable[[str], None] = print, clock: Callable[[], float] = float
+) -> PushedImages:
+    """A push in this process."""
+    image = ImageRef.parse(repository)
     with WheelSelection(Wheelhouse(house), no_plan, lambda: None) as choosing:
         there = Repository(image.registry, image.repository)
-        sending = Push(there, choosing.stream, say, lambda: None, lambda: float(next(seconds)))
+        sending = Push(there, choosing.stream, say, lambda: None, clock)
         return sending.push(shipment(choosing.builds([name])))
 
 
-def test_a_push_that_takes_long_says_how_far_it_is(tmp_path: Path, repository: str) -> None:
+def test_a_push_that_takes_long_says_how_far_it_is(tmp_path: Path, before: Proxy, repository: str) -> None:
     one, said = made(tmp_path, size=5 * CHUNK), list[str]()
-    pushed_here(tmp_path, one.build_id, repository, said.append)
-    assert said == [f"{one.wheel.name}: {text}" for text in ("8 of 42 MB", "25 of 42 MB", "42 of 42 MB", "sent")]
+    # Every chunk takes a while.
+    pushed_here(tmp_path, one.build_id, repository, said.append, lambda: 8.0 * before.count("^PATCH"))
+    assert said == [f"{one.wheel.name}: {text}" for text in ("17 of 42 MB", "34 of 42 MB", "42 of 42 MB", "sent")]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -607,6 +609,20 @@ def test_a_push_that_is_stopped_leaves_no_tag(
     assert (outcome.code, problem(outcome)["code"]) == (130, "interrupted"), outcome.told
     assert manifest(registry, repository, CUDA) is None
     assert push(desk, one.build_id, repository)["sent"] > 6 * CHUNK
+
+
+@pytest.mark.parametrize("request_", ["HEAD .*blobs", "POST .*uploads", "PATCH .*uploads", "PUT .*manifests"])
+def test_a_push_is_stopped_while_a_registry_is_silent(
+    desk: Tfdock, before: Proxy, registry: OwnRegistry, repository: str, request_: str
+) -> None:
+    one = made(desk.wheelhouse, size=2 * CHUNK, seed=repository)
+    before.faults.append(Fault("silent", request_))
+    running = desk.start("image", "push", "--json", one.build_id, repository)
+    wait_until(lambda: before.count(request_))
+    running.signal(signal.SIGINT)
+    outcome = running.finish(10)
+    assert (outcome.code, problem(outcome)["code"]) == (130, "interrupted"), outcome.told
+    assert manifest(registry, repository, CUDA) is None
 
 
 # --- without tfdock -------------------------------------------------------------------------------------------------

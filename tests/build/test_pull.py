@@ -589,8 +589,34 @@ def test_on_a_slow_line_what_has_come_is_kept_and_counted(site: Here, before: Pr
     running = site.tfdock.start("pull", site.reference(build.build_id))
     half = build.wheel.stat().st_size // 2
     wait_until(lambda: any(part.stat().st_size > half - 10_000 for part in site.parts))
+    (part,) = site.parts
+    arrived = part.stat().st_size
     running.signal(signal.SIGINT)
-    assert running.finish(45).code == 130
+    assert running.finish(10).code == 130
+    assert part.stat().st_size == arrived
+    assert site.visible == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "request_", "number", "code"),
+    [
+        ("silent", MANIFESTS, signal.SIGINT, 130),
+        ("stalled", MANIFESTS, signal.SIGINT, 130),
+        ("silent", BLOBS, signal.SIGINT, 130),
+        ("silent", BLOBS, signal.SIGTERM, 143),
+    ],
+)
+def test_a_pull_is_stopped_while_a_registry_is_silent(
+    site: Here, before: Proxy, build: Made, kind: str, request_: str, number: signal.Signals, code: int
+) -> None:
+    push(site.where, build)
+    before.forget()
+    before.faults.append(Fault(kind, request_))
+    running = site.tfdock.start("pull", site.reference(build.build_id), "--json")
+    wait_until(lambda: before.count(request_))
+    running.signal(number)
+    outcome = running.finish(10)
+    assert (outcome.code, problem(outcome)["code"]) == (code, "interrupted"), outcome.told
     assert site.visible == []
 
 

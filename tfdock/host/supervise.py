@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -98,6 +98,30 @@ def _cost(event: object) -> int:
     return len(event) + _EACH if isinstance(event, bytes) else 0
 
 
+def streamed(produce: Callable[[Output], object]) -> Generator[bytes]:
+    """Run `produce(output)` in a thread; yield its output in this one, and no bytes after each tick of silence.
+
+    Raises what `produce` raises. When the iterator is closed, the thread ends at its next output.
+    """
+
+    def run() -> None:
+        try:
+            produce(events.put)
+            events.end(_DONE)
+        # Everything that ends the thread must reach the caller, who would wait for ever otherwise.
+        except BaseException as error:
+            events.end(error)
+
+    with closing(_Handover()) as events:
+        # A daemon: a read that never returns must not keep the process from ending.
+        threading.Thread(target=run, name="tfdock-watch", daemon=True).start()
+        while (event := events.get(TICK_SECONDS)) is not _DONE:
+            if isinstance(event, BaseException):
+                raise event
+            assert isinstance(event, bytes)
+            yield event
+
+
 def watched(
     produce: Callable[[Output], _T],
     on_output: Output,
@@ -111,35 +135,19 @@ def watched(
     nor an answer to a ping. Where this raises, the thread ends at its next output.
     """
     result: list[_T] = []
-
-    def run() -> None:
-        try:
-            result.append(produce(events.put))
-            events.end(_DONE)
-        # Everything that ends the thread must reach the caller, who would wait for ever otherwise.
-        except BaseException as error:
-            events.end(error)
-
-    with closing(_Handover()) as events:
-        # A daemon: a read that never returns must not keep the process from ending.
-        threading.Thread(target=run, name="tfdock-watch", daemon=True).start()
+    with closing(streamed(lambda output: result.append(produce(output)))) as pieces:
         last_output = last_ping = clock()
-        while True:
-            event = events.get(TICK_SECONDS)
+        for piece in pieces:
             now = clock()
-            if event is _DONE:
-                return result[0]
-            if isinstance(event, BaseException):
-                raise event
-            if event:
-                assert isinstance(event, bytes)
+            if piece:
                 last_output = now
-                on_output(event)
+                on_output(piece)
             elif engine and now - last_output > HANG_AFTER_SECONDS and now - last_ping > HANG_AFTER_SECONDS:
                 _ping_or_give_up(engine, now - last_output)
                 # Asked again: the ping itself may have taken long.
                 last_ping = clock()
             on_tick(now - last_output)
+    return result[0]
 
 
 def _ping_or_give_up(engine: Pingable, silent: float) -> None:

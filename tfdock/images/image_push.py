@@ -47,7 +47,7 @@ class Push:
         check: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # The repository calls `check` between two pieces, so progress needs no thread.
+        # The repository calls `check` while it sends, so progress needs no thread.
         self._repository = replace(repository, check=self._tick)
         self._stream, self._say, self._check, self._clock = stream, say, check, clock
         self._sending: _Transfer | None = None
@@ -114,19 +114,19 @@ class Push:
         """Stop if asked to; else report progress now and then."""
         self._check()
         transfer, now = self._sending, self._clock()
-        if transfer and now - transfer.reported >= _PROGRESS_SECONDS:
-            transfer.reported = now
-            done, size = transfer.layer.tell() / 1e6, transfer.wheel.size / 1e6
-            self._say(f"{transfer.wheel.file}: {done:.0f} of {size:.0f} MB")
+        if transfer and now - transfer.reported >= _PROGRESS_SECONDS and transfer.layer.tell() > transfer.done:
+            transfer.reported, transfer.done = now, transfer.layer.tell()
+            self._say(f"{transfer.wheel.file}: {transfer.done / 1e6:.0f} of {transfer.wheel.size / 1e6:.0f} MB")
 
 
 @dataclass
 class _Transfer:
-    """A wheel that is being sent; `reported` is the time of the last message."""
+    """A wheel that is being sent; `reported` is the time of the last message, and `done` its bytes."""
 
     wheel: ImageWheel
     layer: BinaryIO
     reported: float
+    done: int = 0
 
 
 def _unique(blobs: Iterable[tuple[Descriptor, _T]]) -> tuple[_T, ...]:

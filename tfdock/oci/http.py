@@ -6,6 +6,7 @@ import http.client
 import io
 import ipaddress
 import json
+import math
 import random
 import re
 import socket
@@ -14,14 +15,14 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar, cast
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
-from tfdock.host.supervise import watched
+from tfdock.host.supervise import Output, streamed, watched
 
 TIMEOUT = 30.0
 """Seconds of silence."""
@@ -47,19 +48,40 @@ HTTP_ERRORS = (StrangeAnswer, OSError, http.client.HTTPException, ValueError)
 """All errors of a request over a network."""
 
 
-def ask(question: Callable[[], _T], check: Callable[[], None], seconds: float) -> _T:
+def ask(question: Callable[[], _T], check: Callable[[], None], seconds: float = math.inf) -> _T:
     """Return the result of a function, within so many seconds. `check` is called meanwhile and raises to give up.
 
     The function runs in a thread of its own: a silent name server cannot be interrupted otherwise.
     """
+    check_all = _with_limit(check, seconds)
+    return watched(lambda _: question(), lambda _: None, lambda _: check_all(), None)
+
+
+def receive(read: Callable[[Output], None], check: Callable[[], None], seconds: float = math.inf) -> Iterator[bytes]:
+    """Yield the bytes that `read(output)` puts out in a thread, within so many seconds.
+
+    `check` is called meanwhile and raises to give up.
+    """
+    check_all = _with_limit(check, seconds)
+    with closing(streamed(read)) as pieces:
+        for piece in pieces:
+            check_all()
+            if piece:
+                yield piece
+
+
+def _with_limit(check: Callable[[], None], seconds: float) -> Callable[[], None]:
+    """Call a check; return one that also raises StrangeAnswer when the seconds are over."""
+    # Nothing is asked after a stop.
+    check()
     end = time.monotonic() + seconds
 
-    def tick(_: float) -> None:
+    def check_all() -> None:
         check()
         if time.monotonic() > end:
             raise StrangeAnswer(f"there was no whole answer in {seconds:.0f} s")
 
-    return watched(lambda _: question(), lambda _: None, tick, None)
+    return check_all
 
 
 # --- where one may go -----------------------------------------------------------------------------------------------

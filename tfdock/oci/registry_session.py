@@ -189,7 +189,13 @@ class Session:
         data: bytes | None = None,
         silence: float = http.TIMEOUT,
     ) -> Any:
-        """Send a request; if the registry asks for a login, send it once more with one."""
+        """Send a request; if the registry asks for a login, send it once more with one.
+
+        `silence`: seconds in which nothing may come.
+        """
+        return http.ask(lambda: self._send(method, url, headers, data, silence), self.check)
+
+    def _send(self, method: str, url: str, headers: dict[str, str] | None, data: bytes | None, silence: float) -> Any:
         shown = self._authorization
         try:
             return http.send_once(self._request(method, url, headers, data), silence)

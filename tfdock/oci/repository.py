@@ -13,9 +13,11 @@ import urllib.error
 import urllib.parse
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO
 
 from tfdock.errors import DamagedContent, Problem
+from tfdock.host.supervise import Output
 from tfdock.oci import http
 from tfdock.oci import manifest as oci
 from tfdock.oci.http import HTTP_ERRORS, StrangeAnswer, TruncatedAnswer
@@ -244,8 +246,7 @@ class Repository(Session):
             while received < blob.size:
                 before = received
                 try:
-                    for piece in self._pieces(blob, received):
-                        self.check()
+                    for piece in http.receive(partial(self._read_blob, blob, received), self.check):
                         received += len(piece)
                         sha256.update(piece)
                         yield piece
@@ -259,8 +260,8 @@ class Repository(Session):
         if f"sha256:{sha256.hexdigest()}" != blob.digest:
             raise self._damaged_error(blob.digest, f"its bytes have sha256:{sha256.hexdigest()}")
 
-    def _pieces(self, blob: Descriptor, start: int) -> Iterator[bytes]:
-        """Yield a blob from its byte `start` on, in one request; raise TruncatedAnswer if it ends early."""
+    def _read_blob(self, blob: Descriptor, start: int, output: Output) -> None:
+        """Put out a blob from its byte `start` on, in one request; raise TruncatedAnswer if it ends early."""
         headers = {"Range": f"bytes={start}-"} if start else {}
         with self.send_once("GET", f"{self.url}/blobs/{blob.digest}", headers) as response:
             left = blob.size - start
@@ -275,7 +276,7 @@ class Repository(Session):
                 if not piece:
                     raise TruncatedAnswer
                 left -= len(piece)
-                yield piece
+                output(piece)
 
     def _skip(self, response: Any, count: int) -> None:
         while count:

@@ -9,16 +9,19 @@ import hashlib
 import http.server
 import io
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from tfdock.errors import NetworkError, TfdockError, VerificationFailed
+from tfdock.errors import Interrupted, NetworkError, TfdockError, VerificationFailed
+from tfdock.host.supervise import Stop
 from tfdock.oci import manifest, registry_session
 from tfdock.oci.manifest import Descriptor
 from tfdock.oci.registry_session import Login, login_for
@@ -367,3 +370,20 @@ def test_a_login_is_for_the_registry_alone() -> None:
         assert b"".join(registry.repository(LOGIN).blob(BLOB)) == DATA
         with pytest.raises(NetworkError):
             list(registry.repository(None).blob(BLOB))
+
+
+# --- stops ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_stop_ends_a_handshake_that_nobody_answers() -> None:
+    stop = Stop()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = {"Location": f"https://127.0.0.1:{silent.getsockname()[1]}/"}
+        with scripted(lambda _: (307, place, b"")) as registry, ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(replace(registry.repository(), check=stop.check).has_blob, BLOB.digest)
+            connection, _ = silent.accept()
+            with connection:
+                stop.requests += 1
+                error = asked.exception(10)
+    assert isinstance(error, Interrupted)
