@@ -15,6 +15,7 @@ from functools import partial
 
 from tfdock.errors import NetworkError, Problem
 from tfdock.host.files import FULL
+from tfdock.host.supervise import Output
 from tfdock.host.untrusted_folders import NotPlain, UntrustedFolder
 from tfdock.knowledge.release_rows import SourceArchive
 from tfdock.oci import http
@@ -75,10 +76,9 @@ def download(row: SourceArchive, repository: UntrustedFolder, mirror: str | None
     """
     reasons = []
     for url in addresses(row, mirror):
-        check()
-        fetch = partial(_fetch, url, row, repository)
+        fetch = partial(_fetch, url, row, repository, check)
         try:
-            http.ask(partial(http.retry, fetch, breaks=True, check=check), check, _LONGEST)
+            http.retry(fetch, breaks=True, check=check)
             return
         except http.HTTP_ERRORS as error:
             # These are errors of the cache, and another address would not mend them.
@@ -95,25 +95,31 @@ def download(row: SourceArchive, repository: UntrustedFolder, mirror: str | None
     )
 
 
-def _fetch(url: str, row: SourceArchive, repository: UntrustedFolder) -> None:
-    repository.write(_name(row), _chunks(url, row.sha256))
+def _fetch(url: str, row: SourceArchive, repository: UntrustedFolder, check: Callable[[], None]) -> None:
+    repository.write(_name(row), _chunks(url, row.sha256, check))
 
 
 def _name(row: SourceArchive) -> str:
     return f"content_addressable/sha256/{row.sha256}/file"
 
 
-def _chunks(url: str, sha256: str) -> Iterator[bytes]:
+def _chunks(url: str, sha256: str, check: Callable[[], None]) -> Iterator[bytes]:
     """Yield what an address gives. Raises StrangeAnswer at the end if the sum is another one."""
     digest, size = hashlib.sha256(), 0
-    with http.send_once(urllib.request.Request(url)) as response:
-        while chunk := response.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-            if size > _LARGEST:
-                raise http.StrangeAnswer("the answer is too long")
-            yield chunk
-        if response.length:  # the missing bytes of the stated length
-            raise http.TruncatedAnswer
+    for chunk in http.receive(partial(_read, url), check, _LONGEST):
+        digest.update(chunk)
+        size += len(chunk)
+        if size > _LARGEST:
+            raise http.StrangeAnswer("the answer is too long")
+        yield chunk
     if digest.hexdigest() != sha256:
         raise http.StrangeAnswer(f"the file there has the sha256 {digest.hexdigest()}")
+
+
+def _read(url: str, output: Output) -> None:
+    """Put out what an address gives. Raises TruncatedAnswer if it ends early."""
+    with http.send_once(urllib.request.Request(url)) as response:
+        while chunk := response.read(_CHUNK):
+            output(chunk)
+        if response.length:  # the missing bytes of the stated length
+            raise http.TruncatedAnswer

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,22 @@ def test_a_mirror_is_asked_first_by_the_address_without_its_scheme(server: str, 
 def test_a_stop_ends_the_download(server: str, tmp_path: Path) -> None:
     with opened(tmp_path) as cache, pytest.raises(Interrupted):
         download(row(f"{server}/good.tgz"), cache, None, Stop(requests=1).check)
+
+
+@pytest.mark.slow
+def test_a_stop_ends_a_download_that_stalls_and_nothing_half_done_stays(tmp_path: Path) -> None:
+    stop = Stop()
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool, opened(tmp_path) as cache:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        download_ = pool.submit(download, row(url), cache, None, stop.check)
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(DATA) + DATA[: len(DATA) // 2])
+            stop.requests += 1
+            error = download_.exception(10)
+            left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert isinstance(error, Interrupted)
+    assert left == []
 
 
 def test_the_mirror_is_a_setting_of_the_machine_without_a_login() -> None:
