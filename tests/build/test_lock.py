@@ -430,8 +430,9 @@ def test_another_ref_is_locked_only_where_the_server_says_that_it_has_not_the_fi
     assert outcome.document["locks"][0]["problems"][0]["code"] == "source-ref-missing"
 
 
+@pytest.mark.parametrize("words", [("lock",), ("check", "--online")], ids=["lock", "check"])
 @pytest.mark.parametrize("asked", ["registry", "git server"])
-def test_control_c_ends_a_question_that_nobody_answers(tmp_path: Path, asked: str) -> None:
+def test_control_c_ends_a_question_that_nobody_answers(tmp_path: Path, asked: str, words: tuple[str, ...]) -> None:
     tfdock = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache")
     with silent_server() as address, socket.create_server(("127.0.0.1", 0)) as server:
         place = f"127.0.0.1:{server.getsockname()[1]}"
@@ -440,12 +441,12 @@ def test_control_c_ends_a_question_that_nobody_answers(tmp_path: Path, asked: st
         source = {"release": "99.18.0", "git": f"git://{git_place}/x", "ref": "main"}
         profile = write_profile(tmp_path / "profile.yaml", base=base, tensorflow=source)
         running = tfdock.start(
-            "lock", profile, "--allow-endpoint", f"https://{place}", "--allow-endpoint", f"git://{git_place}"
+            *words, profile, "--allow-endpoint", f"https://{place}", "--allow-endpoint", f"git://{git_place}"
         )
         connection, _ = server.accept()
         with connection:
             running.signal(signal.SIGINT)
-            outcome = running.finish(15)
+            outcome = running.finish(10)
     assert outcome.code == 130, outcome.told
     assert "[interrupted]" in outcome.stderr
 

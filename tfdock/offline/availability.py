@@ -78,12 +78,19 @@ _Question = Callable[[], Availability]
 
 
 def ask(
-    resolutions: Sequence[tuple[Resolution, Lock | None]], knowledge: KnowledgeBase, settings: Settings
+    resolutions: Sequence[tuple[Resolution, Lock | None]],
+    knowledge: KnowledgeBase,
+    settings: Settings,
+    check: Callable[[], None] = http.no_check,
 ) -> list[list[Availability]]:
-    """Return what each build downloads, all asked at the same time. A lock says what it was when it was pinned."""
+    """Return what each build downloads, all asked at the same time. A lock says what it was when it was pinned.
+
+    `check` is called meanwhile and raises to stop.
+    """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         asked = [
-            [pool.submit(question) for question in _questions(resolution, lock, knowledge, settings)]
+            # Python waits for the pool's own threads when it exits: none of them may wait for a server.
+            [pool.submit(http.ask, question, check) for question in _questions(resolution, lock, knowledge, settings)]
             for resolution, lock in resolutions
         ]
         return [[answer.result() for answer in answers] for answers in asked]

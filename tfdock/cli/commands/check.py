@@ -22,6 +22,7 @@ from tfdock.cli.app import (
     preparer_for,
     print_json,
     settings_for,
+    stoppable,
 )
 from tfdock.errors import ExitCode, Problem, TfdockError, as_document, combined_exit_code
 from tfdock.host import hardware
@@ -148,7 +149,8 @@ def _ask_online(results: Sequence[_CheckResult], preparer: Preparer, settings: S
         if result.resolution:
             path = lock_path(result.file)
             wanted.append((result.resolution, read_lock(path).lock if path.exists() else None))
-    answers = iter(availability.ask(wanted, preparer.knowledge, settings))
+    with stoppable("nothing was changed") as stop:
+        answers = iter(availability.ask(wanted, preparer.knowledge, settings, stop.check))
     asked = []
     for result in results:
         if result.resolution:
