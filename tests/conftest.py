@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waits import FETCH, run_within
+
+pytest_plugins = ["limits"]
 
 OfficialWheels = Callable[..., Path]
 """(requirement such as `tensorflow==2.18.0`, python="3.11") -> the wheel that pip takes for it."""
@@ -70,7 +72,7 @@ def official_wheels() -> OfficialWheels:
         key = (requirement, python)
         if key not in known:
             command = [sys.executable, str(_OFFICIAL), requirement, python]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = run_within(FETCH, command)
             if done.returncode == _UNAVAILABLE:
                 pytest.skip(f"PyPI cannot be reached: {done.stderr}")
             if done.returncode:

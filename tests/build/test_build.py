@@ -37,7 +37,7 @@ from .harness import (
     write_profile,
 )
 
-pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("first")]
+pytestmark = [pytest.mark.engine, pytest.mark.limit(300), pytest.mark.usefixtures("first")]
 
 LIBRARY = "tensorflow/libtensorflow_cc.so.2"
 DEMO_WHEELS = {"GCC: (Debian 12.2.0-14+deb12u1)": "6becaaad4ac49461060fb4f16e0c02b09dd14a52c0d7394eec99a5e5816f7c59"}

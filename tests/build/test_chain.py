@@ -14,7 +14,7 @@ from .harness import Json, Outcome, Tfdock, copy_tree, published, replaced, writ
 from .registries import REPOSITORY, OwnRegistry, own_registry
 from .test_failures import failed_in
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
 LIMIT = "5h15m"
 CUTS = 3

@@ -13,7 +13,7 @@ from tfdock.knowledge import loader
 from .conftest import EditedTree
 from .harness import Tfdock, before, replaced
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
 KERNEL = "tensorflow/core/kernels/relu_op.cc"
 PACKAGE = "tensorflow/tools/pip_package"
@@ -61,7 +61,7 @@ def test_a_build_names_the_cause_of_a_real_failure(tfdock: Tfdock, edited: Edite
         name: edited({**edits, "MARK": after(name)}, name=name, **(CPU | fields))
         for name, (edits, fields) in PROVOKED.items()
     }
-    outcome = tfdock.start("build", "--json", *profiles.values(), "-j", "2").finish(900)
+    outcome = tfdock.build(*profiles.values(), "-j", "2")
     found = {Path(one["profile"]).stem: [cause["id"] for cause in one["diagnosis"]] for one in outcome.builds}
     assert {name: causes[:1] for name, causes in found.items()} == {name: [name] for name in PROVOKED}, outcome.told
     for one in outcome.builds:

@@ -18,7 +18,7 @@ from tfdock.builder.cache_overlay import LABEL
 from .conftest import Workshop
 from .harness import Json, Tfdock, write_profile
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
 GENERATOR = "tensorflow/tools/build_info/gen_build_info.py"
 PAYLOAD = """\

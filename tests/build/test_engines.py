@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 from bed import VARIANTS, engine_variant
+from waits import FETCH
 
 from .conftest import Workshop
 from .harness import MINIATURE, Tfdock, after_first_line, copy_tree, write_profile
 from .test_failures import SLOW_COMPILE, compiling
 
-pytestmark = [pytest.mark.engine]
+pytestmark = [pytest.mark.engine, pytest.mark.limit(FETCH)]
 
 USER = 4242
 """Whom the bed's rootless engine belongs to."""

@@ -485,6 +485,7 @@ def test_fetching_without_a_bundle_warms_the_caches_that_builds_share(here: Plac
 
 
 @pytest.mark.engine
+@pytest.mark.limit(300)
 def test_a_bundle_gives_the_same_wheel_on_an_empty_engine_in_a_namespace_without_a_route(
     workshop: Workshop, tfdock: Tfdock, tmp_path: Path
 ) -> None:

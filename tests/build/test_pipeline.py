@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from bed import bed
+from waits import FETCH
 
 from tfdock.images.wheel_tags import fingerprint_tag
 
@@ -19,7 +20,7 @@ from .conftest import Workshop
 from .harness import KNOWLEDGE, Json, Tfdock
 from .registries import OwnRegistry, own_registry
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.limit(FETCH)]
 
 CPUS = ["portable", ["avx2"]]
 

@@ -14,7 +14,7 @@ from .conftest import EditedTree
 from .harness import KNOWLEDGE, MINIATURE, Tfdock, closed_port, file_server
 from .test_failures import failed, failed_in
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
 SHA256 = "8d52b00df9cdb1d17834f8983cc088697f90dc022608e5f085119d5e2ae3d798"
 

@@ -25,7 +25,7 @@ from tfdock.types import ImageRef
 from .conftest import Workshop
 from .harness import Json, before, copy_tree, write_profile
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
 SOURCE = "tensorflow/core/kernels/relu_op.cc"
 OPTION = {"copts": ["-DMINIATURE_OPTION=1"]}

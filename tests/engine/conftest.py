@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bed import VARIANTS, engine_variant
+from bed import VARIANTS, engine_variant, missing
 
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL
@@ -36,7 +35,7 @@ def real_bench(name: str, host: str, temporary: Path) -> Iterator[Bench]:
 def docker_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     host = os.environ.get("DOCKER_HOST")
     if not host:
-        pytest.skip("no engine: DOCKER_HOST is not set (`ci/bed/bed run -- …` sets it)")
+        missing("no engine: DOCKER_HOST is not set (`ci/bed/bed run -- …` sets it)")
     yield from real_bench("docker", host, tmp_path_factory.mktemp("docker"))
 
 
@@ -141,17 +140,3 @@ def victim(private: PrivateEngine, tmp_path: Path) -> Iterator[Bench]:
     """A bench on the private engine, which runs again afterwards."""
     yield Bench("private", DockerEngine(private.host, sleep=lambda _: None), tmp_path)
     private.revive()
-
-
-@pytest.fixture(autouse=True)
-def _no_test_hangs() -> Iterator[None]:
-    """Everything here waits for something; what never comes shall be an error with a traceback."""
-
-    def over(_number: int, _frame: object) -> None:
-        pytest.fail("the test took more than 90 seconds")  # no Exception, so that nothing swallows it
-
-    before = signal.signal(signal.SIGALRM, over)
-    signal.alarm(90)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)

@@ -13,12 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waits import FETCH
 
 from tfdock.wheel.facts import GpuCode, Library
 from tfdock.wheel.inspection import Inspection, inspect_wheel
 
 from .test_official_wheels import counted, cuobjdumped, section, told, unpack
 from .workshop import OfficialWheels, Workshop, cuda
+
+pytestmark = pytest.mark.limit(FETCH)
 
 REQUIREMENT = "bitsandbytes==0.50.2"
 

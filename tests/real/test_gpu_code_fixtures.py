@@ -15,11 +15,14 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+from waits import FETCH
 
 from tfdock.wheel.facts import GpuCode, Images, merged
 from tfdock.wheel.inspection import inspect_wheel
 
 from .workshop import Workshop, cuda, library, wheel
+
+pytestmark = pytest.mark.limit(FETCH)
 
 SOURCES = {
     "a.cu": """

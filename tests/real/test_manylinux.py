@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import FETCH
 
 from tfdock.verify.checks import Manylinux
 from tfdock.verify.manylinux import audit
 from tfdock.wheel.inspection import inspect_wheel
+
+pytestmark = pytest.mark.limit(FETCH)
 
 NUMPY = "numpy==1.26.4"
 

@@ -20,11 +20,14 @@ from pathlib import Path
 
 import pytest
 from packaging.utils import canonicalize_name
+from waits import FETCH
 
 from tfdock.wheel.facts import GpuCode, Library, merged
 from tfdock.wheel.inspection import Inspection, inspect_wheel
 
 from .workshop import OfficialWheels, cuda
+
+pytestmark = pytest.mark.limit(FETCH)
 
 CC, FRAMEWORK = "tensorflow/libtensorflow_cc.so.2", "tensorflow/libtensorflow_framework.so.2"
 INTERNAL = "tensorflow/python/_pywrap_tensorflow_internal.so"

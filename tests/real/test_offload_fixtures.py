@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from waits import FETCH
 
 from tfdock.wheel.facts import GpuCode, Library
 
 from .workshop import Workshop, library
+
+pytestmark = pytest.mark.limit(FETCH)
 
 BUNDLERS = ("18", "19", "22")
 ALIGNMENT = 4096

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from types import FrameType
-from typing import NoReturn
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -30,20 +27,6 @@ def cut(data: bytes, lengths: Sequence[int]) -> Iterable[bytes]:
         length = lengths[turn % len(lengths)]
         yield data[at : at + length]
         at, turn = at + length, turn + 1
-
-
-@pytest.fixture(autouse=True)
-def no_hang() -> Iterator[None]:
-    """A test that takes two minutes has met a file that takes forever."""
-
-    def late(_signal: int, _frame: FrameType | None) -> NoReturn:
-        raise TimeoutError("reading does not end")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(120)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 # --- layouts --------------------------------------------------------------------------------------------------------
