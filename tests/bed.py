@@ -6,20 +6,20 @@ import contextlib
 import fcntl
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 import pytest
+from waits import FETCH, run_within, wait_until
 
 BED = Path(__file__).parents[1] / "ci/bed/bed"
 
 
 def bed(*words: str) -> str:
     """Ask the test bed; what it prints, which for a part is where it lies, fetched if need be."""
-    done = subprocess.run([BED, *words], capture_output=True, text=True, check=False)
+    done = run_within(FETCH, [BED, *words])
     if done.returncode:
         missing(f"the test bed cannot `{' '.join(words)}`: {' '.join(done.stderr.strip().splitlines()[-1:])}")
     return done.stdout.strip()
@@ -32,24 +32,38 @@ def missing(told: str) -> NoReturn:
     pytest.skip(told)
 
 
+def needs_root(why: str) -> None:
+    """Skip for a user who is not root."""
+    if os.geteuid() != 0:
+        pytest.skip(f"{why} needs root")
+
+
 VARIANTS = ("docker28", "docker28-containerd", "docker28-userns", "rootless", "podman")
 """Engines that the bed starts beside its own."""
 
 
+def _locked(users: IO[str]) -> bool:
+    """Whether this process is one of the users now."""
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(users, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return True
+    return False
+
+
 @contextlib.contextmanager
 def engine_variant(name: str) -> Iterator[dict[str, str]]:
-    """The environment of an engine of the bed; a skip where it cannot start. It ends as it was."""
+    """The environment of an engine of the bed. It ends as it was."""
     folder = Path(os.environ.get("TFDOCK_BED") or tempfile.gettempdir())
     started = folder / f"{name}.started-by-tests"
     # Two processes may test on it: the last one to leave stops it.
     with (folder / f"{name}.users").open("a") as users:
-        fcntl.flock(users, fcntl.LOCK_SH)
+        wait_until(lambda: _locked(users), 120)  # while another process stops it
         if not re.search(rf"^{name} +up", bed("status"), re.MULTILINE):
             started.touch()
-        done = subprocess.run([BED, "engine", name, "up"], capture_output=True, text=True, check=False)
+        done = run_within(FETCH, [BED, "engine", name, "up"])
         if done.returncode:
             started.unlink(missing_ok=True)
-            pytest.skip(f"this machine cannot start {name}: {done.stderr.strip().splitlines()[-1]}")
+            missing(f"this machine cannot start {name}: {done.stderr.strip().splitlines()[-1]}")
         try:
             exports = [
                 line.removeprefix("export ").partition("=") for line in bed("engine", name, "env").splitlines()

@@ -10,12 +10,12 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from filelock import FileLock
+from waits import FETCH, run_within
 
 UNAVAILABLE = 69  # EX_UNAVAILABLE
 # pip does not derive older platforms from a newer one.
@@ -33,7 +33,7 @@ def official_wheel(requirement: str, python: str) -> Path:
     """The wheel that pip takes for a requirement; another process that asks for the same waits."""
     folder = bed_folder() / "wheels" / f"{requirement}-py{python}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
+    with FileLock(f"{folder}.lock", timeout=FETCH):
         return _whole_wheel(folder) or _downloaded(folder, requirement, python)
 
 
@@ -56,7 +56,7 @@ def _downloaded(folder: Path, requirement: str, python: str) -> Path:
         platforms = [option for one in _PLATFORMS for option in ("--platform", f"{one}_x86_64")]
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", *platforms]
         options = ["--python-version", python, "--no-cache-dir", "--progress-bar", "off", "--dest", str(part)]
-        done = subprocess.run([*command, *options, requirement], capture_output=True, text=True, check=False)
+        done = run_within(FETCH, [*command, *options, requirement])
         if done.returncode:
             broken = re.search(rf".*({_UNREACHABLE}).*", done.stderr)
             sys.stderr.write(broken[0] if broken else done.stderr.strip()[-2000:])

@@ -14,11 +14,13 @@ from typing import Any
 
 import docker
 import pytest
+from bed import missing, needs_root
+from waits import wait_until
 
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL
 
-from .harness import MINIATURE, Tfdock, copy_tree, wait_until, write_profile
+from .harness import MINIATURE, Tfdock, copy_tree, write_profile
 from .registries import OwnRegistry, Proxy, own_registry, proxy
 
 USER = 1234
@@ -82,7 +84,7 @@ class Workshop:
 def workshop(request: pytest.FixtureRequest) -> Iterator[Workshop]:
     host = os.environ.get("DOCKER_HOST")
     if not host:
-        pytest.skip("no engine: DOCKER_HOST is not set (`ci/bed/bed run -- …` sets it)")
+        missing("no engine: DOCKER_HOST is not set (`ci/bed/bed run -- …` sets it)")
     if not DockerEngine(host).ping():
         pytest.fail(f"no engine answers at DOCKER_HOST={host}")
     # Not tmp_path: that one no other user may enter, and builds run as another user too.
@@ -174,11 +176,12 @@ AsUser = Callable[..., Tfdock]
 @pytest.fixture
 def as_user(workshop: Workshop) -> Iterator[AsUser]:
     """Makes a command that an ordinary user runs, in the engine's group or, with `engine=False`, not."""
-    if os.geteuid() != 0 or not shutil.which("setpriv"):
-        pytest.skip("running as another user needs root and setpriv")
+    needs_root("running as another user")
+    if not shutil.which("setpriv"):
+        missing("running as another user needs setpriv")
     socket = Path(workshop.host.removeprefix("unix://"))
     if not socket.is_socket() or not socket.stat().st_mode & 0o060 or not socket.stat().st_gid:
-        pytest.skip(f"no group may talk to {workshop.host}")
+        missing(f"no group may talk to {workshop.host}")
     commands: list[Tfdock] = []
 
     def make(*, engine: bool = True) -> Tfdock:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
 import signal
 import ssl
@@ -14,18 +13,20 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from bed import missing, needs_root
+from waits import wait_until
 
 from tfdock.engine.docker_engine import DockerEngine
 
-from .harness import closed_port, wait_until
+from .harness import closed_port
 
 
 @contextlib.contextmanager
 def empty_engine() -> Iterator[str]:
     """The address of a dockerd with an empty data root, in a network namespace that has no route anywhere."""
-    if os.geteuid() != 0 or not (shutil.which("dockerd") and shutil.which("unshare")):
-        pytest.skip("an engine without a network needs root, unshare and Debian's docker.io")
+    needs_root("an engine without a network")
+    if not (shutil.which("dockerd") and shutil.which("unshare")):
+        missing("an engine without a network needs unshare and Debian's docker.io")
     # Not tmp_path: a unix socket's path ends at 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="tfdock-empty-"))
     host = f"unix://{folder}/docker.sock"
@@ -41,7 +42,7 @@ def empty_engine() -> Iterator[str]:
         engine = DockerEngine(host)
         wait_until(lambda: engine.ping(30) or process.poll() is not None, 60)
         if process.poll() is not None:
-            pytest.skip(f"no private dockerd: {(folder / 'log').read_text()[-500:]}")
+            missing(f"no private dockerd: {(folder / 'log').read_text()[-500:]}")
         yield host
     finally:
         process.send_signal(signal.SIGTERM)
@@ -49,7 +50,7 @@ def empty_engine() -> Iterator[str]:
             process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            process.wait(30)
         # dockerd mounts its data on itself, and one that is killed leaves that behind.
         while subprocess.run(["umount", "--lazy", folder / "data"], capture_output=True).returncode == 0:
             pass
@@ -85,7 +86,7 @@ class Gate:
     def close(self) -> None:
         self.shut()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.join(30)
         self._loop.close()
 
     def _do(self, work: object) -> None:
@@ -136,7 +137,7 @@ def _server_side(folder: Path) -> ssl.SSLContext:
 def make_certificates(folder: Path) -> Path:
     """A folder as DOCKER_CERT_PATH names one (ca.pem, cert.pem, key.pem), with the server's own pair."""
     if not shutil.which("openssl"):
-        pytest.skip("certificates are made by openssl")
+        missing("certificates are made by openssl")
     folder.mkdir()
 
     def openssl(*words: str) -> None:

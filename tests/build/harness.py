@@ -18,16 +18,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
+from bed import missing, needs_root
 from document_schemas import check_named, check_printed
+from waits import run_within, wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 MINIATURE = REPOSITORY / "tests/miniature"
 KNOWLEDGE = MINIATURE / "knowledge"
-PATIENCE = 240.0
-"""Seconds after which something is taken to hang; a cold build on a busy machine stays well below."""
+PATIENCE = 60.0
+"""Seconds in which a command does the next thing, or is taken to hang."""
+WHOLE = 240.0
+"""Seconds that a command may take to its end, or a build to a late phase: on a busy machine a cold one takes 60, and
+some commands have several."""
+DRAIN = 10.0
+"""Seconds after the end of a command in which the last of its output is read."""
+STOP = 10.0
+"""Seconds in which a command that has failed its test removes its containers."""
 
 Json = dict[str, Any]
 
@@ -76,50 +85,55 @@ class Outcome:
 
 
 class Running:
-    """A command that runs; what it prints is read as it comes."""
+    """A command that runs; what it prints is read as it comes. One that fails its test is stopped."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self._lines: list[str] = []
-        self._changed = threading.Condition()
         self._started = time.monotonic()
         self._stdout = ""
-        self._readers = [threading.Thread(target=read, daemon=True) for read in (self._read, self._read_result)]
+        assert process.stderr is not None
+        assert process.stdout is not None
+        self._readers = {
+            threading.Thread(target=read, args=(stream,), daemon=True): stream
+            for read, stream in ((self._read, process.stderr), (self._read_result, process.stdout))
+        }
         for reader in self._readers:
             reader.start()
 
-    def _read_result(self) -> None:
+    def _read_result(self, stream: IO[str]) -> None:
         # Not at the end: a document may be larger than what a pipe holds.
-        assert self.process.stdout is not None
-        with self.process.stdout as stream:
+        with stream:
             self._stdout = stream.read()
 
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        with self.process.stderr as stream:
+    def _read(self, stream: IO[str]) -> None:
+        with stream:
             for line in stream:
-                with self._changed:
-                    self._lines.append(line)
-                    self._changed.notify_all()
+                self._lines.append(line)
 
-    def wait_for(self, text: str) -> None:
+    def wait_for(self, text: str, seconds: float = PATIENCE) -> None:
         """Return when a line with that text was printed."""
-        with self._changed:
-            found = self._changed.wait_for(lambda: any(text in line for line in self._lines), PATIENCE)
-        assert found, f"{text!r} was never printed:\n{''.join(self._lines)}"
+        self.until(lambda: any(text in line for line in self._lines), seconds, f"{text!r} was not printed")
+
+    def until(self, condition: Callable[[], object], seconds: float = PATIENCE, failure: str = "") -> None:
+        """Return when the condition holds. Fail after that long, or as soon as the command has ended."""
+
+        def holds() -> object:
+            if self.process.poll() is not None:
+                self._read_to_the_end()
+            return condition()
+
+        with self._told(failure):
+            wait_until(holds, seconds, self.process)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def finish(self, seconds: float = PATIENCE) -> Outcome:
+    def finish(self, seconds: float = WHOLE) -> Outcome:
         """Wait for the end. A command that takes longer fails the test; so does a document that breaks its schema."""
-        try:
+        with self._told():
             self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise AssertionError(f"it did not end within {seconds} s:\n{''.join(self._lines)}") from None
-        for reader in self._readers:
-            reader.join()
+            self._read_to_the_end()
         for document in check_printed(self._stdout):
             # After an error, the record may be the one that a test has damaged.
             if self.process.returncode == 0:
@@ -130,6 +144,46 @@ class Running:
             stderr="".join(self._lines),
             seconds=time.monotonic() - self._started,
         )
+
+    def _read_to_the_end(self) -> None:
+        """Read what an ended command has printed. A process that it left behind may hold the pipe for ever."""
+        for reader, stream in self._readers.items():
+            reader.join(DRAIN)
+            assert not reader.is_alive(), f"it has ended, and its output is still held open by {holders(stream)}"
+
+    @contextlib.contextmanager
+    def _told(self, failure: str = "") -> Iterator[None]:
+        """Stop the command when the wait for it fails, for whatever reason, and add what it has printed."""
+        try:
+            yield
+        except BaseException as error:
+            code = self.process.poll()
+            state = "runs" if code is None else f"ended with {code}"
+            error.add_note(f"{failure}\nthe command {state}:\n{''.join(self._lines)}{self._stdout}")
+            self._stop()
+            raise
+
+    def _stop(self) -> None:
+        """End it, with its containers if it can."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait(STOP)
+
+
+def holders(stream: IO[str]) -> dict[int, str]:
+    """The other processes that have the pipe open: number -> command line."""
+    pipe = str(Path(f"/proc/self/fd/{stream.fileno()}").readlink())
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        # Some have ended meanwhile, some are another user's.
+        with contextlib.suppress(OSError):
+            if int(folder.name) != os.getpid() and pipe in map(os.readlink, (folder / "fd").iterdir()):
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,12 +318,13 @@ def replaced(old: str, new: str) -> Callable[[str], str]:
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[None]:
     """A file system of that size at that folder."""
+    needs_root("a small disk")
     folder.mkdir(exist_ok=True)
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "tfdock-tests", str(folder)], capture_output=True
     )
     if mounted.returncode != 0:
-        pytest.skip(f"cannot mount a small disk: {mounted.stderr.decode().strip()}")
+        missing(f"cannot mount a small disk: {mounted.stderr.decode().strip()}")
     try:
         yield
     finally:
@@ -314,7 +369,7 @@ def git_server(folder: Path) -> Iterator[str]:
     command = ["git", "daemon", "--export-all", f"--base-path={folder}", f"--listen={host}", f"--port={port}"]
     with subprocess.Popen([*command, "--reuseaddr", str(folder)], stderr=subprocess.DEVNULL) as process:
         try:
-            wait_until(lambda: connects(host, int(port)))
+            wait_until(lambda: connects(host, int(port)), process=process)
             yield f"git://{address}"
         finally:
             # The daemon proper is a child of `git`; it goes with the parent's group only when told.
@@ -327,20 +382,12 @@ def connects(host: str, port: int) -> bool:
     return False
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
-    """Return when the condition holds; one that never does fails the test."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-
-
 def skip_without_pypi(codes: Iterable[str]) -> None:
     """Skip where these codes say that pip has got nothing, and it gets nothing else either."""
     if "dependencies-unavailable" not in codes:
         return
     options = ["--no-deps", "--no-cache-dir", "--dest", os.devnull]
     command = [sys.executable, "-m", "pip", "download", *options, "six"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    said = run_within(60, command).stderr
     if "connection broken" in said or "Network is unreachable" in said:
         pytest.skip("PyPI cannot be reached")

@@ -18,8 +18,9 @@ from email.message import Message
 from pathlib import Path
 
 from bed import missing
+from waits import wait_until
 
-from .harness import closed_port, wait_until
+from .harness import closed_port
 
 REPOSITORY = "ci/cache"
 
@@ -64,7 +65,7 @@ def own_registry(folder: Path) -> Iterator[OwnRegistry]:
         process = subprocess.Popen([program, "serve", str(file)], stdout=log, stderr=log)
     try:
         host, _, port = address.partition(":")
-        wait_until(lambda: _answers(host, int(port)))
+        wait_until(lambda: _answers(host, int(port)), process=process)
         yield OwnRegistry(address=address, folder=folder)
     finally:
         process.terminate()

@@ -17,12 +17,13 @@ from bed import BED, bed
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
+from waits import run_within, wait_until
 
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec
 from tfdock.types import Mount
 
-from .harness import closed_port, connects, wait_until
+from .harness import closed_port, connects
 
 USER = "builder"
 
@@ -87,7 +88,7 @@ class Nginx:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         for child in (self.process.pid, *map(int, children)):
             os.kill(child, 9)
-        self.process.wait()
+        self.process.wait(30)
 
 
 @contextlib.contextmanager
@@ -219,7 +220,7 @@ def postgres() -> Iterator[str]:
         migrate = "from buildgrid.server.app import cli; cli()"
         url = f"postgresql+psycopg2://bgd@{address}/bgd"
         made = [bed("buildgrid"), "-c", migrate, "migrate", "apply", url]
-        subprocess.run(made, cwd="/", check=True, capture_output=True)
+        run_within(60, made, cwd="/").check_returncode()
         yield address
 
 

@@ -26,7 +26,7 @@ from tfdock.oci.repository import CHUNK, TRIES, Repository
 from tfdock.types import ImageRef
 
 from .conftest import EditedTree, Workshop
-from .harness import Json, Outcome, Running, Tfdock, wait_until, write_profile
+from .harness import Json, Outcome, Running, Tfdock, write_profile
 from .logins import PASSWORD, basic, docker_config, guarded
 from .registries import (
     REPOSITORY,
@@ -321,7 +321,7 @@ def test_a_push_that_is_killed_leaves_nothing_to_be_seen_and_the_next_one_goes_o
         before.forget()
         before.faults.append(Fault("status", request, times=99, patience="30"))
         running = here.start("push")
-        wait_until(partial(before.count, request))
+        running.until(partial(before.count, request))
         running.process.kill()
         running.finish()
         assert site.machine(f"after {number}").run("pull").code == 7, "there is no such cache yet"
@@ -345,7 +345,7 @@ def test_a_pull_that_is_killed_shows_no_action_without_its_outputs_and_the_next_
     before.forget()
     before.faults.append(Fault("status", f"GET .*{second}", times=99, patience="30"))
     running = there.start("pull")
-    wait_until(lambda: before.count(second) > 0)
+    running.until(lambda: before.count(second) > 0)
     running.process.kill()
     running.finish()
     assert len(there.entries) == 90, "the first pack is whole"
@@ -359,7 +359,7 @@ def test_control_c_ends_a_push_and_keeps_what_was_sent(site: Site, before: Proxy
     here = site.machine("here", 3)
     before.faults.append(Fault("status", "PUT .*manifests", times=99, patience="60"))
     running = here.start("push")
-    wait_until(lambda: before.count("PUT .*manifests") > 0)
+    running.until(lambda: before.count("PUT .*manifests") > 0)
     running.signal(signal.SIGINT)
     outcome = running.finish(20)
     assert (outcome.code, problem(outcome)["code"]) == (130, "interrupted"), outcome.told
@@ -409,7 +409,7 @@ def test_who_was_not_quick_enough_puts_both_together(site: Site, before: Proxy, 
     second.address = registry.address  # past the proxy
     before.faults.append(Fault("status", "HEAD .*blobs", times=1, patience="3"))
     running = first.start("push")
-    wait_until(lambda: before.count("HEAD .*blobs") > 0)
+    running.until(lambda: before.count("HEAD .*blobs") > 0)
     second.push()
     outcome = running.finish()
     assert outcome.code == 0, outcome.told
@@ -658,6 +658,7 @@ def test_a_registry_that_wants_a_login_gets_what_docker_keeps_and_nobody_else_se
 
 
 @pytest.mark.engine
+@pytest.mark.limit(300)
 def test_an_empty_machine_builds_from_the_registry_and_compiles_nothing_again(
     workshop: Workshop, tfdock: Tfdock, profile: Path, edited: EditedTree, registry: OwnRegistry, tmp_path: Path
 ) -> None:

@@ -17,9 +17,9 @@ from tfdock.run.carrier import CACHE_LABEL
 
 from .conftest import Workshop
 from .elsewhere import Gate, make_certificates
-from .harness import Running, Tfdock, wait_until
+from .harness import WHOLE, Running, Tfdock
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def volumes(workshop: Workshop, label: str | None = None) -> list[str]:
 
 def compiling(workshop: Workshop, running: Running) -> list[str]:
     """Wait until Bazel compiles; the kinds of what its container has mounted."""
-    running.wait_for("compile …")
-    wait_until(lambda: _mounts(workshop), 120)
+    running.wait_for("compile …", WHOLE)
+    running.until(lambda: _mounts(workshop))
     return sorted({mount["Type"] for mount in _mounts(workshop)})
 
 
@@ -77,7 +77,7 @@ def test_a_build_elsewhere_gives_the_same_wheel_and_survives_the_loss_of_engine_
     killed.wait_for("cleaned up after run")
     compiling(workshop, killed)
     killed.signal(signal.SIGKILL)
-    killed.process.wait()
+    killed.finish()
     assert volumes(workshop, RUN_LABEL)
 
     outcome = far.build(profile)

@@ -19,6 +19,7 @@ from tfdock.engine.protocol import RUN_LABEL
 from .conftest import AsUser, EditedTree, Workshop
 from .harness import (
     REPOSITORY,
+    WHOLE,
     Json,
     Outcome,
     Running,
@@ -31,7 +32,6 @@ from .harness import (
     replaced,
     silent_server,
     small_disk,
-    wait_until,
     write_profile,
 )
 
@@ -232,8 +232,8 @@ def log_says(tfdock: Tfdock, text: str) -> bool:
 def compiling(tfdock: Tfdock, profile: Path, sign: str = "Compiling tensorflow/core/kernels/relu_op.cc") -> Running:
     """A build that has come to its endless action."""
     running = tfdock.start("build", "--json", profile)
-    running.wait_for("compile …")
-    wait_until(lambda: log_says(tfdock, sign), 60)
+    running.wait_for("compile …", WHOLE)
+    running.until(lambda: log_says(tfdock, sign))
     return running
 
 
@@ -304,8 +304,8 @@ def interrupted(phase: str, running: list[tuple[Tfdock, Running]], sign: str) ->
 
     def send(run: tuple[Tfdock, Running], number: signal.Signals) -> None:
         tfdock, one = run
-        one.wait_for(f"{phase} …")
-        wait_until(partial(log_says, tfdock, sign), 60)
+        one.wait_for(f"{phase} …", WHOLE)
+        one.until(partial(log_says, tfdock, sign))
         one.signal(number)
 
     # Each on its own: one may be through the phase before the other has come to it.
@@ -352,8 +352,8 @@ def test_a_second_ctrl_c_kills_what_does_not_stop_and_the_next_run_goes_on_from_
     deaf = "    import signal, time\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    time.sleep(300)\n"
     slow = edited({PACKER: replaced("def main():\n", f"def main():\n{deaf}")})
     running = tfdock.start("build", "--json", slow, profile)
-    running.wait_for("compile …")
-    wait_until(lambda: log_says(tfdock, "Packing tensorflow_miniature"), 60)
+    running.wait_for("compile …", WHOLE)
+    running.until(lambda: log_says(tfdock, "Packing tensorflow_miniature"))
     running.signal(signal.SIGINT)
     running.wait_for("Ctrl-C again kills")
     running.signal(signal.SIGINT)

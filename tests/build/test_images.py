@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bed import missing, needs_root
 from wheelhouses import Made, made
 
 from tfdock.errors import Interrupted, NetworkError, Problem
@@ -41,7 +42,7 @@ from tfdock.types import ImageRef
 from tfdock.wheelhouse.store import Wheelhouse
 
 from .conftest import USER, Finished
-from .harness import Json, Outcome, Tfdock, wait_until
+from .harness import Json, Outcome, Tfdock
 from .logins import PASSWORD, basic, docker_config, guarded
 from .registries import Fault, OwnRegistry, Proxy, proxy
 from .wheel_images import no_plan
@@ -100,8 +101,9 @@ def common_place() -> Iterator[Path]:
 
 
 def test_two_users_at_two_times_pack_the_same_bytes(desk: Tfdock, common_place: Path) -> None:
-    if os.geteuid() != 0 or not shutil.which("setpriv"):
-        pytest.skip("running as another user needs root and setpriv")
+    needs_root("running as another user")
+    if not shutil.which("setpriv"):
+        missing("running as another user needs setpriv")
     one = made(desk.wheelhouse)
     # The venv may lie where another user cannot look.
     prefix = ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups",
@@ -603,7 +605,7 @@ def test_a_push_that_is_stopped_leaves_no_tag(
     one = made(desk.wheelhouse, size=6 * CHUNK)
     before.faults.append(Fault("status", "PATCH .*uploads", times=1, status=503, patience="30", after=2))
     running = desk.start("image", "push", "--json", one.build_id, repository)
-    wait_until(lambda: before.count("^PATCH") >= 3)
+    running.until(lambda: before.count("^PATCH") >= 3)
     running.signal(signal.SIGINT)
     outcome = running.finish(30)
     assert (outcome.code, problem(outcome)["code"]) == (130, "interrupted"), outcome.told
@@ -645,7 +647,7 @@ class Published:
         """What Docker's own program says."""
         environment = {**os.environ, "DOCKER_HOST": self.finished.tfdock.engine, "DOCKER_BUILDKIT": "0"}
         result = subprocess.run(
-            ("docker", *map(str, words)), env=environment, input=text, capture_output=True, text=True
+            ("docker", *map(str, words)), env=environment, input=text, capture_output=True, text=True, timeout=100
         )
         assert result.returncode == 0, result.stderr
         return result.stdout.strip()
@@ -810,10 +812,11 @@ def skopeo(*words: str | Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.skipif(not shutil.which("skopeo"), reason="skopeo is not installed")
 def test_skopeo_copies_a_file_of_one_image_without_a_name_and_one_of_several_by_build_id(
     desk: Tfdock, tmp_path: Path
 ) -> None:
+    if not shutil.which("skopeo"):
+        missing("skopeo is not installed")
     one = made(desk.wheelhouse)
     file = tmp_path / "image.tar"
     assert desk.run("image", "pack", one.wheel, "-o", file).code == 0

@@ -40,7 +40,7 @@ from tfdock.wheel.zip_archive import ByteSource, Member, pieces
 from tfdock.wheelhouse.publication import publish
 from tfdock.wheelhouse.store import WheelFile, Wheelhouse
 
-from .harness import Json, Outcome, Tfdock, closed_port, wait_until
+from .harness import Json, Outcome, Tfdock, closed_port
 from .registries import Fault, OwnRegistry, Proxy, flipped, sha256
 from .wheel_images import END, Forged, files_below, member, push, put, repository, written
 
@@ -563,7 +563,7 @@ def test_a_pull_that_ends_half_way_is_continued_by_the_next_one(
         before.faults.append(Fault("status", layer, times=99, patience="30"))
     running = site.tfdock.start("pull", site.reference(build.build_id), "--json")
     if how is not None:
-        wait_until(lambda: before.count(layer) == 2)
+        running.until(lambda: before.count(layer) == 2)
         running.signal(how)
     outcome = running.finish(30)
     assert outcome.code == {signal.SIGKILL: -9, signal.SIGINT: 130, None: 7}[how], outcome.told
@@ -588,7 +588,7 @@ def test_on_a_slow_line_what_has_come_is_kept_and_counted(site: Here, before: Pr
     before.faults.append(Fault("stalled", f"GET .*{layer_of(build)}"))
     running = site.tfdock.start("pull", site.reference(build.build_id))
     half = build.wheel.stat().st_size // 2
-    wait_until(lambda: any(part.stat().st_size > half - 10_000 for part in site.parts))
+    running.until(lambda: any(part.stat().st_size > half - 10_000 for part in site.parts))
     (part,) = site.parts
     arrived = part.stat().st_size
     running.signal(signal.SIGINT)
@@ -613,7 +613,7 @@ def test_a_pull_is_stopped_while_a_registry_is_silent(
     before.forget()
     before.faults.append(Fault(kind, request_))
     running = site.tfdock.start("pull", site.reference(build.build_id), "--json")
-    wait_until(lambda: before.count(request_))
+    running.until(lambda: before.count(request_))
     running.signal(number)
     outcome = running.finish(10)
     assert (outcome.code, problem(outcome)["code"]) == (code, "interrupted"), outcome.told

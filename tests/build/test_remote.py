@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from waits import FETCH
 
 from .conftest import EditedTree, Workshop
-from .harness import PATIENCE, Json, Outcome, Tfdock, before, wait_until, write_profile
+from .harness import WHOLE, Json, Outcome, Tfdock, before, write_profile
 from .remote_servers import CACHE, EXECUTOR, USER, Nginx, buildgrid, nginx_cache, postgres, worker
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.limit(FETCH)]
 
 CANARY = "Y2FuYXJ5LW9mLXRoZS1yZW1vdGUtY2FjaGU"
 KERNEL = "tensorflow/core/kernels/relu_op.cc"
@@ -170,7 +171,7 @@ def test_a_cache_that_dies_while_it_compiles_is_one_line_of_warning_and_its_pass
     planned = command.run("plan", "--json", profile).stdout
     running = command.start("build", "--json", profile)
     # What is cached has been asked for; the one slow action takes its time, and what it makes cannot be uploaded.
-    wait_until(lambda: guarded.asked("GET") > ACTIONS, PATIENCE)
+    running.until(lambda: guarded.asked("GET") > ACTIONS, WHOLE)
     containers = [workshop.sdk.inspect_container(one) for one in workshop.containers()]
     assert any(one["State"]["Running"] for one in containers)
     seen = json.dumps(containers) + command_lines()
@@ -214,7 +215,7 @@ def test_a_cache_that_speaks_grpc_serves_either_bazel(
             {**wheel, "path": second.build["wheels"][0]["path"]} for wheel in first.build["wheels"]
         ]
         process.kill()
-        process.wait()
+        process.wait(30)
         gone = emptied(workshop, **variables).build(profile)
         assert gone.code == 7, gone.told
         assert gone.problem["code"] == "remote-unreachable"

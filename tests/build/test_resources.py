@@ -14,16 +14,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from waits import wait_until
 
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec
 from tfdock.types import Mount
 
 from .conftest import EditedTree, Workshop
-from .harness import Json, Tfdock, published, replaced, small_disk, wait_until, write_profile
+from .harness import WHOLE, Json, Tfdock, published, replaced, small_disk, write_profile
 from .test_failures import PACKER, SLOW_COMPILE, compiling, failed_in
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
 MIB, GIB = 1 << 20, 1 << 30
 TIGHT = 1536 * MIB
@@ -270,7 +271,7 @@ def test_ctrl_c_stops_all_builds_that_run_side_by_side(tfdock: Tfdock, edited: E
     other = write_profile(tmp_path / "other.yaml", tmp_path / "edited", compute_capabilities=["sm_80"])
     third = write_profile(tmp_path / "third.yaml", tmp_path / "edited", compute_capabilities=["sm_90"])
     running = tfdock.start("build", "--json", "-j", "2", slow, other, third)
-    wait_until(lambda: sum(one.count("relu_op.cc") > 0 for one in logs(tfdock)) == 2, 120)
+    running.until(lambda: sum(one.count("relu_op.cc") > 0 for one in logs(tfdock)) == 2, WHOLE)
     running.signal(signal.SIGINT)
     outcome = running.finish(30)
     assert outcome.code == 130, outcome.told

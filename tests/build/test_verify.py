@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from waits import FETCH
 
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.errors import NetworkError
@@ -22,7 +23,7 @@ from tfdock.types import ImageRef
 from tfdock.verify.trial_plan import GPU, RUN
 
 from .conftest import EditedTree, Workshop
-from .harness import Json, Outcome, Tfdock, replaced, skip_without_pypi, small_disk, wait_until, write_profile
+from .harness import Json, Outcome, Tfdock, replaced, skip_without_pypi, small_disk, write_profile
 
 pytestmark = pytest.mark.engine
 
@@ -162,6 +163,7 @@ def with_pip(tfdock: Tfdock) -> Tfdock:
     return tfdock.with_variables(**{name: os.environ[name] for name in PIP if os.environ.get(name)})
 
 
+@pytest.mark.limit(FETCH)
 def test_the_official_cpu_wheel_passes_with_xla_proven(
     with_pip: Tfdock, official_wheels: Callable[..., Path]
 ) -> None:
@@ -177,6 +179,7 @@ def test_the_official_cpu_wheel_passes_with_xla_proven(
     assert "distributions" in check(outcome, "install")["found"]
 
 
+@pytest.mark.limit(FETCH)
 def test_the_official_wheel_of_tensorflow_1_passes_where_its_python_can_be_had(
     with_pip: Tfdock, workshop: Workshop, official_wheels: Callable[..., Path]
 ) -> None:
@@ -195,6 +198,7 @@ def test_the_official_wheel_of_tensorflow_1_passes_where_its_python_can_be_had(
 # --- wheels that are not --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.limit(FETCH)
 def test_the_official_cpu_wheel_is_not_what_a_profile_with_cuda_asks_for(
     tfdock: Tfdock, official_wheels: Callable[..., Path]
 ) -> None:
@@ -353,7 +357,7 @@ def test_a_trial_that_is_stopped_leaves_no_container(
     sleeping: Path, tfdock: Tfdock, trying: Callable[[], list[str]], number: signal.Signals, code: int
 ) -> None:
     running = tfdock.start("verify", sleeping)
-    wait_until(trying)
+    running.until(trying)
     running.signal(number)
     outcome = running.finish(60)
     assert outcome.code == code, outcome.told
@@ -364,7 +368,7 @@ def test_what_a_killed_trial_left_is_removed_by_the_next(
     sleeping: Path, sm_86: Built, tfdock: Tfdock, trying: Callable[[], list[str]]
 ) -> None:
     running = tfdock.start("verify", sleeping)
-    wait_until(trying)
+    running.until(trying)
     running.signal(signal.SIGKILL)
     running.finish(60)
     assert trying() != [], "nobody was there to remove it"

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from waits import first_line
 
 from tfdock.images.image_push import Push
 from tfdock.images.image_tags import shipment
@@ -120,8 +121,7 @@ class Crowd:
             text=True,
             start_new_session=True,
         )
-        assert self._process.stdout
-        self._workers: list[int] = json.loads(self._process.stdout.readline())
+        self._workers: list[int] = json.loads(first_line(self._process))
 
     def __enter__(self) -> Crowd:
         return self
@@ -129,7 +129,7 @@ class Crowd:
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._process.wait(30)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe:
                 pipe.close()

@@ -11,7 +11,7 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -19,8 +19,9 @@ from typing import Any
 
 import docker
 import pytest
-from bed import missing
+from bed import missing, needs_root
 from fake_engine import FakeBuild, FakeEngine, FakeRun
+from waits import wait_until
 
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import (
@@ -173,13 +174,6 @@ def image_build(text: str, **changes: Any) -> ImageBuild:
     return ImageBuild(**wanted | changes)
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 15) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-
-
 def fake_bench(temporary: Path) -> Bench:
     engine = FakeEngine()
     engine.images[IMAGE] = ImageInfo(id="sha256:" + "b" * 64, tags=(IMAGE,))
@@ -198,8 +192,8 @@ class PrivateEngine:
         self._process: subprocess.Popen[bytes] | None = None
 
     def up(self) -> None:
-        """Start it: a skip where the machine cannot have one, a failure where it had and does not come back."""
-        give_up = pytest.fail if self._process else pytest.skip
+        """Start it: a failure where it ran before and does not come back, else as `missing` has it."""
+        give_up = pytest.fail if self._process else missing
         for _ in range(2):  # after a SIGKILL the first start can trip over what is left of containerd
             self._start()
             with contextlib.suppress(AssertionError):
@@ -249,8 +243,9 @@ class PrivateEngine:
 
 @contextlib.contextmanager
 def private_engine(*options: str, data: Path | None = None) -> Iterator[PrivateEngine]:
-    if os.geteuid() != 0 or not shutil.which("dockerd"):
-        pytest.skip("a private dockerd needs root and Debian's docker.io")
+    needs_root("a private dockerd")
+    if not shutil.which("dockerd"):
+        missing("a private dockerd needs Debian's docker.io")
     # Not tmp_path: a unix socket's path ends at 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="tfdock-engine-"))
     engine = PrivateEngine(folder, data or folder / "data", *options)

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from fake_engine import FakeBuild, FakeRun
+from waits import wait_until
 
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL, Cancel, ContainerSpec
 from tfdock.errors import BuildFailed, EngineError, Interrupted, OutOfMemory, Problem, TfdockError
 from tfdock.types import Mount
 
-from .bench import IMAGE, RUN, Bench, code, image_build, wait_until
+from .bench import IMAGE, RUN, Bench, code, image_build
 
 FOREVER = "echo ready; while true; do sleep 0.1; done"
 

@@ -22,7 +22,8 @@ from typing import Any
 
 import docker
 import pytest
-from bed import missing
+from bed import missing, needs_root
+from waits import wait_until
 
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL, Cancel, Engine
@@ -39,7 +40,7 @@ from tfdock.errors import (
     TfdockError,
 )
 
-from .bench import IMAGE, RUN, Bench, PrivateEngine, code, image_build, private_engine, wait_until
+from .bench import IMAGE, RUN, Bench, PrivateEngine, code, image_build, private_engine
 
 pytestmark = [
     pytest.mark.engine,
@@ -246,8 +247,7 @@ def test_socket_that_nobody_listens_at_is_told(short_folder: Path) -> None:
 
 
 def test_forbidden_socket_leads_to_the_docker_group(short_folder: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("becoming another user needs root")
+    needs_root("becoming another user")
     path = socket_at(short_folder / "d.sock", listening=True)
     path.chmod(0o600)
     script = f"""
@@ -328,7 +328,7 @@ def registry(tmp_path: Path) -> Iterator[str]:
         process = subprocess.Popen(
             ["docker-registry", "serve", str(tmp_path / "registry.yml")], stdout=log, stderr=log
         )
-    wait_until(lambda: answers(port))
+    wait_until(lambda: answers(port), process=process)
     yield f"127.0.0.1:{port}"
     process.terminate()
     process.wait(10)
@@ -495,6 +495,7 @@ def test_build_with_much_output_takes_little_memory(victim: Bench) -> None:
 @pytest.fixture(scope="module")
 def cramped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """An engine whose data lie on a disk of 80 MB."""
+    needs_root("a small disk")
     folder = tmp_path_factory.mktemp("cramped")
     disk, mounted = folder / "disk", folder / "mounted"
     mounted.mkdir()
@@ -504,7 +505,7 @@ def cramped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         subprocess.run(["mkfs.ext4", "-qF", disk], check=True, capture_output=True)
         subprocess.run(["mount", "-o", "loop", disk, mounted], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"a small disk needs root, mkfs.ext4 and loop devices: {error}")
+        missing(f"a small disk needs mkfs.ext4 and loop devices: {error}")
     try:
         with private_engine(data=mounted / "data") as engine:
             yield Bench("cramped", DockerEngine(engine.host), folder)

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+from waits import wait_until
 
 from tfdock.engine.docker_engine import DockerEngine
 
-from .bench import Bench, wait_until
+from .bench import Bench
 
 SHELL = """
 import fcntl, sys, termios
@@ -52,7 +53,7 @@ class Terminal:
                 self.shown += os.read(self.keyboard, 4096)
             return text in self.shown
 
-        wait_until(found)
+        wait_until(found, 15, self.process)
 
     def resize(self, rows: int, columns: int) -> None:
         fcntl.ioctl(self.keyboard, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
@@ -74,7 +75,7 @@ def terminal(bench: Bench, script: str) -> Iterator[Terminal]:
         process.wait(20)
     finally:
         process.kill()
-        process.wait()
+        process.wait(30)
         os.close(keyboard)
         os.close(screen)
         bench.engine.remove(container)
@@ -86,7 +87,7 @@ def test_terminal_is_joined_resized_and_restored(real: Bench) -> None:
         before = user.modes()
         user.resize(33, 101)
         user.shows(b"attaching")
-        wait_until(lambda: user.modes() != before)
+        wait_until(lambda: user.modes() != before, 15, user.process)
         user.type(b"one\r")
         user.shows(b"33 101")
         user.resize(44, 120)

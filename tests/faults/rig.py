@@ -19,15 +19,16 @@ from typing import Any, TypeVar
 import docker
 import pytest
 import requests
+from bed import missing, needs_root
 from build.harness import (
     MINIATURE,
+    WHOLE,
     Json,
     Outcome,
     Running,
     Tfdock,
     copy_tree,
     published,
-    wait_until,
     write_profile,
 )
 from engine.bench import PrivateEngine, private_engine
@@ -36,6 +37,7 @@ from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL
 
 MARKS = [
     pytest.mark.engine,
+    pytest.mark.limit(300),
     # docker-py leaves a socket to the garbage collector when nobody listens, as with an engine that is dead.
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
@@ -231,9 +233,9 @@ class Case:
 
     def until(self, phase: str, running: Running) -> Running:
         """Return when it is in that phase, at its gate if that has one."""
-        running.wait_for(f"{phase} …")
+        running.wait_for(f"{phase} …", WHOLE)
         here = {"image": self._at_image, "verify": self._is_tried}
-        wait_until(here.get(phase, lambda: bool(self._marks(phase))), 120)
+        running.until(here.get(phase, lambda: bool(self._marks(phase))), 120)
         return running
 
     def log(self) -> str:
@@ -322,7 +324,7 @@ class Case:
 def opened() -> Iterator[Rig]:
     """The engine on a disk of its own, with the base image; the cache of a build that came to its last action."""
     if not os.environ.get("TFDOCK_REGISTRY_MIRROR"):
-        pytest.skip("base images come from the test bed (`ci/bed/bed run -- …`)")
+        missing("base images come from the test bed (`ci/bed/bed run -- …`)")
     # Not tmp_path: builds of another user come here too.
     folder = Path(tempfile.mkdtemp(prefix="tfdock-faults-"))
     folder.chmod(0o755)
@@ -356,6 +358,7 @@ def prepare(rig: Rig) -> None:
 @contextlib.contextmanager
 def loop_disk(folder: Path, size: str) -> Iterator[Path]:
     """A file system of that size at that folder, with nothing in it and nothing kept for root."""
+    needs_root("a small disk")
     folder.mkdir()
     disk = folder.with_name(f"{folder.name}.img")
     try:
@@ -363,7 +366,7 @@ def loop_disk(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["mkfs.ext4", "-qF", "-m", "0", disk], check=True, capture_output=True)
         subprocess.run(["mount", "-o", "loop", disk, folder], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"a small disk needs root, mkfs.ext4 and loop devices: {error}")
+        missing(f"a small disk needs mkfs.ext4 and loop devices: {error}")
     try:
         (folder / "lost+found").rmdir()
         yield folder

@@ -8,6 +8,8 @@ import signal
 import time
 from functools import partial
 
+from build.harness import WHOLE
+
 from .rig import MARKS, Case, Rig, side_by_side
 
 pytestmark = MARKS
@@ -40,7 +42,8 @@ def stopped(case: Case, point: float, number: signal.Signals) -> bool:
     """Whether a build was still running at that part of the time that one takes; then it ended as it should."""
     running = case.start()
     phase, seconds = under_way(case.rig, point)
-    running.wait_for(f"{phase} …")  # on a busy machine builds take longer, and the last phases are to be met as well
+    # On a busy machine builds take longer, and the last phases are to be met as well.
+    running.wait_for(f"{phase} …", WHOLE)
     time.sleep(seconds)
     running.signal(number)
     outcome = running.finish(60)

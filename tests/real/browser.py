@@ -121,7 +121,7 @@ class Browser:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, 9)
-            self._process.wait()
+            self._process.wait(10)
         os.close(self._to)
         os.close(self._from)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bed import missing
 
 from .browser import BROWSERS, Browser
 from .workshop import Workshop
@@ -22,7 +23,7 @@ def workshop(bed_folder: Path) -> Workshop:
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
-        pytest.skip("no Chromium: `ci/setup test` installs one on Debian")
+        missing("no Chromium: `ci/setup test` installs one on Debian")
     browser = Browser(program, tmp_path_factory.mktemp("browser"))
     yield browser
     browser.close()

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from bed import bed
+from bed import bed, missing
+from waits import FETCH
+
+pytestmark = pytest.mark.limit(FETCH)
 
 BASE = "tensorflow/build:2.14-python3.11"
 
@@ -126,7 +129,7 @@ class Pipeline:
 def pipeline(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     """The command line, on an engine that has the stand-in base image."""
     if not os.environ.get("DOCKER_HOST"):
-        pytest.skip("no engine: run through `make test`")
+        missing("no engine: run through `make test`")
     bed("up", BASE)
     return Pipeline(tmp_path_factory.mktemp("real"), source)
 

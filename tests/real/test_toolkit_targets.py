@@ -12,7 +12,8 @@ import re
 
 import docker
 import pytest
-from bed import bed
+from bed import bed, missing
+from waits import FETCH
 
 from tfdock.knowledge.loader import knowledge
 from tfdock.knowledge.toolkit_rows import Toolkit
@@ -20,7 +21,7 @@ from tfdock.knowledge.toolkit_rows import Toolkit
 IMAGES = {"11.8": "tensorflow/build:2.14-python3.11", "13.0": "tensorflow/build:99.18-python3.11"}
 CLANG = "/usr/lib/llvm-16/bin/clang -x cuda -nocudainc -nocudalib --cuda-device-only -fsyntax-only"
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.limit(FETCH)]
 
 
 @pytest.fixture(params=IMAGES)
@@ -42,7 +43,7 @@ def run(version: str, script: str) -> str:
     """What a shell prints in the image that holds that CUDA."""
     host = os.environ.get("DOCKER_HOST")
     if not host:
-        pytest.skip("no engine: run through `make test`")
+        missing("no engine: run through `make test`")
     image = image_of(version)
     with contextlib.closing(docker.DockerClient(host, version="auto")) as client:
         command = ["sh", "-c", f'PATH="$PATH:/usr/local/cuda/bin"; {script}']

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import FETCH, first_line
 
 from tfdock.cli.pages.coverage_page import coverage_page
 from tfdock.gpu.compatibility import Evidence, evidence_of_release, serve
@@ -207,11 +208,11 @@ def served(official_wheels: Callable[..., Path], tmp_path: Path) -> Iterator[str
     subprocess.run((tfdock, "wheelhouse", "index", "--html", *where), check=True, capture_output=True)
     command = (tfdock, "wheelhouse", "serve", "--port", "0", *where)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
-        assert server.stdout
-        yield server.stdout.readline().strip().removesuffix("simple/")
+        yield first_line(server).strip().removesuffix("simple/")
         server.terminate()
 
 
+@pytest.mark.limit(FETCH)
 def test_the_page_that_the_command_makes_and_serves_tells_of_the_wheel_that_lies_there(
     browser: Browser, served: str, knowledge: KnowledgeBase
 ) -> None:

@@ -12,15 +12,14 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import pytest
-from bed import bed
+from bed import bed, missing
 from filelock import FileLock
+from waits import FETCH, run_within
 
 from tfdock.wheel.facts import Library
 from tfdock.wheel.library import read_library
@@ -47,7 +46,7 @@ class Workshop:
         texts = {name: text.hex() if isinstance(text, bytes) else text for name, text in sources.items()}
         recipe = json.dumps([script, texts, keep], sort_keys=True).encode()
         folder = self._folder / hashlib.sha256(recipe).hexdigest()[:24]
-        with FileLock(f"{folder}.lock"):
+        with FileLock(f"{folder}.lock", timeout=FETCH):
             if not folder.exists():
                 with tempfile.TemporaryDirectory(dir=self._folder) as temporary:
                     self._made(script, sources, keep, Path(temporary)).rename(folder)
@@ -55,12 +54,12 @@ class Workshop:
 
     def _made(self, script: str, sources: Mapping[str, str | bytes], keep: tuple[str, ...], temporary: Path) -> Path:
         if not shutil.which("g++"):
-            pytest.skip("no g++")
+            missing("no g++")
         for name, text in sources.items():
             (temporary / name).write_bytes(text.encode() if isinstance(text, str) else text)
         environment = {**os.environ, **_tools(script, temporary)}
         command = ["sh", "-e", "-c", script]
-        done = subprocess.run(command, cwd=temporary, env=environment, capture_output=True, text=True, check=False)
+        done = run_within(FETCH, command, cwd=temporary, env=environment)
         assert done.returncode == 0, f"{script}\n{done.stderr[-3000:]}"
         kept = temporary / "kept"
         kept.mkdir()
