@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import docker
 import pytest
-from bed import engine_variant
+from bed import engine_variant, missing, needs_root
 from build.elsewhere import Gate
 
 from .attacks import orders
@@ -27,9 +26,10 @@ ENDED = ("raw-WHEEL-link-file", "raw-WHEEL-swapped-file", "SHA256SUMS-fifo-")
 @pytest.fixture(scope="module")
 def of_a_user(ground: Range) -> Range:
     """The range, for commands of an ordinary user who is in the engine's group."""
+    needs_root("another user")
     socket = Path(ground.host.removeprefix("unix://"))
-    if os.geteuid() != 0 or not shutil.which("setpriv") or not socket.stat().st_mode & 0o060:
-        pytest.skip("another user needs root, setpriv and a socket of a group")
+    if not shutil.which("setpriv") or not socket.stat().st_mode & 0o060:
+        missing("another user needs setpriv and a socket of a group")
     rights = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
     words = ("setpriv", f"--reuid={USER}", f"--regid={USER}", f"--groups={socket.stat().st_gid}", *rights)
     return dataclasses.replace(ground, prefix=words, owner=USER)

@@ -24,6 +24,7 @@ from typing import Any
 import docker
 import pytest
 import yaml
+from bed import missing
 
 from tfdock.builder import pins as registry
 from tfdock.engine.docker_engine import DockerEngine
@@ -144,7 +145,7 @@ class Bench:
 @pytest.fixture(scope="module")
 def bench(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     if "127.0.0.1" not in os.environ.get("TFDOCK_REGISTRY_MIRROR", ""):
-        pytest.skip("no registry of our own to push to (`ci/bed/bed run -- …` starts one)")
+        missing("no registry of our own to push to (`ci/bed/bed run -- …` starts one)")
     repositories = tmp_path_factory.mktemp("repositories")
     with git_server(repositories) as url:
         bench = Bench(workshop, repositories, url)

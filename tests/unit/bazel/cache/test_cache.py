@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from bed import missing, needs_root
 from fake_engine import FakeEngine
 from typer.testing import CliRunner
 
@@ -636,11 +637,12 @@ def test_a_build_that_failed_adds_to_what_is_known_and_takes_nothing_away(disk: 
 
 @pytest.mark.parametrize(("option", "seen"), [("noatime", False), ("relatime", True)])
 def test_whether_reads_are_seen_is_found_out_by_trying(tmp_path: Path, option: str, seen: bool) -> None:
+    needs_root("mounting a file system")
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", option, "none", tmp_path], capture_output=True, check=False
     )
     if mounted.returncode:
-        pytest.skip(f"mounting a file system needs root: {mounted.stderr.decode().strip()}")
+        missing(f"cannot mount a file system: {mounted.stderr.decode().strip()}")
     try:
         assert cache_usage.reads_are_seen(tmp_path) is seen
         assert not list(tmp_path.iterdir())
