@@ -380,7 +380,7 @@ def test_a_cache_is_stopped_while_a_registry_is_silent(
     before.forget()
     before.faults.append(Fault(kind, request_))
     running = here.start(verb)
-    wait_until(lambda: before.count(request_))
+    running.until(lambda: before.count(request_))
     running.signal(signal.SIGINT)
     outcome = running.finish(10)
     assert (outcome.code, problem(outcome)["code"]) == (130, "interrupted"), outcome.told

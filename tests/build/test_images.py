@@ -620,7 +620,7 @@ def test_a_push_is_stopped_while_a_registry_is_silent(
     one = made(desk.wheelhouse, size=2 * CHUNK, seed=repository)
     before.faults.append(Fault("silent", request_))
     running = desk.start("image", "push", "--json", one.build_id, repository)
-    wait_until(lambda: before.count(request_))
+    running.until(lambda: before.count(request_))
     running.signal(signal.SIGINT)
     outcome = running.finish(10)
     assert (outcome.code, problem(outcome)["code"]) == (130, "interrupted"), outcome.told
