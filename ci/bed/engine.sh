@@ -6,15 +6,15 @@ ENGINES=(
   "engine private_dockerd"
   "docker28 sid_dockerd"
   "docker28-containerd sid_dockerd DOCKER_MIN_API_VERSION=1.44 --feature=containerd-snapshotter=true"
-  # Its containers' root must get to its data, and nobody else's root gets through /root: a folder of Debian sid's root.
-  "docker28-userns sid_dockerd --userns-remap=default --data-root=/docker28-userns"
+  # Its containers' root must get to its data, and nobody else's root gets through /root.
+  "docker28-userns sid_dockerd --userns-remap=default --data-root=/docker-data"
   "rootless rootless_dockerd"
   "podman podman_service"
 )
 VARIANTS=("${ENGINES[@]:1}")
 VARIANTS=("${VARIANTS[@]%% *}")
 
-engine_answers() { docker --host "$1" version >/dev/null 2>&1; }
+engine_answers() { timeout 10 docker --host "$1" version >/dev/null 2>&1; }
 
 # The machine's own engine is good enough when it has the base layer or can pull it; then nothing is started.
 machine_engine() {
@@ -80,22 +80,18 @@ host_of() {
 
 # engine_start NAME: with everything of its own: socket, data and bridge.
 engine_start() {
-  local name=$1 words try
+  local name=$1 words
   for words in "${ENGINES[@]}"; do [[ $words != "$name "* ]] || break; done
   read -ra words <<<"$words"
   need docker docker.io # newer Debian packs the client apart: docker-cli
   mkdir -p "$BED/$name/data"
-  # After a kill -9 the first start may fail on what is left of the old one, and clears it away.
-  for try in 1 2; do
-    "${words[1]}" "$name" "${words[@]:2}"
-    if serving "$name" engine_answers "$(host_of "$name")"; then
-      say "$name: started $(docker --host "$(host_of "$name")" version --format '{{.Server.Version}}')"
-      return 0
-    fi
-    say "$name: start $try failed"
-  done
-  stop "$name"
-  bridge_down "$name"
+  remove "$RUN/$name.exec"
+  "${words[1]}" "$name" "${words[@]:2}"
+  if serving "$name" engine_answers "$(host_of "$name")"; then
+    say "$name: started $(docker --host "$(host_of "$name")" version --format '{{.Server.Version}}')"
+    return 0
+  fi
+  engine_down "$name"
   die "$name does not start, see $LOGS/$name.log: $(tail -n 1 "$LOGS/$name.log")"
 }
 
@@ -105,15 +101,15 @@ private_dockerd() {
 }
 
 # Debian sid's docker.io, in a root of its own that sees this machine's files.
-SID_ROOT=$BED/sid
 sid_dockerd() {
-  if [[ ! -e $SID_ROOT/.complete ]]; then
-    need debootstrap debootstrap
-    say "$1: making a Debian sid root with docker.io (once)"
-    bootstrap sid "$SID_ROOT" --include=docker.io,iptables,ca-certificates
-    touch "$SID_ROOT/.complete"
-  fi
-  start_dockerd "$1" "$HERE/in-root" "$SID_ROOT" -- "${@:2}"
+  need debootstrap debootstrap
+  stored sid-docker28 fill_sid_docker28
+  start_dockerd "$1" "$HERE/in-root" "$STORED" "$BED/$1" -- "${@:2}"
+}
+
+fill_sid_docker28() {
+  bootstrap sid "$1" --include=docker.io,iptables,ca-certificates
+  chroot "$1" dockerd --version | grep -q ' 28\.' || die "Debian sid has no Docker 28 any more: $(chroot "$1" dockerd --version)"
 }
 
 # start_dockerd NAME WRAPPER... -- VARIABLE... OPTION...
@@ -128,7 +124,6 @@ start_dockerd() {
   # A bridge of our own: dockerd's default, docker0, belongs to the machine's engine, and any dockerd with
   # --bridge=none deletes it. Without --iptables the daemon leaves the machine's firewall alone too.
   if bridge_up "$name"; then network=(--bridge="$(bridge_name "$name")"); fi
-  clear_stale_containerd "$name"
   rm -f "$RUN/$name.dockerd.pid"
   start "$name" "${wrapper[@]}" env "${variables[@]}" dockerd --host "$(host_of "$name")" \
     --data-root "$BED/$name/data" --exec-root "$RUN/$name.exec" --pidfile "$RUN/$name.dockerd.pid" \
@@ -174,39 +169,23 @@ TOML
 }
 
 engine_down() {
-  local name=$1
-  # An engine that was killed leaves containers and mounts behind. It knows best how to end them.
-  if ! alive "$name" && engine_remains "$name"; then
-    say "$name: died and left containers or mounts behind, starting it once more to clear them away"
-    engine_start "$name"
-  fi
+  local name=$1 pid
   # podman has no daemon whose end would stop its containers.
   if [[ $name == podman ]] && alive podman; then
     docker --host "$(host_of podman)" ps --all --quiet | xargs --no-run-if-empty \
       docker --host "$(host_of podman)" rm --force >/dev/null
   fi
   stop "$name"
+  # What an engine leaves that was killed, and what each leaves mounted, in this world.
+  for pid in $(grep -lsF -e "$RUN/$name.exec/" -e "$BED/$name/data/" /proc/[0-9]*/cmdline | cut -d/ -f3); do
+    kill -KILL "$pid" 2>/dev/null || true
+  done
+  awk -v data="$BED/$name/data" -v run="$RUN/$name.exec/" \
+    'index($5, run) == 1 || index($5, data "/") == 1 || $5 == data { print $5 }' /proc/self/mountinfo |
+    tac | xargs --no-run-if-empty umount --lazy
   bridge_down "$name"
-  unmount_remains "$name"
-}
-
-# What engines leave mounted: the network namespace of `--network host`; podman's storage; and, when one was killed, its
-# data folder bound onto itself. (A disk that somebody mounted there shows its root, `/`, in the fourth field.)
-unmount_remains() {
-  awk -v data="$BED/$1/data" -v run="$RUN/$1.exec/" \
-    'index($5, run) == 1 || index($5, data "/") == 1 || ($5 == data && $4 != "/") { print $5 }' /proc/self/mountinfo |
-    tac | while read -r mounted; do umount "$mounted"; done
-}
-
-engine_remains() {
-  grep -qsF "$RUN/$1.exec/" /proc/[0-9]*/cmdline || grep -qF " $BED/$1/data/" /proc/self/mounts
-}
-
-# dockerd trusts this file: a process that has the number by chance would be taken for its containerd.
-clear_stale_containerd() {
-  local file=$RUN/$1.exec/containerd/containerd.pid
-  [[ -e $file ]] || return 0
-  grep -qsF "$RUN/$1.exec/" "/proc/$(<"$file")/cmdline" || rm -f "$file"
+  # The images of a variant are pulled again when it is needed: they are gigabytes.
+  [[ $name == engine ]] || remove "$BED/$name"
 }
 
 # Names and addresses follow from the folder's name, so that two beds on one machine do not meet.

@@ -26,9 +26,11 @@ need() {
       printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
       chmod +x /usr/sbin/policy-rc.d
     fi
-    # The lists of a fresh machine are absent or old, and an old one asks for files that are gone.
-    apt-get update -qq &&
-      DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@"
+    # One at a time on this machine. The lists of a fresh one are absent or old, and an old one asks for files that are gone.
+    exec 6>>"$STORE/apt.lock"
+    flock --timeout 1800 6 &&
+      timeout 600 apt-get update -qq &&
+      DEBIAN_FRONTEND=noninteractive timeout 1800 apt-get install -qq -y --no-install-recommends "$@"
   ) >>"$LOGS/apt.log" 2>&1 </dev/null || die "apt-get install $* failed, see $LOGS/apt.log"
   hash -r
 }
@@ -46,6 +48,49 @@ debian_mirror() {
   fi
   [[ $mirror ]] || die "this machine's apt sources name no Debian mirror"
   printf '%s\n' "${mirror%/}"
+}
+
+# remove PATH... : with all below, but nothing of another file system; and nothing at all where something is mounted.
+remove() {
+  local path
+  for path in "$@"; do
+    [[ -e $path ]] || continue
+    ! mounted "$path" || die "$path: something is mounted there, see \`findmnt\`; unmount it first"
+    rm -rf --one-file-system "$path"
+  done
+}
+mounted() {
+  awk -v path="$1" '$5 == path || index($5, path "/") == 1 { found = 1 } END { exit !found }' /proc/self/mountinfo
+}
+
+# stored NAME FUNCTION ARGUMENT... : sets STORED to a folder of the machine's store. If no clone has done so yet,
+# `FUNCTION FOLDER ARGUMENT...` fills it. Its name has a hash of both, so that another recipe is another folder.
+stored() {
+  local name=$1 fill=$2 hash
+  shift 2
+  hash=$({ declare -f "$fill" && printf '%s\n' "$@"; } | sha256sum)
+  STORED=$STORE/$name-${hash:0:12}
+  if [[ ! -e $STORED ]]; then
+    exec 6>>"$STORE/lock"
+    flock --timeout 3600 6 || die "another bed holds $STORE/lock for an hour"
+    if [[ ! -e $STORED ]]; then
+      say "fetching $name (once for this machine)"
+      remove "$STORED.part"
+      mkdir "$STORED.part"
+      "$fill" "$STORED.part" "$@"
+      mv -T "$STORED.part" "$STORED"
+    fi
+    exec 6>&-
+  fi
+  touch "$STORED" # `sweep` removes what nobody has used for long
+}
+
+# room GIB FOLDER: ends the call if there is less on that folder's disk.
+room() {
+  local free
+  free=$(df --output=avail -B1M "$2" | tail -n 1)
+  ((free >= $1 * 1024)) || die "$((free / 1024)) GB are free on the disk of $2, and up to $1 GB are needed." \
+    "\`make clean\` removes what earlier runs left"
 }
 
 # A pid alone is not an identity: pids are used again. Boot, start time and pid together are.
@@ -73,7 +118,7 @@ alive() { pid_of "$1" >/dev/null; }
 start() {
   local name=$1
   shift
-  setsid "$@" >"$LOGS/$name.log" 2>&1 </dev/null 8>&- 9>&- &
+  setsid "$@" >"$LOGS/$name.log" 2>&1 </dev/null 6>&- 7>&- 8>&- 9>&- &
   identity $! >"$RUN/$name.pid" || die "$name did not start, see $LOGS/$name.log"
 }
 
@@ -89,7 +134,7 @@ stop() {
     fi
     say "$name stopped"
   fi
-  rm -f "$RUN/$name.pid" "$RUN/$name.keep"
+  rm -f "$RUN/$name.pid"
 }
 
 gone() { ! alive "$1"; }
@@ -132,8 +177,7 @@ http_status() {
   ) 2>/dev/null
 }
 
-# A port that answers before our service was started belongs to somebody else.
+# port_free ADDRESS PORT WHAT: a port that answers before our service was started belongs to somebody else.
 port_free() {
-  ! listening "$1" "$2" || die "port $2 on $1 is taken by another program;" \
-    "$([[ ${3:-} ]] && echo "choose another with $3=PORT" || echo "stop it first")"
+  ! listening "$1" "$2" || die "port $2 on $1 is taken by another program: $(ss -Hltnp "sport = :$2" | sed 's/.* //'); $3"
 }

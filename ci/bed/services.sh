@@ -2,8 +2,12 @@
 # shellcheck shell=bash
 
 REGISTRY_CONTAINER=tfdock-bed-registry-${BED_HASH:0:6}
+# Chosen when it starts. 5552 is the file server's: the miniature TensorFlow names it, as the real one names its mirrors.
+REGISTRY_PORTS=(5551 {5553..5599})
+DOWNLOADS_PORT=5552
+[[ ! -s $RUN/registry.port ]] || REGISTRY_PORT=$(<"$RUN/registry.port")
 
-registry_answers() { [[ $(http_status GET 127.0.0.1 "$REGISTRY_PORT" /v2/) == 200 ]]; }
+registry_answers() { [[ ${REGISTRY_PORT:-} && $(http_status GET 127.0.0.1 "$REGISTRY_PORT" /v2/) == 200 ]]; }
 
 registry_in_container() {
   [[ -e $RUN/registry.container ]] && command -v docker >/dev/null &&
@@ -15,15 +19,18 @@ registry_up() {
     say "registry: 127.0.0.1:$REGISTRY_PORT is up"
     return 0
   fi
-  port_free 127.0.0.1 "$REGISTRY_PORT" TFDOCK_BED_REGISTRY_PORT
+  for REGISTRY_PORT in "${REGISTRY_PORTS[@]}"; do listening 127.0.0.1 "$REGISTRY_PORT" || break; done
+  printf '%s\n' "$REGISTRY_PORT" >"$RUN/registry.port"
   if is_root || command -v docker-registry >/dev/null; then
     need docker-registry docker-registry
-    mkdir -p "$BED/registry"
+    # A folder for each recipe of the images, which all beds of this machine fill and read.
+    mkdir -p "$STORE/registry-$(recipe)"
+    touch "$STORE/registry-$(recipe)"
     cat >"$RUN/registry.yml" <<YAML
 version: 0.1
 log: {level: warn}
 storage:
-  filesystem: {rootdirectory: "$BED/registry"}
+  filesystem: {rootdirectory: "$STORE/registry-$(recipe)"}
   delete: {enabled: true}
 http: {addr: "127.0.0.1:$REGISTRY_PORT"}
 YAML
@@ -51,20 +58,16 @@ registry_down() {
 }
 
 downloads_url() { printf 'http://127.0.0.1:%s\n' "$DOWNLOADS_PORT"; }
-downloads_answer() { [[ $(http_status HEAD 127.0.0.1 "$DOWNLOADS_PORT" /) == 200 ]]; }
+downloads_answer() { [[ $(http_status HEAD 127.0.0.1 "$DOWNLOADS_PORT" /minimath-1.0.tar.gz) == 200 ]]; }
 
 downloads_up() {
-  mkdir -p "$BED/downloads"
-  [[ ! -d $REPOSITORY/tests/miniature/downloads ]] ||
-    cp -R "$REPOSITORY/tests/miniature/downloads/." "$BED/downloads/"
-  if alive downloads && downloads_answer; then
+  alive downloads || downloads_answer || port_free 127.0.0.1 "$DOWNLOADS_PORT" "stop it first"
+  if alive downloads; then
     say "downloads: $(downloads_url) is up"
     return 0
   fi
-  stop downloads
-  port_free 127.0.0.1 "$DOWNLOADS_PORT"
   need python3 python3
-  start downloads python3 -m http.server --bind 127.0.0.1 --directory "$BED/downloads" "$DOWNLOADS_PORT"
+  start downloads "$HERE/file-server" "$REPOSITORY/tests/miniature/downloads" "$DOWNLOADS_PORT"
   serving downloads downloads_answer || die "the file server does not start, see $LOGS/downloads.log"
   say "downloads: started on $(downloads_url)"
 }
