@@ -1,9 +1,12 @@
 # Everything works on a fresh Debian 12 as root with nothing but make installed, and says what it installs.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo unit test coverage bench lint golden
+.PHONY: help setup demo unit test soak bed room coverage bench lint golden clean distclean
 
 PYTHON := .venv/bin/python
 BED := ci/bed/bed
+# The bed, its engines and the command end with make, whatever ends that.
+IN_BED = setpriv --pdeathsig TERM $(BED) run --
+PYTEST := timeout --foreground --kill-after=60 55m $(PYTHON) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --maxfail=25
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -11,25 +14,42 @@ help: ## Show this list
 setup: ## Python, a virtual environment, the packages
 	@ci/setup
 
-demo: setup ## From a profile to a wheel, on a real engine: the main job in miniature
-	@$(BED) run -- ci/demo
+demo: room setup ## From a profile to a wheel, on a real engine: the main job in miniature
+	@$(IN_BED) ci/demo
 
 unit: setup ## The quick loop: unit tests without the slow ones, no engine
-	@$(PYTHON) -m pytest -q -n auto --dist loadgroup -m "not slow" $(or $(ARGS),tests/unit)
+	@$(PYTHON) -m pytest -q -n auto --dist loadgroup -m "not slow and not soak" $(or $(ARGS),tests/unit)
 
-test: ## The whole suite: unit, engine, builds
+test: room ## The suite: one of every kind of unit, engine, build, fault, attack, client
 	@ci/setup test
-	@$(BED) run -- $(PYTHON) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(IN_BED) $(PYTEST) -m "not soak" $(ARGS)
+
+soak: room ## What the suite leaves out: every permutation, and one pass of the benchmarks
+	@ci/setup test
+	@$(IN_BED) $(PYTEST) -m soak $(ARGS)
+	@$(IN_BED) $(PYTHON) tests/bench/bench.py --quick
+
+bed: room setup ## Keep the test bed running while one works: then tests start at once
+	@$(BED) up
+
+room:
+	@$(BED) room
 
 coverage: ## Branch coverage by package, of the whole suite or of ARGS="tests/unit"
 	@ci/setup test
 	@rm -rf build/coverage && mkdir -p build/coverage
-	@$(BED) run -- $(PYTHON) -m coverage run -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(IN_BED) $(PYTHON) -m coverage run -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 	@$(PYTHON) -m coverage combine --quiet && $(PYTHON) -m coverage json --quiet -o build/coverage/coverage.json
 	@$(PYTHON) ci/coverage build/coverage/coverage.json
 
 bench: setup ## Compare with hand-written equivalents; writes build/bench.json
-	@$(BED) run -- $(PYTHON) tests/bench/bench.py
+	@$(IN_BED) $(PYTHON) tests/bench/bench.py
+
+clean: ## Remove what the commands made, but for packages, images and caches; say how much
+	@$(BED) clean
+
+distclean: ## Remove all that the commands made here, the test bed too; what all clones share stays
+	@$(BED) clean all
 
 lint: setup ## The linters and the type checker: ruff, mypy
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy

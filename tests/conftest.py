@@ -57,13 +57,6 @@ def refresh_golden(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="session")
-def bed_folder() -> Path:
-    """The test bed's folder, where downloads outlive the session; the bed need not be up."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get("TFDOCK_BED") or cache / "tfdock-bed")
-
-
-@pytest.fixture(scope="session")
 def official_wheels() -> OfficialWheels:
     """Wheels from PyPI, downloaded once a machine. Skips only where PyPI cannot be reached."""
     known: dict[tuple[str, str], Path] = {}

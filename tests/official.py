@@ -1,6 +1,6 @@
 """An official wheel from PyPI, downloaded once a machine: `official.py tensorflow==2.18.0 3.11` prints its path.
 
-It lies in the test bed's folder, where downloads outlive a session; the bed need not be up. Exit status 69: PyPI
+It lies in the test bed's store, which all clones share; the bed need not be up. Exit status 69: PyPI
 cannot be reached.
 """
 
@@ -23,15 +23,16 @@ _PLATFORMS = (*(f"manylinux_2_{minor}" for minor in range(28, 4, -1)), "manylinu
 _UNREACHABLE = r"connection broken by|Could not fetch URL|HTTP error 5\d\d|Temporary failure|Network is unreachable"
 
 
-def bed_folder() -> Path:
-    """The test bed's folder."""
+def store() -> Path:
+    """The folder of the test bed that all clones on this machine share."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get("TFDOCK_BED") or cache / "tfdock-bed")
+    default = "/var/cache/tfdock-bed" if os.geteuid() == 0 else cache / "tfdock-bed-store"
+    return Path(os.environ.get("TFDOCK_BED_STORE") or default)
 
 
 def official_wheel(requirement: str, python: str) -> Path:
     """The wheel that pip takes for a requirement; another process that asks for the same waits."""
-    folder = bed_folder() / "wheels" / f"{requirement}-py{python}"
+    folder = store() / "wheels" / f"{requirement}-py{python}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock", timeout=FETCH):
         return _whole_wheel(folder) or _downloaded(folder, requirement, python)

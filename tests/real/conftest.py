@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from bed import missing
+from official import store
 
 from .browser import BROWSERS, Browser
 from .workshop import Workshop
 
 
 @pytest.fixture(scope="session")
-def workshop(bed_folder: Path) -> Workshop:
+def workshop() -> Workshop:
     """Where files are made by real tools, once a machine."""
-    return Workshop(bed_folder / "made")
+    return Workshop(store() / "made")
 
 
 @pytest.fixture(scope="module")

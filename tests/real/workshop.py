@@ -1,6 +1,6 @@
 """Files made by real compilers, linkers and bundlers, and wheels around them.
 
-What was made is kept in the test bed's folder, under a hash of all that it was made of: compiling is done once.
+What was made is kept in the test bed's store, under a hash of all that it was made of: compiling is done once.
 """
 
 from __future__ import annotations
