@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from bed import bed
 from waits import FETCH, run_within
 
 pytest_plugins = ["limits"]
@@ -19,6 +20,8 @@ OfficialWheels = Callable[..., Path]
 _TESTS = Path(__file__).parent
 _OFFICIAL = _TESTS / "official.py"
 _UNAVAILABLE = 69
+_SECOND = os.environ.get("TFDOCK_BED_SECOND")
+"""The engine that the bed has for a second process."""
 
 
 # What is printed is compared: also inside of a CI service, and whatever width readline tells worker processes.
@@ -30,16 +33,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="write the expected renders below tests/golden anew")
 
 
+def pytest_configure() -> None:
+    """Give each process an engine of its own: what a test counts on it is its own, and two test at once."""
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0" and _SECOND:
+        bed("engine", "second", "up")
+        os.environ["DOCKER_HOST"] = _SECOND
+
+
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What shares an engine or a fixture stays on one of several processes (`-n 2 --dist loadgroup`)."""
+    """What shares a fixture that takes long stays in one of several processes (`-n 2 --dist loadgroup`)."""
     for item in items:
         folder = item.path.relative_to(_TESTS).parts[0]
-        if item.get_closest_marker("engine"):
-            private = folder in ("engine", "faults") or item.path.stem == "test_engines"
-            group = "private engines" if private else "the bed's engine"
-        else:
-            group = item.path.stem
+        group = folder if folder in ("attacks", "engine", "faults") else item.path.stem
+        if item.get_closest_marker("engine") and not _SECOND:
+            group = "the engine"
         item.add_marker(pytest.mark.xdist_group(group))
 
 

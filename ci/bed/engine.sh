@@ -1,9 +1,11 @@
 # The engines: the machine's own, else a private one; and the variants that tests start: newer, stricter, other ones.
 # shellcheck shell=bash
 
-# Each engine: its name, what starts it (a function below), variables, and options of dockerd. The first is the bed's own.
+# Each engine: its name, what starts it (a function below), variables, and options of dockerd. The first is the bed's own,
+# the second one of the same kind for a second process that tests.
 ENGINES=(
   "engine private_dockerd"
+  "second private_dockerd"
   "docker28 sid_dockerd"
   "docker28-containerd sid_dockerd DOCKER_MIN_API_VERSION=1.44 --feature=containerd-snapshotter=true"
   # Its containers' root must get to its data, and nobody else's root gets through /root.
