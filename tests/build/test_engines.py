@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -84,10 +83,8 @@ def test_a_build_is_interrupted_goes_on_and_ends_with_a_wheel(place: Place) -> N
     slow = copy_tree(MINIATURE / "hermetic", folder / "slow", SLOW_COMPILE)
     running = compiling(command, write_profile(folder / "slow.yaml", slow, **CPU))
     running.signal(signal.SIGINT)
-    began = time.monotonic()
     interrupted = running.finish(60)
     assert interrupted.code == 130, interrupted.told
-    assert time.monotonic() - began < 15
     assert command.leftovers == []
 
     silence = SILENCE.get(place.name, 0)

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,11 +116,9 @@ def test_an_image_that_is_not_what_its_tag_says_counts_for_nothing(matrix: Matri
 
 def test_a_registry_that_is_down_is_asked_once_and_decides_nothing(matrix: Matrix, before: Proxy) -> None:
     nobody = f"{closed_port()}/me/wheels"
-    started = time.monotonic()
     done = matrix.run("--registry", nobody)
     assert done.stderr.count("[registry-unreachable]") == 1
     assert "3 missing" in done.stdout
     assert matrix.run("--missing", "--registry", nobody, code=7).stdout == ""
-    assert time.monotonic() - started < 60
     before.faults.append(Fault("status", "GET .*manifests", status=500, times=1000))
     assert matrix.run("--missing", "--registry", f"{before.address}/me/wheels", code=7).stdout == ""

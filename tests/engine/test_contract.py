@@ -27,12 +27,6 @@ def endless(**changes: object) -> FakeRun:
     return FakeRun(output=[b"ready\n"], endless=True, **changes)  # type: ignore[arg-type]
 
 
-def slowly(*pieces: bytes) -> Iterator[bytes]:
-    for number, piece in enumerate(pieces):
-        time.sleep(0.6 if number else 0)
-        yield piece
-
-
 # The engine and its images
 
 
@@ -62,17 +56,17 @@ def test_build_gives_an_image_that_runs(bench: Bench) -> None:
 
 
 def test_build_hands_its_output_on_as_it_comes(bench: Bench) -> None:
+    """The first line stops a build that would never say more."""
     if bench.name == "fake":
-        bench.fake.on_build = lambda _: FakeBuild(output=slowly(b"one\n", b"two\n"))
-    seen: dict[bytes, float] = {}
+        bench.fake.on_build = lambda _: FakeBuild(output=[b"one\n"], endless=True)
+    cancel = Cancel()
 
     def output(piece: bytes) -> None:
-        seen.setdefault(piece, time.monotonic())
+        if piece == b"one\n":
+            cancel.set()
 
-    # A fresh step each time, so that no cache answers.
-    script = f"RUN echo one && sleep 0.6 && echo two && : {time.time()}"
-    bench.engine.build(image_build(f"FROM {IMAGE}\n{script}"), output, Cancel())
-    assert seen[b"two\n"] - seen[b"one\n"] > 0.4
+    with pytest.raises(Interrupted):
+        bench.engine.build(image_build(f"FROM {IMAGE}\nRUN echo one && sleep 3600"), output, cancel)
 
 
 def test_build_argument_arrives_byte_exact(bench: Bench) -> None:
@@ -116,10 +110,8 @@ def test_failure_to_write_the_log_is_not_blamed_on_the_engine(bench: Bench) -> N
 def test_cancelled_build_stops_and_leaves_no_container(bench: Bench) -> None:
     cancel = Cancel()
     threading.Timer(1.0, cancel.set).start()
-    began = time.monotonic()
     with pytest.raises(Interrupted):
-        bench.build("RUN sleep 60", FakeBuild(endless=True), cancel=cancel)
-    assert time.monotonic() - began < 8
+        bench.build("RUN sleep 3600", FakeBuild(endless=True), cancel=cancel)
     assert not bench.engine.containers(IMAGE_LABEL, RUN)
 
 

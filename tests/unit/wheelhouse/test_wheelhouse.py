@@ -785,11 +785,9 @@ def test_a_name_that_belongs_to_another_build_is_not_taken_and_nothing_changes(h
 
 
 @pytest.mark.slow
-def test_a_held_build_id_is_told_after_a_moment(house: Wheelhouse) -> None:
-    began = time.monotonic()
+def test_a_held_build_id_is_told_while_it_is_held(house: Wheelhouse) -> None:
     with house.locked(houses.build_id()), pytest.raises(Locked), house.locked(houses.build_id()):
         pass
-    assert time.monotonic() - began < 10
 
 
 def test_a_record_that_cannot_be_read_is_warned_of(house: Wheelhouse) -> None:
