@@ -8,20 +8,21 @@ whose states are the characters of the expression (Glushkov's automaton). Two th
 - Two loops that share a text, where the first leads to the second by that text as well. A text of n characters is
   divided between them in n ways: `a*a*`. A search is such a loop, too: it begins anywhere.
 
-What is not known is taken for the worst: `{2,80}` repeats from once on, `$` and `\\b` hold everywhere, and nothing is
-known to follow a look-around.
+What is not known is taken for the worst: `{2,80}` repeats from once on, `$` and `\\b` hold everywhere, nothing is
+known to follow a look-around, and a group is repeated by whatever it may read.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import string
 from collections.abc import Callable, Iterable, Mapping
 from re import _compiler, _constants, _parser  # type: ignore[attr-defined]  # the parser that `re` itself uses
 from typing import Any, NamedTuple
 
-_KINDS = string.printable.replace("\n", "") + "é٣×\xa0"
-"""Characters of all kinds that classes tell apart. A line has no newline."""
+_KINDS = string.printable + "é٣×\xa0"
+"""Characters of all kinds that classes tell apart."""
 _CHARACTERS = {_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN}
 _REPEATS = {_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT}
 _BEGIN = {_constants.AT_BEGINNING, _constants.AT_BEGINNING_STRING}
@@ -34,12 +35,13 @@ class ExponentialError(ValueError):
     """A loop of an expression reads one text in two ways."""
 
 
-def most_ways(expression: str, length: int) -> int:
-    """Return in how many ways, at most, a failing search reaches one character of a line of this length.
+def most_ways(expression: str | re.Pattern[str], length: int) -> int:
+    """Return in how many ways, at most, a failing search reaches one character of a text of this length.
 
-    The work is at most this number times the length of the line times the length of the expression.
+    The work is at most this number times the length of the text times the length of the expression.
     """
-    parsed = _parser.parse(expression)
+    compiled = re.compile(expression)
+    parsed = _parser.parse(compiled.pattern, compiled.flags)
     return max(_Automaton(parsed, length, at_begin=at_begin).most_ways() for at_begin in (True, False))
 
 
@@ -58,7 +60,9 @@ class _Part(NamedTuple):
 
 class _Automaton:
     def __init__(self, parsed: Any, length: int, *, at_begin: bool) -> None:
-        self._flags, self._length, self._at_begin = parsed.state, length, at_begin
+        self._parser_state, self._length = parsed.state, length
+        self._flags, self._groups = parsed.state.flags, dict[int, Any]()
+        self._at_begin = at_begin or bool(self._flags & re.MULTILINE)
         self._alphabet = sorted({*_KINDS, *parsed.state.str})
         self._reads: list[int] = []  # of each state, the characters as bits
         self._next: list[list[int]] = []
@@ -100,7 +104,8 @@ class _Automaton:
     def _part(self, kind: Any, value: Any) -> _Part:
         if kind in _CHARACTERS:
             # Which characters a class means is left to `re`.
-            matches = _compiler.compile(_parser.SubPattern(self._flags, [(kind, value)])).fullmatch
+            node = _parser.SubPattern(self._parser_state, [(kind, value)])
+            matches = _compiler.compile(node, self._flags).fullmatch
             return self._state(sum(1 << place for place, one in enumerate(self._alphabet) if matches(one)))
         if kind in _REPEATS:
             return self._repeat(*value)
@@ -112,8 +117,10 @@ class _Automaton:
                 sum((part.last for part in parts), ()),
                 all(part.sure for part in parts),
             )
-        if kind is _constants.SUBPATTERN and not any(value[1:3]):  # No flags of its own.
-            return self._sequence(value[-1])
+        if kind is _constants.SUBPATTERN:
+            return self._group(*value)
+        if kind is _constants.GROUPREF:
+            return self._sequence(self._groups[value])
         if kind is _constants.AT:
             return _Part(int(self._at_begin or value not in _BEGIN), sure=False)
         if kind in (_constants.ASSERT, _constants.ASSERT_NOT):
@@ -121,6 +128,14 @@ class _Automaton:
             ahead = self._sequence(value[1]) if value[0] > 0 else _Part()
             return _Part(first=ahead.first, sure=False)
         raise NotImplementedError(f"{kind} in an expression")
+
+    def _group(self, number: int | None, on: int, off: int, body: Any) -> _Part:
+        flags, self._flags = self._flags, (self._flags | on) & ~off
+        part = self._sequence(body)
+        self._flags = flags
+        if number:
+            self._groups[number] = body
+        return part
 
     def _repeat(self, least: int, most: int, body: Any) -> _Part:
         begin = len(self._limits)

@@ -12,10 +12,12 @@ import pytest
 import yaml
 
 import tfdock
+from tfdock.diagnose import log_lines
 from tfdock.diagnose.diagnosis import Diagnosis, diagnosis
 from tfdock.diagnose.log_lines import NEAR
 from tfdock.diagnose.log_search import Diagnostician
 from tfdock.errors import ProfileError
+from tfdock.knowledge import failure_rows
 from tfdock.knowledge import loader as assets
 from tfdock.knowledge.failure_rows import Failure
 from tfdock.knowledge.tables import KnowledgeBase
@@ -209,6 +211,16 @@ def test_no_line_makes_an_expression_search_in_more_ways_than_it_has_characters(
     """Proved of the expression, for all lines: `most_ways` tries none. Most expressions have one way alone."""
     for pattern in (*row.patterns, *row.facts):
         assert most_ways(pattern.line or "", 2 * NEAR) <= 2 * NEAR, pattern.line
+
+
+@pytest.mark.parametrize("matched", [failure_rows._REPEATED, failure_rows._WARNED, log_lines._PREFIX], ids=repr)
+def test_no_line_makes_what_is_matched_at_its_beginning_go_more_ways(matched: re.Pattern[str]) -> None:
+    assert most_ways(f"^(?:{matched.pattern})", 2 * NEAR) <= 2 * NEAR
+
+
+def test_what_is_searched_in_every_line_has_one_way_alone() -> None:
+    for searched in (failure_rows._QUOTES, failure_rows._TOLD):
+        assert most_ways(searched, 2 * NEAR) == 1
 
 
 # --- rows of one's own ----------------------------------------------------------------------------------------------
