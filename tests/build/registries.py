@@ -39,7 +39,7 @@ class OwnRegistry:
 
     def get(self, path: str) -> bytes:
         """What it answers, for instance to `/v2/ci/cache/manifests/main`."""
-        connection = http.client.HTTPConnection(self.address, timeout=30)
+        connection = http.client.HTTPConnection(self.address, timeout=60)
         connection.request("GET", path, headers={"Accept": "application/vnd.oci.image.manifest.v1+json"})
         response = connection.getresponse()
         data = response.read()

@@ -80,7 +80,7 @@ def path_of(repository: str) -> str:
 
 def manifest(registry: OwnRegistry, repository: str, reference: str, accept: str = oci.MANIFEST) -> Any:
     """What a tag stands for in the registry."""
-    connection = http.client.HTTPConnection(registry.address, timeout=30)
+    connection = http.client.HTTPConnection(registry.address, timeout=60)
     connection.request("GET", f"/v2/{path_of(repository)}/manifests/{reference}", headers={"Accept": accept})
     response = connection.getresponse()
     data = response.read()
@@ -388,7 +388,7 @@ def test_a_tag_that_stands_for_something_else_is_left_alone(
     push(desk, one.build_id, repository)
     foreign = manifest(registry, repository, CUDA)
     del foreign["artifactType"]
-    connection = http.client.HTTPConnection(registry.address, timeout=30)
+    connection = http.client.HTTPConnection(registry.address, timeout=60)
     connection.request(
         "PUT", f"/v2/{path_of(repository)}/manifests/latest", json.dumps(foreign), {"Content-Type": oci.MANIFEST}
     )

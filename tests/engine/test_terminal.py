@@ -125,7 +125,7 @@ def test_terminal_is_restored_when_the_program_is_terminated(docker_only: Bench)
 )
 def test_piped_input_is_typed_and_ends(real: Bench, typed: bytes, exit_code: int) -> None:
     container = real.engine.create(real.spec("exec sh", terminal=True))
-    done = subprocess.run(command(real, container), input=typed, capture_output=True, timeout=30)
+    done = subprocess.run(command(real, container), input=typed, capture_output=True, timeout=60)
     assert b"42" in done.stdout
     assert (done.returncode, done.stderr) == (exit_code, b"")
     real.engine.remove(container)

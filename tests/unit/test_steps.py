@@ -16,7 +16,7 @@ def pairs(count: int) -> list[tuple[int, int]]:
 def test_steps_are_the_same_each_time_and_grow_as_the_work_does() -> None:
     assert steps(lambda: pairs(100)) == steps(lambda: pairs(100))
     assert steps(lambda: pairs(200)) > 3.9 * steps(lambda: pairs(100))
-    assert steps(lambda: list(map(str, range(100)))) < 10
+    assert steps(lambda: list(map(str, range(100)))) < 20
 
 
 def test_a_call_that_fails_leaves_no_trace_function() -> None:

@@ -68,7 +68,7 @@ def test_shares_never_exceed_the_machine_whoever_asks_again_or_ends(
 def test_as_many_run_as_may_and_no_more(plans: list[BuildPlan]) -> None:
     ledger = Ledger(2, {plan.build_id for plan in plans})
     running, most, lock = 0, 0, threading.Lock()
-    together = threading.Barrier(2, timeout=20)
+    together = threading.Barrier(2, timeout=60)
 
     def build(place: int) -> str:
         nonlocal running, most

@@ -296,7 +296,7 @@ def test_threads_that_keep_the_same_table_do_not_write_into_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As builds side by side do."""
-    both, write, file = threading.Barrier(2, timeout=20), Path.write_bytes, tmp_path / "knowledge" / "x.json"
+    both, write, file = threading.Barrier(2, timeout=60), Path.write_bytes, tmp_path / "knowledge" / "x.json"
 
     def together(path: Path, data: bytes) -> int:
         size = write(path, data)

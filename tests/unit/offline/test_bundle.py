@@ -253,7 +253,7 @@ def test_json_that_nests_for_ever_is_an_error_of_ours() -> None:
 
 
 def test_threads_that_take_out_the_same_file_do_not_write_into_one(path: Path, tmp_path: Path) -> None:
-    found, both = open_bundle(path), threading.Barrier(2, timeout=20)
+    found, both = open_bundle(path), threading.Barrier(2, timeout=60)
 
     class Slow(Bundle):
         def chunks(self, sha256: str) -> Iterator[bytes]:

@@ -63,7 +63,7 @@ def started(folder: Path, words: tuple[str, ...]) -> Iterator[subprocess.Popen[b
     }
     command = ["/bin/bash", str(folder / "phase.sh"), *words]
     with subprocess.Popen(command, env=environment, start_new_session=True) as process:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not (folder / "ready").exists():
             assert process.poll() is None
             assert time.monotonic() < deadline

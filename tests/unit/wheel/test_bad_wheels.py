@@ -57,7 +57,8 @@ from .test_wheel import (
 Build = Callable[[], bytes]
 MIB = 1 << 20
 MOST_MIB = 300
-MOST_SECONDS = 30
+HANGS = 120
+"""Seconds after which a process is ended: it would never end by itself."""
 
 
 def found(data: bytes) -> str:
@@ -603,9 +604,9 @@ HOSTILE: dict[str, Callable[[], Hostile]] = {
     ),
 }
 
-# Inspects one wheel after the other; after each says what was found, and what it took.
+# Inspects one wheel after the other; after each says what was found, and the memory it took.
 INSPECTOR = f"""
-import json, resource, signal, sys, time
+import json, resource, signal, sys
 wall = {MOST_MIB} * 4 << 20
 resource.setrlimit(resource.RLIMIT_AS, (wall, wall))
 from tfdock.wheel.inspection import inspect_wheel
@@ -623,8 +624,7 @@ signal.signal(signal.SIGALRM, late)
 for path in sys.stdin.read().splitlines():
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # the peak starts anew
-    start = time.monotonic()
-    signal.alarm({MOST_SECONDS})
+    signal.alarm({HANGS})
     try:
         with open(path, "rb") as file:
             found = inspect_wheel(file, {FILENAME!r})
@@ -636,48 +636,46 @@ for path in sys.stdin.read().splitlines():
     except BaseException as error:
         told = ["raised " + repr(error)]
     signal.alarm(0)
-    print(json.dumps([path, told, time.monotonic() - start, peak()]), flush=True)
+    print(json.dumps([told, peak()]), flush=True)
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What was found in a wheel, and the seconds and MiB it took."""
+    """What was found in a wheel, and the MiB it took."""
 
     told: list[str]
-    seconds: float
     mebibytes: float
 
 
 def weighed(paths: Sequence[Path]) -> list[Weighed]:
-    """Inspect wheels in another process, which ends if it takes far too much."""
+    """Inspect wheels in another process, which ends if it takes far too much memory or hangs."""
     done = subprocess.run(
         [sys.executable, "-c", INSPECTOR],
         input="\n".join(map(str, paths)),
         capture_output=True,
         text=True,
-        timeout=(MOST_SECONDS + 5) * len(paths),
+        timeout=(HANGS + 5) * len(paths),
         check=False,
     )
     results = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(results) == len(paths), f"{paths[len(results)]}: {done.returncode} {done.stderr[-500:]}"
-    return [Weighed(told, seconds, mebibytes) for _, told, seconds, mebibytes in results]
+    return [Weighed(told, mebibytes) for told, mebibytes in results]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_contents_cost_little_and_raise_nothing(build: Callable[[], Hostile], tmp_path: Path) -> None:
+def test_hostile_contents_take_little_memory_and_raise_nothing(build: Callable[[], Hostile], tmp_path: Path) -> None:
     hostile = build()
     hostile.write(tmp_path / FILENAME)
     (found,) = weighed([tmp_path / FILENAME])
     assert not any(one.startswith("raised") for one in found.told), found.told
-    assert found.seconds < MOST_SECONDS
     assert found.mebibytes < MOST_MIB
     assert hostile.silent or found.told, "nothing was said about it"
 
 
 @pytest.mark.slow
-def test_no_bad_wheel_takes_long_or_much_memory(tmp_path: Path) -> None:
+def test_no_bad_wheel_takes_much_memory(tmp_path: Path) -> None:
     builds = [build for build, _ in LIES.values()]
     builds += [cast("Build", case.values[0]) for case in REFUSED]
     builds += [partial(make_wheel, record=cast("Any", case.values[0])) for case in WRONG_RECORDS]
@@ -687,7 +685,6 @@ def test_no_bad_wheel_takes_long_or_much_memory(tmp_path: Path) -> None:
     for found in weighed(paths):
         assert found.told
         assert not found.told[0].startswith("raised"), found.told
-        assert found.seconds < 5
         assert found.mebibytes < MOST_MIB
 
 
@@ -739,7 +736,7 @@ def inspect_command(path: Path) -> tuple[int, str, str, float]:
         [sys.executable, "-c", STARTER, str(4 * MOST_MIB), *command],
         capture_output=True,
         text=True,
-        timeout=4 * MOST_SECONDS,
+        timeout=HANGS,
         env={**os.environ, "TFDOCK_CACHE_DIR": str(path.parent / "cache")},
         check=True,
     )

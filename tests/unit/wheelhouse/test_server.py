@@ -192,7 +192,7 @@ def test_nobody_writes(server: Server, house: Wheelhouse, method: str) -> None:
 
 
 def test_a_body_that_never_ends_is_not_read(server: Server) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(b"PUT /x.whl HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000000\r\n\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 4")
     assert server.ask("/simple/")[0] == 200
@@ -201,11 +201,11 @@ def test_a_body_that_never_ends_is_not_read(server: Server) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_cleanly_even_while_somebody_reads(house: Wheelhouse, number: signal.Signals) -> None:
-    with Server(house.root) as server, socket.create_connection(("127.0.0.1", server.port), timeout=20) as client:
+    with Server(house.root) as server, socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         client.sendall(b"GET /simple/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert client.recv(12) == b"HTTP/1.1 200"
         server.process.send_signal(number)
-        output, errors = server.process.communicate(timeout=20)
+        output, errors = server.process.communicate(timeout=60)
     assert (server.process.returncode, output) == (0, "")
     assert "200 GET /simple/" in errors
     assert errors.endswith("stopped\n")
@@ -217,7 +217,7 @@ def test_it_says_how_to_install_and_listens_to_this_machine_alone(house: Wheelho
     with Server(house.root) as server:
         assert server.url == f"http://127.0.0.1:{server.port}/simple/"
         server.process.send_signal(signal.SIGINT)
-        _, errors = server.process.communicate(timeout=20)
+        _, errors = server.process.communicate(timeout=60)
     assert f"pip install --extra-index-url {server.url} tensorflow==2.18.0+cuda12.5.sm86\n" in errors
     assert f"uv pip install --index {server.url} tensorflow==2.18.0+cuda12.5.sm86\n" in errors
     assert "note:" not in errors
@@ -227,7 +227,7 @@ def test_it_says_how_to_install_and_listens_to_this_machine_alone(house: Wheelho
 def test_beyond_this_machine_it_warns_and_pip_is_told_to_trust_it(house: Wheelhouse) -> None:
     with Server(house.root, "--host", "0.0.0.0") as server:
         server.process.send_signal(signal.SIGINT)
-        _, errors = server.process.communicate(timeout=20)
+        _, errors = server.process.communicate(timeout=60)
     assert "note: whoever reaches this machine can read it" in errors
     assert f"--trusted-host {socket.gethostname()} --extra-index-url http://{socket.gethostname()}:" in errors
 
@@ -237,7 +237,7 @@ def test_beyond_this_machine_it_warns_and_pip_is_told_to_trust_it(house: Wheelho
 
 def ended(server: Server) -> str:
     server.process.send_signal(signal.SIGTERM)
-    errors: str = server.process.communicate(timeout=20)[1]
+    errors: str = server.process.communicate(timeout=60)[1]
     assert server.process.returncode == 0
     return errors
 
@@ -259,7 +259,7 @@ def test_half_sent_requests_keep_nobody_waiting_and_say_nothing(house: Wheelhous
     with ExitStack() as stack:
         server = stack.enter_context(Server(house.root, files=256, patient=True))
         for _ in range(300):
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=60))
             with suppress(OSError):
                 client.sendall(begun)
         for _ in range(3):
@@ -362,8 +362,8 @@ def test_an_address_of_ipv6_stands_in_brackets(house: Wheelhouse) -> None:
         pytest.skip("this machine has no IPv6")
     with Server(house.root, "--host", "::1") as server:
         assert server.url == f"http://[::1]:{server.port}/simple/"
-        with socket.create_connection(("::1", server.port), timeout=20) as client:
+        with socket.create_connection(("::1", server.port), timeout=60) as client:
             client.sendall(b"GET /simple/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert client.recv(12) == b"HTTP/1.1 200"
         server.process.send_signal(signal.SIGTERM)
-        assert "--trusted-host" not in server.process.communicate(timeout=20)[1]
+        assert "--trusted-host" not in server.process.communicate(timeout=60)[1]

@@ -544,7 +544,7 @@ held = [socket.create_connection(("127.0.0.1", {port})) for _ in range(60)]
 time.sleep(0.5)
 for one in held: one.close()
 time.sleep(1)
-client = http.client.HTTPConnection("127.0.0.1", {port}, timeout=10)
+client = http.client.HTTPConnection("127.0.0.1", {port}, timeout=60)
 client.request("GET", "{KEY}")
 print(client.getresponse().status)
 """

@@ -319,7 +319,7 @@ class Client(http.client.HTTPConnection):
     """Bazel's place: HTTP over a Unix socket."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=20)
+        super().__init__("localhost", timeout=60)
         self.path = path
 
     def connect(self) -> None:
