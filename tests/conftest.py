@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import soak
 from bed import bed
 from waits import FETCH, run_within
 
@@ -41,7 +42,7 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What shares a fixture that takes long stays in one of several processes (`-n 2 --dist loadgroup`)."""
     for item in items:
         folder = item.path.relative_to(_TESTS).parts[0]
@@ -49,6 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("engine") and not _SECOND:
             group = "the engine"
         item.add_marker(pytest.mark.xdist_group(group))
+    soak.mark(config, items)
 
 
 def pytest_collection_finish() -> None:

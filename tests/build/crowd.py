@@ -94,10 +94,12 @@ def work(folder: Path, place: Place, role: str, chance: random.Random) -> None:
     end = time.monotonic() + SECONDS
     try:
         with (folder / f"done-{os.getpid()}").open("a") as done:
-            while time.monotonic() < end:
+            while True:
                 if DO[role](place, chance):
                     done.write(f"{role}\n")
                     done.flush()
+                if time.monotonic() > end:
+                    break
     except BaseException:
         sys.stdout.write(traceback.format_exc())
         sys.stdout.flush()

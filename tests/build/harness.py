@@ -233,6 +233,14 @@ class Tfdock:
     def with_variables(self, **variables: str) -> Tfdock:
         return replace(self, variables={**self.variables, **variables})
 
+    def impatient(self, seconds: float) -> Tfdock:
+        """The same, which asks an engine that is silent for so long whether it is still there: not after a minute."""
+        folder = self.home / "impatient"
+        folder.mkdir(exist_ok=True)
+        program = f"from tfdock.host import supervise\nsupervise.HANG_AFTER_SECONDS = {seconds}\n"
+        (folder / "sitecustomize.py").write_text(program)
+        return self.with_variables(PYTHONPATH=os.pathsep.join((str(folder), self.environment["PYTHONPATH"])))
+
     def start(self, *words: str | Path) -> Running:
         self.home.mkdir(exist_ok=True)
         if words[0] == "build" and self.trusted:

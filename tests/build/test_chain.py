@@ -114,8 +114,9 @@ def registry(tmp_path: Path) -> Iterator[OwnRegistry]:
         yield registry
 
 
-def test_a_build_that_is_cut_three_times_ends_on_the_fourth_machine_as_if_it_had_not_been(
-    workshop: Workshop, registry: OwnRegistry, tmp_path: Path
+@pytest.mark.parametrize("cuts", [1, 3], ids=["1 cut", "3 cuts"])
+def test_a_build_that_is_cut_ends_on_the_next_machine_as_if_it_had_not_been(
+    workshop: Workshop, registry: OwnRegistry, tmp_path: Path, cuts: int
 ) -> None:
     tree = copy_tree(workshop.tree(), tmp_path / "tree", GATED)
     profile = write_profile(
@@ -128,7 +129,7 @@ def test_a_build_that_is_cut_three_times_ends_on_the_fourth_machine_as_if_it_had
 
     reference = f"{registry.address}/{REPOSITORY}:chain"
     executed: list[int] = []
-    for number in range(CUTS):
+    for number in range(CUTS - cuts, CUTS):
         machine = Machine(workshop, number)
         cut = machine.job(profile, reference)
         problem = failed_in("compile", cut, 8, "time-limit", "of 18900 s was reached", "tfdock cache push")

@@ -27,7 +27,7 @@ USER = 4242
 """Whom the bed's rootless engine belongs to."""
 ARCHIVE = "8d52b00df9cdb1d17834f8983cc088697f90dc022608e5f085119d5e2ae3d798"
 """sha256 of what the miniature downloads."""
-SILENCE = {"docker28-containerd": 130}
+SILENCE = {"docker28-containerd": 6}
 """Seconds for which an image step prints nothing, so that the engine is asked whether it lives."""
 CPU = {"compute_capabilities": None, "accelerator": "cpu"}
 
@@ -89,7 +89,7 @@ def test_a_build_is_interrupted_goes_on_and_ends_with_a_wheel(place: Place) -> N
 
     silence = SILENCE.get(place.name, 0)
     tree = copy_tree(MINIATURE / "hermetic", folder / "tree", {"configure": after_first_line(f"sleep {silence}")})
-    outcome = command.build(write_profile(folder / "profile.yaml", tree, **CPU))
+    outcome = command.impatient(2).build(write_profile(folder / "profile.yaml", tree, **CPU))
     assert outcome.code == 0, outcome.told
     (wheel,) = outcome.build["wheels"]
     assert Path(wheel["path"]).stat().st_uid == (USER if command.prefix else os.geteuid())

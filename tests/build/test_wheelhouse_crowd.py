@@ -32,8 +32,6 @@ from .crowd import BRANCHES, SECONDS, TAGS, compiling, desk_of
 from .registries import OwnRegistry
 from .wheel_images import no_plan, repository
 
-ROUNDS = 20
-
 
 def whole(house: Wheelhouse) -> Iterator[str]:
     """Every wheel, read to its last byte."""
@@ -74,8 +72,9 @@ def push_all(folder: Path, where: str) -> None:
                 Push(repository(f"{where}/{branch}"), choosing.stream, lambda _: None, lambda: None).push(shipped)
 
 
+@pytest.mark.parametrize("rounds", [4, 20], ids=lambda rounds: f"{rounds} rounds")
 def test_eight_processes_leave_only_whole_wheels_whenever_they_are_killed(
-    tmp_path: Path, registry: OwnRegistry
+    tmp_path: Path, registry: OwnRegistry, rounds: int
 ) -> None:
     where = f"{registry.address}/crowd"
     push_all(tmp_path, where)
@@ -85,7 +84,7 @@ def test_eight_processes_leave_only_whole_wheels_whenever_they_are_killed(
     chance = random.Random(6)
     seen: set[str] = set()
     done = {"built": 0, "pulled": 0, "pruned": 0, "indexed": 0}
-    for number in range(ROUNDS):
+    for number in range(rounds):
         with Crowd(tmp_path, where, number) as crowd:
             crowd.kill_some(chance)
             crowd.let_end()
@@ -96,7 +95,7 @@ def test_eight_processes_leave_only_whole_wheels_whenever_they_are_killed(
     for file in tmp_path.glob("done-*"):
         for word in file.read_text().split():
             done[word] += 1
-    assert all(count >= ROUNDS for count in done.values()), f"they did next to nothing: {done}"
+    assert all(count >= rounds for count in done.values()), f"they did next to nothing: {done}"
     assert len(seen) >= 4, "not all names were ever there"
     # What the killed ones left keeps nobody from going on.
     WheelIndex(house).update()

@@ -8,25 +8,26 @@ import signal
 import time
 from functools import partial
 
+import pytest
 from build.harness import WHOLE
 
 from .rig import MARKS, Case, Rig, side_by_side
 
 pytestmark = MARKS
 
-POINTS = 10
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}
 
 
-def test_whenever_it_is_stopped_or_killed_the_next_build_makes_the_same_wheel(rig: Rig) -> None:
-    """One moment in each tenth of a build, in turn for each of two that go on each time, and at last to the end."""
+@pytest.mark.parametrize("points", [4, 10], ids=lambda points: f"{points} moments")
+def test_whenever_it_is_stopped_or_killed_the_next_build_makes_the_same_wheel(rig: Rig, points: int) -> None:
+    """One moment in each part of a build, in turn for each of two that go on each time, and at last to the end."""
     if not rig.seconds:
         rig.case().goes_on()
     chance = random.Random(8)
-    plan = [((place + chance.random()) / POINTS, SIGNALS[place % len(SIGNALS)]) for place in range(POINTS)]
+    plan = [((place + chance.random()) / points, SIGNALS[place % len(SIGNALS)]) for place in range(points)]
     hits = side_by_side(partial(times_stopped, rig.case(), plan[::2]), partial(times_stopped, rig.case(), plan[1::2]))
-    assert sum(hits) >= POINTS - 2, "they had ended before the signal came"
+    assert sum(hits) >= points - 2, "they had ended before the signal came"
 
 
 def times_stopped(case: Case, moments: list[tuple[float, signal.Signals]]) -> int:

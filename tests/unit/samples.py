@@ -1,4 +1,4 @@
-"""Samples of long lists of parameters: `make test` takes all, `make unit` some."""
+"""Samples of long lists of parameters: `make unit` takes some."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-
-def sample(values: Iterable[Any], every: int) -> list[Any]:
-    """Mark the parameters as slow, but for the first and then one of so many."""
-    return [value if index % every == 0 else _slow(value) for index, value in enumerate(values)]
+SLOW, SOAK = pytest.mark.slow, pytest.mark.soak
 
 
-def _slow(value: Any) -> Any:
+def sample(values: Iterable[Any], every: int, rest: pytest.MarkDecorator = SLOW) -> list[Any]:
+    """Give the parameters a mark, but for the first and then one of so many: the others are the sample."""
+    return [value if index % every == 0 else _marked(value, rest) for index, value in enumerate(values)]
+
+
+def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
     if hasattr(value, "marks"):  # a `pytest.param`
-        return pytest.param(*value.values, id=value.id, marks=[*value.marks, pytest.mark.slow])
-    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.slow)
+        return pytest.param(*value.values, id=value.id, marks=[*value.marks, mark])
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=mark)

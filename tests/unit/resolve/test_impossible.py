@@ -25,7 +25,7 @@ from tfdock.plan import prepare
 from tfdock.plan.prepare import Preparer
 
 from ..desk import MACHINE
-from ..samples import sample
+from ..samples import SOAK, sample
 
 Case = Mapping[str, Any]
 FILE = "profile.yaml"
@@ -201,7 +201,7 @@ WORDS: Mapping[str, Sequence[object]] = {
 }
 
 
-@pytest.mark.parametrize("seed", sample(range(SHUFFLES), every=4))
+@pytest.mark.parametrize("seed", sample(range(SHUFFLES), every=4, rest=SOAK))
 def test_any_profile_is_accepted_or_refused_with_ways_that_lead_out(
     preparer: Preparer, seed: int, tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ from tfdock.wheel.inspection import inspect_wheel
 from tfdock.wheel.wheel import WheelError
 
 from .. import elf_files as elf
-from ..samples import sample
+from ..samples import SOAK, sample
 from .test_wheel import (
     CODE,
     CONTENTS,
@@ -664,7 +664,7 @@ def weighed(paths: Sequence[Path]) -> list[Weighed]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("build", sample(HOSTILE.values(), every=4, rest=SOAK), ids=HOSTILE)
 def test_hostile_contents_take_little_memory_and_raise_nothing(build: Callable[[], Hostile], tmp_path: Path) -> None:
     hostile = build()
     hostile.write(tmp_path / FILENAME)
@@ -708,7 +708,7 @@ SAID: dict[str, tuple[Build, str]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("build", "expected"), sample(SAID.values(), every=3), ids=SAID)
+@pytest.mark.parametrize(("build", "expected"), sample(SAID.values(), every=3, rest=SOAK), ids=SAID)
 def test_the_command_refuses_a_bad_wheel(build: Build, expected: str, tmp_path: Path) -> None:
     (tmp_path / FILENAME).write_bytes(build())
     status, output, error, mebibytes = inspect_command(tmp_path / FILENAME)
