@@ -1,6 +1,6 @@
 # Everything works on a fresh Debian 12 as root with nothing but make installed, and says what it installs.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo unit test soak bed room coverage bench lint golden clean distclean
+.PHONY: help setup update newest lowest demo unit test soak bed room coverage bench lint golden clean distclean
 
 PYTHON := .venv/bin/python
 BED := ci/bed/bed
@@ -13,6 +13,15 @@ help: ## Show this list
 
 setup: ## Python, a virtual environment, the packages
 	@ci/setup
+
+update: setup ## Lock the newest versions of all packages anew: ci/requirements.txt
+	@ci/versions update
+
+newest: setup ## The quick loop with the newest packages that pyproject.toml allows
+	@ci/versions newest $(or $(ARGS),tests/unit)
+
+lowest: setup ## The quick loop with the lowest packages that pyproject.toml allows
+	@ci/versions lowest $(or $(ARGS),tests/unit)
 
 demo: room setup ## From a profile to a wheel, on a real engine: the main job in miniature
 	@$(IN_BED) ci/demo
