@@ -106,6 +106,10 @@ base_layer() {
 
 fill_debian() {
   bootstrap bookworm "$1/root"
+  # As in Docker Hub's image: small, and apt keeps no packages.
+  rm -rf "$1/root"/usr/share/{doc,info,locale,man}/*
+  echo 'DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb /var/cache/apt/*.bin"; };' \
+    >"$1/root/etc/apt/apt.conf.d/docker-clean"
   tar -C "$1/root" --numeric-owner -cf "$1/layer.tar" --exclude='./dev/*' .
   remove "$1/root"
 }
