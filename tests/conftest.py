@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 import soak
 from bed import bed
@@ -28,6 +29,10 @@ _SECOND = os.environ.get("TFDOCK_BED_SECOND")
 # What is printed is compared: also inside of a CI service, and whatever width readline tells worker processes.
 for _variable in ("GITHUB_ACTIONS", "GITLAB_CI", "COLUMNS", "LINES"):
     os.environ.pop(_variable, None)
+
+# A busy machine makes an example slow, and says nothing about the code.
+hypothesis.settings.register_profile("suite", deadline=None, max_examples=25)
+hypothesis.settings.register_profile("soak", deadline=None, max_examples=200)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import hypothesis
 import pytest
 from document_schemas import check_printed
 from typer.testing import CliRunner
@@ -17,11 +16,6 @@ from .command_trees import share_trees
 from .desk import MADE_UP_TABLES, MADE_UP_TEMPLATES, Desk
 
 share_trees(pytest.MonkeyPatch())  # at once: some modules make trees when they are imported
-
-
-# A busy machine makes an example slow, and says nothing about the code.
-hypothesis.settings.register_profile("tfdock", deadline=None)
-hypothesis.settings.load_profile("tfdock")
 
 
 @pytest.fixture(scope="session")
