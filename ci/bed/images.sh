@@ -93,7 +93,7 @@ docker_build() {
 }
 
 base_layer() {
-  ! docker image inspect "$BASE" >/dev/null 2>&1 || return 0
+  local imported
   if docker image inspect "$HUB_BASE" >/dev/null 2>&1; then
     docker tag "$HUB_BASE" "$BASE"
     return 0
@@ -101,7 +101,10 @@ base_layer() {
   is_root || die "making the Debian layer needs root, or an engine that can pull $HUB_BASE"
   need debootstrap debootstrap
   stored debian-bookworm fill_debian
-  docker import - "$BASE" <"$STORED/layer.tar" >>"$LOGS/image.log"
+  imported=${BASE%:*}:${STORED##*-}
+  docker image inspect "$imported" >/dev/null 2>&1 ||
+    docker import - "$imported" <"$STORED/layer.tar" >>"$LOGS/image.log"
+  docker tag "$imported" "$BASE"
 }
 
 fill_debian() {

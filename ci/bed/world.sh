@@ -28,8 +28,10 @@ inside() { [[ ${TFDOCK_BED_WORLD:-} == "$BED" ]]; }
 # world_up: for those who hold both locks.
 world_up() {
   local wrapper=()
+  # A keeper that has dropped its lock is about to end.
+  [[ ! -e $RUN/ending ]] || wait_for 60 gone world || die "the last bed does not end, see $LOGS/world.log"
   ! alive world || return 0
-  rm -f "$RUN"/*.{pid,container} "$RUN/first"
+  rm -f "$RUN"/*.{pid,container} "$RUN"/{first,ending}
   remove "$TEMPORARY" "$RUN"/*.exec
   if is_root && ! machine_engine >/dev/null; then
     wrapper=(unshare --mount --propagation slave --pid --fork --kill-child --mount-proc --)
@@ -54,6 +56,9 @@ command_keeper() {
   [[ $$ != 1 ]] || mount --make-rshared /
   exec 8>>"$RUN/users"
   flock --exclusive 8
+  touch "$RUN/ending"
+  # First the commands that outlived their `bed run`, and the engines that they have started.
+  grep -lsF "TMPDIR=$TEMPORARY" /proc/[0-9]*/environ | cut -d/ -f3 | xargs --no-run-if-empty kill -KILL || true
   down
   awk -v below="$TEMPORARY/" 'index($5, below) == 1 { print $5 }' /proc/self/mountinfo | tac | xargs -r umount --lazy
   remove "$TEMPORARY"
