@@ -30,6 +30,9 @@ Short commands are held against a peer's. Both are compiled to bytecode, as pip 
 
 A matrix of 10,000 cells is expanded, pruned and told as JSON; what a cell of it costs is held against what one of 100
 costs, the start of the program included.
+
+A row that fails does not stop the others; the exit status is 1 then. `--quick` runs the code of every row once, with
+small stand-ins for what the rows are named for. It shows that the bench works; its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -49,11 +52,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +69,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where the tes
 import wheelhouses
 from build import harness, registries
 
-# isort: split (a folder `build` at the top, which this script makes, changes whose package the linter takes it for)
 from tfdock.host import settings
 from tfdock.host.files import file_sha256
 from tfdock.host.untrusted_folders import remove_folder
@@ -73,7 +77,8 @@ from tfdock.types import ImageRef
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TFDOCK = Path(sys.executable).with_name("tfdock")
-PROFILE = (str(HERE / "bench.yaml"), "--knowledge", str(HERE.parent / "miniature" / "knowledge"))
+# The profile extends a shipped one, and others elsewhere extend it: no folder but the whole checkout holds them all.
+PROFILE = (HERE / "bench.yaml", "--knowledge", HERE.parent / "miniature/knowledge", "--allow-path", ROOT)
 REFERENCE = HERE / "reference.sh"
 CIBUILDWHEEL = "4.3.0"
 CUOBJDUMP = "13.5.37"
@@ -81,34 +86,57 @@ OFFICIAL = "tensorflow==2.18.0"
 LABEL = "io.tfdock.bench"
 TOOLCHAIN = "0123456789abcdef"
 STOP_SECONDS = 60.0
+LAST_LINES = 20
 
 
 # --- processes ----------------------------------------------------------------------------------------------------
 
 
+class Failed(Exception):
+    """A command failed, or two sides cannot be compared."""
+
+
 def output(*command: str | Path, text: str | None = None) -> str:
     """Run a command outside the clock; returns its standard output."""
-    return subprocess.run(command, check=True, input=text, capture_output=True, text=True).stdout
+    done = subprocess.run(command, check=False, input=text, capture_output=True, text=True)
+    check(command, done.returncode, done.stderr)
+    return done.stdout
 
 
-def timed(command: Sequence[str | Path], log: Path, environment: dict[str, str]) -> float:
-    """Run a command to its end; returns its seconds. In a session of its own, so that Ctrl-C reaches only us."""
+def check(command: Sequence[str | Path], code: int, told: str) -> None:
+    """Raise `Failed` with what a command told if it did not end well."""
+    if code != 0:
+        raise Failed(f"{told.rstrip()}\n{shlex.join(map(str, command))} ended with {code}")
+
+
+def timed(command: Sequence[str | Path], environment: dict[str, str] | None = None) -> float:
+    """Run a command to its end; returns its seconds."""
     os.sync()  # nobody pays for what the run before has left to be written
-    with log.open("wb") as sink:
+    return _run(command, environment)[0]
+
+
+def peak_memory(command: Sequence[str | Path]) -> float:
+    """Run a command to its end; returns the most memory that it held at once, in MB of 10**6 bytes."""
+    return _run(command)[1]
+
+
+def _run(command: Sequence[str | Path], environment: dict[str, str] | None = None) -> tuple[float, float]:
+    """The seconds and the memory of a command. It has a session of its own, so that Ctrl-C reaches only us."""
+    with tempfile.TemporaryFile() as sink:
         started = time.perf_counter()
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
         )
         try:
-            code = process.wait()
+            _, status, usage = os.wait4(process.pid, 0)
         except BaseException:
             _stop(process)
             raise
         seconds = time.perf_counter() - started
-    if code != 0:
-        tail = log.read_text("utf-8", "replace")[-4000:]
-        sys.exit(f"bench: {shlex.join(map(str, command))} ended with {code}:\n{tail}")
-    return seconds
+        process.returncode = os.waitstatus_to_exitcode(status)
+        sink.seek(0)
+        check(command, process.returncode, sink.read().decode("utf-8", "replace"))
+    return seconds, usage.ru_maxrss * 1024 / 1e6
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -150,59 +178,66 @@ class Side:
 
     def unchanged(self) -> float:
         """Time the same call again."""
-        return timed(self.command, self.folder / "log", self.environment)
+        return timed(self.command, self.environment)
+
+    @property
+    def wheel(self) -> Path:
+        """The wheel that was built."""
+        (wheel,) = (self.folder / "wheelhouse").glob("*.whl")
+        return wheel
 
     def contents(self) -> dict[str, int]:
         """Checksums of what lies in the wheel, but for its metadata, where the local version stands."""
-        (wheel,) = (self.folder / "wheelhouse").glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
+        with zipfile.ZipFile(self.wheel) as archive:
             return {item.filename: item.CRC for item in archive.infolist() if ".dist-info/" not in item.filename}
 
 
-def sides(work: Path, plan: dict[str, Any]) -> tuple[Side, Side]:
-    """tfdock and the script, each with a base image, caches and a wheelhouse of its own."""
+def tfdock_side(folder: Path, plan: dict[str, Any], profiles: Sequence[str | Path], *words: str) -> Side:
+    """tfdock building profiles, with a base image, caches and a wheelhouse of its own."""
     values = settings.load({})
     base = ImageRef.parse(plan["image"]["base"])
-    ours, theirs = work / "ours", work / "reference"
-    mirror = "ours.tfdock-bench.invalid"  # never asked: the image is there
+    mirror = f"{folder.name}.tfdock-bench.invalid"  # never asked: the image is there
+    places = ("--cache-dir", folder / "cache", "--wheelhouse", folder / "wheelhouse")
+    return Side(
+        command=(TFDOCK, "build", *profiles, *PROFILE[1:], *places, *words),
+        environment={
+            **os.environ,
+            "TFDOCK_STATE_DIR": str(folder.with_name(f"{folder.name}-state")),
+            "TFDOCK_REGISTRY_MIRROR": f"{base.registry}={mirror}",
+        },
+        origin=str(values.mirrored(base)),
+        base=str(base.at(mirror)),
+        image=plan["image"]["name"],
+        folder=folder,
+    )
+
+
+def script_side(work: Path, plan: dict[str, Any]) -> Side:
+    """The script, with the same of its own."""
+    values, folder = settings.load({}), work / "reference"
     output(TFDOCK, "render", *PROFILE, "-o", work / "context")
     (work / "environment").write_text("".join(f"{key}={value}\n" for key, value in plan["environment"].items()))
     for phase in plan["phases"]:
         (work / phase["name"]).write_text("".join(f"{word}\n" for word in phase["command"]))
-    common = {**os.environ, "DOCKER_BUILDKIT": "0"}
     script = {
         "CONTEXT": str(work / "context"),
         "BASE": "reference.tfdock-bench.invalid/base:1",
         "IMAGE": "reference.tfdock-bench.invalid/image:1",
         "PLAN": str(work),
-        "CACHE": str(theirs / "cache"),
-        "WHEELHOUSE": str(theirs / "wheelhouse"),
+        "CACHE": str(folder / "cache"),
+        "WHEELHOUSE": str(folder / "wheelhouse"),
         "NETWORK": values.network or "default",
         "MEMORY": str(plan["resources"]["memory"]),
         "CPUS": str(plan["resources"]["cpus"]),
         "PIDS": str(plan["resources"]["pids"]),
     }
-    return (
-        Side(
-            command=(TFDOCK, "build", *PROFILE, "--cache-dir", ours / "cache", "--wheelhouse", ours / "wheelhouse"),
-            environment={
-                **common,
-                "TFDOCK_STATE_DIR": str(work / "state"),
-                "TFDOCK_REGISTRY_MIRROR": f"{base.registry}={mirror}",
-            },
-            origin=str(values.mirrored(base)),
-            base=str(base.at(mirror)),
-            image=plan["image"]["name"],
-            folder=ours,
-        ),
-        Side(
-            command=(REFERENCE,),
-            environment={**common, **script},
-            origin=str(values.mirrored(base)),
-            base=script["BASE"],
-            image=script["IMAGE"],
-            folder=theirs,
-        ),
+    return Side(
+        command=(REFERENCE,),
+        environment={**os.environ, "DOCKER_BUILDKIT": "0", **script},
+        origin=str(values.mirrored(ImageRef.parse(plan["image"]["base"]))),
+        base=script["BASE"],
+        image=script["IMAGE"],
+        folder=folder,
     )
 
 
@@ -224,7 +259,40 @@ def workplace() -> Iterator[Path]:
 # --- rows ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
+class Bench:
+    """What the rows share: a folder for everything, how much is measured, and what is built."""
+
+    work: Path
+    quick: bool
+
+    def pick(self, whole: int, quick: int = 1) -> int:
+        """Return a number of runs or a size: that of a whole bench, or of a quick one."""
+        return quick if self.quick else whole
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        """The plan of the bench's profile."""
+        plan: dict[str, Any] = json.loads(output(TFDOCK, "plan", *PROFILE, "--json"))
+        return plan
+
+    @cached_property
+    def sides(self) -> tuple[Side, Side]:
+        """tfdock and the script."""
+        return tfdock_side(self.work / "ours", self.plan, PROFILE[:1]), script_side(self.work, self.plan)
+
+    @cached_property
+    def official(self) -> Path:
+        """The official wheel; for a quick bench the miniature's."""
+        if not self.quick:
+            return Path(output(sys.executable, HERE.parent / "official.py", OFFICIAL, "3.11").strip())
+        ours, _ = self.sides
+        if not ours.folder.exists():
+            ours.cold()
+        return ours.wheel
+
+
+@dataclass(slots=True, kw_only=True)
 class Row:
     """One comparison, in seconds or another unit."""
 
@@ -234,14 +302,25 @@ class Row:
     unit: str = "s"
     ours: list[float] = field(default_factory=list)
     reference: list[float] = field(default_factory=list)
+    error: str | None = None
 
     def measure(self, runs: int, ours: Callable[[], float], reference: Callable[[], float]) -> Row:
-        """Time both sides in turn; who begins alternates too."""
+        """Time both sides in turn; who begins alternates too. A side that fails is the end of this row alone."""
         pair = ((self.ours, ours), (self.reference, reference))
-        for run in range(runs):
-            sys.stderr.write(f"bench: {self.name}, run {run + 1} of {runs}\n")
-            for seconds, side in pair if run % 2 == 0 else reversed(pair):
-                seconds.append(side())
+        try:
+            for run in range(runs):
+                sys.stderr.write(f"bench: {self.name}, run {run + 1} of {runs}\n")
+                for seconds, side in pair if run % 2 == 0 else reversed(pair):
+                    seconds.append(side())
+        except Exception as error:
+            self.fail(error)
+        return self
+
+    def fail(self, error: Exception) -> Row:
+        """Keep and print the last lines of an error."""
+        text = str(error) if isinstance(error, Failed) else "".join(traceback.format_exception(error))
+        self.error = "\n".join(text.splitlines()[-LAST_LINES:])
+        sys.stderr.write(f"bench: {self.name} failed:\n{self.error}\n")
         return self
 
     @property
@@ -249,6 +328,8 @@ class Row:
         return statistics.median(self.ours), statistics.median(self.reference)
 
     def as_json(self) -> dict[str, Any]:
+        if self.error is not None:
+            return {"name": self.name, "error": self.error}
         ours, reference = self.medians
         return {
             "name": self.name,
@@ -267,46 +348,33 @@ class Row:
         }
 
 
-def build_rows(work: Path, plan: dict[str, Any], runs: int) -> Iterator[Row]:
+def memory_row(name: str, limit: float, ours: Callable[[], float]) -> Row:
+    """The memory that a command takes, in MB, against the limit."""
+    row = Row(name=f"{name}, memory", aim=1.0, unit="MB", reference_command="the limit")
+    return row.measure(1, ours, lambda: limit)
+
+
+def build_rows(bench: Bench) -> Iterator[Row]:
     """The three kinds of a build; refuses to compare builds whose wheels differ."""
-    ours, reference = sides(work, plan)
-    script = str(REFERENCE.relative_to(ROOT))
-    yield Row(name="build, cold", aim=1.05, reference_command=script).measure(runs, ours.cold, reference.cold)
-    if ours.contents() != reference.contents():
-        sys.exit("bench: the two sides have built different wheels")
+    ours, reference = bench.sides
+    runs, script = bench.pick(5), str(REFERENCE.relative_to(ROOT))
+    cold = Row(name="build, cold", aim=1.05, reference_command=script).measure(runs, ours.cold, reference.cold)
+    yield cold
+    if cold.error is None and ours.contents() != reference.contents():
+        raise Failed("the two sides have built different wheels")
     yield Row(name="build, warm caches", aim=1.1, reference_command=script).measure(runs, ours.warm, reference.warm)
     row = Row(name="build, nothing changed", aim=0.1, reference_command=f"{script} (again)")
     yield row.measure(runs, ours.unchanged, reference.unchanged)
 
 
-def side_by_side_rows(work: Path, plan: dict[str, Any], runs: int) -> Iterator[Row]:
+def side_by_side_rows(bench: Bench) -> Iterator[Row]:
     """One, two and four profiles of one release, at once and one after another, from nothing but the base image."""
-    profiles = list(related_profiles(work / "related"))
-    for count in (1, 2, 4):
-        at_once = several(work / f"{count}-at-once", plan, profiles[:count], "-j", str(count))
-        in_turn = several(work / f"{count}-in-turn", plan, profiles[:count])
+    profiles = list(related_profiles(bench.work / "related"))
+    for count in (2,) if bench.quick else (1, 2, 4):
+        at_once = tfdock_side(bench.work / f"{count}-at-once", bench.plan, profiles[:count], "-j", str(count))
+        in_turn = tfdock_side(bench.work / f"{count}-in-turn", bench.plan, profiles[:count])
         row = Row(name=f"{count} profile{'s' if count > 1 else ''} at once", aim=1.05, reference_command="without -j")
-        yield row.measure(runs, at_once.cold, in_turn.cold)
-
-
-def several(folder: Path, plan: dict[str, Any], profiles: Sequence[Path], *words: str) -> Side:
-    """tfdock building several profiles, with a base image, caches and a wheelhouse of its own."""
-    values = settings.load({})
-    base = ImageRef.parse(plan["image"]["base"])
-    mirror = f"{folder.name}.tfdock-bench.invalid"  # never asked: the image is there
-    places = ("--cache-dir", folder / "cache", "--wheelhouse", folder / "wheelhouse")
-    return Side(
-        command=(TFDOCK, "build", *profiles, *PROFILE[1:], "--allow-path", HERE.parent, *places, *words),
-        environment={
-            **os.environ,
-            "TFDOCK_STATE_DIR": str(folder.with_name(f"{folder.name}-state")),
-            "TFDOCK_REGISTRY_MIRROR": f"{base.registry}={mirror}",
-        },
-        origin=str(values.mirrored(base)),
-        base=str(base.at(mirror)),
-        image=plan["image"]["name"],
-        folder=folder,
-    )
+        yield row.measure(bench.pick(3), at_once.cold, in_turn.cold)
 
 
 def related_profiles(folder: Path) -> Iterator[Path]:
@@ -319,13 +387,11 @@ def related_profiles(folder: Path) -> Iterator[Path]:
         yield path
 
 
-def layer_rows(work: Path, runs: int) -> Iterator[Row]:
+def layer_rows(bench: Bench) -> Iterator[Row]:
     """A disk cache of 200 MB into a registry and out of it: against the same folder as the one layer of an image."""
-    if not shutil.which("docker-registry"):
-        sys.stderr.write("bench: without Debian's docker-registry, no rows of caches in a registry\n")
-        return
-    with registries.own_registry(work / "registry") as registry:
-        layers = Layers(work=work, address=registry.address)
+    runs = bench.pick(5)
+    with registries.own_registry(bench.work / "registry") as registry:
+        layers = Layers(work=bench.work, address=registry.address, actions=bench.pick(2000, 20))
         made = "docker push, of one layer made by `tar | docker import`"
         yield Row(name="cache push", aim=1.0, reference_command=made).measure(runs, layers.push, layers.docker_push)
         row = Row(name="cache pull", aim=1.0, reference_command="docker pull, of that image")
@@ -341,11 +407,12 @@ class Layers:
 
     work: Path
     address: str
+    actions: int
     ours: str = ""
     theirs: str = ""
 
     def __post_init__(self) -> None:
-        for number in range(2000):
+        for number in range(self.actions):
             self.action(str(number), 50_000)
 
     def action(self, name: str, size: int) -> int:
@@ -357,48 +424,43 @@ class Layers:
             for path in registries.add_action(disk, name, *(one + bytes(size // 2) for one in half))
         )
 
-    def _cache(self, verb: str, folder: Path) -> float:
-        command = (TFDOCK, "cache", verb, f"{self.address}/{self.ours}:1", "--cache-dir", folder, "--json")
-        return timed(command, self.work / "log", dict(os.environ))
+    def _cache(self, verb: str, folder: str) -> tuple[str | Path, ...]:
+        where = ("--cache-dir", self.work / folder, "--json")
+        return (TFDOCK, "cache", verb, f"{self.address}/{self.ours}:1", *where)
 
     def push(self) -> float:
         """Time a push into a repository that holds nothing."""
         self.ours = f"ours-{uuid.uuid4().hex}"
-        return self.push_again()
-
-    def push_again(self) -> float:
-        """Time a push of what is there."""
-        return self._cache("push", self.work / "layers")
+        return timed(self._cache("push", "layers"))
 
     def pull(self) -> float:
         """Time a pull into an empty folder."""
         remove_folder(self.work / "pulled")
-        return self._cache("pull", self.work / "pulled")
+        return timed(self._cache("pull", "pulled"))
 
     def changed(self) -> tuple[Callable[[], float], Callable[[], float]]:
         """What a push sends that finds one action more, and what it may send."""
         size = self.action("changed", 300_000)
-        self.push_again()
-        log = (self.work / "log").read_text("utf-8")
-        (figures,) = json.loads(log[log.index("{") :])["toolchains"]
+        (figures,) = json.loads(output(*self._cache("push", "layers")))["toolchains"]
         return lambda: figures["sent"] / 1e3, lambda: most_sent(size, figures["packs"]) / 1e3
 
     def docker_push(self) -> float:
         """Time the push of another image each time: the engine remembers which layers a registry has."""
         self.theirs = f"{self.address}/theirs-{uuid.uuid4().hex}:1"
         (self.work / "mark").write_text(self.theirs)
-        tar = ("tar", "--create", "--directory", self.work, "layers/disk", "mark")
-        with subprocess.Popen(tar, stdout=subprocess.PIPE) as archive:
-            label = ("--change", f"LABEL {LABEL}=layers")
-            subprocess.run(
-                ("docker", "import", *label, "-", self.theirs), stdin=archive.stdout, check=True, capture_output=True
-            )
-        return timed(("docker", "push", self.theirs), self.work / "log", dict(os.environ))
+        import_image(self.theirs, self.work, "layers/disk", "mark")
+        return timed(("docker", "push", self.theirs))
 
     def docker_pull(self) -> float:
         """Time a pull by an engine that does not have it."""
         output("docker", "rmi", self.theirs)
-        return timed(("docker", "pull", self.theirs), self.work / "log", dict(os.environ))
+        return timed(("docker", "pull", self.theirs))
+
+
+def import_image(name: str, folder: Path, *files: str) -> None:
+    """Make an image whose one layer holds files of a folder."""
+    script = 'tar --create --directory "$1" "${@:4}" | docker import --change "$2" - "$3"'
+    output("bash", "-euo", "pipefail", "-c", script, "bash", folder, f"LABEL {LABEL}=import", name, *files)
 
 
 def most_sent(size: int, packs: int) -> float:
@@ -406,82 +468,65 @@ def most_sent(size: int, packs: int) -> float:
     return 1.5 * size + packs * (64 << 10)
 
 
-def image_rows(work: Path, runs: int) -> Iterator[Row]:
+def image_rows(bench: Bench) -> Iterator[Row]:
     """A wheel of 600 MB into a registry: against the engine's push, and against the limit of memory."""
-    if not shutil.which("docker-registry"):
-        sys.stderr.write("bench: without Debian's docker-registry, no rows of images in a registry\n")
-        return
-    with registries.own_registry(work / "images" / "registry") as registry:
-        images = Images(work / "images", registry)
+    with registries.own_registry(bench.work / "images" / "registry") as registry:
+        images = Images(registry, bench.work / "images" / "wheelhouse", bench.pick(600_000_000, 6_000_000))
         made = "docker push, of one layer with that wheel made by `tar | docker import`"
-        yield Row(name="image push", aim=0.8, reference_command=made).measure(runs, images.push, images.docker_push)
-        row = Row(name="image push, memory", aim=1.0, unit="MB", reference_command="the limit")
-        yield row.measure(1, images.push_memory, lambda: 150.0)
+        row = Row(name="image push", aim=0.8, reference_command=made)
+        yield row.measure(bench.pick(3), lambda: timed(images.push), images.docker_push)
+        yield memory_row("image push", 150.0, lambda: peak_memory(images.push))
 
 
 class Images:
-    """A wheel of 600 MB that is of no use, and a registry for images of it."""
+    """A wheel that is of no use, and a registry for images of it."""
 
-    def __init__(self, work: Path, registry: registries.OwnRegistry) -> None:
-        self.work, self.registry = work, registry
-        self.made = wheelhouses.made(work / "wheelhouse", size=600_000_000)
+    def __init__(self, registry: registries.OwnRegistry, house: Path, size: int) -> None:
+        self.registry, self.made = registry, wheelhouses.made(house, size=size)
         self.theirs = f"{registry.address}/theirs:1"
-        tar = ("tar", "--create", "--directory", self.made.wheel.parent, self.made.wheel.name)
-        label = ("--change", f"LABEL {LABEL}=images")
-        with subprocess.Popen(tar, stdout=subprocess.PIPE) as archive:
-            subprocess.run(
-                ("docker", "import", *label, "-", self.theirs), stdin=archive.stdout, check=True, capture_output=True
-            )
+        import_image(self.theirs, self.made.wheel.parent, self.made.wheel.name)
 
-    def _emptied(self) -> tuple[str | Path, ...]:
+    @property
+    def push(self) -> tuple[str | Path, ...]:
         """The command that pushes, to a registry that has nothing."""
         remove_folder(self.registry.folder / "docker")
         where = ("--wheelhouse", self.made.wheel.parent)
         return (TFDOCK, "image", "push", self.made.build_id, f"{self.registry.address}/ours", *where)
 
-    def push(self) -> float:
-        """Time a push."""
-        return timed(self._emptied(), self.work / "log", dict(os.environ))
-
-    def push_memory(self) -> float:
-        """The memory that a push takes."""
-        return peak_memory(self._emptied(), self.work / "log")
-
     def docker_push(self) -> float:
         """Time the engine's."""
-        self._emptied()
-        return timed(("docker", "push", self.theirs), self.work / "log", dict(os.environ))
+        remove_folder(self.registry.folder / "docker")
+        return timed(("docker", "push", self.theirs))
 
 
-def pull_rows(work: Path, runs: int) -> Iterator[Row]:
+def pull_rows(bench: Bench) -> Iterator[Row]:
     """Wheels of 600 MB out of a registry: against the engine and `docker cp`, and against pip from a static index."""
-    if not shutil.which("docker-registry"):
-        sys.stderr.write("bench: without Debian's docker-registry, no rows of pulls from a registry\n")
-        return
-    official = Path(output(sys.executable, HERE.parent / "official.py", OFFICIAL, "3.11").strip())
-    for kind, wheel in (("", None), (", official", official)):
-        folder = work / f"pulls{kind[2:]}"
-        with registries.own_registry(folder / "registry") as registry:
-            pulls = Pulls(folder, f"{registry.address}/wheels", wheel)
-            engine = "docker pull, docker create, docker cp, of the same image"
-            row = Row(name=f"pull{kind}", aim=0.5, reference_command=engine)
-            yield row.measure(runs, pulls.pull, pulls.docker_pull)
-            with harness.file_server(pulls.house) as index:
-                pip = "pip download, from the wheelhouse's index on this machine"
-                row = Row(name=f"pull{kind}, beside pip", aim=1.2, reference_command=pip)
-                yield row.measure(runs, pulls.pull, lambda: pulls.pip_download(f"{index}/simple/"))  # noqa: B023
-            row = Row(name=f"pull{kind}, memory", aim=1.0, unit="MB", reference_command="the limit")
-            yield row.measure(1, pulls.pull_memory, lambda: 150.0)
+    yield from pulls_of(bench, "pull", bench.pick(600_000_000, 6_000_000))
+    yield from pulls_of(bench, "pull, official", bench.official)
+
+
+def pulls_of(bench: Bench, name: str, wheel: Path | int) -> Iterator[Row]:
+    """One wheel: a given one, or one of a size."""
+    runs, folder = bench.pick(5), bench.work / name
+    with registries.own_registry(folder / "registry") as registry:
+        pulls = Pulls(folder, f"{registry.address}/wheels", wheel)
+        row = Row(name=name, aim=0.5, reference_command="docker pull, docker create, docker cp, of the same image")
+        yield row.measure(runs, lambda: timed(pulls.pull), pulls.docker_pull)
+        with harness.file_server(pulls.house) as index:
+            pip = "pip download, from the wheelhouse's index on this machine"
+            row = Row(name=f"{name}, beside pip", aim=1.2, reference_command=pip)
+            yield row.measure(runs, lambda: timed(pulls.pull), lambda: pulls.pip_download(f"{index}/simple/"))
+        yield memory_row(name, 150.0, lambda: peak_memory(pulls.pull))
 
 
 class Pulls:
-    """A wheel with a record, in a wheelhouse with an index and as an image in a registry: a given one, or made up."""
+    """A wheel with a record, in a wheelhouse with an index and as an image in a registry: a given one, or a size."""
 
-    def __init__(self, work: Path, repository: str, wheel: Path | None) -> None:
+    def __init__(self, work: Path, repository: str, wheel: Path | int) -> None:
         self.work, self.house = work, work / "wheelhouse"
-        made = wheelhouses.made(self.house, local="", size=1 if wheel else 600_000_000)
+        made = wheelhouses.made(self.house, local="", size=wheel if isinstance(wheel, int) else 1)
         self.wheel = made.wheel
-        if wheel:
+        if isinstance(wheel, Path):
             made.wheel.unlink()
             self.wheel = Path(shutil.copy(wheel, self.house))
             row = {"file": wheel.name, "sha256": file_sha256(wheel), "size": wheel.stat().st_size}
@@ -492,8 +537,8 @@ class Pulls:
         output(TFDOCK, "wheelhouse", "index", "--wheelhouse", self.house)
 
     @property
-    def _command(self) -> tuple[str | Path, ...]:
-        """A pull into an empty wheelhouse."""
+    def pull(self) -> tuple[str | Path, ...]:
+        """The command that pulls into an empty wheelhouse."""
         return (TFDOCK, "pull", self.image, "--wheelhouse", self._empty())
 
     def _empty(self) -> Path:
@@ -503,21 +548,13 @@ class Pulls:
         folder.mkdir()
         return folder
 
-    def pull(self) -> float:
-        """Time a pull."""
-        return timed(self._command, self.work / "log", dict(os.environ))
-
-    def pull_memory(self) -> float:
-        """The memory that it takes."""
-        return peak_memory(self._command, self.work / "log")
-
     def docker_pull(self) -> float:
         """Time what takes the wheel out of the image without tfdock, by an engine that does not have it."""
         lines = ('docker pull --quiet "$1"', 'id=$(docker create "$1")', 'docker cp "$id:/wheels/$2" "$3"')
         script = "\n".join((*lines, 'docker rm "$id"'))
         subprocess.run(("docker", "rmi", self.image), capture_output=True)
         words = ("sh", "-euc", script, "sh", self.image, self.wheel.name, self._empty())
-        seconds = timed(words, self.work / "log", dict(os.environ))
+        seconds = timed(words)
         output("docker", "rmi", self.image)
         return seconds
 
@@ -525,74 +562,67 @@ class Pulls:
         """Time pip, which checks the sha256 that the index names."""
         options = ("--isolated", "--no-deps", "--no-cache-dir", "--quiet", "--disable-pip-version-check")
         python = ("--python-version", "3.11", "--only-binary", ":all:")
-        where = ("--index-url", index, "--dest", self._empty())
-        pip = (sys.executable, "-m", "pip", "download", *options, *python, *where, OFFICIAL)
-        return timed(pip, self.work / "log", dict(os.environ))
+        what = ("--index-url", index, "--dest", self._empty(), "==".join(self.wheel.name.split("-")[:2]))
+        pip = (sys.executable, "-m", "pip", "download", *options, *python, *what)
+        return timed(pip)
 
 
-def command_rows(work: Path, peer: Path, runs: int) -> Iterator[Row]:
+def command_rows(bench: Bench) -> Iterator[Row]:
     """The commands that people wait for: what the program can do, and whether one profile, or many, can be built."""
+    work, runs, peer = bench.work, bench.pick(21), cibuildwheel()
     environment = {**os.environ, "TFDOCK_CACHE_DIR": str(work / "check-cache")}
     output(sys.executable, "-m", "compileall", "-q", ROOT / "tfdock")
 
     def clock(*command: str | Path) -> Callable[[], float]:
-        return lambda: timed(command, work / "log", environment)
+        return lambda: timed(command, environment)
 
     known = f"cibuildwheel --help (version {CIBUILDWHEEL})"
-    yield Row(name="--help", aim=0.6, reference_command=known).measure(
-        runs, clock(TFDOCK, "--help"), clock(peer, "--help")
-    )
-    profiles = list(written_profiles(work / "profiles"))
+    row = Row(name="--help", aim=0.6, reference_command=known)
+    yield row.measure(runs, clock(TFDOCK, "--help"), clock(peer, "--help"))
+    profiles = list(itertools.islice(written_profiles(work / "profiles"), bench.pick(200, 3)))
     one, all_of_them = clock(TFDOCK, "check", profiles[0]), clock(TFDOCK, "check", *profiles)
     one()
     yield Row(name="check-1", aim=1.5, reference_command=known).measure(runs, one, clock(peer, "--help"))
-    row = Row(name=f"check-{len(profiles)}", aim=6.0, reference_command="tfdock check, of the first profile alone")
+    row = Row(name="check-200", aim=6.0, reference_command="tfdock check, of the first profile alone")
     yield row.measure(max(1, runs // 2), all_of_them, one)
 
 
-def wheel_rows(work: Path, runs: int) -> Iterator[Row]:
+def wheel_rows(bench: Bench) -> Iterator[Row]:
     """Looking into a wheel of 600 MB: against inflating it, against the limit of memory, against the usual way."""
-    wheel = output(sys.executable, HERE.parent / "official.py", OFFICIAL, "3.11").strip()
-    lister = cuobjdump()
+    wheel = bench.official
     ours = (TFDOCK, "inspect", wheel, "--json")
     inflate = (sys.executable, HERE / "inflate.py", wheel)
-    by_hand = (HERE / "unpack_and_list.sh", wheel, lister, work / "unpacked")
-
-    def clock(*command: str | Path) -> Callable[[], float]:
-        return lambda: timed(command, work / "log", dict(os.environ))
-
-    yield Row(name="inspect", aim=0.8, reference_command="tests/bench/inflate.py: zlib, its libraries once").measure(
-        runs, clock(*ours), clock(*inflate)
-    )
-    row = Row(name="inspect, memory", aim=1.0, unit="MB", reference_command="the limit")
-    yield row.measure(1, lambda: peak_memory(ours, work / "log"), lambda: 300.0)
+    by_hand = (HERE / "unpack_and_list.sh", wheel, cuobjdump(), bench.work / "unpacked")
+    row = Row(name="inspect", aim=0.8, reference_command="tests/bench/inflate.py: zlib, its libraries once")
+    yield row.measure(bench.pick(5), lambda: timed(ours), lambda: timed(inflate))
+    yield memory_row("inspect", 300.0, lambda: peak_memory(ours))
     row = Row(name="inspect, the usual way", aim=0.3, reference_command="tests/bench/unpack_and_list.sh")
-    yield row.measure(max(1, runs // 2), clock(*ours), clock(*by_hand))
+    yield row.measure(bench.pick(2), lambda: timed(ours), lambda: timed(by_hand))
 
 
-def index_rows(work: Path, runs: int) -> Iterator[Row]:
+def index_rows(bench: Bench) -> Iterator[Row]:
     """The index of 5,000 small wheels after one new wheel: against making it from nothing."""
-    house = work / "indexed"
+    house = bench.work / "indexed"
     house.mkdir()
     numbers = itertools.count()
-    for _ in range(5000):
+    for _ in range(bench.pick(5000, 50)):
         add_wheel(house, next(numbers))
     command = (TFDOCK, "wheelhouse", "index", "--wheelhouse", house)
 
     def one_more() -> float:
         add_wheel(house, next(numbers))
-        return timed(command, work / "log", dict(os.environ))
+        return timed(command)
 
     def anew() -> float:
         for path in (house / "simple", house / ".tfdock"):
             remove_folder(path)
         for path in house.glob("*.metadata"):
             path.unlink()
-        return timed(command, work / "log", dict(os.environ))
+        return timed(command)
 
     anew()
     row = Row(name="index, one new of 5000", aim=0.1, reference_command="tfdock wheelhouse index, from nothing")
-    yield row.measure(runs, one_more, anew)
+    yield row.measure(bench.pick(5), one_more, anew)
 
 
 def add_wheel(house: Path, number: int) -> None:
@@ -611,23 +641,18 @@ def add_wheel(house: Path, number: int) -> None:
         archive.writestr(f"{info}/RECORD", "".join([*rows, f"{info}/RECORD,,\n"]))
 
 
-def log_rows(work: Path, runs: int) -> Iterator[Row]:
+def log_rows(bench: Bench) -> Iterator[Row]:
     """What went wrong in a log of 1 GB, its last line: against counting its lines, and the limit of memory."""
-    log = work / "build.log"
+    log = bench.work / "build.log"
     lines = "".join(map(logged, range(6000))).encode()
     with log.open("wb") as file:
-        for _ in range(10**9 // len(lines)):
+        for _ in range(bench.pick(10**9, 10**7) // len(lines)):
             file.write(lines)
         file.write(b"nvcc fatal   : Unsupported gpu architecture 'compute_35'\n")
     ours = (TFDOCK, "diagnose", log)
     row = Row(name="diagnose, 1 GB", aim=60.0, reference_command="wc -l")
-    yield row.measure(
-        runs,
-        lambda: timed(ours, work / "log", dict(os.environ)),
-        lambda: timed(("wc", "-l", log), work / "log", dict(os.environ)),
-    )
-    row = Row(name="diagnose, memory", aim=1.0, unit="MB", reference_command="the limit")
-    yield row.measure(1, lambda: peak_memory(ours, work / "log"), lambda: 200.0)
+    yield row.measure(bench.pick(5), lambda: timed(ours), lambda: timed(("wc", "-l", log)))
+    yield memory_row("diagnose", 200.0, lambda: peak_memory(ours))
     log.unlink()
 
 
@@ -649,17 +674,6 @@ def logged(number: int) -> str:
             f"{number}.tar.gz failed: class java.io.FileNotFoundException GET returned 404 Not Found"
         )
     return "".join(f"#15 {number / 10:.1f} {line}\n" for line in lines)
-
-
-def peak_memory(command: Sequence[str | Path], log: Path) -> float:
-    """The most memory that a command held at once, in MB of 10**6 bytes."""
-    with log.open("wb") as sink:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
-        _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        sys.exit(f"bench: {shlex.join(map(str, command))} ended with {process.returncode}, see {log}")
-    return usage.ru_maxrss * 1024 / 1e6
 
 
 def cuobjdump() -> Path:
@@ -688,20 +702,20 @@ def written_profiles(folder: Path) -> Iterator[Path]:
         yield path
 
 
-def matrix_rows(work: Path, runs: int) -> Iterator[Row]:
+def matrix_rows(bench: Bench) -> Iterator[Row]:
     """A matrix of 10,000 cells told as JSON: a cell of it against one of 100, and its memory against the limit."""
+    many = bench.pick(10_000, 200)
 
     def command(cells: int) -> tuple[str | Path, ...]:
-        return (TFDOCK, "matrix", written_matrix(work / f"matrix-{cells}.yaml", cells), "--format", "json")
+        return (TFDOCK, "matrix", written_matrix(bench.work / f"matrix-{cells}.yaml", cells), "--format", "json")
 
     def milliseconds(cells: int) -> Callable[[], float]:
         asked = command(cells)
-        return lambda: timed(asked, work / "log", dict(os.environ)) * 1000 / cells
+        return lambda: timed(asked) * 1000 / cells
 
     row = Row(name="matrix, one of 10000", aim=1.0, unit="ms", reference_command="tfdock matrix, one of 100 cells")
-    yield row.measure(runs, milliseconds(10_000), milliseconds(100))
-    row = Row(name="matrix, memory", aim=1.0, unit="MB", reference_command="the limit")
-    yield row.measure(1, lambda: peak_memory(command(10_000), work / "log"), lambda: 300.0)
+    yield row.measure(bench.pick(5), milliseconds(many), milliseconds(100))
+    yield memory_row("matrix", 300.0, lambda: peak_memory(command(many)))
 
 
 def written_matrix(path: Path, cells: int) -> Path:
@@ -729,11 +743,40 @@ def cibuildwheel() -> Path:
 
 # --- the whole ----------------------------------------------------------------------------------------------------
 
+GROUPS: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    "build": build_rows,
+    "profiles": side_by_side_rows,
+    "cache": layer_rows,
+    "image": image_rows,
+    "pull": pull_rows,
+    "index": index_rows,
+    "diagnose": log_rows,
+    "inspect": wheel_rows,
+    "commands": command_rows,
+    "matrix": matrix_rows,
+}
+NEED_A_REGISTRY = ("cache", "image", "pull")
+
+
+def measured(bench: Bench, groups: Mapping[str, Callable[[Bench], Iterator[Row]]]) -> Iterator[Row]:
+    """Measure groups of rows; one that cannot go on ends with a failed row for its rest."""
+    for name, rows in groups.items():
+        if name in NEED_A_REGISTRY and not shutil.which("docker-registry"):
+            sys.stderr.write(f"bench: {name} skipped: Debian's docker-registry is not installed\n")
+            continue
+        try:
+            yield from rows(bench)
+        except Exception as error:
+            yield Row(name=f"the rest of {name}", aim=1.0, reference_command="").fail(error)
+
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
     """What a person reads: medians, and the range of the runs behind them."""
-    yield f"{'':<24}{'tfdock':>9}  {'range':<13}{'reference':>9}  {'range':<13}{'ratio':>6}{'aim':>7}{'runs':>6}"
+    yield f"{'':<28}{'tfdock':>9}  {'range':<13}{'reference':>9}  {'range':<13}{'ratio':>6}{'aim':>7}{'runs':>6}"
     for row in rows:
+        if row.error is not None:
+            yield f"{row.name:<28}   FAILED"
+            continue
         digits = 2 if row.unit == "s" else 0
         cells = (
             f"{median:>7.{digits}f} {row.unit:<3}{f'{min(samples):.{digits}f}–{max(samples):.{digits}f}':<13}"
@@ -741,7 +784,7 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
         )
         ratio = row.medians[0] / row.medians[1]
         missed = "" if ratio <= row.aim else "  MISSED"
-        yield f"{row.name:<24}{''.join(cells)}{ratio:>6.2f}{row.aim:>7.2f}{len(row.ours):>6}{missed}"
+        yield f"{row.name:<28}{''.join(cells)}{ratio:>6.2f}{row.aim:>7.2f}{len(row.ours):>6}{missed}"
 
 
 def machine() -> dict[str, Any]:
@@ -751,37 +794,43 @@ def machine() -> dict[str, Any]:
     return {"cpus": info["NCPU"], "memory": info["MemTotal"], "engine": engine, "load": load}
 
 
-def main() -> None:
-    """Measure, print, write. A missed aim is marked and is no failure."""
-    parser = argparse.ArgumentParser(description="Compare tfdock with hand-written equivalents.")
-    parser.add_argument("--quick", action="store_true", help="run everything once, to see that it works")
-    quick = parser.parse_args().quick
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    here, peer = machine(), cibuildwheel()
-    plan = json.loads(output(TFDOCK, "plan", *PROFILE, "--json"))
-    with workplace() as work:
-        logs = list(log_rows(work, 1 if quick else 5))
-        index = list(index_rows(work, 1 if quick else 5))
-        commands = list(command_rows(work, peer, 1 if quick else 21))
-        commands += matrix_rows(work, 1 if quick else 5)
-        wheels = list(wheel_rows(work, 1 if quick else 5))
-        several = list(side_by_side_rows(work, plan, 1 if quick else 3))
-        layers = list(layer_rows(work, 1 if quick else 5))
-        images = list(image_rows(work, 1 if quick else 3))
-        images += pull_rows(work, 1 if quick else 5)
-        rows = [*build_rows(work, plan, 1 if quick else 5), *several, *layers, *images, *index, *logs]
-        rows += [*wheels, *commands]
-    target = ROOT / "build" / "bench.json"
-    target.parent.mkdir(exist_ok=True)
-    document = {"schema": "tfdock.bench/1", "machine": here, "rows": [row.as_json() for row in rows]}
+def report(rows: Sequence[Row], quick: bool, here: dict[str, Any], folder: Path) -> int:
+    """Print the table and write the document; returns the exit status. A missed aim is marked and is no failure."""
+    document = {"schema": "tfdock.bench/1", "quick": quick, "machine": here, "rows": [row.as_json() for row in rows]}
+    folder.mkdir(exist_ok=True)
+    # What a whole bench has found out stays.
+    target = folder / ("bench-quick.json" if quick else "bench.json")
     target.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+    if quick:
+        sys.stdout.write("A quick run, on small stand-ins for what the rows name. Its figures mean nothing.\n")
     sys.stdout.write("\n".join(table(rows)) + "\n")
+    return 1 if any(row.error is not None for row in rows) else 0
+
+
+def main() -> int:
+    """Measure what is asked for; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Compare tfdock with hand-written equivalents.")
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help="groups of rows; without any, all")
+    parser.add_argument("--list", action="store_true", help="print the groups")
+    parser.add_argument("--quick", action="store_true", help="run everything once and small, to see that it works")
+    asked = parser.parse_args()
+    if unknown := set(asked.groups) - set(GROUPS):
+        parser.error(f"no such group: {', '.join(sorted(unknown))} (see --list)")
+    if asked.list:
+        sys.stdout.write("".join(f"{name:<10}{rows.__doc__}\n" for name, rows in GROUPS.items()))
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    here = machine()
+    with workplace() as work:
+        groups = {name: GROUPS[name] for name in asked.groups or GROUPS}
+        rows = list(measured(Bench(work, asked.quick), groups))
+    return report(rows, asked.quick, here, ROOT / "build")
 
 
 if __name__ == "__main__":
     try:
-        main()
+        sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)
-    except subprocess.CalledProcessError as error:
-        sys.exit(f"bench: {error}\n{error.stderr}")
+    except Failed as error:
+        sys.exit(f"bench: {error}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -56,6 +58,52 @@ def test_medians_count_and_an_aim_is_met_or_marked(bench: ModuleType, ours: list
     assert line.endswith("MISSED") is not met
     assert head.split() == ["tfdock", "range", "reference", "range", "ratio", "aim", "runs"]
     assert line.split()[:4] == ["x", f"{ours[1]:.2f}", "s", "1.00–9.00"]
+
+
+def test_a_row_that_fails_and_a_group_that_fails_stop_no_other(
+    bench: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def row(name: str, *command: str) -> Any:
+        def side() -> float:
+            bench.output(*command)
+            return 1.0
+
+        return bench.Row(name=name, aim=1.0, reference_command="y").measure(1, side, lambda: 1.0)
+
+    def first(_: object) -> Iterator[Any]:
+        yield row("broken", "sh", "-c", "seq 100 >&2; exit 3")
+        yield row("whole", "true")
+
+    def second(_: object) -> Iterator[Any]:
+        yield row("before", "true")
+        raise ValueError("no wheel")
+
+    groups = {"first": first, "second": second, "third": lambda _: iter([row("after", "true")])}
+    rows = list(bench.measured(bench.Bench(tmp_path, quick=True), groups))
+    told = capfd.readouterr().err
+    assert "bench: broken failed:\n82\n" in told
+    assert "\n100\nsh -c 'seq 100 >&2; exit 3' ended with 3\n" in told
+    assert "bench: the rest of second failed:\n" in told
+    assert "ValueError: no wheel\n" in told
+    assert bench.report(rows, False, {}, tmp_path) == 1
+    _, *lines = capfd.readouterr().out.splitlines()
+    names = [line[:28].strip() for line in lines]
+    assert names == ["broken", "whole", "before", "the rest of second", "after"]
+    assert [line.endswith("  FAILED") for line in lines] == [True, False, False, True, False]
+    written = json.loads((tmp_path / "bench.json").read_text())["rows"]
+    assert [one["name"] for one in written if "error" in one] == ["broken", "the rest of second"]
+    assert [one["ratio"] for one in written if "error" not in one] == [1.0] * 3
+
+
+def test_a_quick_run_says_so_and_leaves_the_figures_of_a_whole_one(
+    bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = bench.Row(name="x", aim=1.0, reference_command="y", ours=[1.0], reference=[1.0])
+    for quick in (False, True):
+        assert bench.report([row], quick, {}, tmp_path) == 0
+        assert ("mean nothing" in capsys.readouterr().out.partition("\n")[0]) is quick
+    documents = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    assert {name: one["quick"] for name, one in documents.items()} == {"bench.json": False, "bench-quick.json": True}
 
 
 def test_a_push_may_send_half_as_much_again_and_a_little_for_each_pack(bench: ModuleType) -> None:
