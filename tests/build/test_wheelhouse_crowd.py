@@ -101,7 +101,10 @@ def test_eight_processes_leave_only_whole_wheels_whenever_they_are_killed(
     WheelIndex(house).update()
     assert named(house) == set(whole(house))
     desk = desk_of(tmp_path, "at-last")
-    desk.settings = replace(desk.settings, wheelhouse=house.root, state_dir=tmp_path / "state")
+    # A build tidies up after those that have its wheelhouse and its cache.
+    desk.settings = replace(
+        desk.settings, wheelhouse=house.root, cache_dir=tmp_path / "cache", state_dir=tmp_path / "state"
+    )
     result = desk.build()
     assert result.status == "built"
     assert named(house) == set(whole(house)) >= {result.wheels[0].name}

@@ -513,9 +513,11 @@ def test_gitlab_s_jobs_have_names_that_it_takes_however_many_wheels_each_builds(
 def repository(tmp_path: Path, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the example's matrix, which is the working folder."""
     monkeypatch.setattr(loader, "knowledge", lambda *_: desk.knowledge)
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(EXAMPLE / "profiles", tmp_path / "profiles")
-    return tmp_path
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    shutil.copytree(EXAMPLE / "profiles", folder / "profiles")
+    return folder
 
 
 def ci(*words: str) -> Result:
@@ -662,7 +664,7 @@ LINKED = [".github", ".github/workflows", *WORKFLOWS]
 @pytest.mark.parametrize("link", LINKED)
 @pytest.mark.parametrize("dangling", [False, True])
 def test_no_link_of_the_repository_leads_a_pipeline_out_of_it(repository: Path, link: str, dangling: bool) -> None:
-    outside = repository.parent / f"{repository.name}-outside"
+    outside = repository.parent / "outside"
     outside.mkdir()
     if not dangling:
         (outside / "to/workflows").mkdir(parents=True)
@@ -704,7 +706,7 @@ def test_the_repository_s_folder_may_be_named_through_a_link(repository: Path) -
 def test_the_setting_that_allows_folders_holds_for_pipelines(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outside = repository.parent / f"{repository.name}-outside"
+    outside = repository.parent / "outside"
     outside.mkdir()
     (outside / "base.yaml").write_text('schema: 1\ntensorflow: "2.18.0"\n')
     file = repository / "profiles/based.yaml"
