@@ -45,9 +45,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time passes: a sign of life for whoever shows one."""
+    """Time passes: a sign of life for whoever shows one. `waits_for` is who has what the build needs, if it waits."""
 
     silent: float
+    waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,12 +31,19 @@ class Servers:
 
     git: str
     commit: str
+    url: str
     web: Path
     folder: Path
 
+    @property
+    def rows(self) -> Path:
+        """Where a test may write rows of archives that have left their own addresses."""
+        return self.folder / "rows/source_archives.yaml"
+
     def settings(self, *allowed: str) -> Settings:
         variables = {"TFDOCK_REGISTRY_MIRROR": os.environ["TFDOCK_REGISTRY_MIRROR"]}
-        variables |= {"TFDOCK_KNOWLEDGE": str(KNOWLEDGE), "TFDOCK_ALLOW_ENDPOINTS": ",".join(allowed)}
+        folders = [str(folder) for folder in (KNOWLEDGE, self.rows.parent) if folder.is_dir()]
+        variables |= {"TFDOCK_KNOWLEDGE": os.pathsep.join(folders), "TFDOCK_ALLOW_ENDPOINTS": ",".join(allowed)}
         return load({}, variables | {"HOME": str(self.folder)})
 
     def ask(self, *allowed: str, lock: Lock | None = None, **fields: object) -> dict[str, Availability]:
@@ -64,7 +71,7 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers
     program.write_text("bazel")
     with git_server(repository.parent) as git, file_server(web) as url:
         monkeypatch.setattr("tfdock.plan.render._BAZELISK", url)
-        yield Servers(git=git, commit=commit, web=program, folder=tmp_path)
+        yield Servers(git=git, commit=commit, url=url, web=program, folder=tmp_path)
 
 
 def statuses(rows: dict[str, Availability]) -> dict[str, str]:
@@ -99,6 +106,31 @@ def test_what_no_server_has_any_more_is_gone(servers: Servers) -> None:
     assert statuses(rows) == {"base": "gone", "source": "gone", "bazel": "gone"}
     assert {int(row.exit_code) for row in rows.values()} == {3}
     assert {row.problem.code for row in rows.values()} == {"download-gone"}
+
+
+@pytest.mark.parametrize(
+    ("names", "status", "code"),
+    [
+        (("/gone.tgz", "/x.tgz"), "there", 0),
+        (("/gone.tgz", "/lost.tgz"), "gone", 3),
+        (("/gone.tgz", None), "unreachable", 7),
+    ],
+    ids=["one has it", "none has it", "one is not reached"],
+)
+def test_an_archive_that_left_its_address_is_sought_at_all_others(
+    servers: Servers, names: tuple[str | None, ...], status: str, code: int
+) -> None:
+    servers.web.parents[2].joinpath("x.tgz").write_text("x")
+    urls = [f"{servers.url}{name}" if name else f"http://{closed_port()}/x.tgz" for name in names]
+    servers.rows.parent.mkdir()
+    servers.rows.write_text(
+        "sources: {s: mine}\nrows:\n"
+        f"  - {{sha256: {'a' * 64}, archive: x 1.0 (@x), releases: '99.18', original: 'http://gone.example/x', "
+        f"gone: '2020', source: s, urls: {urls}}}\n"
+    )
+    row = servers.ask()["archive"]
+    assert (row.name, row.status, int(row.exit_code)) == ("x 1.0 (@x)", status, code)
+    assert urls[-1] in row.found
 
 
 def test_a_server_that_does_not_answer_says_nothing_about_what_it_has(

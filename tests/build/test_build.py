@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -133,10 +134,12 @@ def test_the_result_of_a_build_names_its_wheel_its_record_its_log_and_what_each_
     assert build["attempts"] == 1
     (wheel,) = build["wheels"]
     content = Path(wheel["path"]).read_bytes()
+    path = str(first.tfdock.wheelhouse / first.tfdock.visible[0])
     assert wheel == {
-        "path": str(first.tfdock.wheelhouse / first.tfdock.visible[0]),
+        "path": path,
         "sha256": hashlib.sha256(content).hexdigest(),
         "size": len(content),
+        "install": shlex.join(["pip", "install", path]),
     }
     assert first.tfdock.visible == published(build)
     log = Path(build["log"]).read_text()

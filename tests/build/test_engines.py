@@ -17,6 +17,8 @@ import pytest
 from bed import VARIANTS, engine_variant
 from waits import FETCH
 
+from tfdock.engine.protocol import RUN_LABEL
+
 from .conftest import Workshop
 from .harness import MINIATURE, Tfdock, after_first_line, copy_tree, write_profile
 from .test_failures import SLOW_COMPILE, compiling
@@ -78,13 +80,41 @@ def workshop(place: Place) -> Workshop:
     return place.workshop
 
 
-def test_a_build_is_interrupted_goes_on_and_ends_with_a_wheel(place: Place) -> None:
+def test_check_and_doctor_say_alike_what_the_engine_cannot_do(place: Place) -> None:
+    command = place.tfdock.with_variables(TFDOCK_NETWORK="host")
+    (profile,) = command.run("check", "--json", "rtx3080").document["profiles"]
+    checks = command.run("doctor", "--json").document["checks"]
+    said = {warning["code"] for warning in profile["warnings"] if warning["code"].startswith("engine-")}
+    assert said == {
+        check["code"] for check in checks if check["code"].startswith("engine-") and check["status"] != "ok"
+    }
+    assert ("engine-network-impossible" in said) is (place.name == "docker28-userns")
+
+
+def containers_of(workshop: Workshop, run: str) -> list[str]:
+    """The containers of a run. podman does not list what they mount."""
+    return [one["Id"] for one in workshop.sdk.containers(all=True, filters={"label": f"{RUN_LABEL}={run}"})]
+
+
+def test_a_build_is_interrupted_is_killed_goes_on_and_ends_with_a_wheel(place: Place) -> None:
     command, folder = place.tfdock, place.workshop.folder
     slow = copy_tree(MINIATURE / "hermetic", folder / "slow", SLOW_COMPILE)
     running = compiling(command, write_profile(folder / "slow.yaml", slow, **CPU))
     running.signal(signal.SIGINT)
     interrupted = running.finish(60)
     assert interrupted.code == 130, interrupted.told
+    assert command.leftovers == []
+
+    # The log of the run before says already that it compiles.
+    shutil.rmtree(command.wheelhouse)
+    killed = compiling(command, folder / "slow.yaml")
+    killed.signal(signal.SIGKILL)
+    assert killed.finish(10).code == -signal.SIGKILL
+    (run,) = (path.stem for path in (command.state / "runs").iterdir())
+    assert containers_of(place.workshop, run)
+    fixed = command.run("doctor", "--fix")
+    assert fixed.code == 0, fixed.told
+    assert containers_of(place.workshop, run) == []
     assert command.leftovers == []
 
     silence = SILENCE.get(place.name, 0)

@@ -825,3 +825,19 @@ def test_skopeo_copies_a_file_of_one_image_without_a_name_and_one_of_several_by_
     for folder, wheel in (("one", one.wheel), ("two", two.wheel)):
         layers = [path.read_bytes() for path in (tmp_path / folder).iterdir()]
         assert sum(wheel.read_bytes() in layer for layer in layers) == 1
+
+
+@pytest.mark.skipif(not shutil.which("skopeo"), reason="skopeo is not installed")
+def test_an_index_that_skopeo_wrote_anew_is_pulled_by_the_labels_of_its_images(
+    desk: Tfdock, registry: OwnRegistry, repository: str, tmp_path: Path
+) -> None:
+    builds = [made(desk.wheelhouse, machine=machine) for machine in ("x86_64", "aarch64")]
+    push(desk, *(build.build_id for build in builds), repository, "--as", "all")
+    plain = ("--src-tls-verify=false", "--dest-tls-verify=false")
+    skopeo("copy", "--all", "--format", "v2s2", *plain, f"docker://{repository}:all", f"docker://{repository}:copy")
+    assert manifest(registry, repository, "copy", oci.DOCKER_LIST)["mediaType"] == oci.DOCKER_LIST
+    for machine, build in zip(("amd64", "arm64"), builds, strict=True):
+        other = Tfdock(home=tmp_path / machine, cache=tmp_path / "cache")
+        outcome = other.run("pull", f"{repository}:copy", "--platform", f"linux/{machine}")
+        assert outcome.code == 0, outcome.told
+        assert (other.wheelhouse / build.wheel.name).read_bytes() == build.wheel.read_bytes()

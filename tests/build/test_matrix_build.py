@@ -61,8 +61,8 @@ class Built:
 def built(
     workshop: Workshop, finished: Finished, registry: OwnRegistry, tmp_path_factory: pytest.TempPathFactory
 ) -> Built:
-    """The miniature for a GPU, which a registry has; for the CPU; for a GPU, of a source that cannot be configured;
-    and for a GPU that no CUDA 13 compiles for."""
+    """The miniature for a GPU, which a registry has; the same under another name; the same of a source that cannot
+    be configured; and for a GPU that no CUDA 13 compiles for."""
     folder = tmp_path_factory.mktemp("matrix")
     where = f"{registry.address}/me/wheels"
     pushed = finished.tfdock.run("image", "push", finished.profile, where)
@@ -80,7 +80,7 @@ def built(
         "    reason: nobody | has <one>\n"
         "include:\n"
         f'  - {{tensorflow.path: "{broken}"}}\n'
-        "  - {accelerator: cpu, compute_capabilities: null}\n"
+        "  - {wheel.name: my_tensorflow}\n"
         f"ci: {{registry: {where}}}\n"
     )
     github = folder / "github"
@@ -128,6 +128,21 @@ def test_what_can_be_built_is_built_whatever_becomes_of_the_rest(built: Built) -
     # The one that comes after the one that failed.
     assert rows(built.first)["built"] == cells["built"]["build_id"]
     assert built.tfdock.leftovers == []
+
+
+@pytest.mark.engine
+def test_a_wheel_of_another_name_has_a_build_id_constraints_and_tags_of_its_own(built: Built) -> None:
+    cells = built.cells("first")
+    build_id = cells["built"]["build_id"]
+    assert build_id == cells["registry"]["build_id"].replace("-x86_64", "-my_tensorflow-x86_64")
+    wheel = Path(cells["built"]["wheels"][0]["path"]).name
+    assert wheel.startswith("my_tensorflow-99.18.0+")
+    constraints = (built.tfdock.wheelhouse / f"{build_id}.constraints.txt").read_text()
+    assert "my-tensorflow==99.18.0+" in constraints
+    pushed = built.tfdock.run("image", "push", "--json", build_id, f"{built.registry.address}/me/others")
+    assert pushed.code == 0, pushed.told
+    (image,) = pushed.document["images"]
+    assert build_id in image["tags"]
 
 
 @pytest.mark.engine
@@ -225,8 +240,8 @@ def test_pull_takes_what_a_registry_has_and_names_what_it_lacks(built: Built) ->
     again = nowhere.run("pull", "--matrix", built.matrix, "--only", "*-sm86-*", "--report", report)
     assert (again.code, again.stdout) == (0, "")
     counts = json.loads((report / "report.json").read_text())["counts"]
-    assert counts == {"up-to-date": 1, "missing": 1}
-    assert "1 up to date, 1 missing" in again.stderr
+    assert counts == {"up-to-date": 1, "missing": 2}
+    assert "1 up to date, 2 missing" in again.stderr
 
 
 @pytest.mark.engine
@@ -305,6 +320,18 @@ def test_without_an_engine_no_cell_begins_and_the_reason_is_told_once(alone: Tfd
         assert outcome.code == 6, outcome.told
         assert [problem["code"] for problem in outcome.document["problems"]] == ["engine-unavailable"]
         assert outcome.stderr.count("[engine-unavailable]") == 1
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_without_an_engine_the_reason_is_told_once_also_where_a_registry_is_asked_first(
+    alone: Tfdock, tmp_path: Path, jobs: str
+) -> None:
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    where = f"{closed_port()}/me/wheels"
+    outcome = alone.run("build", "--matrix", tmp_path / "m.yaml", "--registry", where, "-j", jobs)
+    assert outcome.code == 6, outcome.told
+    assert outcome.stderr.count("error: no container engine") == 1
+    assert "(engine-unavailable), as above\n" in outcome.stderr
 
 
 def test_a_report_that_cannot_be_written_is_told_before_anything_is_built(alone: Tfdock, tmp_path: Path) -> None:

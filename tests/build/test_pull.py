@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -168,7 +169,10 @@ def test_the_command_prints_the_wheel_and_pip_installs_what_was_pulled(site: Her
     assert (again.code, again.document["schema"], again.document["ok"]) == (0, "tfdock.pull/1", True)
     (one,) = found["builds"]
     assert (one["status"], one["build_id"], one["platform"]) == ("up-to-date", build.build_id, local_platform())
-    assert one["wheels"] == [{"path": str(wheel), "sha256": build.sha256, "size": wheel.stat().st_size}]
+    (row,) = one["wheels"]
+    assert row["path"] == str(wheel)
+    assert (row["sha256"], row["size"]) == (build.sha256, wheel.stat().st_size)
+    assert shlex.split(row["install"]) == ["pip", "install", str(wheel)]
     assert site.tfdock.run("wheelhouse", "index").code == 0
     assert build.wheel.name.startswith(installed(site, "--index-url", f"{site.house.root.as_uri()}/simple/"))
 

@@ -130,6 +130,56 @@ def test_following_goes_on_after_the_engine_came_back(victim: Bench, private: Pr
     victim.engine.remove(container)
 
 
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+@contextlib.contextmanager
+def without_ends_of_logs(path: Path, engine: str) -> Iterator[str]:
+    """An engine's socket through which no live log ever ends."""
+
+    def relay(client: socket.socket) -> None:
+        with client, socket.socket(socket.AF_UNIX) as server:
+            server.connect(engine.removeprefix("unix://"))
+            followed = threading.Event()
+            up = threading.Thread(target=pass_on, args=(client, server, followed), daemon=True)
+            up.start()
+            while data := server.recv(1 << 16):
+                client.sendall(data.removesuffix(LAST_CHUNK) if followed.is_set() else data)
+            up.join() if followed.is_set() else None
+
+    def pass_on(client: socket.socket, server: socket.socket, followed: threading.Event) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(1 << 16):
+                if b"follow=1" in data.partition(b"\r\n")[0]:
+                    followed.set()
+                server.sendall(data)
+            server.shutdown(socket.SHUT_RDWR)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=relay, args=(listener.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"unix://{path}"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.usefixtures("docker_only")
+def test_a_log_that_does_not_end_with_its_container_is_read_to_its_end(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfdock.engine.docker_engine._LATE_END", 0.3)
+    with without_ends_of_logs(short_folder / "engine.sock", os.environ["DOCKER_HOST"]) as address:
+        bench = Bench("endless", DockerEngine(address), short_folder)
+        output, state = bench.run("echo one; sleep 1; echo two; exit 3")
+    assert (output, state.exit_code) == (b"one\ntwo\n", 3)
+
+
 def test_question_is_asked_again_when_the_engine_comes_back(victim: Bench, private: PrivateEngine) -> None:
     waits: list[float] = []
 

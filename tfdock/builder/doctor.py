@@ -91,11 +91,15 @@ def before_build(
     # Drivers' tools can take seconds: a build for the CPU does not wait for them.
     host = local_host() if plan.resolution.accelerator.toolkit else Host()
     checks = [
-        _engine_check(info),
-        *_abilities(info, settings),
+        *engine_findings(info, settings),
         *preflight.machine_findings(plan, knowledge, host=host, machine=engine_machine(info), places=places),
     ]
     return _warnings(checks)
+
+
+def engine_findings(info: EngineInfo, settings: Settings) -> list[PreflightCheck]:
+    """Return the checks of an engine that answers: whether it is new enough, and what it cannot do."""
+    return [_engine_check(info), *_abilities(info, settings)]
 
 
 def before_image(plan: BuildPlan, settings: Settings, engine: Engine, info: EngineInfo) -> list[PreflightCheck]:

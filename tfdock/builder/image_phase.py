@@ -12,6 +12,7 @@ from tfdock.bazel.cache.cache_folder import check_writable
 from tfdock.builder import cache_overlay
 from tfdock.builder.build_run import BuildRun, ImageResult
 from tfdock.builder.session import BundledInputs
+from tfdock.engine.engine_errors import own_words
 from tfdock.engine.protocol import (
     BASE_LABEL,
     RUN_LABEL,
@@ -234,8 +235,11 @@ def _read_image(run: BuildRun, image: _Image, source_ref: str | None, number: in
                 code="toolchain-changed",
                 message=f"the image {image.name} does not hold the toolchain files that its toolchain stage wrote: "
                 "a later image step changed the files",
-                fix=f"read the source's ./configure and patches, remove the image (`docker rmi {image.name}`), "
-                "and build again",
+                fix=own_words(
+                    f"read the source's ./configure and patches, remove the image (`docker rmi {image.name}`), "
+                    "and build again",
+                    run.session.engine_info.name,
+                ),
             )
         )
     key = toolchain_key(toolchain)

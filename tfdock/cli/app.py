@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import signal
 import sys
@@ -241,7 +242,8 @@ def stoppable(kept: str | None = None) -> Iterator[Stop]:
 
 
 def settings_for(**flags: Any) -> Settings:
-    """Return the settings, with the options of a command on top of them."""
+    """Return the settings, with the options of a command on top of them. Warns of variables that are misspelt."""
+    console.show_problems(settings.misspelt(os.environ))
     return settings.load({name: tuple(value) if isinstance(value, list) else value for name, value in flags.items()})
 
 

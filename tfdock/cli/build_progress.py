@@ -103,6 +103,8 @@ class Building:
     force: bool
     inputs: Mapping[str, BundledInputs] = field(default_factory=dict)
     expected: Mapping[str, float | None] | None = None
+    _told: list[Sequence[Problem]] = field(default_factory=list, init=False)
+    """What was told of the engine: without one, every build fails with the same words."""
 
     def all(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
         """Build all profiles; return their results in the same order.
@@ -172,7 +174,11 @@ class Building:
 
     def _report_end(self, result: Result) -> Result:
         with _output_lock:
-            show_result(result, brief=self.expected is not None)
+            problems = result["problems"]
+            again = problems in self._told
+            if any(problem.code.startswith("engine-") for problem in problems):
+                self._told.append(problems)
+            show_result(result, brief=self.expected is not None, again=again)
             self.progress.over(result["build_id"], result["status"])
         return result
 
@@ -242,7 +248,10 @@ def _success_row(prepared: PreparedBuild, result: BuildResult) -> Result:
         "status": result.status,
         "origin": result.origin or None,
         "problems": [],
-        "wheels": [{"path": str(path), "sha256": wheel["sha256"], "size": wheel["size"]} for path, wheel in wheels],
+        "wheels": [
+            {"path": str(path), "sha256": wheel["sha256"], "size": wheel["size"], "install": install_command(path)}
+            for path, wheel in wheels
+        ],
         "record": str(result.record_path),
         "log": str(result.log_path) if result.log_path.is_file() else None,  # none came with what was pulled
         "seconds": record["seconds"],
@@ -296,11 +305,17 @@ _output_lock = threading.Lock()
 """A result takes several lines, and several builds may end at once."""
 
 
-def show_result(result: Result, *, brief: bool = False) -> None:
-    """Print the result of a build. With `brief`, a build that is up to date takes a single line."""
+def show_result(result: Result, *, brief: bool = False, again: bool = False) -> None:
+    """Print the result of a build. With `brief`, a build that is up to date takes a single line.
+
+    With `again`, its problems were printed for a build before it.
+    """
     style = console.Style(sys.stderr)
     name = result["build_id"] or result["profile"]
     if result["problems"]:
+        if again:
+            console.say(f"{style.bad(result['status'])}  {name}  {_first_code(result)}, as above")
+            return
         console.say(f"{style.bad(result['status'])}  {name}")
         console.show_problems(result["problems"])
         diagnosis_text.show(result.get("diagnosis"), result["log"])
@@ -322,5 +337,5 @@ def show_result(result: Result, *, brief: bool = False) -> None:
     for wheel in result["wheels"]:
         # Its path stands in the next line, and on standard output.
         console.say(f"  wheel    {console.size(wheel['size'])}")
-        console.say(f"  install  {install_command(Path(wheel['path']))}")
+        console.say(f"  install  {wheel['install']}")
     console.say(f"  record   {result['record']}")

@@ -92,7 +92,13 @@ def _short(line: str) -> str:
 
 def _unknown_lines(diagnosis: Diagnosis, name: str, style: console.Style, columns: int) -> Iterator[str]:
     much = f"{diagnosis.lines:,} line{'' if diagnosis.lines == 1 else 's'}"
-    yield from console.wrapped(f"{console.clean(name)}: no failure that is known, in {much}", columns)
+    if end := diagnosis.success:
+        yield from console.wrapped(
+            f"{console.clean(name)}:{end.line}: {style.good('it ended well')}: {end.cause} No error comes after it.",
+            columns,
+        )
+    else:
+        yield from console.wrapped(f"{console.clean(name)}: no failure that is known, in {much}", columns)
     if diagnosis.suspects:
         yield "the most suspicious lines:"
         rows = [(str(suspect.line), _short(suspect.text)) for suspect in diagnosis.suspects]

@@ -44,12 +44,15 @@ class RunningPhase:
     def __init__(self) -> None:
         self.phase: events.PhaseStarted | None = None
         self.lines: deque[str] = deque(maxlen=_SHOWN_LINES)
+        self.waits_for = ""
         self._action = ""
         self._started = self._counted = time.monotonic()
         self._progress = events.Progress(done=0, total=0)
 
     def take(self, event: events.Event) -> None:
         """Take one event."""
+        # Any other event is one of work.
+        self.waits_for = event.waits_for if isinstance(event, events.Tick) else ""
         match event:
             case events.PhaseStarted():
                 self.phase, self._action = event, ""

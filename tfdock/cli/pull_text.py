@@ -64,8 +64,9 @@ def show_pulled(image: StoredImage, pulled: PulledImage, gpus: LocalGpus) -> dic
     for path, wheel in zip(pulled.wheels, pulled.build.wheels, strict=True):
         console.say(f"  wheel    {path}  {console.size(wheel.size)}")
         serving += _show_gpus(path, gpus)
-        console.say(f"  install  {install_command(path)}")
-        wheels.append({"path": str(path), "sha256": wheel.sha256, "size": wheel.size})
+        install = install_command(path)
+        console.say(f"  install  {install}")
+        wheels.append({"path": str(path), "sha256": wheel.sha256, "size": wheel.size, "install": install})
     console.say(f"  record   {pulled.record_path}")
     return {
         "build_id": pulled.build.build_id,

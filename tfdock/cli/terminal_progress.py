@@ -141,13 +141,15 @@ def _head(going: RunningPhase, name: str = "") -> Text:
     """Return the row of a build: phase and progress; for one of several its name and its last line of output too."""
     assert going.phase is not None
     head = Text.assemble(
-        ("● ", "cyan"),
+        ("○ ", "dim") if going.waits_for else ("● ", "cyan"),
         (f"{going.phase.phase:<8}", "bold"),
         f" {going.elapsed:>8}  ",
         no_wrap=True,
     )
     # First, where it is not cut off.
     head.append(f"{name}  " if name else "", style="dim")
+    if going.waits_for:
+        return head.append(f"waits for {clean(going.waits_for)}", style="dim")
     head.append(f"{going.count}  " if going.count else "")
     head.append(f"{going.left}  " if going.left else "", style="green")
     if name and going.lines:

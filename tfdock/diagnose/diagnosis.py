@@ -53,16 +53,26 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GoodEnd:
+    """The line with which a log ended well, counted from 1, the row that knows it, and its sentence."""
+
+    id: str
+    line: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """What went wrong, the most probable cause first. `warnings` are harmless; `lines` counts the lines of the log.
 
-    `suspects` are lines that look like errors.
+    `suspects` are lines that look like errors. `success` is there where the log ended well, with no error after it.
     """
 
     lines: int
     findings: tuple[Finding, ...]
     warnings: tuple[Finding, ...] = ()
     suspects: tuple[SuspectLine, ...] = ()
+    success: GoodEnd | None = None
 
     @property
     def findings_json(self) -> list[dict[str, Any]]:
@@ -86,8 +96,20 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
         findings=tuple(_finding(sighting, rows[sighting.rule], seen, knowledge, context) for sighting in ranked),
         # Harmless lines need no change of the profile, so that they get no context.
         warnings=tuple(_finding(sighting, rows[sighting.rule], seen, knowledge, None) for sighting in noise),
-        suspects=seen.suspects,
+        suspects=tuple(suspect for suspect in seen.suspects if not _is_noise(suspect, noise, rows)),
+        success=_good_end(seen, rows) if not ranked else None,
     )
+
+
+def _good_end(seen: LogSightings, rows: Mapping[str, Failure]) -> GoodEnd | None:
+    end = seen.success
+    return GoodEnd(id=end.rule, line=end.line, cause=rows[end.rule].cause) if end else None
+
+
+def _is_noise(suspect: SuspectLine, noise: Sequence[Sighting], rows: Mapping[str, Failure]) -> bool:
+    """Return whether a line only looks like an error: a harmless row that the log has is about it."""
+    harmless = (rows[sighting.rule] for sighting in noise)
+    return any(row.reads(place, suspect.text) is not None for row in harmless for place in range(len(row.patterns)))
 
 
 def _with_grave_failures(
@@ -250,7 +272,10 @@ def diagnose_document(diagnoses: Mapping[str, Diagnosis], *, with_warnings: bool
     findings = [finding_json(cause) | {"file": name} for _, name, cause in sorted(ranked, key=lambda item: item[0])]
     document: dict[str, Any] = {
         "findings": findings,
-        "logs": [{"file": name, "lines": log.lines} for name, log in diagnoses.items()],
+        "logs": [
+            {"file": name, "lines": log.lines, "success": asdict(log.success) if log.success else None}
+            for name, log in diagnoses.items()
+        ],
         "suspects": [
             {"file": name, "line": suspect.line, "text": clean(suspect.text)}
             for name, log in diagnoses.items()

@@ -57,6 +57,8 @@ class SearchRule(Protocol):
     @property
     def passes(self) -> Sequence[str]: ...
     @property
+    def ends_well(self) -> bool: ...
+    @property
     def spoils(self) -> Sequence[str]: ...
     @property
     def is_failure(self) -> bool: ...
@@ -87,27 +89,37 @@ class SuspectLine:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Success:
+    """The rule that says that all ended well, and its line."""
+
+    rule: str
+    line: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSightings:
     """What a log shows: failures and noise in the order of their lines, and lines that look like errors.
 
-    `resolved` are failures that a later success made harmless.
+    `resolved` are failures that a later success made harmless. `success` is the end of the log, if it ended well.
     """
 
     lines: int
     sightings: tuple[Sighting, ...]
     resolved: tuple[Sighting, ...] = ()
     suspects: tuple[SuspectLine, ...] = ()
+    success: Success | None = None
 
 
 @dataclass
 class _Epoch:
-    """What was seen since the last success."""
+    """What was seen since the last success; `success` is that one, where it is the end of all that was asked for."""
 
     sightings: dict[str, Sighting] = field(default_factory=dict)
     spoilt: Sequence[str] = ()
     suspects: list[SuspectLine] = field(default_factory=list)
     last: deque[SuspectLine] = field(default_factory=lambda: deque(maxlen=_SUSPECTS))
+    success: Success | None = None
 
 
 # A few, because folders of further rows change the texts.
@@ -155,6 +167,8 @@ class Diagnostician:
             sightings=self._in_order(now.sightings),
             resolved=self._in_order(self._resolved),
             suspects=(*now.suspects, *last),
+            # An error after it has the last word.
+            success=None if now.suspects else now.success,
         )
 
     def _in_order(self, sightings: Mapping[str, Sighting]) -> tuple[Sighting, ...]:
@@ -223,7 +237,7 @@ class Diagnostician:
         self, rule: SearchRule, place: int, line: int, excerpt: tuple[str, ...], values: Mapping[str, str]
     ) -> None:
         if rule.passes:
-            self._forget_before_success(rule)
+            self._forget_before_success(rule, line)
             return
         if rule.spoils:
             self._now.spoilt = rule.spoils
@@ -241,7 +255,7 @@ class Diagnostician:
                 values={**values, **known.values},
             )
 
-    def _forget_before_success(self, passing: SearchRule) -> None:
+    def _forget_before_success(self, passing: SearchRule, line: int) -> None:
         """Forget failures before a success: they did not stop the build."""
         kept, well = {}, set(passing.passes).difference(self._now.spoilt)
         for name, sighting in self._now.sightings.items():
@@ -251,7 +265,7 @@ class Diagnostician:
                 self._resolved[name] = sighting
             else:
                 kept[name] = sighting
-        self._now = _Epoch(sightings=kept)
+        self._now = _Epoch(sightings=kept, success=Success(passing.id, line) if passing.ends_well else None)
 
     def _suspect(self, line: int, text: str) -> None:
         if not (output.is_error(text) or _NO_PROGRAM.search(text)):

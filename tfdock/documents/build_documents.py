@@ -10,11 +10,11 @@ from typing_extensions import TypedDict
 from tfdock.documents.document_parts import (
     FindingJson,
     GpuAnswerJson,
+    InstallableWheelJson,
     MachineJson,
     ProblemJson,
     TargetsJson,
     WheelFileJson,
-    WheelPathJson,
 )
 from tfdock.documents.matrix_documents import MatrixResultJson
 from tfdock.documents.plan_documents import BuildPlanJson
@@ -299,7 +299,7 @@ class BuiltProfileJson(TypedDict):
     """The image that it was pulled from; null where it was built."""
     problems: Sequence[ProblemJson]
     """Why there is no wheel."""
-    wheels: Sequence[WheelPathJson]
+    wheels: Sequence[InstallableWheelJson]
     """The wheels."""
     record: str | None
     """The path of the record."""
@@ -339,7 +339,7 @@ class PulledBuildJson(TypedDict):
     """The digest of its manifest, `sha256:` and 64 hexadecimal digits."""
     platform: str
     """Such as `linux/amd64`."""
-    wheels: Sequence[WheelPathJson]
+    wheels: Sequence[InstallableWheelJson]
     """The wheels."""
     record: str
     """The path of the record."""

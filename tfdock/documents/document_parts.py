@@ -112,6 +112,13 @@ class WheelPathJson(TypedDict):
     """Bytes."""
 
 
+class InstallableWheelJson(WheelPathJson):
+    """A wheel on this machine, and how to install it."""
+
+    install: str
+    """The command for pip, with the wheel's extra for its own CUDA."""
+
+
 class TargetsJson(TypedDict):
     """The targets of GPU code."""
 

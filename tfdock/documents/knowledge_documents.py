@@ -249,6 +249,8 @@ class WheelTargetJson(TypedDict):
     """The folder in which the target leaves the wheel."""
     command: Sequence[str]
     """The words of the script that makes it, where it is one."""
+    name: str
+    """The project's name, where a profile gives no other."""
 
 
 class BuildCostJson(TypedDict):

@@ -54,6 +54,17 @@ class CiCheckDocument(TypedDict):
     """The files."""
 
 
+class GoodEndJson(TypedDict):
+    """The line with which a log ended well."""
+
+    id: str
+    """The row of the knowledge that knows such a line."""
+    line: int
+    """Its number, from 1."""
+    cause: str
+    """What the line says, in a sentence."""
+
+
 class ReadLogJson(TypedDict):
     """A log that was read."""
 
@@ -61,6 +72,8 @@ class ReadLogJson(TypedDict):
     """The log; `-` for standard input."""
     lines: int
     """Its lines."""
+    success: GoodEndJson | None
+    """The good end of a log without a known failure, after which no line looks like an error; null without one."""
 
 
 class SuspectLineJson(TypedDict):

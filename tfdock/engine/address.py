@@ -12,13 +12,13 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from docker.errors import DockerException
-from docker.tls import TLSConfig
-from docker.utils import kwargs_from_env
+from typing import TYPE_CHECKING, Any
 
 from tfdock.errors import EngineUnavailable, Fix, Problem
+
+if TYPE_CHECKING:
+    # Imported on use: a Unix socket needs nothing of the SDK, whose import takes a quarter of a second.
+    from docker.tls import TLSConfig
 
 
 def causes(error: Any) -> Iterator[BaseException]:
@@ -61,12 +61,28 @@ def find_address(base_url: str | None) -> EngineAddress:
     socket. If nothing answers there, take another engine's socket that answers."""
     if base_url:
         return EngineAddress(base_url, "as given")
-    # It reads DOCKER_TLS_VERIFY and DOCKER_CERT_PATH as well. An empty DOCKER_HOST counts as unset.
-    environment: Any = kwargs_from_env()
-    if "base_url" in environment:
-        return EngineAddress(environment["base_url"], "from DOCKER_HOST", environment.get("tls", False))
+    # An empty DOCKER_HOST counts as unset.
+    if url := os.environ.get("DOCKER_HOST"):
+        return EngineAddress(url, "from DOCKER_HOST", False if url.startswith("unix://") else _environment_tls())
     # DOCKER_HOST wins over DOCKER_CONTEXT, as for the docker command.
     return _context_address(os.environ.get("DOCKER_CONTEXT"))
+
+
+def _environment_tls() -> TLSConfig | bool:
+    """Return the certificates that DOCKER_TLS_VERIFY and DOCKER_CERT_PATH name."""
+    from docker.errors import TLSParameterError
+    from docker.utils import kwargs_from_env
+
+    try:
+        environment: Any = kwargs_from_env()
+    except TLSParameterError:
+        folder = os.environ.get("DOCKER_CERT_PATH") or Path.home() / ".docker"
+        raise unavailable_error(
+            f"DOCKER_HOST is to be spoken to with TLS, and {folder} holds no `cert.pem` and `key.pem`",
+            "name the folder of the certificates with DOCKER_CERT_PATH, or unset it and DOCKER_TLS_VERIFY",
+        ) from None
+    tls: TLSConfig | bool = environment.get("tls", False)
+    return tls
 
 
 def remote_engine_address() -> str | None:
@@ -100,7 +116,7 @@ def _context_address(name: str | None) -> EngineAddress:
         tls = _context_tls(folder / "contexts/tls" / key / "docker", verify=not endpoint.get("SkipTLSVerify"))
         return EngineAddress(endpoint["Host"] or _DEFAULT_SOCKET, f"from the docker context `{name}`", tls)
     # These files belong to another program: each part may be absent or of another type.
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, DockerException) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise unavailable_error(f"the docker context cannot be read: {error}", "see `docker context ls`") from error
 
 
@@ -148,8 +164,14 @@ def _context_tls(folder: Path, *, verify: bool) -> TLSConfig | bool:
     files = {path.stem: str(path) for path in folder.glob("*.pem")}
     if not files:
         return False
+    from docker.errors import TLSParameterError
+    from docker.tls import TLSConfig
+
     pair = (files["cert"], files["key"]) if "cert" in files else None
-    return TLSConfig(client_cert=pair, ca_cert=files.get("ca"), verify=verify)
+    try:
+        return TLSConfig(client_cert=pair, ca_cert=files.get("ca"), verify=verify)
+    except TLSParameterError as error:
+        raise ValueError(str(error)) from error
 
 
 def unavailable_error(message: str, fix: Fix) -> EngineUnavailable:

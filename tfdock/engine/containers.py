@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import socket
-import struct
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +13,7 @@ from docker.types import Mount as DockerMount
 
 from tfdock.engine.address import EngineAddress
 from tfdock.engine.caller import host_options
+from tfdock.engine.engine_facts import engine_process
 from tfdock.engine.protocol import ContainerSpec, ContainerState, EngineInfo, ImageInfo
 from tfdock.types import Mount
 
@@ -32,30 +30,11 @@ def open_files_allowed(address: EngineAddress) -> int | None:
     if not address.local:
         return None
     try:
-        pid, _ = _process(address)
+        pid, _ = engine_process(address)
         limit = re.search(r"Max open files +\S+ +(\d+)", Path(f"/proc/{pid}/limits").read_text())
     except (OSError, AttributeError):  # elsewhere, or not Linux
         return _OPEN_FILES
     return min(_OPEN_FILES, int(limit[1])) if limit else _OPEN_FILES
-
-
-def _process(address: EngineAddress) -> tuple[int, int]:
-    """Return process and user of an engine on this machine. Raises OSError; AttributeError where not on Linux."""
-    # Of an address of another kind nothing is left, and `connect` fails.
-    path = address.url.partition("unix://")[2]
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(path)
-        # unix(7): on a Unix socket SO_PEERCRED gives pid, uid and gid of the process that listens.
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", credentials)
-    return pid, uid
-
-
-def _owner(address: EngineAddress) -> int | None:
-    try:
-        return _process(address)[1]
-    except (OSError, AttributeError):
-        return None
 
 
 def host_config_of(spec: ContainerSpec, open_files: int | None, info: EngineInfo) -> dict[str, Any]:
@@ -89,40 +68,6 @@ def _mount(mount: Mount) -> dict[str, Any]:
     return DockerMount(target=mount.target, source=mount.source, type=kind, read_only=mount.read_only)
 
 
-def engine_info(info: Mapping[str, Any], version: Mapping[str, Any], address: EngineAddress) -> EngineInfo:
-    """Return the facts of an engine, from what it says of itself and of its version."""
-    # podman answers like Docker. Only the names of its components tell.
-    components = " ".join(component.get("Name", "") for component in version.get("Components") or ())
-    podman = "podman" in components.lower()
-    data_root = info.get("DockerRootDir", "")
-    # `name=seccomp,profile=builtin`, or the name alone.
-    security = {option.partition(",")[0].removeprefix("name=") for option in info.get("SecurityOptions") or ()}
-    return EngineInfo(
-        name="podman" if podman else "docker",
-        version=version["Version"],
-        api_version=version["ApiVersion"],
-        cpus=info["NCPU"],
-        memory=info["MemTotal"],
-        data_root=data_root,
-        runtimes=tuple(sorted(info.get("Runtimes") or ())),
-        local=address.local,
-        # podman makes up an id for each answer. Its data root holds its images and containers.
-        id=f"podman {_digest(address.url, data_root)}" if podman else info.get("ID") or "",
-        address=str(address),
-        owner=_owner(address) if address.local else None,
-        rootless="rootless" in security,
-        remaps_users="userns" in security,
-        selinux="selinux" in security,
-        # The names as Docker and podman write them. An engine that leaves one out has the limit.
-        limits_memory=info.get("MemoryLimit", True),
-        limits_cpus=info.get("CpuCfsQuota", True),
-    )
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
 def container_state(inspected: Mapping[str, Any]) -> ContainerState:
     """Return the state of a container, from the engine's inspection."""
     state = inspected["State"]
@@ -146,11 +91,16 @@ def image_info(inspected: Mapping[str, Any]) -> ImageInfo:
     return ImageInfo(
         id=inspected["Id"],
         # The engine writes null for an empty list or map.
-        tags=tuple(inspected.get("RepoTags") or ()),
-        digests=tuple(inspected.get("RepoDigests") or ()),
+        tags=tuple(map(_short_name, inspected.get("RepoTags") or ())),
+        digests=tuple(map(_short_name, inspected.get("RepoDigests") or ())),
         labels=(inspected.get("Config") or {}).get("Labels") or {},
         size=inspected.get("Size") or 0,
     )
+
+
+def _short_name(name: str) -> str:
+    """Return `library/x` of Docker Hub as Docker names it (`x`): podman says the registry too."""
+    return re.sub(r"^docker\.io/(library/)?", "", name)
 
 
 def timestamp(text: str) -> float:

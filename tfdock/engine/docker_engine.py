@@ -39,7 +39,6 @@ from tfdock.engine import terminal
 from tfdock.engine.address import EngineAddress, cannot_connect, causes, find_address
 from tfdock.engine.containers import (
     container_state,
-    engine_info,
     host_config_of,
     image_info,
     open_files_allowed,
@@ -47,6 +46,7 @@ from tfdock.engine.containers import (
 )
 from tfdock.engine.engine_archives import only_file, unreadable_error
 from tfdock.engine.engine_errors import archive_refusal, own_words, push_refusal, refusal, registry_refusal
+from tfdock.engine.engine_facts import engine_info
 from tfdock.engine.protocol import (
     IMAGE_LABEL,
     RUN_LABEL,
@@ -64,6 +64,7 @@ from tfdock.engine.streams import (
     body_chunks,
     break_off,
     build_refusal,
+    exit_code,
     frames,
     messages,
     skip_bytes,
@@ -77,6 +78,7 @@ from tfdock.errors import (
     EngineHung,
     EngineLost,
     EngineUnavailable,
+    Interrupted,
     NetworkError,
     Problem,
     TfdockError,
@@ -102,6 +104,8 @@ _TRANSPORT = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError
 """Errors of a lost engine. `APIError` is a RequestException too: catch it first."""
 
 _CONNECT_TIMEOUT = 15.0
+_LATE_END = 10.0
+"""Seconds between two looks at whether a container has ended whose log is followed."""
 _QUERY_TIMEOUT = 60.0
 # A shell's status for SIGKILL: 128 + 9.
 _KILLED = 137
@@ -409,7 +413,7 @@ class DockerEngine:
 
     def _build_error(self, progress: ImageProgress, message: Mapping[str, Any]) -> NoReturn:
         detail = message.get("errorDetail") or {}
-        text, code = detail.get("message") or message.get("error") or "", detail.get("code")
+        text, code = detail.get("message") or message.get("error") or "", exit_code(message)
         # A command that failed has an exit code. Without one the engine itself refused something.
         if code is None and (refused := build_refusal(progress, text, self._program)):
             raise refused
@@ -544,7 +548,8 @@ class DockerEngine:
                 spec.image,
                 list(spec.command),
                 name=spec.name,
-                entrypoint=[],  # an image's own entry point would run before, or instead of, our command
+                # An image's own entry point would run before, or instead of, our command. podman keeps it for [].
+                entrypoint=[""],
                 environment=_proxies(client, spec) | dict(spec.environment),
                 use_config_proxy=False,  # the SDK would add the proxies with their passwords
                 labels=dict(spec.labels),
@@ -562,22 +567,48 @@ class DockerEngine:
         self._call(f"start the container {container}", lambda client: client.start(container))
 
     def follow(self, container: str, skip: int = 0) -> Iterator[bytes]:
-        for piece in self._logs(container, skip, live=True):
-            skip += len(piece)
-            yield piece
+        over = Cancel()
+        # The break-off raises Interrupted. What the log had by then is read below.
+        with self._watching_end(container, over), contextlib.suppress(Interrupted):
+            for piece in self._logs(container, skip, live=True, over=over):
+                skip += len(piece)
+                yield piece
         # When a container ends, 20.10 drops the last lines of a live log (11 of 100 short containers lost some, 28
         # none; like moby/moby#43860), although they were written: so the rest is read from what is written.
         if self.state(container) is not None:
             yield from self._logs(container, skip, live=False)
 
-    def _logs(self, container: str, skip: int, *, live: bool) -> Iterator[bytes]:
+    @contextlib.contextmanager
+    def _watching_end(self, container: str, over: Cancel) -> Iterator[None]:
+        """Set `over` if a container has ended and its live log has not: podman 4 may miss the end of a short one."""
+        done = threading.Event()
+
+        def watch() -> None:
+            ended = False
+            while not done.wait(_LATE_END):
+                # Seen twice: between, the log has time to end by itself.
+                if ended:
+                    over.set()
+                    return
+                with contextlib.suppress(TfdockError):
+                    state = self.state(container)
+                    ended = state is None or state.exit_code is not None
+
+        thread = threading.Thread(target=watch, name="container-watch", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+
+    def _logs(self, container: str, skip: int, *, live: bool, over: Cancel | None = None) -> Iterator[bytes]:
         parameters = {"follow": int(live), "stdout": 1, "stderr": 1}
 
         def request(client: Sdk) -> object:
             url = f"{client.base_url}/v{client.api_version}/containers/{container}/logs"
             return client.get(url, params=parameters, stream=True, timeout=client.timeout)
 
-        with self._stream(f"read the output of the container {container}", request) as chunks:
+        with self._stream(f"read the output of the container {container}", request, over) as chunks:
             yield from skip_bytes(skip, frames(chunks))
 
     def state(self, container: str) -> ContainerState | None:
@@ -591,7 +622,7 @@ class DockerEngine:
         # Not asked again on a broken connection: Bazel takes a second SIGINT for more than the first.
         self._call(
             f"signal the container {container}",
-            _none_for(_ABSENT | _BUSY, lambda client: client.kill(container, name)),
+            _none_for(_ABSENT | _BUSY, lambda client: client.kill(container, name), _NOT_RUNNING),
         )
 
     def remove(self, container: str) -> None:
@@ -620,6 +651,9 @@ class DockerEngine:
         def request(client: Sdk) -> bytes:
             archive, stat = client.get_archive(container, path)
             with contextlib.closing(archive):
+                # podman follows links, and names the file that it came to; Docker names where a link leads.
+                if stat.get("linkTarget") not in (None, "", path):
+                    raise unreadable_error(path, "it is not a regular file")
                 # Before its content is read: a program in the container chose the size.
                 if stat["size"] > limit:
                     raise unreadable_error(path, f"its {stat['size']} bytes are over the limit of {limit}")
@@ -721,14 +755,20 @@ _BUSY = frozenset({requests.codes.conflict})
 """The container no longer runs, or is being removed already."""
 
 
-def _none_for(statuses: frozenset[int], request: Callable[[Sdk], T]) -> Callable[[Sdk], T | None]:
-    """Return the request, with None for an answer of one of these statuses."""
+_NOT_RUNNING = "can only kill running containers"
+"""podman's words, with the status of an internal error."""
+
+
+def _none_for(
+    statuses: frozenset[int], request: Callable[[Sdk], T], words: str | None = None
+) -> Callable[[Sdk], T | None]:
+    """Return the request, with None for an answer of one of these statuses, or with these words."""
 
     def tolerant(client: Sdk) -> T | None:
         try:
             return request(client)
         except APIError as error:
-            if error.status_code in statuses:
+            if error.status_code in statuses or (words and words in _message_of(error)):
                 return None
             raise
 
@@ -806,4 +846,7 @@ def _report_status(message: Mapping[str, Any], output: Output) -> None:
 
 def _is_name_taken(error: EngineError) -> bool:
     cause = error.__cause__
-    return isinstance(cause, APIError) and cause.status_code == requests.codes.conflict
+    if not isinstance(cause, APIError):
+        return False
+    # podman says it in words, with the status of an internal error.
+    return cause.status_code == requests.codes.conflict or "is already in use by" in _message_of(cause)

@@ -20,8 +20,10 @@ _PODMAN_WORDS = (
     ("`journalctl -u docker`", "`journalctl -u podman`, with `--user` for your own"),
     ("`docker ", "`podman "),
     ("of its daemon.json", "of its containers.conf"),
+    ("--gpus all", "--device nvidia.com/gpu=all"),
 )
-"""Docker's words and commands, and what podman has for them: containers-registries.conf(5), podman-info(1)."""
+"""Docker's words and commands, and what podman has for them: containers-registries.conf(5), podman-info(1), and the
+Container Device Interface in the manual of NVIDIA's container toolkit."""
 
 
 def own_words(text: str, program: str) -> str:
@@ -71,7 +73,9 @@ _USER_NAMESPACE = _means(
 
 _DOCKERFILE = _means(
     r"dockerfile parse error|Cannot locate specified Dockerfile|the Dockerfile .*cannot be empty"
-    r"|requires BuildKit|unknown instruction|failed to parse",
+    r"|requires BuildKit|unknown instruction|failed to parse"
+    # podman's
+    r"|stat \S+/libpod_builder\d+/build/\S+: no such file or directory",
     BuildFailed,
     "dockerfile-refused",
     "the engine does not accept the Dockerfile",
@@ -141,7 +145,8 @@ _REGISTRY = (
 _PUSH = (
     # First: these words are the engine's own, of an image that it does not have.
     _means(
-        r"No such image|does not exist locally|tag does not exist",
+        # The last words are podman's.
+        r"No such image|does not exist locally|tag does not exist|image not known",
         EngineError,
         "image-missing",
         "the engine does not have the image {what}",
@@ -185,10 +190,11 @@ _REFUSALS = (
         "install the NVIDIA container toolkit where the engine runs",
     ),
     _means(
-        r"failed to mount local volume: (?P<why>.*)",
+        # The first words are Docker's, the second podman's.
+        r"failed to mount local volume: (?P<why>.*)|mounting volume \S+ for container \S+: (?P<other>.*)",
         EngineError,
         "volume-mount-refused",
-        "the engine cannot mount a volume: {why}",
+        "the engine cannot mount a volume: {why}{other}",
         "see the engine's log; the folders of the volume must lie on a local disk of its machine",
     ),
     _means(
@@ -208,10 +214,11 @@ _REFUSALS = (
         "`docker network ls` lists what there is; `none`, `host` and `bridge` are built in",
     ),
     _means(
-        r"No such image: (?P<image>\S+)",
+        # The first words are Docker's, the second podman's.
+        r"No such image: (?P<image>\S+)|(?P<other>\S+): image not known",
         EngineError,
         "image-missing",
-        "the engine does not have the image {image}",
+        "the engine does not have the image {image}{other}",
         "build or pull it first",
     ),
     _means(

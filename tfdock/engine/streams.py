@@ -146,8 +146,10 @@ def wait_forever(response: requests.Response) -> None:
         sock.settimeout(None)
 
 
-# The classic builder prints these lines. Its messages have no field for step and container.
-_STEP = re.compile(r"Step \d+/\d+ : (.*)", re.DOTALL)
+# The classic builder prints these lines, podman `STEP 1/2: …`. Their messages have no field for step and container.
+_STEP = re.compile(r"(?:Step \d+/\d+ |STEP \d+/\d+): (.*)", re.DOTALL)
+_ENDED = re.compile(r'building at STEP ".*": while running runtime: exit status (\d+)', re.DOTALL)
+"""How podman says that a step's command failed: its messages have no field for the exit code."""
 _RUNNING = re.compile(r" ---> Running in ([0-9a-f]{12})\s*\Z")
 
 
@@ -177,6 +179,14 @@ class ImageProgress:
         """The image of a FROM step, its arguments filled in."""
         words = string.Template(self.step).safe_substitute(self.build_args).split()
         return words[1] if len(words) > 1 and words[0].upper() == "FROM" else None
+
+
+def exit_code(message: Mapping[str, Any]) -> int | None:
+    """Return the exit code of the command that failed in an image step; None where the engine refused something."""
+    detail = message.get("errorDetail") or {}
+    ended = _ENDED.search(detail.get("message") or "")
+    code: int | None = detail.get("code")
+    return int(ended[1]) if code is None and ended else code
 
 
 def step_failed(step: str, words: str, code: int | None) -> BuildFailed:

@@ -100,6 +100,7 @@ class Settings:
         return reference.at(registry) if registry else reference
 
 
+_PREFIX = "TFDOCK_"
 _VARIABLES = {
     "wheelhouse": "TFDOCK_WHEELHOUSE",
     "cache_dir": "TFDOCK_CACHE_DIR",
@@ -122,6 +123,25 @@ _VARIABLES = {
     "remote_upload": "TFDOCK_REMOTE_UPLOAD",
     "remote_credential_helper": "TFDOCK_REMOTE_CREDENTIAL_HELPER",
 }
+
+
+_ALIKE = 0.8
+"""How alike, of 1, a name is that was meant for another. Pipelines have names of their own: `TFDOCK_REGISTRY`."""
+
+
+def misspelt(environment: Mapping[str, str]) -> list[Problem]:
+    """Return a warning for each variable that nothing reads and that is nearly the name of a setting's variable."""
+    known = {*_VARIABLES.values(), "TFDOCK_REMOTE_HEADER", "TFDOCK_DEBUG"}
+    meant = {name.removeprefix(_PREFIX): name for name in known}
+    # Who knows the settings file writes `TFDOCK_MIRRORS`.
+    meant |= {setting.upper(): variable for setting, variable in _VARIABLES.items()}
+    problems = []
+    for name in sorted(environment):
+        near = difflib.get_close_matches(name.removeprefix(_PREFIX), meant, n=1, cutoff=_ALIKE)
+        if name.startswith(_PREFIX) and name not in known and near:
+            message, fix = f"nothing reads the variable `{name}`", f"did you mean `{meant[near[0]]}`?"
+            problems.append(Problem(code="settings-unknown-key", message=message, fix=fix, severity="warning"))
+    return problems
 
 
 def configuration_file() -> Path:

@@ -96,7 +96,8 @@ def find_image(image: ImageRef, platform: str, check: Callable[[], None]) -> Sto
 def _platform_manifest(named: NamedArtifact, index: FoundManifest, platform: str) -> FoundManifest:
     """Return the manifest that an index has for a platform."""
     image = named.image
-    if not wheel_image_read.says_wheels(index.data):
+    # Docker's list cannot say it: there the labels of the platform's image do.
+    if index.media_type != oci.DOCKER_LIST and not wheel_image_read.says_wheels(index.data):
         raise _no_wheels_error(named, index.digest)
     known = wheel_image_read.platforms(index.data)
     if platform not in known:

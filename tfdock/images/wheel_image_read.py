@@ -23,7 +23,17 @@ from tfdock.images.wheel_image import (
 )
 from tfdock.images.wheel_labels import OWN
 from tfdock.images.wheel_layer import LAYER_TYPE, PACKED_TYPES, WHEELS, FoundWheel, frame
-from tfdock.oci.manifest import INDEX, MANIFEST, Descriptor, MalformedManifest, Manifest, is_digest, parse_json
+from tfdock.oci.manifest import (
+    DOCKER_LIST,
+    DOCKER_MANIFEST,
+    INDEX,
+    MANIFEST,
+    Descriptor,
+    MalformedManifest,
+    Manifest,
+    is_digest,
+    parse_json,
+)
 from tfdock.oci.plain_tar import archive, members
 from tfdock.types import Digest
 from tfdock.wheelhouse.build_record import BUILD_ID, WHEEL, read_record
@@ -97,14 +107,15 @@ def platforms(data: bytes) -> dict[str, Descriptor]:
     node = parse_json(data)
     rows = node.get("manifests") if isinstance(node, dict) else None
     # The OCI image specification lets an index leave out its own media type.
-    if not isinstance(rows, list) or node.get("schemaVersion") != 2 or node.get("mediaType", INDEX) != INDEX:
+    kind = node.get("mediaType", INDEX) if isinstance(node, dict) else ""
+    if not isinstance(rows, list) or node.get("schemaVersion") != 2 or kind not in (INDEX, DOCKER_LIST):
         raise MalformedManifest("it is no index of images")
     manifests: dict[str, Descriptor] = {}
     for row in rows:
         descriptor = Descriptor.read(row)
         row_platform = row.get("platform")
         platform = _platform(row_platform) if isinstance(row_platform, dict) else ""
-        if descriptor.media_type != MANIFEST or not platform:
+        if descriptor.media_type not in (MANIFEST, DOCKER_MANIFEST) or not platform:
             raise MalformedManifest("it lists something else than images of platforms")
         if platform in manifests:
             raise MalformedManifest(f"it has two images for {platform}")

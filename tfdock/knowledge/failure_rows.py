@@ -119,7 +119,7 @@ class Failure(Row):
     `harmless`: it is no failure, and told only when asked; `grave` is the failure that it is of where a profile asks
     for such a GPU, or that one was seen as well. `passes` are the stages of which it says that they ended well, so
     that failures above it no longer count; `spoils` are those of which the next line like that does not say it, since
-    the tool goes on without what failed.
+    the tool goes on without what failed. `ends_well`: the tool did all that it was asked for.
     """
 
     KEY = ("id",)
@@ -141,6 +141,7 @@ class Failure(Row):
     harmless: bool = False
     grave: Grave | None = None
     passes: tuple[Stage, ...] = ()
+    ends_well: bool = False
     spoils: tuple[Stage, ...] = ()
     examples: Examples
 

@@ -51,10 +51,11 @@ class WheelRow(RowPart):
     """How the release makes a wheel: a Bazel target that is the wheel, or a script to run after the build.
 
     `folder` is where the target leaves it, relative to the source; `command` the script's words, with `{output}`
-    for the folder to write to.
+    for the folder to write to. `name` is the project's, where a profile gives no other.
     """
 
     target: str
+    name: str = "tensorflow"
     folder: str | None = None
     command: tuple[Template, ...] = ()
 

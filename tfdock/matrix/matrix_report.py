@@ -112,7 +112,10 @@ def report_row(cell: Cell, result: Mapping[str, Any] | None, wheelhouse: Path, p
         "place": None if cell.wanted else place,
         "problems": list(problems),
         "origin": build.get("origin"),
-        "wheels": [{**wheel, "path": Path(wheel["path"]).name} for wheel in build.get("wheels") or ()],
+        "wheels": [
+            {"path": Path(wheel["path"]).name, "sha256": wheel["sha256"], "size": wheel["size"]}
+            for wheel in build.get("wheels") or ()
+        ],
         "log": _inside(build.get("log"), wheelhouse),
         "record": _inside(build.get("record"), wheelhouse),
         # Times and cache figures of an earlier build would be counted as work of this run.

@@ -746,7 +746,8 @@ def _problem(model: type[BaseModel], item: Any, document: yaml_nodes.Node, file:
         fix = f"add `{examples.get(str(path[-1]), f'{path[-1]}: …')}`"
     else:
         plain = item["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
-        complaint = _MESSAGES.get(kind, plain)
+        # Pydantic quotes the values that it takes with apostrophes.
+        complaint = _MESSAGES.get(kind, plain.replace("'", "`") if kind == "literal_error" else plain)
         code, message = "profile-bad-value", f"`{name}`: {complaint}" if name else complaint
         fix = context.get("fix") or _fix(model, item, node, path)
     return Problem(
@@ -799,7 +800,8 @@ def _fix(model: type[BaseModel], item: Any, node: yaml_nodes.Node, path: _Path) 
             return f"write it without quotes: `{node.raw}`"
         near = difflib.get_close_matches(node.raw, re.findall(r"'([^']+)'", item["ctx"]["expected"]), n=1)
         listed = f", or write a list: `[{_listed(node.raw)}]`" if _takes_lists(model, path) else ""
-        return f"did you mean `{near[0]}`?" if near else f"use {item['ctx']['expected']}{listed}"
+        known = item["ctx"]["expected"].replace("'", "`")
+        return f"did you mean `{near[0]}`?" if near else f"use {known}{listed}"
     if kind == "list_type":
         return f"write a list: `[{_listed(node.raw)}]`" if node.raw else "write a list: `[a, b]`"
     if kind == "bool_type":

@@ -388,7 +388,10 @@ def _candidates(combination: Combination, name: str | None) -> list[dict[str, st
     others = sorted({Version(text) for text in support.accepted} - {tested})
     newer, older = [each for each in others if each > tested], [each for each in others if each < tested]
     # Newer before older: what a GPU lacks in the tested version is mostly in a later one.
-    return [{name: full_version(combination, name, str(each))} for each in (tested, *newer, *reversed(older))]
+    # A library follows the toolkit that is asked for, even to a version that is reported as untested.
+    follows = name != combination.accelerator.toolkit
+    last = [Version(text) for text in support.uncertain] if follows else []
+    return [{name: full_version(combination, name, str(each))} for each in (tested, *newer, *reversed(older), *last)]
 
 
 def full_version(combination: Combination, name: str, asked: str) -> str:

@@ -17,7 +17,10 @@ MAX_WORDS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelNameParts:
-    """What names are made of. `components` are (name, version) pairs in their order; `compiler` only if unusual."""
+    """What names are made of. `components` are (name, version) pairs in their order; `compiler` only if unusual.
+
+    `project` is its name as a file has it (`my_tensorflow`), if it is not the release's own.
+    """
 
     version: Version
     python: str
@@ -30,6 +33,7 @@ class WheelNameParts:
     debug: bool
     xla: bool
     source: Source
+    project: str
     machine: str
 
     @property
@@ -39,7 +43,10 @@ class WheelNameParts:
         parts = [release, f"py{self.python}"]
         # Without components, as for the CPU, the accelerator tells what the build is for.
         parts += [f"{name}{version}" for name, version in self.components] or [self.accelerator]
-        return BuildId(_fitting(lambda most: "-".join((*parts, *self._words(most), self.machine))))
+        return BuildId(
+            # A wheel's file begins with the project, so that its local version need not say it.
+            _fitting(lambda most: "-".join((*parts, *self._words(most), *self._project(most), self.machine)))
+        )
 
     @property
     def local_version(self) -> str | None:
@@ -58,6 +65,9 @@ class WheelNameParts:
     def _source(self) -> list[str]:
         """`src1a2b3c4d` for anything but the release's own tag."""
         return [] if self.source.official else [f"src{_short_hash(source_identity(self.source))}"]
+
+    def _project(self, most: int) -> list[str]:
+        return [self.project if most else _short_hash(self.project.encode())] if self.project else []
 
     def _variant(self, compiler: str = "", most: int = MAX_WORDS) -> list[str]:
         """Return the build's differences besides its versions and targets."""

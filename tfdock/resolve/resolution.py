@@ -32,6 +32,7 @@ from tfdock.resolve.tools import (
     packaged,
 )
 from tfdock.types import BuildId, Choice, ImageRef, Source, Version
+from tfdock.wheel.identity import file_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,13 +165,13 @@ class _Decision:
         self.notes.stop_if_refused()
         self._check_image_versions(image, base, devices)
         source = self._source(release, version)
-        wheel_name = self._wheel_name()
+        wheel_name = self._wheel_name(release)
         xla = self._xla()
         debug = self.profile.debugging
         self.notes.choose(
             "debug", debug.mode if debug else "off", *_asked_or_default(debug is not None, "optimised, no symbols")
         )
-        names = self._names(release, version, python, devices, source)
+        names = self._names(release, version, python, devices, source, wheel_name)
         local_version = self._local_version(names)
         runtime = self._runtime(python)
         if self.notes.allow_untested:
@@ -497,12 +498,11 @@ class _Decision:
         self.notes.choose("xla", str(self.profile.xla).lower(), *_asked_or_default(asked, "TensorFlow's own default"))
         return self.profile.xla
 
-    def _wheel_name(self) -> str:
+    def _wheel_name(self, release: Release) -> str:
         asked = self.profile.wheel.name
-        self.notes.choose(
-            "wheel.name", asked or "tensorflow", *_asked_or_default(bool(asked), "what `pip install` asks for")
-        )
-        return asked or "tensorflow"
+        name = asked or release.wheel.name
+        self.notes.choose("wheel.name", name, *_asked_or_default(bool(asked), "what `pip install` asks for"))
+        return name
 
     def _optimize(self) -> tuple[str, ...]:
         optimize = self.profile.optimize
@@ -540,7 +540,7 @@ class _Decision:
             "optimize": self.profile.optimize if isinstance(self.profile.optimize, str) else "custom",
             "optimize_flags": " ".join(optimize),
             "debug": str(self.profile.debugging is not None).lower(),
-            "wheel_name": self.profile.wheel.name or "tensorflow",
+            "wheel_name": self.profile.wheel.name or release.wheel.name,
             "targets": targets,
             accelerator.target_field: targets,
             # A folder of the container, so it is the same on every machine.
@@ -566,7 +566,13 @@ class _Decision:
         return (*flags, *(flag for flag in bazel.flags if not flag.startswith("--config=")))
 
     def _names(
-        self, release: Release, version: Version, python: str, devices: ChosenDevices, source: Source
+        self,
+        release: Release,
+        version: Version,
+        python: str,
+        devices: ChosenDevices,
+        source: Source,
+        wheel_name: str,
     ) -> WheelNameParts:
         cpu = self.profile.optimize
         return WheelNameParts(
@@ -582,6 +588,7 @@ class _Decision:
             debug=self.profile.debugging is not None,
             xla=self.profile.xla,
             source=source,
+            project=file_name(wheel_name) if file_name(wheel_name) != file_name(release.wheel.name) else "",
             machine=self.question.machine,
         )
 

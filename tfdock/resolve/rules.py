@@ -109,11 +109,13 @@ Rule = Callable[[Combination], Iterator[RuleFinding]]
 
 
 def component_is_accepted(combination: Combination) -> Iterator[RuleFinding]:
-    """Find out whether the release takes the versions that the profile asks for."""
-    for name, asked in combination.asked.items():
-        # A component of another family is refused as unused already.
-        if name in combination.accelerator.components:
-            yield from _acceptance(combination, name, asked, combination.components.get(name, asked))
+    """Find out whether the release takes the versions that the profile asks for, and those that follow from them."""
+    # A component of another family is refused as unused already.
+    for name in combination.accelerator.components:
+        asked, support = combination.asked.get(name), combination.release.components.get(name, Support())
+        value = combination.components.get(name, asked or "")
+        if asked or value in support.uncertain:
+            yield from _acceptance(combination, name, asked or value, value)
 
 
 def _acceptance(combination: Combination, name: str, asked: str, value: str) -> Iterator[RuleFinding]:
@@ -139,7 +141,8 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
     elif support.closed and value in support.uncertain:
         yield RuleFinding(
             code="component-untested",
-            path=combination.place(name),
+            # One that nobody asked for follows the toolkit.
+            path=combination.place(name if name in combination.asked else combination.accelerator.toolkit or name),
             message=f"{title} {value} was added to {release} about when it was cut",
             why="nobody is known to have built that",
             weight="doubt",

@@ -173,7 +173,7 @@ class PhaseRunner:
                 told_once.append(who)
                 self.listen(events.Notice(text=f"waiting for {who}, which {reason}"))
             # The display shows that the build is alive.
-            self.listen(events.Tick(silent=0.0))
+            self.listen(events.Tick(silent=0.0, waits_for=who))
             self.check(phase)
 
         return wait

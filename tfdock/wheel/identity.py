@@ -14,6 +14,11 @@ def canonical_name(name: str) -> str:
     return canonicalize_name(name)
 
 
+def file_name(name: str) -> str:
+    """Return a project's name as the files of its wheels have it: `tensorflow_cpu` for `Tensorflow-CPU`."""
+    return canonical_name(name).replace("-", "_")
+
+
 def normal_version(text: str) -> str:
     """Return `2.18.0rc1+cuda12.5.sm86` for `2.18.0-RC1+CUDA12.5-sm86`; an invalid version unchanged."""
     try:

@@ -37,10 +37,15 @@ def refused(path: Path, error: WheelError) -> WheelRefused:
 
 def install_command(path: Path) -> str:
     """Return what installs a wheel with pip, and with the extra for the CUDA libraries that it was built with."""
+    return f"pip install {shlex.quote(f'{path}{bracketed_extra(path)}')}"
+
+
+def bracketed_extra(path: Path) -> str:
+    """Return `[and-cuda]` if that extra of a wheel brings the CUDA libraries that it was built with; else empty."""
     try:
         with path.open("rb") as file:
             extra = toolkit_extra(file)
-    # The command is an advice. A file that cannot be read is told where it is needed.
+    # The extra is for an advice. A file that cannot be read is told where it is needed.
     except (OSError, WheelError):
         extra = ""
-    return f"pip install {shlex.quote(f'{path}[{extra}]') if extra else shlex.quote(str(path))}"
+    return f"[{extra}]" if extra else ""

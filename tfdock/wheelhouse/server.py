@@ -30,6 +30,7 @@ SERVED = re.compile(
     rf"|{_NAME}\.whl(?:\.metadata)?|{_NAME}\.constraints\.txt"
 )
 """Paths that are served. Everything else in the folder, above all `.tfdock`, is private."""
+_ABSOLUTE = re.compile(r"https?://(?P<host>[^/?#]+)(?P<path>/.*)?", re.IGNORECASE)
 _PATIENCE = 5.0
 """Seconds that a client may take for a request, or be silent between two requests."""
 _STALLED = 60.0
@@ -218,6 +219,10 @@ class _RequestTracker(HTTPMessageDelegate):
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> Awaitable[None] | None:
+        if isinstance(start_line, RequestStartLine) and (match := _ABSOLUTE.fullmatch(start_line.path)):
+            # RFC 9112, section 3.2.2: a server takes the address that it is asked for as a proxy, and its host.
+            headers["Host"] = match["host"]
+            start_line = RequestStartLine(start_line.method, match["path"] or "/", start_line.version)
         return self._inner.headers_received(start_line, headers)
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:

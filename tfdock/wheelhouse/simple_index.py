@@ -132,9 +132,11 @@ def _link(row: IndexedWheel, wheels: str) -> str:
         # PEP 503: `<` and `>` must be escaped here, as `escape` does below.
         attributes["data-requires-python"] = row.requires_python
     if row.metadata_sha256 is not None:
-        # PEP 714 renamed the attribute. pip before 23.2 reads the first name only, and else downloads whole wheels.
-        for attribute in ("data-core-metadata", "data-dist-info-metadata"):
-            attributes[attribute] = f"sha256={row.metadata_sha256}"
+        attributes["data-core-metadata"] = f"sha256={row.metadata_sha256}"
+        # PEP 714 renamed the attribute. pip before 23.2 reads the first name only, and else downloads the wheel.
+        # It refuses metadata whose Name is not spelt as in the requirement: `tensorflow-cpu` and `tensorflow_cpu`.
+        if row.file.startswith(f"{row.project}-"):
+            attributes["data-dist-info-metadata"] = attributes["data-core-metadata"]
     written = " ".join(f'{name}="{escape(value)}"' for name, value in attributes.items())
     return f"<a {written}>{escape(row.file)}</a>"
 

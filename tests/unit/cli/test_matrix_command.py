@@ -162,6 +162,12 @@ def test_two_cells_that_are_one_wheel_are_refused_with_both_lines(folder: Path) 
     assert (told["ok"], told["problems"][0]["code"]) == (False, "build-id-twice")
 
 
+def test_two_cells_that_differ_in_the_name_of_the_wheel_alone_are_two_builds(folder: Path) -> None:
+    (folder / "m.yaml").write_text("schema: 1\nbase: base.yaml\naxes:\n  wheel.name: [tensorflow, my-tensorflow]\n")
+    cells = document(folder)["include"]
+    assert [one["build_id"] for one in cells] == [FIRST, FIRST.replace("-x86_64", "-my_tensorflow-x86_64")]
+
+
 def test_two_cells_whose_wheels_are_files_of_one_name_are_refused(folder: Path) -> None:
     text = 'schema: 1\nbase: base.yaml\nprofile: {cudnn: "9.3.0"}\naxes:\n  cuda: ["12.5.0", "12.5.1"]\n'
     (folder / "m.yaml").write_text(text)

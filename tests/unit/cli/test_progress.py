@@ -148,6 +148,13 @@ def test_on_a_terminal_each_of_several_builds_has_one_row() -> None:
             ["●", "compile", "0.0", "s", "one", "[3", "/", "18]", "Compiling", "x.cc"],
             ["●", "fetch", "0.0", "s", "other"],
         ]
+        other(events.Tick(silent=0.0, waits_for="another build of this command"))
+        assert str(shown._drawn().renderables[1]).split(maxsplit=4)[::4] == [
+            "○",
+            "other  waits for another build of this command",
+        ]
+        other(events.Line(text="Step 1"))
+        assert str(shown._drawn().renderables[1]).split()[::5] == ["●", "Step"], "it works again"
         one(events.PhaseEnded(build_id=ONE, phase="compile", seconds=1, ok=True))
         assert len(shown._drawn().renderables) == 1
     finally:

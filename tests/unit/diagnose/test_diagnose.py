@@ -610,6 +610,41 @@ def test_a_runtime_library_that_is_missing_is_a_failure_where_a_gpu_is_asked_for
     assert (found["line"], found["count"], found["values"]) == (2, 2, {"library": "libcudart.so.11.0"})
 
 
+def test_a_driver_that_is_missing_is_a_failure_where_a_gpu_is_asked_for(tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("2025-01-01 00:00:00.1: E cuda_driver.cc:152] failed call to cuInit: UNKNOWN ERROR (303)\n")
+    alone = json.loads(run(log, "--explain-warnings", "--json").stdout)
+    assert (alone["findings"], alone["suspects"]) == ([], []), "a harmless line is no suspicious one"
+    assert [one["id"] for one in alone["warnings"]] == ["libcuda_not_here"]
+    (found,) = json.loads(run(log, "--profile", profile_of(tmp_path, gpus=["rtx3080"]), "--json").stdout)["findings"]
+    assert (found["id"], found["confidence"]) == ("nvidia_driver_missing", "low"), (
+        "the trial of a build without a GPU says it too"
+    )
+    assert "--gpus all" in found["fix"]
+
+
+@pytest.mark.parametrize(
+    ("log", "end"),
+    [
+        (f"{KILLED}\nINFO: Build completed successfully, 12 total actions\n", ("bazel_completed", 2)),
+        ("INFO: Build completed successfully, 12 total actions\nuploading\n", ("bazel_completed", 1)),
+        ("INFO: Build completed successfully, 12 total actions\na.c:1: error: no\n", None),
+        (f"INFO: Build completed successfully, 12 total actions\n{KILLED}\n", None),
+        ("INFO: Build completed successfully, 12 total actions\n=== tfdock: wheel of x ===\n", None),
+        ("INFO: Analyzed target //a:b (1 packages loaded).\n", None),
+        ("nothing\n", None),
+    ],
+)
+def test_a_log_that_ends_well_is_told_so(tmp_path: Path, log: str, end: tuple[str, int] | None) -> None:
+    file = tmp_path / "a.log"
+    file.write_text(log)
+    (read,) = json.loads(run(file, "--json").stdout)["logs"]
+    assert (read["success"] and (read["success"]["id"], read["success"]["line"])) == end
+    told = run(file).stdout
+    assert (f"{file}:{end[1] if end else 0}: it ended well: Bazel built all" in told) is bool(end)
+    assert ("no failure that is known" in told) is (not end and KILLED not in log)
+
+
 def test_the_first_library_that_is_missing_is_the_one_that_is_named() -> None:
     log = (
         f"{CUDART}\n{IGNORED}\n{CUDART.replace('cudart.so.11.0', 'cublas.so.11')}\nCannot dlopen some GPU libraries\n"

@@ -13,6 +13,7 @@ import pytest
 from tfdock.engine import address
 from tfdock.engine.address import EngineAddress, cannot_connect, find_address
 from tfdock.engine.engine_errors import refusal, registry_refusal
+from tfdock.errors import EngineUnavailable
 
 DEFAULT = "unix:///nowhere/docker.sock"
 
@@ -86,3 +87,21 @@ def test_podman_is_advised_about_in_its_own_words() -> None:
         assert "docker" not in problem.fix
         assert "daemon.json" not in problem.fix
     assert "registries.conf" in registry_refusal("r.example/x", untrusted, "podman").problems[0].fix
+
+
+@pytest.mark.parametrize("folder", ["", "certificates"])
+def test_certificates_that_are_not_there_are_named_with_their_folder(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    monkeypatch.setenv("DOCKER_CERT_PATH", folder and str(tmp_path / folder))
+    with pytest.raises(EngineUnavailable) as caught:
+        find_address(None)
+    (problem,) = caught.value.problems
+    assert f"{tmp_path / (folder or '.docker')} holds no `cert.pem`" in problem.message
+    assert "DOCKER_CERT_PATH" in problem.fix
+    # A Unix socket needs none.
+    monkeypatch.setenv("DOCKER_HOST", "unix:///var/run/docker.sock")
+    assert find_address(None).tls is False

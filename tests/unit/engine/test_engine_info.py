@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tfdock.engine.address import EngineAddress
 from tfdock.engine.caller import caller_user
-from tfdock.engine.containers import engine_info, host_config_of
+from tfdock.engine.containers import host_config_of
+from tfdock.engine.engine_facts import engine_info, quick_facts
 from tfdock.engine.protocol import ContainerSpec, EngineInfo
 
 HERE = EngineAddress("unix:///nowhere/docker.sock", "as given")
@@ -68,3 +72,52 @@ def test_the_id_of_podman_is_its_data_and_not_its_answer() -> None:
     other = info_of(components="Podman Engine", DockerRootDir="/other")
     assert other.id != first.id
     assert info_of(ID="93e68f69").id == "93e68f69"
+
+
+# --- the quick question ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+        b"HTTP/1.1 500 No\r\nContent-Length: 1\r\n\r\n{",
+        b"\0" * 99,
+        None,
+    ],
+    ids=["closed", "no object", "an error", "no HTTP", "silent"],
+)
+def test_who_asks_quickly_takes_an_engine_that_does_not_answer_for_none(
+    answer: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "engine.sock"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    assert quick_facts() is None
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            connection.recv(4096)
+            if answer is not None:
+                connection.sendall(answer)
+                connection.close()
+            kept.append(connection)
+
+        kept: list[socket.socket] = []
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert quick_facts() is None
+        thread.join()
+        kept[0].close()
+
+
+def test_an_engine_elsewhere_is_not_asked_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        assert quick_facts() is None
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()

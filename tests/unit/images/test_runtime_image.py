@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from fake_engine import FakeBuild, FakeEngine, FakeRun
 
+from tfdock.cli.commands import image_runtime
 from tfdock.engine.protocol import ContainerSpec, ImageBuild, ImageInfo
 from tfdock.errors import (
     BuildFailed,
@@ -633,3 +634,25 @@ def test_a_wheel_that_links_what_the_base_lacks_is_refused(
         lambda path: replace(inspected(path), libraries=(library,), build_info=info),
     )
     assert refused(bench, tmp_path, ProfileError).code == "runtime-lacks-libraries"
+
+
+# --- what is said ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("program", "variables", "line"),
+    [
+        ("docker", {}, "docker run --rm -it me/x:1"),
+        ("docker", {"NVIDIA_VISIBLE_DEVICES": "all"}, "docker run --rm -it --gpus all me/x:1"),
+        ("podman", {"NVIDIA_VISIBLE_DEVICES": "all"}, "podman run --rm -it --device nvidia.com/gpu=all me/x:1"),
+    ],
+)
+def test_the_command_that_starts_it_is_the_engines_own(
+    program: str, variables: dict[str, str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = BuiltRuntimeImage(
+        status="built", name="me/x:1", id="", size=2, base="b", base_size=1, labels={}, variables=variables,
+        distributions=("a 1",), lacking=(),
+    )  # fmt: skip
+    image_runtime._show(image, program)
+    assert f"  run   {line}\n" in capsys.readouterr().err

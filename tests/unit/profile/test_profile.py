@@ -429,7 +429,7 @@ BAD = [
     pytest.param(
         HEAD + "optimize: nativ\n",
         "3:11",
-        "`optimize`: should be 'portable' or 'native'",
+        "`optimize`: should be `portable` or `native`",
         "did you mean `native`?",
         id="optimize",
     ),
@@ -457,7 +457,7 @@ BAD = [
     pytest.param(
         HEAD + "debug: {mode: dgb}\n",
         "3:15",
-        "`debug.mode`: should be 'opt', 'dbg' or 'fastbuild'",
+        "`debug.mode`: should be `opt`, `dbg` or `fastbuild`",
         "did you mean `dbg`?",
         id="debug.mode",
     ),
@@ -682,7 +682,7 @@ BAD = [
     pytest.param(
         HEAD + "verify: {gpu_code: stric}\n",
         "3:20",
-        "`verify.gpu_code`: should be 'strict' or 'relaxed'",
+        "`verify.gpu_code`: should be `strict` or `relaxed`",
         "did you mean `strict`?",
         id="verify.gpu_code",
     ),

@@ -599,6 +599,16 @@ def test_what_is_untested_is_built_only_when_the_profile_says_so(made_up: Desk, 
         assert all(problem.line for problem in resolution.untested)
 
 
+def test_cudnn_follows_a_cuda_that_the_tested_version_is_not_made_for(desk: Desk) -> None:
+    text = 'schema: 1\ntensorflow: "2.21.0"\ngpus: [rtx5090]\ncuda: "13.0.0"\n'
+    (problem,) = desk.problems(text)
+    assert (problem.code, problem.field) == ("component-untested", "cuda")
+    assert "cuDNN 9.12.0 was added" in problem.message
+    resolution = desk.resolve(text + "allow_untested: true\n")
+    assert resolution.components == {"cuda": "13.0.0", "cudnn": "9.12.0"}
+    assert [doubt.code for doubt in resolution.untested] == ["component-untested"]
+
+
 def test_what_cannot_work_is_refused_also_when_the_untested_is_allowed(made_up: Desk) -> None:
     (problem,) = made_up.problems(HEAD + "gpus: [old]\ncuda: '20.1.0'\nallow_untested: true\n")
     assert problem.code == "target-not-in-toolkit"
@@ -773,6 +783,16 @@ GIT = 'schema: 1\npython: "3.10"\ntensorflow: {release: "9.9.1", '
         pytest.param(GIT + "ref: v9.9.1}\n", "tf9.9.1-py3.10-cpu-x86_64", None, id="the release's own tag"),
         pytest.param(GIT + "patches: [a.patch]}\n", "tf9.9.1-py3.10-cpu-p2d711642-x86_64", "p2d711642", id="a patch"),
         pytest.param(HEAD + "wheel: {local_version: mine}\n", "tf9.9.1-py3.10-cpu-x86_64", "mine", id="asked"),
+        pytest.param(HEAD + "wheel: {name: tensorflow}\n", "tf9.9.1-py3.10-cpu-x86_64", None, id="the own name"),
+        pytest.param(
+            HEAD + "wheel: {name: Tensor.Flow}\n", "tf9.9.1-py3.10-cpu-tensor_flow-x86_64", None, id="a name"
+        ),
+        pytest.param(
+            GPU + f"wheel: {{name: {'long' * 20}}}\n",
+            "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-x1-ba95d159-5aa1dce7-x86_64",
+            "cuda20.1.sm86",
+            id="a long name",
+        ),
     ],
 )
 def test_a_build_is_named_after_what_makes_it_different(

@@ -88,6 +88,7 @@ names = st.builds(
         patches=st.dictionaries(st.just("a.patch"), st.binary(max_size=9)),
         official=st.booleans(),
     ),
+    project=st.sampled_from(["", "my_tensorflow", "long" * 20]),
     machine=st.just("x86_64"),
 )
 
@@ -150,6 +151,7 @@ def test_features_of_a_target_stay_apart_in_names() -> None:
         debug=False,
         xla=True,
         source=Source(kind="git", location="x", official=True),
+        project="",
         machine="x86_64",
     )
     assert base.local_version == "rocm6.0.gfx90axnackon.gfx90axnackoff.gfx90asrameccononxnackoff".replace(

@@ -16,10 +16,11 @@ from types import TracebackType
 
 import pytest
 
+from tfdock.wheel import build_info
 from tfdock.wheelhouse.index import WheelIndex
 from tfdock.wheelhouse.store import Wheelhouse
 
-from .. import houses
+from .. import houses, small_wheels
 from ..samples import sample
 from .test_simple_index import install, installed
 
@@ -106,6 +107,15 @@ def test_files_come_whole_and_in_ranges(server: Server, house: Wheelhouse) -> No
     status, again, body = server.ask(f"/{NAME}", "HEAD")
     assert (status, again["content-length"], body) == (200, str(len(data)), b"")
     assert server.ask(f"/{NAME}", headers={"If-None-Match": headers["etag"]})[0] == 304
+
+
+def test_a_whole_address_in_a_request_is_the_path_in_it_and_the_host_of_it(server: Server, house: Wheelhouse) -> None:
+    data, here = (house.root / NAME).read_bytes(), f"http://127.0.0.1:{server.port}"
+    assert server.ask(f"{here}/{NAME}", headers={"Host": "else.example"})[::2] == (200, data)
+    assert server.ask(here)[::2] == server.ask("/")[::2]
+    assert server.ask(f"{here}/simple/")[0] == 200
+    assert server.ask(f"http://else.example/{NAME}")[0] == 421
+    assert server.ask(f"{here}/.tfdock/records")[0] == 404
 
 
 def test_the_rest_of_a_file_is_had_only_while_it_is_the_same(server: Server, house: Wheelhouse) -> None:
@@ -221,6 +231,18 @@ def test_it_says_how_to_install_and_listens_to_this_machine_alone(house: Wheelho
     assert f"pip install --extra-index-url {server.url} tensorflow==2.18.0+cuda12.5.sm86\n" in errors
     assert f"uv pip install --index {server.url} tensorflow==2.18.0+cuda12.5.sm86\n" in errors
     assert "note:" not in errors
+
+
+@pytest.mark.slow
+def test_the_lines_that_install_have_the_extra_for_the_wheels_own_cuda(tmp_path: Path) -> None:
+    (tmp_path / small_wheels.NAME).write_bytes(
+        small_wheels.wheel_of({build_info.PATHS[0]: b'build_info = {"cuda_version": "12.5.1"}\n'})
+    )
+    WheelIndex(Wheelhouse(tmp_path)).update()
+    with Server(tmp_path) as server:
+        errors = ended(server)
+    assert f"pip install --extra-index-url {server.url} 'tensorflow[and-cuda]==2.18.0'\n" in errors
+    assert f"uv pip install --index {server.url} 'tensorflow[and-cuda]==2.18.0'\n" in errors
 
 
 @pytest.mark.slow

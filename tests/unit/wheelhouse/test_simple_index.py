@@ -88,6 +88,14 @@ def test_a_file_is_named_with_its_hash_its_python_and_its_metadata() -> None:
     assert {"name": "pypi:repository-version", "content": "1.0"} in page.metas
 
 
+def test_pip_before_23_2_is_given_no_metadata_of_a_name_that_it_may_find_spelt_otherwise() -> None:
+    # It compares `tensorflow-cpu` with the Name `tensorflow_cpu` as they stand, and then refuses the wheel.
+    two = IndexedWheel(file="tensorflow_cpu-2.18.0-cp311-cp311-linux_x86_64.whl", sha256=SHA, metadata_sha256=SHA)
+    (link,) = Links(pages([two])["tensorflow-cpu/index.html"]).links
+    assert link["data-core-metadata"] == f"sha256={SHA}"
+    assert "data-dist-info-metadata" not in link
+
+
 def test_what_stands_in_metadata_is_text_only() -> None:
     page = pages(FILES)["tensorflow/index.html"]
     assert b"<script>" not in page

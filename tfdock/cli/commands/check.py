@@ -1,14 +1,14 @@
-"""The `check` command. It needs no engine, and a network only with `--online`."""
+"""The `check` command. It needs no engine, but says what one cannot do; it needs a network only with `--online`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdock.builder.doctor import build_places
+from tfdock.builder.doctor import build_places, engine_findings
 from tfdock.cli import console
 from tfdock.cli.app import (
     AllowEndpoint,
@@ -24,6 +24,7 @@ from tfdock.cli.app import (
     settings_for,
     stoppable,
 )
+from tfdock.engine.engine_facts import quick_facts
 from tfdock.errors import ExitCode, Problem, TfdockError, as_document, combined_exit_code
 from tfdock.host import hardware
 from tfdock.host.settings import Settings
@@ -61,11 +62,18 @@ def check(
     settings = settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint)
     preparer, places = preparer_for(settings, allow_untested=allow_untested), build_places(settings)
     results = [_check_profile(preparer, places, name) for name in profiles]
+    # A refused profile needs no engine, and may be a stranger's: then nothing of this machine is called.
+    facts = quick_facts() if any(result.build_id for result in results) else None
+    engine = engine_findings(facts, settings) if facts else []
+    results = [replace(result, engine=engine) if result.build_id else result for result in results]
     if online:
         results = _ask_online(results, preparer, settings)
     codes = [result.exit_code for result in results]
     for result in () if as_json else results:
         _show(result)
+    # Once for all profiles: it is about none of them.
+    if not as_json:
+        console.show_problems(_lacking(engine))
     if as_json:
         print_json("tfdock.check/1", not any(codes), {"profiles": [result.document for result in results]})
     raise typer.Exit(combined_exit_code(codes))
@@ -75,8 +83,8 @@ def check(
 class _CheckResult:
     """The result of one profile: `file` as the user named it, `path` where it is.
 
-    `machine` holds the checks of this machine. It is empty for a refused profile, also where this
-    machine's GPUs are the reason.
+    `machine` holds the checks of this machine, and `engine` those of its engine, if one answers. They are empty for
+    a refused profile, also where this machine's GPUs are the reason.
     """
 
     file: str
@@ -87,17 +95,9 @@ class _CheckResult:
     untested: Sequence[Problem] = ()
     warnings: Sequence[Problem] = ()
     machine: Sequence[PreflightCheck] = ()
+    engine: Sequence[PreflightCheck] = ()
     online: Sequence[Availability] = ()
     resolution: Resolution | None = None
-
-    @property
-    def machine_problems(self) -> list[Problem]:
-        """What this machine lacks, as warnings: it concerns the build here, not the profile."""
-        lacking = [check.problem for check in self.machine if check.status in ("warning", "failed")]
-        # The build may run elsewhere, where there is enough of what lacks here.
-        return [
-            replace(problem, message=f"this machine: {problem.message}", severity="warning") for problem in lacking
-        ]
 
     @property
     def document(self) -> dict[str, object]:
@@ -109,10 +109,17 @@ class _CheckResult:
             "build_id": self.build_id,
             "problems": [as_document(problem) for problem in self.problems],
             "untested": [as_document(problem) for problem in self.untested],
-            "warnings": [as_document(problem) for problem in (*self.warnings, *self.machine_problems)],
+            "warnings": [as_document(one) for one in (*self.warnings, *_lacking((*self.machine, *self.engine)))],
             "skipped": [{"rule": check.name, "reason": check.found} for check in skipped],
             "online": [asdict(row) for row in self.online],
         }
+
+
+def _lacking(checks: Iterable[PreflightCheck]) -> list[Problem]:
+    """Return what this machine or its engine lacks, as warnings: it concerns the build here, not the profile."""
+    lacking = [check.problem for check in checks if check.status in ("warning", "failed")]
+    # The build may run elsewhere, where there is enough of what lacks here.
+    return [replace(problem, message=f"this machine: {problem.message}", severity="warning") for problem in lacking]
 
 
 def _check_profile(preparer: Preparer, places: Sequence[WritableFolder], name: str) -> _CheckResult:
@@ -170,12 +177,15 @@ def _show(result: _CheckResult) -> None:
         return
     console.result(f"{result.file}: {result.build_id}")
     for row in result.online:
-        console.result(f"  {row.status:<11}  {row.kind:<7}  {row.name}  {row.found}")
+        # The error of a row that is not well says what was found.
+        console.result(
+            f"  {row.status:<11}  {row.kind:<7}  {row.name}  {'' if row.exit_code else row.found}".rstrip()
+        )
     console.show_problems(result.problems)
     console.show_problems(
         _with_given_name(problem, result) for problem in (*map(_as_warning, result.untested), *result.warnings)
     )
-    console.show_problems(result.machine_problems)
+    console.show_problems(_lacking(result.machine))
 
 
 def _as_warning(problem: Problem) -> Problem:

@@ -29,6 +29,7 @@ from tfdock.cli.app import (
 )
 from tfdock.cli.build_progress import shown_progress
 from tfdock.cli.lazy_commands import image_group
+from tfdock.engine.engine_errors import own_words
 from tfdock.errors import Problem, ProfileError, VerificationFailed, WheelRefused
 from tfdock.host.files import file_error
 from tfdock.host.settings import Settings
@@ -104,8 +105,8 @@ def runtime(
         sent = _with_tag(names[1], default_tag(build.build_id, gpu=gpu))
         return RuntimeImageRequest(name=_with_tag(names[0], "latest") or own, push=sent, gpu=gpu)
 
-    image = _make_image(settings, name, wish, allow_untested=allow_untested)
-    _show(image)
+    image, program = _make_image(settings, name, wish, allow_untested=allow_untested)
+    _show(image, program)
     if as_json:
         print_json("tfdock.image-runtime/1", True, {"image": asdict(image)})
     else:
@@ -114,7 +115,8 @@ def runtime(
 
 def _make_image(
     settings: Settings, name: str, wish: Callable[[WheelBuild], RuntimeImageRequest], *, allow_untested: bool
-) -> BuiltRuntimeImage:
+) -> tuple[BuiltRuntimeImage, str]:
+    """Return the image, and the name of the engine's program (`docker`, `podman`)."""
     house = House(settings.wheelhouse.absolute())
     preparer = preparer_for(settings, allow_untested=allow_untested)
     try:
@@ -132,7 +134,7 @@ def _make_image(
             ):
                 build = known or _verified_build(environment, base, choosing.wheel(Path(name)), Path(name))
                 wheels = [choosing.path(wheel) for wheel in build.wheels]
-                return images.make(environment, base, build, wheels, wish(build))
+                return images.make(environment, base, build, wheels, wish(build)), engine.info().name
     except OSError as error:
         raise file_error(error, {"the wheelhouse": house.root}) from error
 
@@ -171,7 +173,7 @@ def _verified_build(environment: TrialEnvironment, base: KnowledgeBase, wheel: I
     return images.foreign_build(base, inspection, wheel, verification.document)
 
 
-def _show(image: BuiltRuntimeImage) -> None:
+def _show(image: BuiltRuntimeImage, program: str) -> None:
     style = console.Style(sys.stderr)
     more = console.size(max(image.size - image.base_size, 0))
     console.say(f"{style.good(image.status)}  {image.name}")
@@ -179,8 +181,8 @@ def _show(image: BuiltRuntimeImage) -> None:
     console.tell(f"  with  {', '.join(image.distributions)}", indent=" " * 8)
     for reason in image.lacking:
         console.tell(f"  {style.warn('lacks')} {reason}", indent=" " * 8)
-    gpus = "--gpus all " if image.variables else ""
-    console.say(f"  run   docker run --rm -it {gpus}{image.name}")
+    gpus = own_words("--gpus all ", program) if image.variables else ""
+    console.say(f"  run   {program} run --rm -it {gpus}{image.name}")
     if image.pushed:
         console.say(f"  sent  {_pushed_name(image.pushed)}")
 

@@ -22,6 +22,7 @@ from tfdock.host.files import file_error, write_text
 from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
 from tfdock.wheel.identity import constraints
+from tfdock.wheel.wheel_file import bracketed_extra
 from tfdock.wheelhouse import store, wheelhouse_pruning
 from tfdock.wheelhouse.catalogue import StoredWheel, list_wheels, unreadable_records
 from tfdock.wheelhouse.coverage_index import load_coverage
@@ -258,7 +259,7 @@ def serve(
                     fix=f"make it: `{making}`; then it follows by itself",
                 )
             )
-        wanted = _example(index.hashes())
+        wanted = _example(house.root, index.hashes())
 
     def ready(address: ServerAddress) -> None:
         if as_json:
@@ -275,11 +276,14 @@ def serve(
     console.say("stopped")
 
 
-def _example(files: Iterable[str]) -> str:
-    """Return such as `tensorflow==2.18.0+cuda12.5.sm86`: a wheel of the index, in pip's words."""
+def _example(folder: Path, files: Iterable[str]) -> str:
+    """Return such as `tensorflow[and-cuda]==2.18.0+cuda12.5.sm86`: a wheel of the index, in pip's words."""
+    file = min(files, default="")
+    if not file:
+        return ""
     # The first line is a comment.
-    pins = constraints("", sorted(files)).splitlines()[1:]
-    return next(iter(pins), "")
+    name, _, version = constraints("", [file]).splitlines()[1].partition("==")
+    return f"{name}{bracketed_extra(folder / file)}=={version}"
 
 
 def _installing(address: ServerAddress, wanted: str) -> Iterator[tuple[str, str]]:

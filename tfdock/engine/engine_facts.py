@@ -1,0 +1,113 @@
+"""Read the facts of an engine from what it says of itself, and ask an engine of this machine for them at once.
+
+It needs no SDK: importing the SDK takes longer than all the rest of `tfdock check`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import socket
+import struct
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+from tfdock.engine.address import EngineAddress, find_address
+from tfdock.engine.protocol import EngineInfo
+from tfdock.errors import EngineUnavailable
+
+_UNIX = "unix://"
+_PATIENCE = 1.0
+"""Seconds for each answer: who checks a profile does not wait for an engine."""
+_NO_FACTS = (ValueError, LookupError, TypeError, AttributeError)
+"""What becomes of an answer that is no engine's."""
+
+
+def engine_info(info: Mapping[str, Any], version: Mapping[str, Any], address: EngineAddress) -> EngineInfo:
+    """Return the facts of an engine, from what it says of itself and of its version."""
+    # podman answers like Docker. Only the names of its components tell.
+    components = " ".join(component.get("Name", "") for component in version.get("Components") or ())
+    podman = "podman" in components.lower()
+    data_root = info.get("DockerRootDir", "")
+    # `name=seccomp,profile=builtin`, or the name alone.
+    security = {option.partition(",")[0].removeprefix("name=") for option in info.get("SecurityOptions") or ()}
+    return EngineInfo(
+        name="podman" if podman else "docker",
+        version=version["Version"],
+        api_version=version["ApiVersion"],
+        cpus=info["NCPU"],
+        memory=info["MemTotal"],
+        data_root=data_root,
+        runtimes=tuple(sorted(info.get("Runtimes") or ())),
+        local=address.local,
+        # podman makes up an id for each answer. Its data root holds its images and containers.
+        id=f"podman {_digest(address.url, data_root)}" if podman else info.get("ID") or "",
+        address=str(address),
+        owner=_owner(address) if address.local else None,
+        rootless="rootless" in security,
+        remaps_users="userns" in security,
+        selinux="selinux" in security,
+        # The names as Docker and podman write them. An engine that leaves one out has the limit.
+        limits_memory=info.get("MemoryLimit", True),
+        limits_cpus=info.get("CpuCfsQuota", True),
+    )
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def engine_process(address: EngineAddress) -> tuple[int, int]:
+    """Return process and user of an engine on this machine. Raises OSError; AttributeError where not on Linux."""
+    # Of an address of another kind nothing is left, and `connect` fails.
+    path = address.url.partition(_UNIX)[2]
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        # unix(7): on a Unix socket SO_PEERCRED gives pid, uid and gid of the process that listens.
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", credentials)
+    return pid, uid
+
+
+def _owner(address: EngineAddress) -> int | None:
+    try:
+        return engine_process(address)[1]
+    except (OSError, AttributeError):
+        return None
+
+
+# --- the quick question ---------------------------------------------------------------------------------------------
+
+
+class _EngineConnection(http.client.HTTPConnection):
+    """A connection to a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=_PATIENCE)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def quick_facts() -> EngineInfo | None:
+    """Return the facts of this machine's engine; None where none answers at once, and for one elsewhere."""
+    try:
+        address = find_address(None)
+        if not address.url.startswith(_UNIX):
+            return None
+        with closing(_EngineConnection(address.url.removeprefix(_UNIX))) as connection:
+            return engine_info(_answer(connection, "/info"), _answer(connection, "/version"), address)
+    # Whatever is wrong with an engine, who needs one hears of it from `build` and `doctor`.
+    except (EngineUnavailable, OSError, http.client.HTTPException, *_NO_FACTS):
+        return None
+
+
+def _answer(connection: http.client.HTTPConnection, path: str) -> Mapping[str, Any]:
+    connection.request("GET", path)
+    answer: Mapping[str, Any] = json.loads(connection.getresponse().read())
+    return answer
