@@ -14,7 +14,7 @@ help: ## Show this list
 setup: ## Python, a virtual environment, the packages
 	@ci/setup
 
-update: setup ## Lock the newest versions of all packages anew: ci/requirements.txt
+update: setup ## Lock the newest versions of all packages: ci/requirements.txt
 	@ci/versions update
 
 newest: setup ## The quick loop with the newest packages that pyproject.toml allows

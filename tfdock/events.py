@@ -45,7 +45,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time passes: a sign of life for whoever shows one. `waits_for` is who has what the build needs, if it waits."""
+    """Time has passed. `waits_for` names the holder of what the build waits for, if it waits."""
 
     silent: float
     waits_for: str = ""

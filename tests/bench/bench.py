@@ -267,7 +267,7 @@ class Bench:
     quick: bool
 
     def pick(self, whole: int, quick: int = 1) -> int:
-        """Return a number of runs or a size: that of a whole bench, or of a quick one."""
+        """Return the number of runs, or the size, of a whole bench or of a quick one."""
         return quick if self.quick else whole
 
     @cached_property
@@ -795,7 +795,7 @@ def machine() -> dict[str, Any]:
 
 
 def report(rows: Sequence[Row], quick: bool, here: dict[str, Any], folder: Path) -> int:
-    """Print the table and write the document; returns the exit status. A missed aim is marked and is no failure."""
+    """Print the table and write the document; returns the exit status. A missed aim is only marked."""
     document = {"schema": "tfdock.bench/1", "quick": quick, "machine": here, "rows": [row.as_json() for row in rows]}
     folder.mkdir(exist_ok=True)
     # What a whole bench has found out stays.

@@ -806,6 +806,8 @@ def test_an_engine_loads_the_file_of_images(published: Published, tmp_path: Path
 
 def skopeo(*words: str | Path) -> None:
     """Run skopeo, a client that is neither Docker nor tfdock."""
+    if not shutil.which("skopeo"):
+        missing("skopeo is not installed")
     done = subprocess.run(("skopeo", "--insecure-policy", *words), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -813,8 +815,6 @@ def skopeo(*words: str | Path) -> None:
 def test_skopeo_copies_a_file_of_one_image_without_a_name_and_one_of_several_by_build_id(
     desk: Tfdock, tmp_path: Path
 ) -> None:
-    if not shutil.which("skopeo"):
-        missing("skopeo is not installed")
     one = made(desk.wheelhouse)
     file = tmp_path / "image.tar"
     assert desk.run("image", "pack", one.wheel, "-o", file).code == 0
@@ -827,8 +827,7 @@ def test_skopeo_copies_a_file_of_one_image_without_a_name_and_one_of_several_by_
         assert sum(wheel.read_bytes() in layer for layer in layers) == 1
 
 
-@pytest.mark.skipif(not shutil.which("skopeo"), reason="skopeo is not installed")
-def test_an_index_that_skopeo_wrote_anew_is_pulled_by_the_labels_of_its_images(
+def test_an_index_that_skopeo_rewrote_is_pulled_by_the_labels_of_its_images(
     desk: Tfdock, registry: OwnRegistry, repository: str, tmp_path: Path
 ) -> None:
     builds = [made(desk.wheelhouse, machine=machine) for machine in ("x86_64", "aarch64")]

@@ -1,4 +1,4 @@
-"""The test bed itself: whatever kills a command in it, nothing is left; it says at once when there is no room."""
+"""The test bed leaves nothing behind when a part of it is killed, and refuses to start on a full disk."""
 
 from __future__ import annotations
 

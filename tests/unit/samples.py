@@ -11,7 +11,7 @@ SLOW, SOAK = pytest.mark.slow, pytest.mark.soak
 
 
 def sample(values: Iterable[Any], every: int, rest: pytest.MarkDecorator = SLOW) -> list[Any]:
-    """Give the parameters a mark, but for the first and then one of so many: the others are the sample."""
+    """Mark all parameters but every n-th one. The unmarked ones are the sample."""
     return [value if index % every == 0 else _marked(value, rest) for index, value in enumerate(values)]
 
 

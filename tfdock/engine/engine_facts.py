@@ -20,9 +20,9 @@ from tfdock.errors import EngineUnavailable
 
 _UNIX = "unix://"
 _PATIENCE = 1.0
-"""Seconds for each answer: who checks a profile does not wait for an engine."""
+"""Seconds for each answer: `check` does not wait for an engine."""
 _NO_FACTS = (ValueError, LookupError, TypeError, AttributeError)
-"""What becomes of an answer that is no engine's."""
+"""Errors while reading an answer that did not come from an engine."""
 
 
 def engine_info(info: Mapping[str, Any], version: Mapping[str, Any], address: EngineAddress) -> EngineInfo:
@@ -61,7 +61,7 @@ def _digest(*parts: str) -> str:
 
 def engine_process(address: EngineAddress) -> tuple[int, int]:
     """Return process and user of an engine on this machine. Raises OSError; AttributeError where not on Linux."""
-    # Of an address of another kind nothing is left, and `connect` fails.
+    # An address of another kind leaves an empty path, and `connect` fails.
     path = address.url.partition(_UNIX)[2]
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
@@ -102,7 +102,7 @@ def quick_facts() -> EngineInfo | None:
             return None
         with closing(_EngineConnection(address.url.removeprefix(_UNIX))) as connection:
             return engine_info(_answer(connection, "/info"), _answer(connection, "/version"), address)
-    # Whatever is wrong with an engine, who needs one hears of it from `build` and `doctor`.
+    # `build` and `doctor` report what is wrong with an engine.
     except (EngineUnavailable, OSError, http.client.HTTPException, *_NO_FACTS):
         return None
 

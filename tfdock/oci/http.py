@@ -49,7 +49,7 @@ HTTP_ERRORS = (StrangeAnswer, OSError, http.client.HTTPException, ValueError)
 
 
 def ask(question: Callable[[], _T], check: Callable[[], None], seconds: float = math.inf) -> _T:
-    """Return the result of a function, within so many seconds. `check` is called meanwhile and raises to give up.
+    """Return the result of a function. Give up after the seconds. `check` is called meanwhile; it raises to give up.
 
     The function runs in a thread of its own: a silent name server cannot be interrupted otherwise.
     """
@@ -58,7 +58,7 @@ def ask(question: Callable[[], _T], check: Callable[[], None], seconds: float = 
 
 
 def receive(read: Callable[[Output], None], check: Callable[[], None], seconds: float = math.inf) -> Iterator[bytes]:
-    """Yield the bytes that `read(output)` puts out in a thread, within so many seconds.
+    """Run `read(output)` in a thread and yield its output. Give up after the seconds.
 
     `check` is called meanwhile and raises to give up.
     """
@@ -71,7 +71,7 @@ def receive(read: Callable[[Output], None], check: Callable[[], None], seconds: 
 
 
 def _with_limit(check: Callable[[], None], seconds: float) -> Callable[[], None]:
-    """Call a check; return one that also raises StrangeAnswer when the seconds are over."""
+    """Call the check. Return a check that also raises StrangeAnswer after the seconds."""
     # Nothing is asked after a stop.
     check()
     end = time.monotonic() + seconds
