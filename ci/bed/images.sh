@@ -7,7 +7,7 @@ BASE=tfdock-bed/debian:bookworm
 
 # Docker Hub's own images lie below library/ in its mirrors.
 DEFAULT_IMAGES=(tensorflow/build:99.18-python3.11 tensorflow/build:99.15-python3.11
-  library/python:3.11-slim-bookworm)
+  library/python:3.11-slim-bookworm tensorflow/build:99.18-played)
 ALL_IMAGES=("${DEFAULT_IMAGES[@]}" tensorflow/build:2.14-python3.11)
 
 # The compiler of CUDA 13 as PyPI has it; cuobjdump starts at 13.2 there and lists older code as well.
@@ -51,12 +51,16 @@ image_build() {
   kind=${kind%-python*}
   base_layer
   case $kind in
-    *-slim-*) ;; # no compiler in there
+    *-slim-* | *-played) ;; # no compiler in there
     *) docker_build tfdock-bed/tools tools ;;
   esac
   # Under the registry's name only: who asks for the plain name must go through the mirror.
   local name=127.0.0.1:$REGISTRY_PORT/$1
   case $kind in
+    *-played)
+      docker_build tfdock-bed/python 3.11-slim-bookworm
+      docker_build "$name" "$kind"
+      ;;
     99.18)
       image_toolchain
       docker_build "$name" "$kind"

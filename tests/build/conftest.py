@@ -20,7 +20,7 @@ from waits import wait_until
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL
 
-from .harness import MINIATURE, Tfdock, copy_tree, write_profile
+from .harness import MINIATURE, PLAYED_BUILD, Tfdock, copy_tree, played_tree, write_profile
 from .registries import OwnRegistry, Proxy, own_registry, proxy
 
 USER = 1234
@@ -38,10 +38,11 @@ class Workshop:
         self._homes = 0
 
     def tree(self, road: str = "hermetic") -> Path:
-        """The miniature of that road, with a mark: its image is not one of an earlier session or of somebody else."""
+        """The miniature of that road, or `played`, with a mark: its image is not one of an earlier session or of
+        somebody else."""
         target = self.folder / "trees" / road
         if not target.exists():
-            copy_tree(MINIATURE / road, target)
+            played_tree(target) if road == "played" else copy_tree(MINIATURE / road, target)
             (target / "MARK").write_text(self._mark)
         return target
 
@@ -166,6 +167,17 @@ def edited(workshop: Workshop, tmp_path: Path) -> EditedTree:
     def make(edits: dict[str, Callable[[str], str]], name: str = "edited", **fields: object) -> Path:
         tree = copy_tree(workshop.tree(), tmp_path / name, edits)
         return write_profile(tmp_path / f"{name}.yaml", tree, **fields)
+
+    return make
+
+
+@pytest.fixture
+def played(workshop: Workshop, tmp_path: Path) -> EditedTree:
+    """As `edited`, for a base image whose Bazel plays back what the real one did."""
+
+    def make(edits: dict[str, Callable[[str], str]], name: str = "played", **fields: object) -> Path:
+        tree = copy_tree(workshop.tree("played"), tmp_path / name, edits)
+        return write_profile(tmp_path / f"{name}.yaml", tree, **{**PLAYED_BUILD, **fields})
 
     return make
 

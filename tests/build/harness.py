@@ -28,6 +28,9 @@ from waits import run_within, wait_until
 REPOSITORY = Path(__file__).parents[2]
 MINIATURE = REPOSITORY / "tests/miniature"
 KNOWLEDGE = MINIATURE / "knowledge"
+PLAYED = REPOSITORY / "tests/played"
+CPU: dict[str, object] = {"accelerator": "cpu", "compute_capabilities": None}
+"""Fields of a profile."""
 PATIENCE = 60.0
 """Seconds in which a command does the next thing, or is taken to hang."""
 WHOLE = 240.0
@@ -299,6 +302,10 @@ def write_profile(path: Path, tree: Path | None = None, **fields: object) -> Pat
     return path
 
 
+PLAYED_BUILD: dict[str, object] = {**CPU, "base": "tensorflow/build:99.18-played"}
+"""Fields of a profile of a `played_tree`."""
+
+
 def copy_tree(source: Path, target: Path, edits: Mapping[str, Callable[[str], str]] | None = None) -> Path:
     """A copy of a miniature with some files changed."""
     shutil.copytree(source, target, symlinks=True)
@@ -308,6 +315,13 @@ def copy_tree(source: Path, target: Path, edits: Mapping[str, Callable[[str], st
         after = edit(before)
         assert after != before, f"{name} is no longer what this test edits"
         path.write_text(after)
+    return target
+
+
+def played_tree(target: Path, edits: Mapping[str, Callable[[str], str]] | None = None) -> Path:
+    """A copy of the hermetic miniature with a Bazel that plays back what the real one did: its base image runs that."""
+    copy_tree(MINIATURE / "hermetic", target, edits)
+    shutil.copytree(PLAYED, target / "played", ignore=shutil.ignore_patterns("__pycache__", "record.py", "README.md"))
     return target
 
 

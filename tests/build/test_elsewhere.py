@@ -15,11 +15,16 @@ import pytest
 from tfdock.engine.protocol import RUN_LABEL
 from tfdock.run.carrier import CACHE_LABEL
 
-from .conftest import Workshop
+from .conftest import EditedTree, Workshop
 from .elsewhere import Gate, make_certificates
 from .harness import WHOLE, Running, Tfdock
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
+
+
+@pytest.fixture
+def profile(played: EditedTree) -> Path:
+    return played({})
 
 
 @pytest.fixture

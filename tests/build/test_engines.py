@@ -20,7 +20,7 @@ from waits import FETCH
 from tfdock.engine.protocol import RUN_LABEL
 
 from .conftest import Workshop
-from .harness import MINIATURE, Tfdock, after_first_line, copy_tree, write_profile
+from .harness import MINIATURE, PLAYED_BUILD, Tfdock, after_first_line, played_tree, write_profile
 from .test_failures import SLOW_COMPILE, compiling
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(FETCH)]
@@ -31,7 +31,6 @@ ARCHIVE = "8d52b00df9cdb1d17834f8983cc088697f90dc022608e5f085119d5e2ae3d798"
 """sha256 of what the miniature downloads."""
 SILENCE = {"docker28-containerd": 6}
 """Seconds for which an image step prints nothing, so that the engine is asked whether it lives."""
-CPU = {"compute_capabilities": None, "accelerator": "cpu"}
 
 
 @dataclass(frozen=True)
@@ -98,8 +97,8 @@ def containers_of(workshop: Workshop, run: str) -> list[str]:
 
 def test_a_build_is_interrupted_is_killed_goes_on_and_ends_with_a_wheel(place: Place) -> None:
     command, folder = place.tfdock, place.workshop.folder
-    slow = copy_tree(MINIATURE / "hermetic", folder / "slow", SLOW_COMPILE)
-    running = compiling(command, write_profile(folder / "slow.yaml", slow, **CPU))
+    slow = played_tree(folder / "slow", SLOW_COMPILE)
+    running = compiling(command, write_profile(folder / "slow.yaml", slow, **PLAYED_BUILD))
     running.signal(signal.SIGINT)
     interrupted = running.finish(60)
     assert interrupted.code == 130, interrupted.told
@@ -118,8 +117,8 @@ def test_a_build_is_interrupted_is_killed_goes_on_and_ends_with_a_wheel(place: P
     assert command.leftovers == []
 
     silence = SILENCE.get(place.name, 0)
-    tree = copy_tree(MINIATURE / "hermetic", folder / "tree", {"configure": after_first_line(f"sleep {silence}")})
-    outcome = command.impatient(2).build(write_profile(folder / "profile.yaml", tree, **CPU))
+    tree = played_tree(folder / "tree", {"configure": after_first_line(f"sleep {silence}")})
+    outcome = command.impatient(2).build(write_profile(folder / "profile.yaml", tree, **PLAYED_BUILD))
     assert outcome.code == 0, outcome.told
     (wheel,) = outcome.build["wheels"]
     assert Path(wheel["path"]).stat().st_uid == (USER if command.prefix else os.geteuid())

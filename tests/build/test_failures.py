@@ -18,6 +18,8 @@ from tfdock.engine.protocol import RUN_LABEL
 
 from .conftest import AsUser, EditedTree, Workshop
 from .harness import (
+    CPU,
+    PLAYED_BUILD,
     REPOSITORY,
     WHOLE,
     Json,
@@ -75,13 +77,19 @@ def failed_in(phase: str, outcome: Outcome, code: int, *words: str) -> Json:
     return problem
 
 
+# Where an engine, a network or a disk fails, or a build is stopped, Bazel is played back. `edited` has the real one.
+@pytest.fixture
+def profile(played: EditedTree) -> Path:
+    return played({}, name="profile")
+
+
 # --- what the build itself does wrong -----------------------------------------------------------------------------
 
 
 def test_a_compile_error_is_one_error_with_phase_first_line_log_and_next_command_and_stops_no_other_profile(
     tfdock: Tfdock, edited: EditedTree, profile: Path, tmp_path: Path
 ) -> None:
-    broken = edited({KERNEL: before("#define MINIATURE_FAIL_COMPILE\n")})
+    broken = edited({KERNEL: before("#define MINIATURE_FAIL_COMPILE\n")}, **CPU)
     refused = write_profile(tmp_path / "refused.yaml", tmp_path, compute_capabilities=["sm_20"])
     outcome = tfdock.build(broken, refused, profile)
     assert outcome.code == 1, outcome.told
@@ -106,15 +114,15 @@ def test_a_compile_error_is_one_error_with_phase_first_line_log_and_next_command
     assert "MINIATURE_FAIL_COMPILE is defined" in Path(by_name["edited.yaml"]["log"]).read_text()
 
 
-def test_a_configure_that_fails_is_named_with_what_it_said(tfdock: Tfdock, edited: EditedTree) -> None:
-    outcome = tfdock.build(edited({"configure": after_first_line("echo 'tfdock: no such compiler'; exit 3")}))
+def test_a_configure_that_fails_is_named_with_what_it_said(tfdock: Tfdock, played: EditedTree) -> None:
+    outcome = tfdock.build(played({"configure": after_first_line("echo 'tfdock: no such compiler'; exit 3")}))
     failed_in("image", outcome, 1, "image-step-failed", "configure.sh", "no such compiler", "tfdock render")
 
 
 def test_a_base_image_with_another_bazel_is_named_with_both_versions(
     tfdock: Tfdock, profile: Path, workshop: Workshop
 ) -> None:
-    write_profile(profile, workshop.tree(), bazel={"version": "4.2.4"})
+    write_profile(profile, workshop.tree("played"), **PLAYED_BUILD, bazel={"version": "4.2.4"})
     outcome = tfdock.build(profile)
     failed_in("image", outcome, 1, "Bazel 4.2.4 is wanted, the base image has 4.2.3", "`base:`")
     assert [cause["id"] for cause in outcome.build["diagnosis"]] == ["bazel_version_mismatch"]
@@ -124,7 +132,7 @@ def test_a_build_that_ends_without_a_wheel_says_so(tfdock: Tfdock, workshop: Wor
     knowledge = copy_tree(Path(tfdock.environment["TFDOCK_KNOWLEDGE"]), tmp_path / "knowledge")
     rows = (knowledge / "releases.yaml").read_text()
     (knowledge / "releases.yaml").write_text(rows.replace("pip_package/wheel_house", "pip_package/elsewhere"))
-    path = write_profile(tmp_path / "profile.yaml", workshop.tree())
+    path = write_profile(tmp_path / "profile.yaml", workshop.tree("played"), **PLAYED_BUILD)
     outcome = tfdock.with_variables(TFDOCK_KNOWLEDGE=str(knowledge)).build(path)
     failed_in("compile", outcome, 1, "no wheel")
     assert tfdock.visible == []
@@ -171,9 +179,9 @@ def test_a_source_that_cannot_be_reached_is_a_network_error(tfdock: Tfdock, tmp_
 
 
 def test_a_download_that_cannot_be_reached_is_a_network_error_of_phase_fetch(
-    tfdock: Tfdock, edited: EditedTree
+    tfdock: Tfdock, played: EditedTree
 ) -> None:
-    outcome = tfdock.build(edited(slow_fetch(closed_port())))
+    outcome = tfdock.build(played(slow_fetch(closed_port())))
     failed_in("fetch", outcome, 7, "download-failed", "minimath")
     assert outcome.build["diagnosis"][0]["id"] == "fetch_connection"
 
@@ -203,19 +211,19 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_starts(tfdock: Tfdo
 def test_a_wheelhouse_that_runs_full_is_named_and_holds_no_half_wheel(
     tfdock: Tfdock, workshop: Workshop, tmp_path: Path
 ) -> None:
-    path = write_profile(tmp_path / "profile.yaml", workshop.tree(), resources={"disk": "1M"})
-    with small_disk(tfdock.wheelhouse, "256k"):
+    path = write_profile(tmp_path / "profile.yaml", workshop.tree("played"), **PLAYED_BUILD, resources={"disk": "1M"})
+    with small_disk(tfdock.wheelhouse, "64k"):
         failed_in("compile", tfdock.build(path), 8, "disk-full", str(tfdock.wheelhouse))
         assert tfdock.visible == []
         assert tfdock.leftovers == []
-        subprocess.run(["mount", "-o", "remount,size=1200k", str(tfdock.wheelhouse)], check=True)
+        subprocess.run(["mount", "-o", "remount,size=112k", str(tfdock.wheelhouse)], check=True)
         failed_in("seal", tfdock.build(path), 8, "disk-full", str(tfdock.wheelhouse))
         assert tfdock.visible == []
         assert tfdock.leftovers == []
 
 
 def test_a_cache_that_runs_full_is_named(tfdock: Tfdock, workshop: Workshop, tmp_path: Path) -> None:
-    path = write_profile(tmp_path / "profile.yaml", workshop.tree(), resources={"disk": "1M"})
+    path = write_profile(tmp_path / "profile.yaml", workshop.tree("played"), **PLAYED_BUILD, resources={"disk": "1M"})
     cache = tmp_path / "cache"
     with small_disk(cache, "2m"):
         outcome = replace(tfdock, cache=cache).build(path)
@@ -247,9 +255,9 @@ def own_containers(workshop: Workshop, tfdock: Tfdock) -> list[str]:
 
 
 def test_a_running_build_locks_its_build_id_and_notices_when_its_container_is_removed(
-    tfdock: Tfdock, edited: EditedTree, workshop: Workshop
+    tfdock: Tfdock, played: EditedTree, workshop: Workshop
 ) -> None:
-    slow = edited(SLOW_COMPILE)
+    slow = played(SLOW_COMPILE)
     running = compiling(tfdock, slow)
     second = tfdock.build(slow)
     failed(second, 9, "build-locked", "--wheelhouse")
@@ -260,9 +268,9 @@ def test_a_running_build_locks_its_build_id_and_notices_when_its_container_is_re
 
 
 def test_what_a_killed_run_left_is_cleaned_up_by_the_next_which_builds(
-    tfdock: Tfdock, edited: EditedTree, profile: Path, workshop: Workshop
+    tfdock: Tfdock, played: EditedTree, profile: Path, workshop: Workshop
 ) -> None:
-    running = compiling(tfdock, edited(SLOW_COMPILE))
+    running = compiling(tfdock, played(SLOW_COMPILE))
     running.signal(signal.SIGKILL)
     assert running.finish(10).code == -signal.SIGKILL
     assert len(own_containers(workshop, tfdock)) == 1, "a container outlives the one that watches it"
@@ -338,10 +346,12 @@ def test_a_signal_during_a_pull_ends_the_build(tfdock: Tfdock, other: Tfdock, pr
     ],
 )
 def test_a_signal_in_a_phase_ends_the_build_with_nothing_left_but_the_cache(
-    tfdock: Tfdock, other: Tfdock, edited: EditedTree, phase: str, edits: Any, sign: str
+    tfdock: Tfdock, other: Tfdock, played: EditedTree, edited: EditedTree, phase: str, edits: Any, sign: str
 ) -> None:
+    # What is sealed has to be a large wheel.
+    changed = edited if phase == "seal" else played
     with silent_server() as address:
-        slow = edited(edits(address) if callable(edits) else edits)
+        slow = changed(edits(address) if callable(edits) else edits)
         runs = [(one, one.start("build", "--json", slow)) for one in (tfdock, other)]
         interrupted(phase, runs, sign)
 

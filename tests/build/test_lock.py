@@ -37,6 +37,7 @@ from tfdock.types import ImageRef
 from .conftest import Workshop
 from .harness import (
     KNOWLEDGE,
+    PLAYED_BUILD,
     Json,
     Outcome,
     Tfdock,
@@ -48,7 +49,7 @@ from .harness import (
     write_profile,
 )
 
-STAND_IN = "tensorflow/build:99.18-python3.11"
+STAND_IN = str(PLAYED_BUILD["base"])
 RUNTIME = "python:3.11-slim-bookworm"
 ASK = "dpkg-query -W -f '${Package}:${Architecture} ${Version}\\n'; sha256sum $(readlink -f $(command -v bazel))"
 
@@ -68,14 +69,14 @@ class Bench:
         settings = load({}, os.environ)
         self.pushed = str(settings.mirrored(ImageRef.parse(self.base)))
         self.stand_in = str(settings.mirrored(ImageRef.parse(STAND_IN)))
-        self.tree = copy_tree(workshop.tree(), repositories / "tensorflow")
+        self.tree = copy_tree(workshop.tree("played"), repositories / "tensorflow")
         git(self.tree, "init", "--initial-branch=main")
         git(self.tree, "add", "--all")
         git(self.tree, "commit", "--message", "one")
         git(self.tree, "tag", "--annotate", "--message", "a tag with a name of its own", "v99.18.0")
         self.commit = git(self.tree, "rev-parse", "HEAD")
         self.tfdock = workshop.tfdock().with_variables(TFDOCK_ALLOW_ENDPOINTS=url)
-        self.fields: Json = {"base": self.base}
+        self.fields: Json = {**PLAYED_BUILD, "base": self.base}
         self.fields["tensorflow"] = {"release": "99.18.0", "git": f"{url}/tensorflow"}
         self.profile = write_profile(self.tfdock.home / "profile.yaml", **self.fields)
         self.lock = self.profile.with_suffix(".lock")

@@ -30,7 +30,7 @@ from tfdock.types import Machine
 
 from .conftest import Workshop
 from .elsewhere import empty_engine
-from .harness import KNOWLEDGE, Tfdock, file_server, write_profile
+from .harness import KNOWLEDGE, PLAYED_BUILD, Tfdock, file_server, write_profile
 from .test_orchestration import BASE, DIGEST, RUNTIME, Engine, leaving, mounts, verifying, wheel
 
 DOWNLOAD = b"a library that the build downloads"
@@ -489,7 +489,7 @@ def test_fetching_without_a_bundle_warms_the_caches_that_builds_share(here: Plac
 def test_a_bundle_gives_the_same_wheel_on_an_empty_engine_in_a_namespace_without_a_route(
     workshop: Workshop, tfdock: Tfdock, tmp_path: Path
 ) -> None:
-    profile = write_profile(tmp_path / "profile.yaml", workshop.tree())
+    profile = write_profile(tmp_path / "profile.yaml", workshop.tree("played"), **PLAYED_BUILD)
     bundle = tmp_path / "bundle.tar"
     fetched = tfdock.run("fetch", profile, "-o", bundle, "--json")
     assert fetched.code == 0, fetched.told

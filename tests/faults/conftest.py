@@ -10,9 +10,10 @@ import pytest
 from .rig import Case, Rig, opened
 
 
-@pytest.fixture(scope="session")
-def rig() -> Iterator[Rig]:
-    with opened() as rig:
+@pytest.fixture(scope="session", params=["played", "real"])
+def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    """By the Bazel that its builds have."""
+    with opened(played=request.param == "played") as rig:
         yield rig
 
 

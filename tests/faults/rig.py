@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,13 +22,16 @@ import pytest
 import requests
 from bed import missing, needs_root
 from build.harness import (
+    CPU,
     MINIATURE,
+    PLAYED_BUILD,
     WHOLE,
     Json,
     Outcome,
     Running,
     Tfdock,
     copy_tree,
+    played_tree,
     published,
     write_profile,
 )
@@ -69,12 +73,16 @@ def gate(phase: str) -> str:
     )
 
 
-def gates() -> Edits:
-    """A gate in `./configure` that the door opens, one in a repository rule, one in the last action."""
+def gates(*, played: bool) -> Edits:
+    """A gate in `./configure` that the door opens, one in a repository rule, one in the last action. A Bazel that is
+    played back has the last two."""
     wait = f"echo {AT_IMAGE}; until [ -e {OPEN} ]; do sleep 0.2; done"
     packing = "".join(f"    {line}\n" for line in gate("compile").splitlines())
+    configure: Edits = {CONFIGURE: lambda text: text.replace("\n", f"\n{wait}\n", 1)}
+    if played:
+        return configure
     return {
-        CONFIGURE: lambda text: text.replace("\n", f"\n{wait}\n", 1),
+        **configure,
         REPOSITORY_RULE: lambda text: text.replace('_QUESTION = "', f'_QUESTION = {json.dumps(gate("fetch"))} + "'),
         PACKER: lambda text: text.replace("def main():\n", f"def main():\n{packing}"),
     }
@@ -135,6 +143,8 @@ class Rig:
     folder: Path
     door: Door
     seed: Path
+    played: bool = False
+    """Whether Bazel is played back."""
     wheel: str = ""
     """sha256 of the wheel that a build ends with whom nothing happens."""
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -166,7 +176,8 @@ class Rig:
         """The miniature with gates; another mark is another image, and the same wheel."""
         target = self.folder / "trees" / mark
         if not target.exists():
-            copy_tree(MINIATURE / "hermetic", target, gates())
+            make = played_tree if self.played else partial(copy_tree, MINIATURE / "hermetic")
+            make(target, gates(played=self.played))
             (target / "MARK").write_text(mark + secrets.token_hex(8))
             for name, edit in (edits or {}).items():
                 before = (target / name).read_text()
@@ -191,8 +202,7 @@ class Rig:
         if self.seed.exists():
             shutil.copytree(self.seed, command.cache, dirs_exist_ok=True)
         defaults: dict[str, object] = {
-            "accelerator": "cpu",
-            "compute_capabilities": None,
+            **(PLAYED_BUILD if self.played else CPU),
             "wheel": {"name": "tensorflow_miniature", "local_version": "faults"},
             "resources": {"disk": "1M", "jobs": 2, "memory": "2GiB"},
         }
@@ -321,7 +331,7 @@ class Case:
 
 
 @contextlib.contextmanager
-def opened() -> Iterator[Rig]:
+def opened(*, played: bool) -> Iterator[Rig]:
     """The engine on a disk of its own, with the base image; the cache of a build that came to its last action."""
     if not os.environ.get("TFDOCK_REGISTRY_MIRROR"):
         missing("base images come from the test bed (`ci/bed/bed run -- …`)")
@@ -331,7 +341,7 @@ def opened() -> Iterator[Rig]:
     try:
         with loop_disk(folder / "engine", DISK) as data, private_engine(data=data / "data") as private:
             private.folder.chmod(0o755)
-            rig = Rig(private, data, folder, Door(private.host), folder / "seed")
+            rig = Rig(private, data, folder, Door(private.host), folder / "seed", played)
             prepare(rig)
             yield rig
             rig.door.close()

@@ -72,6 +72,7 @@ def crowded(text: str) -> str:
     return text.replace(held, f"    import time\n{crowd}")
 
 
+@pytest.mark.parametrize("rig", ["real"], indirect=True)
 def test_what_is_killed_for_memory_is_named(rig: Rig) -> None:
     with rig.door.opened():
         side_by_side(partial(bazels_server, rig), partial(compiler_and_linker, rig))
