@@ -12,15 +12,18 @@ import pytest
 
 SOAK = {
     # --- engines ---
-    r"test_engines\.py::.*\[(docker28|docker28-userns|podman)\]": "the main job on docker28-containerd and rootless",
+    r"test_engines\.py::.*\[(docker28(?!-containerd)|podman)": "the main job on docker28-containerd and rootless",
+    r"test_engines\.py::.*\breal\]": "the same with a Bazel that is played back; the real one on the bed's engine",
+    r"test_played\.py::": "the tests that play Bazel back; the real one where keys, hits and wheels are asserted",
     r"engine/test_contract\.py::(?!test_.*(mount|user|volume|limit|memory|signal|interrupt|stop|owner|cpu|processes)).*"
     r"\[(docker28|docker28-userns|rootless|podman)\b": "the contract on docker and docker28-containerd",
     r"engine/test_(docker_faults|docker_words|terminal)\.py::.*\[docker28\b": "the same on docker",
     # --- faults ---
+    r"faults/.*\[real\b": "the same with a Bazel that is played back",
     r"test_engine_dies\.py::.*(SIGTERM\]|frozen_for_a_while|stays_frozen)": "SIGKILL of the engine in each phase",
     r"test_little_room\.py::.*wheelhouse-and-cache": "the engine's disk; test_failures: wheelhouse and cache",
     r"test_odd_worlds\.py::.*(clock_that_is_set_back|prints_much)": "unit tests of the clock and of streams",
-    r"test_we_die\.py::test_whenever.*\[10 moments\]": "4 moments",
+    r"test_we_die\.py::test_whenever.*10 moments\]": "4 moments",
     r"test_little_room\.py::test_what_is_killed_for_memory": "test_failures: more memory than allowed",
     # --- the legacy road, another Python, a debugger ---
     r"test_cache\.py::.*\[legacy\]": "hermetic; the legacy road in test_build",

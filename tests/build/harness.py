@@ -28,7 +28,7 @@ from waits import run_within, wait_until
 REPOSITORY = Path(__file__).parents[2]
 MINIATURE = REPOSITORY / "tests/miniature"
 KNOWLEDGE = MINIATURE / "knowledge"
-PLAYED = REPOSITORY / "tests/played"
+PLAYED = REPOSITORY / "tests/played/tree"
 CPU: dict[str, object] = {"accelerator": "cpu", "compute_capabilities": None}
 """Fields of a profile."""
 PATIENCE = 60.0
@@ -319,9 +319,9 @@ def copy_tree(source: Path, target: Path, edits: Mapping[str, Callable[[str], st
 
 
 def played_tree(target: Path, edits: Mapping[str, Callable[[str], str]] | None = None) -> Path:
-    """A copy of the hermetic miniature with a Bazel that plays back what the real one did: its base image runs that."""
+    """A copy of the hermetic miniature with a Bazel that plays back what the real one did: its base image runs it."""
     copy_tree(MINIATURE / "hermetic", target, edits)
-    shutil.copytree(PLAYED, target / "played", ignore=shutil.ignore_patterns("__pycache__", "record.py", "README.md"))
+    shutil.copytree(PLAYED, target / "played")
     return target
 
 

@@ -11,6 +11,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from waits import FETCH
 from tfdock.engine.protocol import RUN_LABEL
 
 from .conftest import Workshop
-from .harness import MINIATURE, PLAYED_BUILD, Tfdock, after_first_line, played_tree, write_profile
+from .harness import CPU, MINIATURE, PLAYED_BUILD, Tfdock, after_first_line, copy_tree, played_tree, write_profile
 from .test_failures import SLOW_COMPILE, compiling
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(FETCH)]
@@ -95,10 +96,13 @@ def containers_of(workshop: Workshop, run: str) -> list[str]:
     return [one["Id"] for one in workshop.sdk.containers(all=True, filters={"label": f"{RUN_LABEL}={run}"})]
 
 
-def test_a_build_is_interrupted_is_killed_goes_on_and_ends_with_a_wheel(place: Place) -> None:
-    command, folder = place.tfdock, place.workshop.folder
-    slow = played_tree(folder / "slow", SLOW_COMPILE)
-    running = compiling(command, write_profile(folder / "slow.yaml", slow, **PLAYED_BUILD))
+@pytest.mark.parametrize("bazel", ["played", "real"])
+def test_a_build_is_interrupted_is_killed_goes_on_and_ends_with_a_wheel(place: Place, bazel: str) -> None:
+    command, folder = place.tfdock, place.workshop.folder / bazel
+    make = played_tree if bazel == "played" else partial(copy_tree, MINIATURE / "hermetic")
+    fields = PLAYED_BUILD if bazel == "played" else CPU
+    folder.mkdir()
+    running = compiling(command, write_profile(folder / "slow.yaml", make(folder / "slow", SLOW_COMPILE), **fields))
     running.signal(signal.SIGINT)
     interrupted = running.finish(60)
     assert interrupted.code == 130, interrupted.told
@@ -117,8 +121,8 @@ def test_a_build_is_interrupted_is_killed_goes_on_and_ends_with_a_wheel(place: P
     assert command.leftovers == []
 
     silence = SILENCE.get(place.name, 0)
-    tree = played_tree(folder / "tree", {"configure": after_first_line(f"sleep {silence}")})
-    outcome = command.impatient(2).build(write_profile(folder / "profile.yaml", tree, **PLAYED_BUILD))
+    tree = make(folder / "tree", {"configure": after_first_line(f"sleep {silence}")})
+    outcome = command.impatient(2).build(write_profile(folder / "profile.yaml", tree, **fields))
     assert outcome.code == 0, outcome.told
     (wheel,) = outcome.build["wheels"]
     assert Path(wheel["path"]).stat().st_uid == (USER if command.prefix else os.geteuid())

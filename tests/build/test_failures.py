@@ -216,7 +216,7 @@ def test_a_wheelhouse_that_runs_full_is_named_and_holds_no_half_wheel(
         failed_in("compile", tfdock.build(path), 8, "disk-full", str(tfdock.wheelhouse))
         assert tfdock.visible == []
         assert tfdock.leftovers == []
-        subprocess.run(["mount", "-o", "remount,size=112k", str(tfdock.wheelhouse)], check=True)
+        subprocess.run(["mount", "-o", "remount,size=160k", str(tfdock.wheelhouse)], check=True)
         failed_in("seal", tfdock.build(path), 8, "disk-full", str(tfdock.wheelhouse))
         assert tfdock.visible == []
         assert tfdock.leftovers == []

@@ -1,4 +1,4 @@
-"""One private engine for all faults, on a small disk of its own; a miniature with gates; a wheel to compare with."""
+"""A private engine for all faults, on a small disk of its own; a miniature with gates; a wheel to compare with."""
 
 from __future__ import annotations
 
@@ -10,11 +10,23 @@ import pytest
 from .rig import Case, Rig, opened
 
 
-@pytest.fixture(scope="session", params=["played", "real"])
-def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    """By the Bazel that its builds have."""
-    with opened(played=request.param == "played") as rig:
+@pytest.fixture(scope="session")
+def played_rig() -> Iterator[Rig]:
+    with opened(played=True) as rig:
         yield rig
+
+
+@pytest.fixture(scope="session")
+def real_rig() -> Iterator[Rig]:
+    with opened(played=False) as rig:
+        yield rig
+
+
+@pytest.fixture(scope="module", params=["played", "real"])
+def rig(request: pytest.FixtureRequest) -> Rig:
+    """By the Bazel that its builds have."""
+    rig: Rig = request.getfixturevalue(f"{request.param}_rig")
+    return rig
 
 
 @pytest.fixture

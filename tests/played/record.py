@@ -12,10 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from build.harness import CPU, MINIATURE, Json, Tfdock, write_profile  # noqa: E402 - the tests' own folder comes first
+from build.harness import CPU, MINIATURE, PLAYED, Json, Tfdock, write_profile
 
 OWN = re.compile(r"[^:]+_action|Writing file|SolibSymlink|BazelWorkspaceStatusAction")
 """Actions of Bazel's own, which run no program and are in no cache."""
@@ -56,4 +55,4 @@ def record(folder: Path, target: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
-        record(Path(temporary), HERE)
+        record(Path(temporary), PLAYED)
