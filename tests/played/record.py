@@ -22,6 +22,7 @@ OWN = re.compile(r"[^:]+_action|Writing file|SolibSymlink|BazelWorkspaceStatusAc
 
 def record(folder: Path, target: Path) -> None:
     """Run the phases of a plan by hand, so that all is kept that they print and leave."""
+    folder.mkdir(exist_ok=True)
     command = Tfdock(home=folder / "home", cache=folder / "cache", engine=os.environ["DOCKER_HOST"])
     profile = write_profile(folder / "profile.yaml", MINIATURE / "hermetic", **CPU, verify={"run": False})
     outcome = command.build(profile)
