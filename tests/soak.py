@@ -29,7 +29,7 @@ SOAK = {
     r"test_cache\.py::.*\[legacy\]": "hermetic; the legacy road in test_build",
     r"test_cache_layers\.py::test_an_old_bazel": "test_cache_layers: an empty machine builds from the registry",
     r"test_remote\.py::.*\[legacy-": "hermetic",
-    r"test_what_happened\.py::test_on_the_legacy_road": "the capability on the hermetic road",
+    r"test_what_happened\.py::test_on_the_legacy_road": "test_build: the capability on the hermetic road",
     r"test_what_happened\.py::test_another_python": "a changed source file, a changed option, another variable",
     r"test_cache\.py::test_a_rebuilt_base_with_the_same_content": "test_what_happened: a warm build",
     r"test_cache\.py::test_a_size_keeps": "unit tests of pruning; test_pruning_is_refused_while_a_build_runs",

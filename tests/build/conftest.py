@@ -20,11 +20,13 @@ from waits import wait_until
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL
 
-from .harness import MINIATURE, PLAYED_BUILD, Tfdock, copy_tree, played_tree, write_profile
+from .harness import MINIATURE, PLAYED_BUILD, Outcome, Tfdock, copy_tree, played_tree, write_profile
 from .registries import OwnRegistry, Proxy, own_registry, proxy
 
 USER = 1234
 """An ordinary user, whom nobody has heard of."""
+SECRET = "dGZkb2NrLXRlc3Qtc2VjcmV0"
+"""A token in the environment of the cold build."""
 
 
 class Workshop:
@@ -141,20 +143,52 @@ class Finished:
     """The miniature's wheel in a wheelhouse, built once: for tests that read it, by the command that has it."""
 
     tfdock: Tfdock
-    profile: Path
-    wheel: Path
-    record: Path
+    outcome: Outcome
+    """Of the cold build: also in a copy, with the paths of what was copied."""
+
+    @property
+    def profile(self) -> Path:
+        return self.tfdock.home / "profile.yaml"
+
+    @property
+    def wheel(self) -> Path:
+        (wheel,) = self.tfdock.wheelhouse.glob("*.whl")
+        return wheel
+
+    @property
+    def record(self) -> Path:
+        return self.tfdock.home / Path(self.outcome.build["record"]).relative_to(self._built_in)
+
+    @property
+    def _built_in(self) -> Path:
+        return Path(self.outcome.build["wheels"][0]["path"]).parents[1]
+
+    def copy(self, workshop: Workshop) -> Finished:
+        """The same with a wheelhouse and a cache that a test may change."""
+        command = workshop.tfdock()
+        shutil.copytree(self.tfdock.home, command.home, symlinks=True, dirs_exist_ok=True)
+        return replace(self, tfdock=replace(command, cache=command.home / "cache"))
 
 
 @pytest.fixture(scope="session")
-def finished(workshop: Workshop) -> Finished:
-    """The hermetic miniature for one GPU, built."""
+def finished(workshop: Workshop) -> Iterator[Finished]:
+    """The cold build: the hermetic miniature for one GPU, in an empty cache, of which the shared one gets a copy."""
     command = workshop.tfdock()
+    command = replace(command, cache=command.home / "cache")
     profile = write_profile(command.home / "profile.yaml", workshop.tree())
-    outcome = command.build(profile)
+    outcome = command.with_variables(GITHUB_TOKEN=SECRET).build("--explain", profile)
     assert outcome.code == 0, outcome.told
-    (wheel,) = outcome.build["wheels"]
-    return Finished(tfdock=command, profile=profile, wheel=Path(wheel["path"]), record=Path(outcome.build["record"]))
+    shutil.copytree(command.cache, workshop.cache, dirs_exist_ok=True)
+    yield Finished(tfdock=command, outcome=outcome)
+    assert command.leftovers == []
+
+
+@pytest.fixture
+def own(finished: Finished, workshop: Workshop) -> Iterator[Finished]:
+    """The same for a test that changes it."""
+    copy = finished.copy(workshop)
+    yield copy
+    assert copy.tfdock.leftovers == []
 
 
 EditedTree = Callable[..., Path]

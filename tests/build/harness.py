@@ -42,6 +42,8 @@ STOP = 10.0
 """Seconds in which a command that has failed its test removes its containers."""
 
 Json = dict[str, Any]
+UNTRIED: Json = {"run": False}
+"""How a profile has its wheel verified whose test is about something else: nothing of it runs."""
 
 
 # --- the command --------------------------------------------------------------------------------------------------

@@ -7,13 +7,11 @@ import io
 import json
 import os
 import secrets
-import shutil
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_engine import FakeRun
@@ -29,8 +27,8 @@ from tfdock.host.settings import load
 from tfdock.plan.build_plan import toolchain_key
 from tfdock.types import ImageRef
 
-from .conftest import Workshop
-from .harness import Json, Outcome, write_profile
+from .conftest import Finished, Workshop
+from .harness import UNTRIED, Json, Outcome, write_profile
 from .test_orchestration import Desk, leaving, mounts, wheel
 
 # --- on an engine in memory -----------------------------------------------------------------------------------------
@@ -221,25 +219,22 @@ def test_a_build_that_was_stopped_keeps_nothing(desk: Desk) -> None:
 # --- real Bazel -----------------------------------------------------------------------------------------------------
 
 real = pytest.mark.engine
-QUIET: dict[str, Any] = {"verify": {"run": False}}
 
 
 class Warm:
-    """A cache of its own, with the builds of the shared one in it, and what it holds afterwards."""
+    """The cold build with a wheelhouse and a cache of its own, and what the cache holds afterwards."""
 
-    def __init__(self, workshop: Workshop) -> None:
+    def __init__(self, workshop: Workshop, finished: Finished) -> None:
         self.workshop = workshop
-        shared = workshop.tfdock()
-        self.profile = write_profile(shared.home / "profile.yaml", workshop.tree(), **QUIET)
-        self.legacy = write_profile(
-            shared.home / "legacy.yaml",
-            tensorflow={"release": "99.15.0", "path": str(workshop.tree("legacy"))},
-            **QUIET,
-        )
-        self.first = well(shared.build(self.profile))
-        self.first_legacy = well(shared.build(self.legacy))
-        self.command = replace(workshop.tfdock(), cache=workshop.folder / "cache-looked-after")
-        shutil.copytree(workshop.cache, self.command.cache)
+        copy = finished.copy(workshop)
+        self.command, self.first, self.wheel = copy.tfdock, finished.outcome.build, copy.wheel
+        self.profile = write_profile(copy.profile, workshop.tree(), verify=UNTRIED)
+
+    def legacy(self) -> tuple[Path, Json]:
+        """The profile of a build on the legacy road, and what became of it."""
+        source = {"release": "99.15.0", "path": str(self.workshop.tree("legacy"))}
+        profile = write_profile(self.command.home / "legacy.yaml", tensorflow=source, verify=UNTRIED)
+        return profile, self.again(profile)
 
     def again(self, profile: Path | None = None) -> Json:
         """The same build in new containers."""
@@ -281,16 +276,40 @@ def sums(build: Json) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def warm(workshop: Workshop) -> Iterator[Warm]:
-    warm = Warm(workshop)
+def warm(workshop: Workshop, finished: Finished) -> Iterator[Warm]:
+    warm = Warm(workshop, finished)
     yield warm
     assert warm.command.leftovers == []
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Second:
+    """A second build, and what was said to somebody who wanted to prune while it ran."""
+
+    build: Json
+    process: int
+    pruned: Outcome
+    old_file: int
+    """The inode of the wheel before it."""
+
+
+@pytest.fixture(scope="module")
+def second(warm: Warm) -> Second:
+    old_file = warm.wheel.stat().st_ino
+    running = warm.command.start("build", "--json", "--force", warm.profile)
+    running.wait_for("compile")
+    pruned = warm.command.run("cache", "prune", "--max-size", "1MiB")
+    build = well(running.finish()).build
+    return Second(build=build, process=running.process.pid, pruned=pruned, old_file=old_file)
+
+
 @real
-def test_a_second_build_in_a_fresh_container_executes_nothing_and_is_known_by_what_it_used(warm: Warm) -> None:
-    for _ in range(2):  # the second time, no read is the first since an entry was written
-        build = warm.again()
+def test_a_second_build_in_a_fresh_container_executes_nothing_and_is_known_by_what_it_used(
+    warm: Warm, second: Second
+) -> None:
+    # The second time, no read is the first since an entry was written.
+    for build in (second.build, warm.again()):
+        assert build["status"] == "built"
         assert taken(build) == (18, 0)
         document = well(warm.cache("list")).document
         (row,) = (row for row in document["toolchains"] if row["key"] == warm.disk(build).key)
@@ -298,27 +317,32 @@ def test_a_second_build_in_a_fresh_container_executes_nothing_and_is_known_by_wh
         assert used["actions"] == 18
         assert 0 < used["size"] <= row["size"]
         assert row["toolchain"]["bazel"] == "4.2.3"
-    assert sums(build) == sums(warm.first.build)
+        assert sums(build) == sums(warm.first)
+    assert warm.wheel.stat().st_ino != second.old_file
+
+
+@real
+def test_pruning_is_refused_while_a_build_runs(second: Second) -> None:
+    assert second.pruned.code == 9, second.pruned.told
+    assert f"process {second.process} (" in second.pruned.stderr
+    assert "[cache-locked]" in second.pruned.stderr
 
 
 @real
 @pytest.mark.parametrize("road", ["hermetic", "legacy"])
 def test_an_output_that_is_gone_is_made_again(warm: Warm, road: str) -> None:
-    profile, first = (warm.profile, warm.first) if road == "hermetic" else (warm.legacy, warm.first_legacy)
-    before = warm.again(profile)
-    assert before["cache"]["executed"] == 0
+    profile, before = (warm.profile, warm.first) if road == "hermetic" else warm.legacy()
     warm.an_object(before).unlink()
     (row,) = (row for row in warm.cache("verify").document["toolchains"] if row["toolchain"] == warm.disk(before).key)
     assert [finding["kind"] for finding in row["findings"]] == ["incomplete"]
     build = warm.again(profile)
     assert build["cache"]["executed"] == 1
-    assert sums(build) == sums(first.build)
+    assert sums(build) == sums(before)
 
 
 @real
 def test_a_poisoned_entry_is_found_and_repaired_and_the_next_build_is_well(warm: Warm) -> None:
-    build = warm.again()
-    poisoned = warm.an_object(build)
+    poisoned = warm.an_object(warm.first)
     data = bytearray(poisoned.read_bytes())
     data[len(data) // 2] ^= 1
     poisoned.write_bytes(data)
@@ -331,12 +355,12 @@ def test_a_poisoned_entry_is_found_and_repaired_and_the_next_build_is_well(warm:
     well(warm.cache("verify"))
     build = warm.again()
     assert build["cache"]["executed"] == 1
-    assert sums(build) == sums(warm.first.build)
+    assert sums(build) == sums(warm.first)
 
 
 @real
 def test_a_size_keeps_what_the_last_build_used_so_that_the_next_executes_nothing(warm: Warm, tmp_path: Path) -> None:
-    other = write_profile(tmp_path / "other.yaml", warm.workshop.tree(), bazel={"copts": ["-O1"]}, **QUIET)
+    other = write_profile(tmp_path / "other.yaml", warm.workshop.tree(), bazel={"copts": ["-O1"]}, verify=UNTRIED)
     made = warm.again(other)
     assert made["cache"]["executed"] > 1
     build = warm.again()
@@ -347,17 +371,6 @@ def test_a_size_keeps_what_the_last_build_used_so_that_the_next_executes_nothing
     assert rows[warm.disk(build).key]["actions"] >= made["cache"]["executed"]
     well(warm.cache("verify"))
     assert taken(warm.again()) == (18, 0)
-
-
-@real
-def test_pruning_is_refused_while_a_build_runs(warm: Warm) -> None:
-    running = warm.command.start("build", "--force", warm.profile)
-    running.wait_for("compile")
-    refused = warm.command.run("cache", "prune", "--max-size", "1MiB")
-    assert refused.code == 9, refused.told
-    assert f"process {running.process.pid} (" in refused.stderr
-    assert "[cache-locked]" in refused.stderr
-    well(running.finish())
 
 
 @contextlib.contextmanager
@@ -385,11 +398,11 @@ def test_a_rebuilt_base_with_the_same_content_shares_all_whatever_its_cachebuste
             f'echo "build --host_action_env=DOCKER_HOST_CACHEBUSTER={value}" >> /etc/bazel.bazelrc',
         )
         with base_image(warm.workshop, name, *steps) as base:
-            profile = write_profile(tmp_path / f"{name}.yaml", warm.workshop.tree(), base=base, **QUIET)
+            profile = write_profile(tmp_path / f"{name}.yaml", warm.workshop.tree(), base=base, verify=UNTRIED)
             outcome = well(warm.command.build(profile))
         return json.loads(Path(outcome.build["record"]).read_bytes()), outcome
 
-    plain = json.loads(Path(warm.first.build["record"]).read_bytes())
+    plain = json.loads(Path(warm.first["record"]).read_bytes())
     first, told_first = build("first", secrets.token_hex(9))
     second, told_second = build("second", secrets.token_hex(9))
     names = ["DOCKER_CACHEBUSTER"]

@@ -24,8 +24,8 @@ from tfdock.oci.manifest import Descriptor, Manifest
 from tfdock.oci.repository import CHUNK, TRIES, Repository
 from tfdock.types import ImageRef
 
-from .conftest import EditedTree, Workshop
-from .harness import Json, Outcome, Running, Tfdock, write_profile
+from .conftest import EditedTree, Finished, Workshop
+from .harness import UNTRIED, Json, Outcome, Running, Tfdock, write_profile
 from .logins import PASSWORD, basic, docker_config, guarded
 from .registries import (
     REPOSITORY,
@@ -662,18 +662,17 @@ def test_a_registry_that_wants_a_login_gets_what_docker_keeps_and_nobody_else_se
 @pytest.mark.engine
 @pytest.mark.limit(300)
 def test_an_empty_machine_builds_from_the_registry_and_compiles_nothing_again(
-    workshop: Workshop, tfdock: Tfdock, profile: Path, edited: EditedTree, registry: OwnRegistry, tmp_path: Path
+    workshop: Workshop, own: Finished, edited: EditedTree, registry: OwnRegistry, tmp_path: Path
 ) -> None:
-    first = tfdock.build(profile)
-    assert first.code == 0, first.told
+    profile = write_profile(own.profile, workshop.tree(), verify=UNTRIED)
     with proxy(registry.address) as before:
         reference = f"{before.address}/{REPOSITORY}:real"
-        built = tfdock.run("cache", "push", reference, profile, "--json")
+        built = own.tfdock.run("cache", "push", reference, profile, "--json")
         assert built.code == 0, built.told
         (pushed,) = built.document["toolchains"]
         assert pushed["entries"] > 0
         before.forget()
-        again = tfdock.run("cache", "push", reference, profile, "--json")
+        again = own.tfdock.run("cache", "push", reference, profile, "--json")
         assert again.document["toolchains"][0]["there"] == pushed["entries"]
         assert before.count("^(POST|PUT|PATCH)") == 0
 
@@ -683,10 +682,11 @@ def test_an_empty_machine_builds_from_the_registry_and_compiles_nothing_again(
         second = empty.build(profile)
         assert second.code == 0, second.told
         assert second.build["cache"]["executed"] == 0
-        assert second.build["wheels"][0]["sha256"] == first.build["wheels"][0]["sha256"]
+        assert second.build["wheels"][0]["sha256"] == own.outcome.build["wheels"][0]["sha256"]
 
         source = "tensorflow/core/kernels/add_op.cc"
-        changed = edited({source: lambda text: f"{text}\n// Another line.\nint tfdock_changed = 42;\n"})
+        edits = {source: lambda text: f"{text}\n// Another line.\nint tfdock_changed = 42;\n"}
+        changed = edited(edits, optimize="native", verify=UNTRIED)
         earlier = {path for path in (empty.cache / "disk").rglob("*") if path.is_file()}
         third = empty.build(changed)
         assert third.code == 0, third.told
@@ -698,14 +698,11 @@ def test_an_empty_machine_builds_from_the_registry_and_compiles_nothing_again(
         assert 0 < delta["size"] <= size
         assert before.sent <= 1.5 * delta["size"] + PER_PACK * delta["packs"]
 
-        native = write_profile(tmp_path / "native.yaml", workshop.tree(), optimize="native", verify={"run": False})
-        built = empty.build(native)
-        assert built.code == 0, built.told
-        kept = empty.run("cache", "push", reference, "--json").document["toolchains"][0]["native"]
+        kept = delta["native"]
         assert kept > 0, "compiled for a CPU that no key names"
         other = Tfdock(home=workshop.tfdock().home, cache=tmp_path / "other", engine=workshop.host)
         assert other.run("cache", "pull", reference).code == 0
-        again = other.build(native)
+        again = other.build(changed)
         assert again.build["cache"]["executed"] == kept, "what they have led to is the same here, and was pushed"
 
 

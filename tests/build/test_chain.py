@@ -10,7 +10,7 @@ import pytest
 from tfdock.bazel import output
 
 from .conftest import Workshop
-from .harness import Json, Outcome, Tfdock, copy_tree, published, replaced, write_profile
+from .harness import UNTRIED, Json, Outcome, Tfdock, copy_tree, published, replaced, write_profile
 from .registries import REPOSITORY, OwnRegistry, own_registry
 from .test_failures import failed_in
 
@@ -120,7 +120,7 @@ def test_a_build_that_is_cut_ends_on_the_next_machine_as_if_it_had_not_been(
 ) -> None:
     tree = copy_tree(workshop.tree(), tmp_path / "tree", GATED)
     profile = write_profile(
-        tmp_path / "profile.yaml", tree, accelerator="cpu", compute_capabilities=None, verify={"run": False}
+        tmp_path / "profile.yaml", tree, accelerator="cpu", compute_capabilities=None, verify=UNTRIED
     )
     whole = Machine(workshop, CUTS)
     uncut = whole.tfdock.build(profile)

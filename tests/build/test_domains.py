@@ -15,8 +15,8 @@ import pytest
 from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
 from tfdock.builder.cache_overlay import LABEL
 
-from .conftest import Workshop
-from .harness import Json, Tfdock, write_profile
+from .conftest import Finished, Workshop
+from .harness import UNTRIED, Json, Tfdock, write_profile
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
@@ -42,10 +42,9 @@ for entry in glob.glob("/tf/cache/disk/ac/*/*"):
 
 
 @pytest.fixture(scope="module")
-def shop(workshop: Workshop) -> Tfdock:
-    """A command with a cache of its own."""
-    command = workshop.tfdock()
-    return replace(command, cache=command.home / "cache")
+def shop(workshop: Workshop, finished: Finished) -> Tfdock:
+    """The command that has done the cold build, with a cache of its own."""
+    return finished.copy(workshop).tfdock
 
 
 def disks(shop: Tfdock) -> dict[str, DiskCache]:
@@ -79,21 +78,17 @@ def patch_of(file: Path, name: str, more: str) -> str:
 
 
 def test_a_hostile_patch_changes_no_other_build_and_takes_what_it_did_not_touch(
-    shop: Tfdock, workshop: Workshop, tmp_path: Path
+    shop: Tfdock, finished: Finished, workshop: Workshop, tmp_path: Path
 ) -> None:
     tree = workshop.tree()
-    benign = write_profile(tmp_path / "benign.yaml", tree)
-    first = shop.build(benign)
-    assert first.code == 0, first.told
+    benign = write_profile(tmp_path / "benign.yaml", tree, verify=UNTRIED)
     release = disks(shop)["release"]
     before = contents(release)
-    shared = replace(shop, home=shop.home / "shared", cache=shop.home / "shared/cache")
-    shared.home.mkdir()
-    shutil.copytree(shop.cache, shared.cache, ignore=shutil.ignore_patterns("locks"))
+    shared = finished.copy(workshop).tfdock
 
     (tmp_path / "evil.patch").write_text(patch_of(tree / GENERATOR, GENERATOR, PAYLOAD))
     source = {"release": "99.18.0", "path": str(tree), "patches": ["evil.patch"]}
-    evil = write_profile(tmp_path / "evil.yaml", None, tensorflow=source)
+    evil = write_profile(tmp_path / "evil.yaml", None, tensorflow=source, verify=UNTRIED)
     stranger = replace(shop, trusted=False)
     hostile = stranger.build(evil)
     assert hostile.code == 0, hostile.told
@@ -119,7 +114,7 @@ def test_a_hostile_patch_changes_no_other_build_and_takes_what_it_did_not_touch(
 
     clean = shop.build("--force", benign)
     assert (clean.code, executed(clean.build)) == (0, 0), clean.told
-    assert shipped(clean.build) == shipped(first.build)
+    assert shipped(clean.build) == shipped(finished.outcome.build)
     assert b"POISONED" not in shipped(clean.build)
     assert contents(release).keys() == before.keys()
     assert workshop.sdk.volumes(filters={"label": f"{LABEL}={own.key}"})["Volumes"] in (None, [])
@@ -134,7 +129,7 @@ def test_where_the_engine_cannot_mount_an_overlay_the_domain_stands_alone(
     odd = replace(shop, home=shop.home / "odd", cache=shop.home / "odd/cache,odd", trusted=False)
     for part in ("repository", "disk"):
         shutil.copytree(shop.cache / part, odd.cache / part)
-    outcome = odd.build("--force", write_profile(tmp_path / "mine.yaml", workshop.tree()))
+    outcome = odd.build("--force", write_profile(tmp_path / "mine.yaml", workshop.tree(), verify=UNTRIED))
     assert outcome.code == 0, outcome.told
     assert "[disk-cache-alone]" in outcome.stderr
     assert executed(outcome.build) > 0

@@ -12,7 +12,7 @@ import pytest
 from waits import FETCH
 
 from .conftest import EditedTree, Workshop
-from .harness import WHOLE, Json, Outcome, Tfdock, before, write_profile
+from .harness import UNTRIED, WHOLE, Json, Outcome, Tfdock, before, write_profile
 from .remote_servers import CACHE, EXECUTOR, USER, Nginx, buildgrid, nginx_cache, postgres, worker
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(FETCH)]
@@ -20,8 +20,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.limit(FETCH)]
 CANARY = "Y2FuYXJ5LW9mLXRoZS1yZW1vdGUtY2FjaGU"
 KERNEL = "tensorflow/core/kernels/relu_op.cc"
 ACTIONS = 18
-UNTRIED = {"run": False}
-"""How these wheels are verified: that they run is tried elsewhere."""
 
 
 def credentials(password: str) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from .conftest import EditedTree
-from .harness import KNOWLEDGE, MINIATURE, Tfdock, closed_port, file_server
+from .conftest import EditedTree, Finished
+from .harness import KNOWLEDGE, MINIATURE, UNTRIED, Tfdock, closed_port, file_server
 from .test_failures import failed, failed_in
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
@@ -26,9 +27,10 @@ def downloads() -> Iterator[str]:
 
 
 @pytest.fixture
-def alone(tfdock: Tfdock) -> Tfdock:
+def alone(own: Finished) -> Tfdock:
     """The command with a cache of its own, which has no download yet."""
-    return replace(tfdock, cache=tfdock.home / "cache")
+    shutil.rmtree(own.tfdock.cache / "repository")
+    return own.tfdock
 
 
 def with_row(command: Tfdock, folder: Path, url: str, sha256: str = SHA256) -> Tfdock:
@@ -50,7 +52,7 @@ def test_a_source_with_a_dead_address_builds_through_the_table_and_only_with_the
     alone: Tfdock, edited: EditedTree, downloads: str, tmp_path: Path
 ) -> None:
     dead = closed_port()
-    profile = edited({"WORKSPACE": lambda text: text.replace("127.0.0.1:5552", dead)})
+    profile = edited({"WORKSPACE": lambda text: text.replace("127.0.0.1:5552", dead)}, verify=UNTRIED)
     problem = failed_in("fetch", alone.build(profile), 7, "source_archives.yaml", "--knowledge")
     assert f"archive: http://{dead}/minimath-1.0.tar.gz, sha256 {SHA256}" in problem["message"]
     assert f'"sha256": "{SHA256}", "archive": "minimath-1.0.tar.gz", "releases": "99.18"' in problem["fix"]

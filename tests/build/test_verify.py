@@ -22,31 +22,14 @@ from tfdock.host.settings import load
 from tfdock.types import ImageRef
 from tfdock.verify.trial_plan import GPU, RUN
 
-from .conftest import EditedTree, Workshop
-from .harness import Json, Outcome, Tfdock, replaced, skip_without_pypi, small_disk, write_profile
+from .conftest import EditedTree, Finished, Workshop
+from .harness import UNTRIED, Json, Outcome, Tfdock, replaced, skip_without_pypi, small_disk, write_profile
 
 pytestmark = pytest.mark.engine
 
 CC = "tensorflow/libtensorflow_cc.so.2"
 INIT = "tensorflow/__init__.py"
 PIP = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CERT", "http_proxy", "https_proxy", "no_proxy")
-
-
-class Built:
-    """A miniature's wheel and the profile it was built by."""
-
-    def __init__(self, workshop: Workshop, capability: str) -> None:
-        self.tfdock, self.tree = workshop.tfdock(), workshop.tree()
-        self.profile = write_profile(self.tfdock.home / "profile.yaml", self.tree, compute_capabilities=[capability])
-        self.outcome = self.tfdock.build(self.profile)
-        assert self.outcome.code == 0, self.outcome.told
-        (wheel,) = self.outcome.build["wheels"]
-        self.wheel = Path(wheel["path"])
-
-
-@pytest.fixture(scope="module")
-def sm_86(workshop: Workshop) -> Built:
-    return Built(workshop, "sm_86")
 
 
 def rewritten(wheel: Path, folder: Path, changes: Mapping[str, bytes]) -> Path:
@@ -96,13 +79,13 @@ def check(outcome: Outcome, name: str) -> Json:
 # --- wheels that are what they should be ----------------------------------------------------------------------------
 
 
-def test_the_miniatures_wheel_passes_against_its_profile(sm_86: Built, tfdock: Tfdock) -> None:
-    outcome = tfdock.run("verify", sm_86.wheel, sm_86.profile, "--json", "--html", tfdock.home / "page.html")
+def test_the_miniatures_wheel_passes_against_its_profile(finished: Finished, tfdock: Tfdock) -> None:
+    outcome = tfdock.run("verify", finished.wheel, finished.profile, "--json", "--html", tfdock.home / "page.html")
     assert outcome.code == 0, outcome.told
     document = outcome.document
-    assert (document["schema"], document["ok"], document["wheel"]) == ("tfdock.verify/1", True, sm_86.wheel.name)
-    assert document["build_id"] == sm_86.outcome.build["build_id"]
-    assert document["sha256"] == hashlib.sha256(sm_86.wheel.read_bytes()).hexdigest()
+    assert (document["schema"], document["ok"], document["wheel"]) == ("tfdock.verify/1", True, finished.wheel.name)
+    assert document["build_id"] == finished.outcome.build["build_id"]
+    assert document["sha256"] == hashlib.sha256(finished.wheel.read_bytes()).hexdigest()
     assert document["gpu_code"] == {"sass": ["sm_86"], "ptx": [], "amdgpu": []}
     found = statuses(outcome)
     assert found["failed"] == []
@@ -113,8 +96,8 @@ def test_the_miniatures_wheel_passes_against_its_profile(sm_86: Built, tfdock: T
     assert "<html" in (tfdock.home / "page.html").read_text("utf-8")
 
 
-def test_the_record_of_a_build_says_that_its_wheel_was_tried(sm_86: Built) -> None:
-    record = json.loads(Path(sm_86.outcome.build["record"]).read_bytes())
+def test_the_record_of_a_build_says_that_its_wheel_was_tried(finished: Finished) -> None:
+    record = json.loads(Path(finished.outcome.build["record"]).read_bytes())
     verification = record["verification"]
     assert verification["runtime"] == "python:3.11-slim-bookworm"
     assert verification["gpu_code"]["sass"] == ["sm_86"]
@@ -122,12 +105,12 @@ def test_the_record_of_a_build_says_that_its_wheel_was_tried(sm_86: Built) -> No
     assert by_name["gradient"] == by_name["gpu-code"] == "passed"
     assert "failed" not in by_name.values()
     assert record["seconds"]["verify"] > 0
-    assert sm_86.outcome.build["seconds"]["verify"] > 0
-    assert str(sm_86.tfdock.home) not in json.dumps(verification)
+    assert finished.outcome.build["seconds"]["verify"] > 0
+    assert str(finished.tfdock.home) not in json.dumps(verification)
 
 
-def test_a_wheel_without_profile_is_tried_and_told_as_a_table(sm_86: Built, tfdock: Tfdock) -> None:
-    outcome = tfdock.run("verify", sm_86.wheel)
+def test_a_wheel_without_profile_is_tried_and_told_as_a_table(finished: Finished, tfdock: Tfdock) -> None:
+    outcome = tfdock.run("verify", finished.wheel)
     assert outcome.code == 0, outcome.told
     lines = [line.split() for line in outcome.stdout.splitlines()]
     assert lines[0] == ["check", "status", "found"]
@@ -135,10 +118,10 @@ def test_a_wheel_without_profile_is_tried_and_told_as_a_table(sm_86: Built, tfdo
     assert (by_name["op"], by_name["name"], by_name["cpu-baseline"]) == ("passed", "skipped", "skipped")
 
 
-def test_what_a_wheel_requires_can_be_given_as_a_folder(sm_86: Built, tfdock: Tfdock, tmp_path: Path) -> None:
-    (metadata,) = [name for name in zipfile.ZipFile(sm_86.wheel).namelist() if name.endswith("/METADATA")]
-    head, _, body = member(sm_86.wheel, metadata).partition(b"\n\n")
-    needs = rewritten(sm_86.wheel, tmp_path, {metadata: head + b"\nRequires-Dist: brick>=2\n\n" + body})
+def test_what_a_wheel_requires_can_be_given_as_a_folder(finished: Finished, tfdock: Tfdock, tmp_path: Path) -> None:
+    (metadata,) = [name for name in zipfile.ZipFile(finished.wheel).namelist() if name.endswith("/METADATA")]
+    head, _, body = member(finished.wheel, metadata).partition(b"\n\n")
+    needs = rewritten(finished.wheel, tmp_path, {metadata: head + b"\nRequires-Dist: brick>=2\n\n" + body})
     folder = tmp_path / "wheels"
     folder.mkdir()
     with zipfile.ZipFile(folder / "brick-2.1-py3-none-any.whl", "w") as archive:
@@ -216,11 +199,14 @@ def test_the_official_cpu_wheel_is_not_what_a_profile_with_cuda_asks_for(
 
 
 def test_a_kernel_library_for_another_architecture_is_found_as_exactly_that(
-    sm_86: Built, workshop: Workshop, tfdock: Tfdock, tmp_path: Path
+    finished: Finished, workshop: Workshop, tfdock: Tfdock, tmp_path: Path
 ) -> None:
-    other = Built(workshop, "sm_80")
-    swapped = rewritten(sm_86.wheel, tmp_path, {CC: member(other.wheel, CC)})
-    outcome = tfdock.run("verify", swapped, sm_86.profile, "--json")
+    sm_80 = write_profile(tmp_path / "sm_80.yaml", workshop.tree(), compute_capabilities=["sm_80"], verify=UNTRIED)
+    other = tfdock.build(sm_80)
+    assert other.code == 0, other.told
+    (wheel,) = tfdock.wheelhouse.glob("*.whl")
+    swapped = rewritten(finished.wheel, tmp_path / "swapped", {CC: member(wheel, CC)})
+    outcome = tfdock.run("verify", swapped, finished.profile, "--json")
     assert outcome.code == 4, outcome.told
     assert statuses(outcome)["failed"] == ["gpu-code"]
     assert (check(outcome, "gpu-code")["expected"], check(outcome, "gpu-code")["found"]) == ("sm_86", "sm_80")
@@ -236,9 +222,9 @@ def test_a_kernel_library_for_another_architecture_is_found_as_exactly_that(
     ],
 )
 def test_a_wheel_that_dies_when_it_is_imported_fails_that_check_and_nothing_else_dies(
-    sm_86: Built, tfdock: Tfdock, tmp_path: Path, line: str, reason: str
+    finished: Finished, tfdock: Tfdock, tmp_path: Path, line: str, reason: str
 ) -> None:
-    outcome = tfdock.run("verify", with_first_line(sm_86.wheel, tmp_path, line), sm_86.profile, "--json")
+    outcome = tfdock.run("verify", with_first_line(finished.wheel, tmp_path, line), finished.profile, "--json")
     assert outcome.code == 4, outcome.told
     assert statuses(outcome)["failed"] == ["import"]
     assert reason in check(outcome, "import")["reason"]
@@ -265,9 +251,11 @@ for name in names:
 """
 
 
-def test_a_wheel_that_lies_changes_no_check_but_its_own(sm_86: Built, tfdock: Tfdock, tmp_path: Path) -> None:
-    wheel = with_first_line(sm_86.wheel, tmp_path, f"exec({LIAR!r})")
-    other = write_profile(tmp_path / "other.yaml", sm_86.tree, compute_capabilities=["sm_80"])
+def test_a_wheel_that_lies_changes_no_check_but_its_own(
+    finished: Finished, workshop: Workshop, tfdock: Tfdock, tmp_path: Path
+) -> None:
+    wheel = with_first_line(finished.wheel, tmp_path, f"exec({LIAR!r})")
+    other = write_profile(tmp_path / "other.yaml", workshop.tree(), compute_capabilities=["sm_80"])
     honest = tfdock.run("verify", wheel, other, "--json", "--no-run")
     outcome = tfdock.run("verify", wheel, other, "--json")
     assert outcome.code == 4, outcome.told
@@ -310,32 +298,34 @@ def test_a_build_whose_wheel_computes_wrongly_is_refused_and_keeps_it(tfdock: Tf
 # --- what can go wrong on the way -----------------------------------------------------------------------------------
 
 
-def test_without_an_engine_the_file_is_checked_and_the_error_told(sm_86: Built, tfdock: Tfdock) -> None:
+def test_without_an_engine_the_file_is_checked_and_the_error_told(finished: Finished, tfdock: Tfdock) -> None:
     nowhere = tfdock.with_variables(DOCKER_HOST="unix:///nonexistent/docker.sock")
-    outcome = nowhere.run("verify", sm_86.wheel, sm_86.profile, "--json")
+    outcome = nowhere.run("verify", finished.wheel, finished.profile, "--json")
     assert outcome.code == 6, outcome.told
     assert outcome.document["ok"] is False
     assert [problem["code"] for problem in outcome.document["problems"]] == ["engine-unavailable"]
     assert "gpu-code" in statuses(outcome)["passed"]
     assert statuses(outcome)["failed"] == []
     assert check(outcome, "install")["reason"].startswith("no container engine")
-    assert nowhere.run("verify", sm_86.wheel, sm_86.profile, "--no-run").code == 0
+    assert nowhere.run("verify", finished.wheel, finished.profile, "--no-run").code == 0
 
 
-def test_a_trial_ends_before_the_disk_of_the_cache_is_full(sm_86: Built, tfdock: Tfdock, tmp_path: Path) -> None:
+def test_a_trial_ends_before_the_disk_of_the_cache_is_full(
+    finished: Finished, tfdock: Tfdock, tmp_path: Path
+) -> None:
     disk, cache = tmp_path / "disk", tmp_path / "disk/cache"
     with small_disk(disk, "64m"):
         (disk / "filling").write_bytes(bytes(63 << 20))
-        outcome = replace(tfdock, cache=cache).run("verify", sm_86.wheel, "--json")
+        outcome = replace(tfdock, cache=cache).run("verify", finished.wheel, "--json")
         assert outcome.code == 8, outcome.told
         (problem,) = outcome.document["problems"]
         assert (problem["code"], str(cache) in problem["message"]) == ("disk-full", True)
 
 
 @pytest.fixture
-def sleeping(sm_86: Built, tmp_path: Path) -> Path:
+def sleeping(finished: Finished, tmp_path: Path) -> Path:
     """A wheel that takes ten minutes to import."""
-    return with_first_line(sm_86.wheel, tmp_path, "import time; print('asleep', flush=True); time.sleep(600)")
+    return with_first_line(finished.wheel, tmp_path, "import time; print('asleep', flush=True); time.sleep(600)")
 
 
 @pytest.fixture
@@ -365,22 +355,24 @@ def test_a_trial_that_is_stopped_leaves_no_container(
 
 
 def test_what_a_killed_trial_left_is_removed_by_the_next(
-    sleeping: Path, sm_86: Built, tfdock: Tfdock, trying: Callable[[], list[str]]
+    sleeping: Path, finished: Finished, tfdock: Tfdock, trying: Callable[[], list[str]]
 ) -> None:
     running = tfdock.start("verify", sleeping)
     running.until(trying)
     running.signal(signal.SIGKILL)
     running.finish(60)
     assert trying() != [], "nobody was there to remove it"
-    outcome = tfdock.run("verify", sm_86.wheel)
+    outcome = tfdock.run("verify", finished.wheel)
     assert outcome.code == 0, outcome.told
     assert "cleaned up after run" in outcome.stderr
 
 
-def test_a_page_of_the_result_can_be_had_of_a_trial_that_failed(sm_86: Built, tfdock: Tfdock, tmp_path: Path) -> None:
-    broken = with_first_line(sm_86.wheel, tmp_path, "raise ImportError('no <b>luck</b>')")
+def test_a_page_of_the_result_can_be_had_of_a_trial_that_failed(
+    finished: Finished, tfdock: Tfdock, tmp_path: Path
+) -> None:
+    broken = with_first_line(finished.wheel, tmp_path, "raise ImportError('no <b>luck</b>')")
     page = tfdock.home / "page.html"
-    assert tfdock.run("verify", broken, sm_86.profile, "--html", page).code == 4
+    assert tfdock.run("verify", broken, finished.profile, "--html", page).code == 4
     text = page.read_text("utf-8")
     assert "no &lt;b&gt;luck&lt;/b&gt;" in text
     assert io.StringIO(text).readline().startswith("<!DOCTYPE html>")

@@ -22,8 +22,8 @@ from tfdock.builder.build_summary import load_profile
 from tfdock.host.settings import load
 from tfdock.types import ImageRef
 
-from .conftest import Workshop
-from .harness import Json, before, copy_tree, write_profile
+from .conftest import Finished, Workshop
+from .harness import UNTRIED, Json, Tfdock, before, copy_tree, write_profile
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
@@ -59,18 +59,22 @@ class Built:
 class History:
     """Explained builds of one miniature, one after another, in a wheelhouse and with a cache of its own."""
 
-    def __init__(self, workshop: Workshop, road: str = "hermetic") -> None:
+    def __init__(self, command: Tfdock, tree: Path) -> None:
+        self.tfdock, self.tree = command, tree
+
+    @classmethod
+    def without_past(cls, workshop: Workshop, road: str = "hermetic") -> History:
         command = workshop.tfdock()
-        self.tfdock = replace(command, cache=command.home / "cache")
+        command = replace(command, cache=command.home / "cache")
         if (workshop.cache / "repository").exists():
-            shutil.copytree(workshop.cache / "repository", self.tfdock.cache / "repository")
-        self.tree = workshop.tree(road)
+            shutil.copytree(workshop.cache / "repository", command.cache / "repository")
+        return cls(command, workshop.tree(road))
 
     def build(self, tree: Path | None = None, **fields: Any) -> Built:
         """Build it, though it may be built already: its wheel is taken away."""
         for wheel in self.tfdock.wheelhouse.glob("*.whl"):
             wheel.unlink()
-        fields = {"verify": {"run": False}} | fields
+        fields = {"verify": UNTRIED} | fields
         profile = write_profile(self.tfdock.home / "profile.yaml", tree or self.tree, **fields)
         outcome = self.tfdock.run("build", "--explain", profile)
         assert outcome.code == 0, outcome.told
@@ -93,15 +97,21 @@ def contents(wheel: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def history(workshop: Workshop) -> Iterator[History]:
-    made = History(workshop)
+def begun(finished: Finished, workshop: Workshop) -> Finished:
+    return finished.copy(workshop)
+
+
+@pytest.fixture(scope="module")
+def history(begun: Finished, workshop: Workshop) -> Iterator[History]:
+    """What follows the cold build."""
+    made = History(begun.tfdock, workshop.tree())
     yield made
     assert made.tfdock.leftovers == []
 
 
 @pytest.fixture(scope="module")
-def cold(history: History) -> Built:
-    return history.build()
+def cold(begun: Finished) -> Built:
+    return Built(json.loads(begun.record.read_bytes()), begun.record, begun.outcome.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -176,14 +186,6 @@ def test_another_environment_variable_is_named(history: History, option: Built) 
     assert reasons == {"environment variable MINIATURE_VARIABLE"}, "what they make is the same"
 
 
-@pytest.mark.usefixtures("cold")
-def test_another_capability_executes_gpu_actions_only_on_the_hermetic_road(history: History) -> None:
-    built = history.build(compute_capabilities=["sm_80", "sm_86"])
-    assert (built.bazel["hits"], built.bazel["executed"]) == (11, 7)
-    # And what is made of them: two libraries, TensorFlow's account of its build, the wheel.
-    assert built.executed == {"CudaCompile": 3, "CppLink": 2, "Genrule": 1, "TfWheel": 1}
-
-
 def test_a_warm_build_needs_no_reason_and_an_emptied_cache_is_one(history: History, cold: Built) -> None:
     warm = history.build()
     assert (warm.bazel["hits"], warm.bazel["executed"], warm.bazel["sources"]) == (18, 0, {"disk": 18})
@@ -206,7 +208,7 @@ def test_a_warm_build_needs_no_reason_and_an_emptied_cache_is_one(history: Histo
 
 def test_on_the_legacy_road_another_capability_enters_the_keys_of_what_it_changes(workshop: Workshop) -> None:
     """What configure's --action_env line would cost: 18 of 18 actions. Only rules that make repositories read it."""
-    history = History(workshop, "legacy")
+    history = History.without_past(workshop, "legacy")
     release = {"release": "99.15.0", "path": str(history.tree)}
     first = history.build(tensorflow=release)
     assert (first.bazel["hits"], first.bazel["executed"]) == (0, 18)
@@ -260,7 +262,7 @@ def two_pythons(workshop: Workshop) -> Iterator[str]:
 def test_another_python_compiles_again_only_what_is_made_from_its_headers(
     workshop: Workshop, two_pythons: str
 ) -> None:
-    history = History(workshop)
+    history = History.without_past(workshop)
     common: dict[str, Any] = {
         "base": two_pythons,
         "compute_capabilities": None,
