@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from tfdock.knowledge.contract import applies
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow
@@ -49,6 +50,7 @@ def source_archives_of(knowledge: KnowledgeBase, release: Release) -> tuple[Sour
     return tuple(row for row in knowledge.source_archives if applies(release, row.releases))
 
 
+@lru_cache(maxsize=4096)
 def same_minor(version: str, other: str) -> bool:
     """Return whether two versions agree in their first two parts, as far as written: 4.8 and 4.8.5, 18 and 18.1."""
     length = min(2, len(Version(version).parts), len(Version(other).parts))
@@ -115,15 +117,17 @@ def is_used(release: Release, accelerator: Accelerator, gpu: str) -> bool:
 
 def libraries(knowledge: KnowledgeBase, component: str, version: str) -> list[LibraryRow]:
     """Return the rows of a component's version: one, or several for an incomplete version."""
+    return [
+        row for row in knowledge.libraries if row.component == component and _within(version, row.since, row.until)
+    ]
 
-    wanted = Version(version).parts
 
-    def within(row: LibraryRow) -> bool:
-        since, until = Version(row.since).parts, Version(row.until).parts if row.until else wanted
-        # As many parts as both have: `9` is in each range of a 9.x.
-        return wanted[: len(since)] >= since[: len(wanted)] and wanted[: len(until)] <= until[: len(wanted)]
-
-    return [row for row in knowledge.libraries if row.component == component and within(row)]
+@lru_cache(maxsize=4096)
+def _within(version: str, first: str, last: str | None) -> bool:
+    wanted, since = Version(version).parts, Version(first).parts
+    until = Version(last).parts if last else wanted
+    # As many parts as both have: `9` is in each range of a 9.x.
+    return wanted[: len(since)] >= since[: len(wanted)] and wanted[: len(until)] <= until[: len(wanted)]
 
 
 def is_made_for(row: LibraryRow, toolkit: str) -> bool:
