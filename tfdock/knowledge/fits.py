@@ -115,19 +115,17 @@ def is_used(release: Release, accelerator: Accelerator, gpu: str) -> bool:
 # --- libraries ------------------------------------------------------------------------------------------------------
 
 
-def libraries(knowledge: KnowledgeBase, component: str, version: str) -> list[LibraryRow]:
+@lru_cache(maxsize=1024)
+def libraries(knowledge: KnowledgeBase, component: str, version: str) -> tuple[LibraryRow, ...]:
     """Return the rows of a component's version: one, or several for an incomplete version."""
-    return [
-        row for row in knowledge.libraries if row.component == component and _within(version, row.since, row.until)
-    ]
+    wanted = Version(version).parts
 
+    def within(row: LibraryRow) -> bool:
+        since, until = Version(row.since).parts, Version(row.until).parts if row.until else wanted
+        # As many parts as both have: `9` is in each range of a 9.x.
+        return wanted[: len(since)] >= since[: len(wanted)] and wanted[: len(until)] <= until[: len(wanted)]
 
-@lru_cache(maxsize=4096)
-def _within(version: str, first: str, last: str | None) -> bool:
-    wanted, since = Version(version).parts, Version(first).parts
-    until = Version(last).parts if last else wanted
-    # As many parts as both have: `9` is in each range of a 9.x.
-    return wanted[: len(since)] >= since[: len(wanted)] and wanted[: len(until)] <= until[: len(wanted)]
+    return tuple(row for row in knowledge.libraries if row.component == component and within(row))
 
 
 def is_made_for(row: LibraryRow, toolkit: str) -> bool:
