@@ -100,6 +100,7 @@ def jobs(document: Any) -> Iterator[tuple[str, Any, list[Any]]]:
 # --- the example ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", SERVICES)
 def test_the_example_is_what_its_matrix_asks_for(service: str, refresh_golden: bool) -> None:
     words = ["ci", "render", service, "--force"] if refresh_golden else ["ci", "check", "--service", service]

@@ -112,6 +112,7 @@ def test_every_code_that_can_be_printed_is_explained() -> None:
     assert missing == {}, "codes without a row in knowledge/codes.yaml"
 
 
+@pytest.mark.slow
 def test_no_code_is_explained_that_is_never_printed() -> None:
     assert sorted(set(CODES) - set(printed_codes())) == []
 
