@@ -26,8 +26,9 @@ lowest: setup ## The quick loop with the lowest packages that pyproject.toml all
 demo: room setup ## From a profile to a wheel, on a real engine: the main job in miniature
 	@$(IN_BED) ci/demo
 
+# Bytecode is kept, whatever the environment says: compiling the tests takes half of the time to collect them.
 unit: setup ## The quick loop: unit tests without the slow ones, no engine
-	@$(PYTHON) -m pytest -q -n auto --dist loadgroup -m "not slow and not soak" $(or $(ARGS),tests/unit)
+	@PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -q -n auto --dist loadgroup -m "not slow and not soak" $(or $(ARGS),tests/unit)
 
 test: room ## The suite: one of every kind of unit, engine, build, fault, attack, client
 	@ci/setup test

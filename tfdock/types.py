@@ -49,7 +49,7 @@ class Version:
     @property
     def minor(self) -> Version:
         """The first two components: `2.18` of `2.18.0`."""
-        return Version(".".join(str(part) for part in self.parts[:2]))
+        return _minor(self.text)
 
     def matches(self, prefix: Version) -> bool:
         """Whether this is `prefix` or a more exact version of it: 12.5.1 matches 12.5 and 12."""
@@ -66,6 +66,11 @@ class Version:
 
     def __str__(self) -> str:
         return self.text
+
+
+@lru_cache(maxsize=4096)
+def _minor(text: str) -> Version:
+    return Version(".".join(str(part) for part in _order(text)[0][:2]))
 
 
 _CAPABILITY = re.compile(r"(sm|compute)_(\d{1,2})(\d)([af]?)\Z")
@@ -87,6 +92,7 @@ class Capability:
     ptx: bool = False
 
     @classmethod
+    @lru_cache(maxsize=4096)
     def parse(cls, text: str) -> Capability:
         """Read `sm_86`, `compute_90`, `sm_90a` or `sm_120`; raises ValueError for anything else."""
         match = _CAPABILITY.match(text)
@@ -96,6 +102,7 @@ class Capability:
         return cls(int(major), int(minor), suffix, kind == "compute")
 
     @classmethod
+    @lru_cache(maxsize=4096)
     def of_gpu(cls, dotted: str) -> Capability:
         """Return SASS for a GPU of that compute capability, written as NVIDIA does: `8.6`, `12.0`."""
         match = _DOTTED.match(dotted)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +38,28 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Commands that are run here keep nothing in the user's own cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TFDOCK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def shipped_tables() -> Iterator[None]:
+    """The shipped tables are read once, whatever cache folder a test has."""
+    read = loader._shared_knowledge
+    shipped = read((), None)
+
+    def shared(folders: tuple[loader._Folder, ...], cache: Path | None) -> KnowledgeBase:
+        return read(folders, cache) if folders else shipped
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loader, "_shared_knowledge", shared)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_power_cuts() -> Iterator[None]:
+    """What is written here need not outlast the machine: a disk takes a while for each file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _descriptor: None)
         yield
 
 

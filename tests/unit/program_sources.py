@@ -36,4 +36,10 @@ def _tree(module: str) -> ast.Module:
     return ast.parse((ROOT / module).read_text("utf-8"))
 
 
+@cache
+def walk(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Return all nodes of a tree, as `ast.walk` does: a dozen tests look at each."""
+    return tuple(ast.walk(tree))
+
+
 MODULES = _Trees()

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from .program_sources import MODULES, ROOT
+from .program_sources import MODULES, ROOT, walk
 
 ORDER = (
     "documents", "profile", "host", "knowledge", "wheel", "gpu", "resolve", "plan", "oci", "engine", "bazel", "run",
@@ -84,9 +84,14 @@ def is_pure(module: str) -> bool:
     return any(PurePosixPath(module).match(pattern) for pattern in PURE)
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
+@cache
+def imports(tree: ast.AST) -> tuple[str, ...]:
     """Every imported module's dotted name, wherever the import stands."""
-    for node in ast.walk(tree):
+    return tuple(_imports(tree))
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    for node in walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -143,7 +148,7 @@ def test_no_class_name_stands_for_two_things() -> None:
     classes = (
         (node.name, module)
         for module, tree in MODULES.items()
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert homonyms(classes) == {}
@@ -203,9 +208,9 @@ def test_pure_code_touches_no_environment_clock_process_or_network(module: str) 
     tree = MODULES[module]
     allowed = {"concurrent", "threading"} if module == HOME_OF_THREADS else set()
     assert {name.partition(".")[0] for name in imports(tree)} & OUTSIDE_MODULES == allowed
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names = {node.id for node in walk(tree) if isinstance(node, ast.Name)}
     assert names & OUTSIDE_NAMES == set()
-    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    attributes = {node.attr for node in walk(tree) if isinstance(node, ast.Attribute)}
     assert attributes & (CLOCKS | {"read_text", "write_text", "read_bytes", "write_bytes"}) == set()
 
 
@@ -230,7 +235,7 @@ VERSION = re.compile(r"\d+\.\d+")
 
 def conditions(tree: ast.AST) -> Iterator[ast.AST]:
     """Everything that code branches on."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert):
             yield node.test
         elif isinstance(node, ast.Match):
@@ -316,8 +321,8 @@ def called(node: ast.Call) -> str:
 
 def second_ways(module: str, tree: ast.AST) -> Iterator[str]:
     """Every place where a module takes the path of a container's folder, or opens one, past `run/results.py`."""
-    above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    for node in ast.walk(tree):
+    above = {child: node for node in walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in walk(tree):
         if isinstance(node, ast.Attribute):
             said = _attribute_way(module, node, above)
         elif isinstance(node, ast.Constant):

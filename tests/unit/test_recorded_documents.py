@@ -124,7 +124,9 @@ def recorded(name: str, folder: Path) -> str:
     return f"exit code: {result.exit_code}\n{text}"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "gpus" else name for name in COMMANDS]
+)
 def test_a_command_prints_the_document_that_was_recorded(name: str, tmp_path: Path, refresh_golden: bool) -> None:
     file = GOLDEN / f"{name}.json"
     text = recorded(name, tmp_path)

@@ -50,6 +50,7 @@ def matching(knowledge: KnowledgeBase, name: str) -> DeviceMatch:
     return DeviceMatch(near=tuple(near))
 
 
+@functools.lru_cache(maxsize=1024)  # a refused profile is tried with some thousand changes, mostly for the same GPUs
 def find_gpu(knowledge: KnowledgeBase, name: str) -> Gpu | None:
     """Return the row of a GPU by its short name or a driver's name; None if unknown or ambiguous."""
     return knowledge.gpus.get(gpu_key(name)) or matching(knowledge, name).gpu
@@ -236,12 +237,14 @@ def is_target(knowledge: KnowledgeBase, word: str) -> bool:
     return bool(capabilities and re.fullmatch(r"\d{1,2}\.\d", word)) or word.lower() in _all_targets(knowledge)
 
 
+@functools.lru_cache(maxsize=4)
 def _all_targets(knowledge: KnowledgeBase) -> set[str]:
     return {gpu.target for gpu in knowledge.gpus.values()} | {
         target for row in knowledge.architectures for target in row.targets
     }
 
 
+@functools.lru_cache(maxsize=1024)
 def bare_gpu(knowledge: KnowledgeBase, word: str) -> Gpu | None:
     """Return a GPU of which only the target is given (`sm_86`, `8.6`, `gfx1100`); None for a target no GPU has."""
     target = dotted(word)

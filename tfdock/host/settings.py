@@ -136,9 +136,9 @@ def misspelt(environment: Mapping[str, str]) -> list[Problem]:
     # Who knows the settings file writes `TFDOCK_MIRRORS`.
     meant |= {setting.upper(): variable for setting, variable in _VARIABLES.items()}
     problems = []
-    for name in sorted(environment):
+    for name in sorted(name for name in environment if name.startswith(_PREFIX) and name not in known):
         near = difflib.get_close_matches(name.removeprefix(_PREFIX), meant, n=1, cutoff=_ALIKE)
-        if name.startswith(_PREFIX) and name not in known and near:
+        if near:
             message, fix = f"nothing reads the variable `{name}`", f"did you mean `{meant[near[0]]}`?"
             problems.append(Problem(code="settings-unknown-key", message=message, fix=fix, severity="warning"))
     return problems

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from tfdock.knowledge.contract import applies
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow
@@ -49,6 +50,7 @@ def source_archives_of(knowledge: KnowledgeBase, release: Release) -> tuple[Sour
     return tuple(row for row in knowledge.source_archives if applies(release, row.releases))
 
 
+@lru_cache(maxsize=4096)
 def same_minor(version: str, other: str) -> bool:
     """Return whether two versions agree in their first two parts, as far as written: 4.8 and 4.8.5, 18 and 18.1."""
     length = min(2, len(Version(version).parts), len(Version(other).parts))
@@ -113,9 +115,9 @@ def is_used(release: Release, accelerator: Accelerator, gpu: str) -> bool:
 # --- libraries ------------------------------------------------------------------------------------------------------
 
 
-def libraries(knowledge: KnowledgeBase, component: str, version: str) -> list[LibraryRow]:
+@lru_cache(maxsize=1024)
+def libraries(knowledge: KnowledgeBase, component: str, version: str) -> tuple[LibraryRow, ...]:
     """Return the rows of a component's version: one, or several for an incomplete version."""
-
     wanted = Version(version).parts
 
     def within(row: LibraryRow) -> bool:
@@ -123,7 +125,7 @@ def libraries(knowledge: KnowledgeBase, component: str, version: str) -> list[Li
         # As many parts as both have: `9` is in each range of a 9.x.
         return wanted[: len(since)] >= since[: len(wanted)] and wanted[: len(until)] <= until[: len(wanted)]
 
-    return [row for row in knowledge.libraries if row.component == component and within(row)]
+    return tuple(row for row in knowledge.libraries if row.component == component and within(row))
 
 
 def is_made_for(row: LibraryRow, toolkit: str) -> bool:

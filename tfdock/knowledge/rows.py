@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated, ClassVar, Protocol
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -88,6 +89,7 @@ Package = Annotated[str, text_like(PACKAGE, "package")]
 Requirement = Annotated[str, text_like(REQUIREMENT, "requirement pinned to one version (`numpy==1.26.4`)")]
 
 
+@lru_cache(maxsize=16384)  # few releases and ranges, which a resolution compares thousands of times
 def in_range(release: str, span: str) -> bool:
     """Return whether minor release `2.18` lies in `2.18`, `2.3..2.20` or `2.18..`."""
     match = _RANGE.match(span)

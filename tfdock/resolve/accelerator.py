@@ -333,11 +333,11 @@ def _with_toolkit(question: Question, combination: Combination) -> Combination:
     versions = _candidates(combination, combination.accelerator.toolkit)
     compilers = _compilers(question, combination)
     # The release's own compiler is kept as long as any version of the toolkit serves it.
-    pairs = [
+    pairs = (
         _with_compiler(question, replace(combination, components={**combination.components, **version}), compiler)
         for compiler in compilers
         for version in versions
-    ]
+    )
     chosen = _first_without_finding(pairs, DEVICE_RULES)
     _choose_component(question, chosen, combination.accelerator.toolkit)
     _choose_compiler(question, chosen)
@@ -347,31 +347,34 @@ def _with_toolkit(question: Question, combination: Combination) -> Combination:
 def _with_libraries(question: Question, combination: Combination) -> Combination:
     for name in combination.accelerator.components:
         if name != combination.accelerator.toolkit:
-            candidates = [
-                replace(combination, components={**combination.components, **version})
-                for version in _candidates(combination, name)
-            ]
-            combination = _first_without_finding(candidates, LIBRARY_RULES)
+            combination = _first_without_finding(_with_versions(combination, name), LIBRARY_RULES)
             _choose_component(question, combination, name)
     return combination
 
 
-def _first_without_finding(candidates: Sequence[Combination], rules: Sequence[Rule]) -> Combination:
+def _with_versions(combination: Combination, name: str) -> Iterator[Combination]:
+    for version in _candidates(combination, name):
+        yield replace(combination, components={**combination.components, **version})
+
+
+def _first_without_finding(candidates: Iterable[Combination], rules: Sequence[Rule]) -> Combination:
     """Return the first candidate without a finding; else the first, whose findings will be reported.
 
     For an official list it is enough that a part of it works.
     """
+    tried = []
     for combination in candidates:
         if not _has_finding(combination, rules):
             return combination
+        tried.append(combination)
     # None serves the whole list, so the first that serves a part of it.
-    for combination in candidates:
+    for combination in tried:
         if any(
             wanted.official and not _has_finding(replace(combination, targets=[wanted]), rules)
             for wanted in combination.targets
         ):
             return combination
-    return candidates[0]
+    return tried[0]
 
 
 def _candidates(combination: Combination, name: str | None) -> list[dict[str, str]]:

@@ -390,7 +390,7 @@ def test_state_cache_and_staging_are_private(settings: Settings, tmp_path: Path)
         open_one = tmp_path / "open"
         open_one.mkdir(mode=0o755)
         CacheFolder.opened(open_one)
-        loader.knowledge(cache=tmp_path / "first").releases  # noqa: B018 - reads a table, and keeps it
+        loader.read_knowledge(cache=tmp_path / "first").releases  # noqa: B018 - reads a table, and keeps it
     finally:
         os.umask(before)
     runs = settings.state_dir / "runs"

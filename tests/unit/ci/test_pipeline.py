@@ -33,6 +33,7 @@ from ..desk import Desk
 
 EXAMPLE = Path(__file__).parents[3] / "ci/examples"
 PROGRAMS = Path(sys.executable).parent
+LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 INSTALL = {"install": pipeline.INSTALL}
 BARE: dict[str, Any] = {
     "schema": 1,
@@ -88,7 +89,7 @@ def written(folder: Path, files: dict[str, str]) -> list[Path]:
 
 
 def loaded(files: dict[str, str]) -> list[Any]:
-    return [yaml.safe_load(text) for text in files.values()]
+    return [yaml.load(text, LOADER) for text in files.values()]
 
 
 def jobs(document: Any) -> Iterator[tuple[str, Any, list[Any]]]:
@@ -99,6 +100,7 @@ def jobs(document: Any) -> Iterator[tuple[str, Any, list[Any]]]:
 # --- the example ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", SERVICES)
 def test_the_example_is_what_its_matrix_asks_for(service: str, refresh_golden: bool) -> None:
     words = ["ci", "render", service, "--force"] if refresh_golden else ["ci", "check", "--service", service]
@@ -847,7 +849,7 @@ def test_jobs_have_the_knowledge_that_the_matrix_names_and_no_other(
     assert ci("check").exit_code == 0
     for path in done.stdout.split():
         names = "env" if service == "github" else "variables"
-        document = yaml.safe_load(Path(path).read_text())
+        document = yaml.load(Path(path).read_text(), LOADER)
         assert document.get(names, {}).get("TFDOCK_KNOWLEDGE", "rows") == "rows"
         assert (names in document) == (Path(path) != Path(WORKFLOWS[0]))
 

@@ -349,6 +349,7 @@ def test_after_a_python_that_cannot_be_only_the_python_is_asked_for_again(tmp_pa
     assert (fields["tensorflow"], fields["python"]) == ("2.18.1", "3.10")
 
 
+@pytest.mark.slow
 def test_no_way_out_is_told_that_no_answer_can_be(tmp_path: Path) -> None:
     with Somebody(tmp_path) as somebody:
         somebody.answer("For which GPU", "k80, rtx5080")
@@ -379,6 +380,7 @@ def test_a_flag_that_is_refused_ends_it_and_is_not_tried_again(tmp_path: Path) -
     assert list(tmp_path.glob("*.yaml")) == []
 
 
+@pytest.mark.slow
 def test_leaving_at_a_question_leaves_no_file(tmp_path: Path) -> None:
     with Somebody(tmp_path) as somebody:
         somebody.answer("For which GPU", "\x04")

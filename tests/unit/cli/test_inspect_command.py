@@ -139,6 +139,7 @@ def test_an_extra_is_listed_with_what_it_installs_however_it_is_written(tmp_path
     assert extras == {"and-cuda": ["nvidia-cudnn-cu12==9.3.0.75", "b>=1"], "more": ["b>=1"]}
 
 
+@pytest.mark.slow
 def test_many_extras_and_an_endless_marker_take_steps_in_proportion(tmp_path: Path) -> None:
     path = tmp_path / NAME
 

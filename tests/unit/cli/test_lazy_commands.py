@@ -102,6 +102,7 @@ def test_a_mistyped_command_is_answered_with_those_that_are_like_it(words: list[
     assert suggestion in result.stderr
 
 
+@pytest.mark.slow
 def test_a_command_imports_its_own_module_and_no_other() -> None:
     program = (
         "import json, sys\n"

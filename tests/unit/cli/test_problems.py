@@ -47,6 +47,7 @@ def test_a_patch_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "`lost.patch`" in said
 
 
+@pytest.mark.slow
 def test_a_patch_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     path, patch = tmp_path / "x.yaml", tmp_path / "mine.patch"
     path.write_text('schema: 1\ntensorflow: {release: "2.18.0", patches: [mine.patch]}\n')

@@ -371,6 +371,7 @@ def test_twice_the_text_takes_twice_the_steps(evil: str) -> None:
     assert steps(lambda: redacted(twice, known=KNOWN)) < 2.1 * steps(lambda: redacted(once, known=KNOWN))
 
 
+@pytest.mark.slow
 def test_secrets_beyond_those_that_are_learnt_cost_no_more() -> None:
     def tokens(count: int) -> str:
         return "\n".join(f"MY_TOKEN={number:05}616263646566abcdef" for number in range(count))

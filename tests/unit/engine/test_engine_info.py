@@ -84,7 +84,7 @@ def test_the_id_of_podman_is_its_data_and_not_its_answer() -> None:
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
         b"HTTP/1.1 500 No\r\nContent-Length: 1\r\n\r\n{",
         b"\0" * 99,
-        None,
+        pytest.param(None, marks=pytest.mark.slow),
     ],
     ids=["closed", "no object", "an error", "no HTTP", "silent"],
 )

@@ -18,6 +18,7 @@ class Enough(Exception):
     """What a consumer leaves with."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [b"x" * 1000, b"\n", b""], ids=["lines", "bytes", "nothing"])
 def test_what_waits_for_a_slow_consumer_is_bounded(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervise, "AHEAD", 100_000)

@@ -317,6 +317,7 @@ def test_a_folder_with_more_names_than_are_held_at_once_is_removed(
     assert not hostile.exists()
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_swapped_for_a_link_while_it_is_removed_leads_nowhere(hostile: Path, outside: Path) -> None:
     link = hostile.parent / "link"
     over = threading.Event()

@@ -17,7 +17,7 @@ from tfdock.knowledge import loader
 from tfdock.knowledge.program_rows import ErrorCode
 
 from ..desk import FILE, Desk
-from ..program_sources import MODULES
+from ..program_sources import MODULES, walk
 
 CODE = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 WORDS = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
@@ -32,11 +32,12 @@ COMPOSED = {"{self.phase}-failed": ("fetch-failed", "compile-failed")}
 Places = Mapping[str, Mapping[str, int]]
 
 
+@cache
 def places() -> Places:
     """Callable -> module -> at which position it takes a code: functions and records with a name `code`."""
     found: dict[str, dict[str, int]] = {}
     for module, tree in MODULES.items():
-        for node in ast.walk(tree):
+        for node in walk(tree):
             parameters = parameters_of(node)
             if "code" in parameters:
                 found.setdefault(getattr(node, "name", ""), {})[module] = parameters.index("code")
@@ -59,7 +60,7 @@ def names_of(function: ast.FunctionDef) -> list[str]:
 
 def given_codes(module: str, tree: ast.AST, taking: Places) -> Iterator[str]:
     """The codes that a module hands over or keeps. By position a code must look like one: it has a dash."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Call):
             for keyword in node.keywords:
                 yield from texts(keyword.value) if _takes_code(keyword.arg) else ()
@@ -97,6 +98,7 @@ def texts(node: ast.expr) -> Iterator[str]:
         yield node.value
 
 
+@cache
 def printed_codes() -> dict[str, str]:
     """Code -> a module that gives it."""
     taking = places()
@@ -110,6 +112,7 @@ def test_every_code_that_can_be_printed_is_explained() -> None:
     assert missing == {}, "codes without a row in knowledge/codes.yaml"
 
 
+@pytest.mark.slow
 def test_no_code_is_explained_that_is_never_printed() -> None:
     assert sorted(set(CODES) - set(printed_codes())) == []
 

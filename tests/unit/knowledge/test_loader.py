@@ -260,6 +260,7 @@ def test_what_is_no_yaml_is_not_kept(tmp_path: Path, overlay: Callable[..., Path
 # --- a check waits for nothing it does not use ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_check_loads_nothing_that_renders_locks_or_asks_an_engine(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(CPU)
     program = """

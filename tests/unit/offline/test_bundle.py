@@ -155,6 +155,7 @@ def test_a_bundle_that_is_cut_anywhere_is_told_when_it_is_opened(path: Path) -> 
     assert refused(path) == "bundle-damaged"
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_is_noticed_before_the_contents_have_an_end(path: Path) -> None:
     content = bytearray(path.read_bytes())
     begin = content.index(b"blobs/")

@@ -72,7 +72,11 @@ def started(folder: Path, words: tuple[str, ...]) -> Iterator[subprocess.Popen[b
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("words", [FETCH, COMPILE, PACKAGE], ids=["fetch", "compile", "package"])
+@pytest.mark.parametrize(
+    "words",
+    [FETCH, *(pytest.param(words, marks=pytest.mark.slow) for words in (COMPILE, PACKAGE))],
+    ids=["fetch", "compile", "package"],
+)
 def test_one_interrupt_reaches_bazel_whose_exit_code_stays(
     folder: Path, started: subprocess.Popen[bytes], number: signal.Signals
 ) -> None:

@@ -243,6 +243,7 @@ def test_check_says_the_same_of_all_of_them_in_one_call(tmp_path: Path) -> None:
         assert "exit" not in case or (case["code"], case["field"]) in told, case["name"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(THIS_MACHINE != "x86_64", reason="the cases are about building on x86_64")
 @pytest.mark.parametrize("status", [0, 3], ids=["possible", "impossible"])
 def test_the_exit_status_is_that_of_the_worst_profile(status: int, tmp_path: Path) -> None:

@@ -658,6 +658,7 @@ def test_a_gpu_is_known_by_our_name_and_by_the_drivers_with_or_without_vendor(
     assert (row.gpu if row else None) == gpu
 
 
+@pytest.mark.slow
 def test_every_shipped_gpu_is_found_by_each_of_its_names(desk: Desk) -> None:
     wrong = {
         name: row.gpu

@@ -843,6 +843,7 @@ def test_the_deflate_backend_is_named_with_its_version(monkeypatch: pytest.Monke
     assert deflate_backend() == "zlib-ng 2.2.5"
 
 
+@pytest.mark.slow
 def test_pip_installs_a_normalised_wheel_under_its_new_version(tmp_path: Path) -> None:
     source = "demo_pkg-1.0-py3-none-any.whl"
     data = make_wheel(tags=WHEEL.replace("cp311-cp311-linux_x86_64", "py3-none-any"))
