@@ -84,11 +84,15 @@ def bundle(start: int, stop: int) -> Program[OffloadBundle]:
 def _plain(parsed: OffloadBundle, stop: int) -> Program[None]:
     table = _Table(parsed.start)
     at, length = parsed.start + len(MAGIC), 8
-    read = at
+    # Where no entry follows, the magic is a constant of a program: other code may follow it at once, so those bytes
+    # are still asked for.
+    kept, read = parsed.start, parsed.end
     while length:
-        data = yield TakeRequest(at, length)
-        read = at + length
-        at, length = table.feed(at, data, length)
+        data = yield TakeRequest(kept, at + length - kept)
+        after = at + length
+        at, length = table.feed(at, data[at - kept :], length)
+        if table.entries:
+            kept, read = at, after
     parsed.targets, parsed.problem = table.targets, table.problem
     if not parsed.problem and table.end > stop:
         parsed.problem = "a code object reaches beyond its section"
@@ -101,6 +105,7 @@ class _Table:
     def __init__(self, start: int) -> None:
         self.targets: dict[str, int] = {}
         self.end = start
+        self.entries = 0
         self.problem = ""
         self._start = start
         self._left = -1
@@ -126,6 +131,7 @@ class _Table:
             self.problem = f"an entry's name is no text: {data[:40]!r}"
         else:
             self._add(data.decode())
+            self.entries += 1
             self._left -= 1
             if self._left:
                 return at + length, 24

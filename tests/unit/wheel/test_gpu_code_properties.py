@@ -154,6 +154,15 @@ def test_containers_among_other_constants_are_embedded(pairs: list[tuple[bytes, 
     assert_reads(found.embedded, [one for _, one in pairs])
 
 
+@pytest.mark.parametrize("behind", [b"", b"\1" + bytes(7), b"\1" + bytes(23)], ids=["bare", "number", "entry"])
+def test_code_that_follows_the_bare_magic_of_a_bundle_is_read(behind: bytes) -> None:
+    """A program that makes bundles has the magic among its constants."""
+    code = elf.container(Image(kind=2, number=80))
+    found = read(elf.library((".rodata", b"__CLANG_OFFLOAD_BUNDLE__" + behind + code)))
+    assert found.embedded is not None
+    assert found.embedded.sass == ("sm_80",)
+
+
 GFX = ("gfx803", "gfx906:sramecc+:xnack-", "gfx90a", "gfx90a:xnack+", "gfx942", "gfx1030", "gfx1100", "gfx9-generic")
 Codes = dict[str, bytes]
 CODES = st.dictionaries(st.sampled_from(GFX), st.binary(min_size=1, max_size=300), min_size=1, max_size=4)
