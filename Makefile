@@ -2,6 +2,9 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup update newest lowest demo unit test soak bed room coverage bench lint golden clean distclean
 
+# Bytecode is kept, whatever the environment says: it halves the time to collect the tests, and to start the command.
+export PYTHONDONTWRITEBYTECODE =
+
 PYTHON := .venv/bin/python
 BED := ci/bed/bed
 # The bed, its engines and the command end with make, whatever ends that.
@@ -26,9 +29,8 @@ lowest: setup ## The quick loop with the lowest packages that pyproject.toml all
 demo: room setup ## From a profile to a wheel, on a real engine: the main job in miniature
 	@$(IN_BED) ci/demo
 
-# Bytecode is kept, whatever the environment says: compiling the tests takes half of the time to collect them.
 unit: setup ## The quick loop: unit tests without the slow ones, no engine
-	@PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -q -n auto --dist loadgroup -m "not slow and not soak" $(or $(ARGS),tests/unit)
+	@$(PYTHON) -m pytest -q -n auto --dist loadgroup -m "not slow and not soak" $(or $(ARGS),tests/unit)
 
 test: room ## The suite: one of every kind of unit, engine, build, fault, attack, client
 	@ci/setup test

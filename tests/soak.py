@@ -36,6 +36,7 @@ SOAK = {
     r"test_remote\.py::test_a_worker_with_the_same_toolchain": "unit tests of flags; the cache that speaks gRPC",
     # --- memory, time, signals ---
     r"test_resources\.py::test_where_plain_bazel_dies": "unit tests of the second try",
+    r"test_resources\.py::test_four.*real\]": "the same with a Bazel that is played back",
     r"test_resources\.py::test_the_time_limit": "test_chain, where time limits cut builds",
     r"test_resources\.py::test_ctrl_c_stops_all": "a signal in seal; unit tests of several builds",
     r"test_failures\.py::test_a_signal_in_a_phase.*\[(image|fetch|compile)\]": "in seal; faults/test_we_die",
