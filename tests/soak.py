@@ -49,6 +49,7 @@ SOAK = {
     r"attacks/test_results\.py::.*\[(row-[123]|text-[12]|done-hard|done-fifo|SHA256SUMS-(swapped|sparse)|raw-many|"
     r"raw-WHEEL-(fifo|swapped|hard)|raw-line|raw-link)": "a kind at each place; unit: all kinds",
     # --- wheels ---
+    r"test_bad_wheels\.py::.*\[30 libraries that hold all": "the other hostile wheels of the sample",
     r"test_official_wheels\.py::.*\[tensorflow(==2\.15\.1|==2\.21\.0|-cpu==2\.18\.0)\]": "2.18.0 and ROCm's 2.14",
     r"test_manylinux\.py::.*\[tensorflow-cpu": "numpy",
     r"test_runtime_images\.py::test_what_the_wheel_opens_of_cuda": "unit/images; the image for a CPU",
