@@ -54,6 +54,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         folder = item.path.relative_to(_TESTS).parts[0]
         group = folder if folder in ("attacks", "engine", "faults") else item.path.stem
+        if folder == "faults" and "[real" in item.nodeid:
+            group = "faults with the real Bazel"  # another engine than the others have
         if item.get_closest_marker("engine") and not _SECOND:
             group = "the engine"
         item.add_marker(pytest.mark.xdist_group(group))

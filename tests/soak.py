@@ -26,6 +26,7 @@ SOAK = {
     r"test_we_die\.py::test_whenever.*10 moments\]": "4 moments",
     r"test_little_room\.py::test_what_is_killed_for_memory": "test_failures: more memory than allowed",
     # --- the legacy road, another Python, a debugger ---
+    r"test_build\.py::test_a_debug_build": "unit/plan: the flags of a debug build",
     r"test_cache\.py::.*\[legacy\]": "hermetic; the legacy road in test_build",
     r"test_cache_layers\.py::test_an_old_bazel": "test_cache_layers: an empty machine builds from the registry",
     r"test_remote\.py::.*\[legacy-": "hermetic",

@@ -27,6 +27,7 @@ from tfdock.wheel import wheel as wheels
 
 from .conftest import SECRET, Finished, Workshop
 from .harness import (
+    CPU,
     MINIATURE,
     REPOSITORY,
     UNTRIED,
@@ -246,7 +247,7 @@ def bazel_at_the_age_of(workshop: Workshop, build: Json, *, years: int) -> tuple
 # --- several builds -----------------------------------------------------------------------------------------------
 
 
-def test_three_profiles_in_one_call_are_three_wheels_with_what_each_asked_for(
+def test_two_profiles_in_one_call_are_two_wheels_with_what_each_asked_for(
     own: Finished, tfdock: Tfdock, workshop: Workshop, tmp_path: Path
 ) -> None:
     tfdock = replace(tfdock, cache=own.tfdock.cache)
@@ -261,13 +262,10 @@ def test_three_profiles_in_one_call_are_three_wheels_with_what_each_asked_for(
             tensorflow={"release": "99.15.0", "path": str(old)},
             compute_capabilities=both,
         ),
-        write_profile(
-            tmp_path / "debug.yaml", workshop.tree(), compute_capabilities=None, accelerator="cpu", debug=True
-        ),
     ]
     outcome = tfdock.build(*profiles)
     assert outcome.code == 0, outcome.told
-    hermetic, legacy, debug = outcome.builds
+    hermetic, legacy = outcome.builds
     assert [build["profile"] for build in outcome.builds] == [str(path) for path in profiles]
     assert sorted(name for build in outcome.builds for name in published(build)) == tfdock.visible
     # Only the kernels for the other GPUs and what is made of them: two libraries, TensorFlow's account of its build,
@@ -291,19 +289,26 @@ def test_three_profiles_in_one_call_are_three_wheels_with_what_each_asked_for(
     assert code != 0, "Bazel's own check, which the dates of the image's files keep quiet"
     assert "corrupt installation" in said
 
-    assert "-cpu-dbg-" in debug["build_id"]
-    answer = used(wheel_of(debug), tmp_path / "debug")
+
+def test_a_debug_build_has_symbols_and_a_shell_with_gdb(
+    finished: Finished, tfdock: Tfdock, workshop: Workshop, tmp_path: Path
+) -> None:
+    profile = write_profile(tmp_path / "debug.yaml", workshop.tree(), **CPU, debug=True)
+    outcome = tfdock.build(profile)
+    assert outcome.code == 0, outcome.told
+    assert "-cpu-dbg-" in outcome.build["build_id"]
+    answer = used(wheel_of(outcome.build), tmp_path / "debug")
     assert answer["info"]["is_cuda_build"] is False
-    assert b".debug_info" in member(wheel_of(debug), "tensorflow/libtensorflow_framework.so.2")
-    assert b".debug_info" not in member(own.wheel, "tensorflow/libtensorflow_framework.so.2")
+    assert b".debug_info" in member(wheel_of(outcome.build), "tensorflow/libtensorflow_framework.so.2")
+    assert b".debug_info" not in member(finished.wheel, "tensorflow/libtensorflow_framework.so.2")
 
     # gdb starts a program and stops in it, beside the wheel of that build.
     script = "sha256sum /tf/wheel/*.whl; gdb --batch -ex 'break main' -ex run -ex 'print 6*7' /bin/true"
-    shell = tfdock.run("shell", "--trust", "--debug", profiles[2], "bash", "-c", script)
+    shell = tfdock.run("shell", "--trust", "--debug", profile, "bash", "-c", script)
     assert shell.code == 0, shell.told
-    assert debug["wheels"][0]["sha256"] in shell.stdout
+    assert outcome.build["wheels"][0]["sha256"] in shell.stdout
     assert "$1 = 42" in shell.stdout, shell.told
-    refused = tfdock.run("shell", "--trust", "--gpu", profiles[2], "true")
+    refused = tfdock.run("shell", "--trust", "--gpu", profile, "true")
     assert refused.code == 6
     assert "the wheel is for the CPU" in refused.stderr, refused.told
 

@@ -192,6 +192,7 @@ class Rig:
         edits: Edits | None = None,
         cache: Path | None = None,
         home: Path | None = None,
+        pace: float = 0,
         **fields: object,
     ) -> Case:
         number = next(self.numbers)
@@ -201,6 +202,8 @@ class Rig:
         (command.cache / "repository").mkdir(parents=True, exist_ok=True)
         if self.seed.exists():
             shutil.copytree(self.seed, command.cache, dirs_exist_ok=True)
+        if pace:
+            (command.cache / "repository/pace").write_text(str(pace))
         defaults: dict[str, object] = {
             **(PLAYED_BUILD if self.played else CPU),
             "wheel": {"name": "tensorflow_miniature", "local_version": "faults"},

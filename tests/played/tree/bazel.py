@@ -3,7 +3,8 @@
 It compiles nothing. Beside it lies what `record.py` has written down of the real Bazel: its output (fetch.txt,
 compile.txt), what it executes (actions.txt), and a wheel. As the real one it takes the archive that WORKSPACE names
 from the repository cache or from its address, executes what the disk cache has not, and ends after a SIGINT. A file
-`hold-PHASE` in the repository cache holds it at a gate; `at-PHASE` in its output says that it has come there.
+`hold-PHASE` in the repository cache holds it at a gate; `at-PHASE` in its output says that it has come there. A file
+`pace` in the repository cache has the seconds that it rests at each gate.
 """
 
 import contextlib
@@ -207,6 +208,8 @@ def wait_at(phase):
     (OUTPUT / f"at-{phase}").touch()
     while (REPOSITORY / f"hold-{phase}").exists():
         time.sleep(0.05)
+    with contextlib.suppress(FileNotFoundError):
+        time.sleep(float((REPOSITORY / "pace").read_text()))
 
 
 def write(path, content):
