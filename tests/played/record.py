@@ -14,9 +14,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from build.harness import CPU, MINIATURE, PLAYED, Json, Tfdock, write_profile
+from build.harness import CPU, MINIATURE, PLAYED, UNTRIED, Json, Tfdock, write_profile
 
-OWN = re.compile(r"[^:]+_action|Writing file|SolibSymlink|BazelWorkspaceStatusAction")
+OWN = re.compile(r"Writing file|SolibSymlink|BazelWorkspaceStatusAction")
 """Actions of Bazel's own, which run no program and are in no cache."""
 
 
@@ -24,7 +24,7 @@ def record(folder: Path, target: Path) -> None:
     """Run the phases of a plan by hand, so that all is kept that they print and leave."""
     folder.mkdir(exist_ok=True)
     command = Tfdock(home=folder / "home", cache=folder / "cache", engine=os.environ["DOCKER_HOST"])
-    profile = write_profile(folder / "profile.yaml", MINIATURE / "hermetic", **CPU, verify={"run": False})
+    profile = write_profile(folder / "profile.yaml", MINIATURE / "hermetic", **CPU, verify=UNTRIED)
     outcome = command.build(profile)
     assert outcome.code == 0, outcome.told
     plan: Json = json.loads(Path(outcome.build["record"]).read_text())["plan"]
@@ -42,12 +42,9 @@ def record(folder: Path, target: Path) -> None:
         (target / f"{phase['name']}.txt").write_text(done.stdout)
     staging = places[-1]
     rows = json.loads(gzip.decompress((staging / "profile.gz").read_bytes()))["traceEvents"]
-    actions = [
-        row["name"]
-        for row in sorted(rows, key=lambda row: row.get("ts", 0) + row.get("dur", 0))
-        if row.get("cat") == "action processing" and not OWN.match(row["name"])
-    ]
-    (target / "actions.txt").write_text("".join(f"{action}\n" for action in actions))
+    run = [row for row in rows if row.get("cat") == "action processing" and not OWN.match(row["name"])]
+    run.sort(key=lambda row: row["ts"] + row["dur"])
+    (target / "actions.txt").write_text("".join(f"{row['name']}\n" for row in run))
     for wheel in target.glob("*.whl"):
         wheel.unlink()
     for wheel in staging.glob("raw/*.whl"):

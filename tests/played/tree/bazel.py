@@ -115,7 +115,6 @@ def download():
     found = hashlib.sha256(content).hexdigest()
     if found != wanted:
         unreachable(url, target, f"Checksum was {found} but wanted {wanted}")
-    kept.parent.mkdir(parents=True, exist_ok=True)
     write(kept, content)
 
 
@@ -163,9 +162,9 @@ def run(action, disk, key):
     with tempfile.NamedTemporaryFile() as scratch:
         scratch.write(result)
     digest = hashlib.sha256(result).hexdigest()
-    for place in (BUILT / f"objects/{key}", disk / "cas" / digest[:2] / digest, disk / "ac" / key[:2] / key):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write(place, result if place.name != key or place.parent.name == "objects" else digest.encode())
+    write(BUILT / "objects" / key, result)
+    write(disk / "cas" / digest[:2] / digest, result)
+    write(disk / "ac" / key[:2] / key, digest.encode())
 
 
 def leave(options, screen, executed, seconds):
@@ -214,6 +213,7 @@ def wait_at(phase):
 
 def write(path, content):
     """Whole or not at all, as the real one writes into its caches."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}")
     part.write_bytes(content)
     part.rename(path)
