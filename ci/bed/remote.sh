@@ -10,11 +10,12 @@ nginx_programs() {
   command -v nginx
 }
 
-# `bed postgres`: an image of PostgreSQL in the bed's engine; prints its name.
+# `bed postgres`: an image of PostgreSQL in the engine of DOCKER_HOST, otherwise the bed's; prints its name.
 command_postgres() {
   lock
   engine_select || die "the bed is not up: run \`$0 up\`"
-  export DOCKER_HOST=$ENGINE_HOST
+  export DOCKER_HOST=${DOCKER_HOST:-$ENGINE_HOST}
+  network_select "$DOCKER_HOST"
   base_layer
   docker_build tfdock-bed/postgres:bookworm postgres
   printf '%s\n' tfdock-bed/postgres:bookworm

@@ -424,28 +424,6 @@ def test_a_login_is_told_to_be_readable_by_a_source_of_a_domain_of_its_own(
 # --- streams and engines that break -------------------------------------------------------------------------------
 
 
-def test_a_stream_that_ends_too_early_is_taken_up_again_where_it_ended(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    desk.engine.phases["compile"] = FakeRun(
-        output=[b"one\n", b"two\n", b"three\n"], pause=0.3, effect=leaving(wheel())
-    )
-    follow = desk.engine.follow
-    skips: list[int] = []
-
-    def broken(container: str, skip: int = 0) -> Iterator[bytes]:
-        skips.append(skip)
-        for piece in follow(container, skip):
-            yield piece
-            if len(skips) < 4:
-                return
-
-    monkeypatch.setattr(desk.engine, "follow", broken)
-    assert desk.build().status == "built"
-    assert desk.log.count(b"one\n") == desk.log.count(b"two\n") == desk.log.count(b"three\n") == 1
-    assert len(set(skips)) > 2
-
-
 @pytest.mark.parametrize(
     ("method", "phase"),
     [

@@ -22,11 +22,13 @@ Build = Callable[[Tfdock, Path], Outcome]
 
 
 def words(text: str) -> list[str]:
-    """What is printed, but for progress, numbers and names of a run."""
+    """What is printed, but for progress, numbers and names of a run. Bazel may say its last line once more."""
     lines = (
-        line for line in text.splitlines() if not re.match(r"\[|Loading|Analyzing|INFO: (Invocation|Deleting)", line)
+        re.sub(r"\d+", "N", line)
+        for line in text.splitlines()
+        if line and not re.match(r"\[|Loading|Analyzing|INFO: (Invocation|Deleting)", line)
     )
-    return [re.sub(r"\d+", "N", line) for line in lines if line]
+    return list(dict.fromkeys(lines))
 
 
 def test_what_was_recorded_is_what_the_real_bazel_prints_executes_and_builds(tmp_path: Path) -> None:

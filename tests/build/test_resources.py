@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from waits import wait_until
 
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec
@@ -80,7 +79,6 @@ def plainly(workshop: Workshop, plan: Json, folder: Path) -> tuple[bool, str]:
     try:
         engine.start(container)
         said = b"".join(engine.follow(container)).decode(errors="replace")
-        wait_until(lambda: (state := engine.state(container)) and not state.running)
         state = engine.state(container)
         assert state is not None
         assert state.exit_code != 0, said

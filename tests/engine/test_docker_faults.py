@@ -14,8 +14,9 @@ import subprocess
 import sys
 import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -134,17 +135,17 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 
 @contextlib.contextmanager
-def without_ends_of_logs(path: Path, engine: str) -> Iterator[str]:
-    """An engine's socket through which no live log ever ends."""
+def altered_live_logs(path: Path, engine: str, alter: Callable[[bytes], bytes]) -> Iterator[str]:
+    """An engine's socket through which each piece of a live log comes altered."""
 
     def relay(client: socket.socket) -> None:
-        with client, socket.socket(socket.AF_UNIX) as server:
+        with contextlib.suppress(OSError), client, socket.socket(socket.AF_UNIX) as server:
             server.connect(engine.removeprefix("unix://"))
             followed = threading.Event()
             up = threading.Thread(target=pass_on, args=(client, server, followed), daemon=True)
             up.start()
             while data := server.recv(1 << 16):
-                client.sendall(data.removesuffix(LAST_CHUNK) if followed.is_set() else data)
+                client.sendall(alter(data) if followed.is_set() else data)
             up.join() if followed.is_set() else None
 
     def pass_on(client: socket.socket, server: socket.socket, followed: threading.Event) -> None:
@@ -174,10 +175,26 @@ def test_a_log_that_does_not_end_with_its_container_is_read_to_its_end(
     short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tfdock.engine.docker_engine._LATE_END", 0.3)
-    with without_ends_of_logs(short_folder / "engine.sock", os.environ["DOCKER_HOST"]) as address:
+    path, engine = short_folder / "engine.sock", os.environ["DOCKER_HOST"]
+    with altered_live_logs(path, engine, lambda data: data.removesuffix(LAST_CHUNK)) as address:
         bench = Bench("endless", DockerEngine(address), short_folder)
         output, state = bench.run("echo one; sleep 1; echo two; exit 3")
     assert (output, state.exit_code) == (b"one\ntwo\n", 3)
+
+
+@pytest.mark.usefixtures("docker_only")
+def test_a_log_that_ends_before_its_container_is_followed_again(short_folder: Path) -> None:
+    ends = count()
+
+    def cut(data: bytes) -> bytes:
+        head, gap, _ = data.partition(b"\r\n\r\n")
+        return head + gap + LAST_CHUNK if data.startswith(b"HTTP/") and next(ends) < 3 else data
+
+    with altered_live_logs(short_folder / "engine.sock", os.environ["DOCKER_HOST"], cut) as address:
+        bench = Bench("cut", DockerEngine(address), short_folder)
+        output, state = bench.run("echo one; sleep 1; echo two; exit 3")
+    assert (output, state.exit_code) == (b"one\ntwo\n", 3)
+    assert next(ends) > 3
 
 
 def test_question_is_asked_again_when_the_engine_comes_back(victim: Bench, private: PrivateEngine) -> None:

@@ -567,16 +567,25 @@ class DockerEngine:
         self._call(f"start the container {container}", lambda client: client.start(container))
 
     def follow(self, container: str, skip: int = 0) -> Iterator[bytes]:
-        over = Cancel()
-        # The break-off raises Interrupted. What the log had by then is read below.
-        with self._watching_end(container, over), contextlib.suppress(Interrupted):
-            for piece in self._logs(container, skip, live=True, over=over):
-                skip += len(piece)
-                yield piece
+        pause = 0.02
+        while True:
+            over = Cancel()
+            # The break-off raises Interrupted. What the log had by then is read below.
+            with self._watching_end(container, over), contextlib.suppress(Interrupted):
+                for piece in self._logs(container, skip, live=True, over=over):
+                    skip += len(piece)
+                    yield piece
+            state = self.state(container)
+            if state is None:
+                return
+            if not state.running:
+                break
+            # A live log ends a moment before its container does. One that broke is followed again.
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
         # When a container ends, 20.10 drops the last lines of a live log (11 of 100 short containers lost some, 28
         # none; like moby/moby#43860), although they were written: so the rest is read from what is written.
-        if self.state(container) is not None:
-            yield from self._logs(container, skip, live=False)
+        yield from self._logs(container, skip, live=False)
 
     @contextlib.contextmanager
     def _watching_end(self, container: str, over: Cancel) -> Iterator[None]:

@@ -214,7 +214,7 @@ class Engine(Protocol):
         """Start a container."""
 
     def follow(self, container: str, skip: int = 0) -> Iterator[bytes]:
-        """Yield its output from byte `skip` on, as it comes. The end says nothing about success: ask `state`."""
+        """Yield its output from byte `skip` on, as it comes, until it has ended or is gone: then ask `state`."""
 
     def state(self, container: str) -> ContainerState | None:
         """Return its state, or None if it is gone."""

@@ -265,26 +265,19 @@ class PhaseRunner:
         return state, memory
 
     def _follow(self, container: str, output: Output) -> ContainerState:
-        """Pass on a container's output until it has ended. The end of a stream alone does not prove that."""
-        seen, pause = 0, 0.02
-        while True:
-            for chunk in self.engine.follow(container, seen):
-                seen += len(chunk)
-                output(chunk)
-            state = self.engine.state(container)
-            if state is None:
-                raise EngineLost(
-                    Problem(
-                        code="container-gone",
-                        message="the container was removed while it ran",
-                        fix="run the same command again: the cache is kept",
-                    )
+        """Pass on a container's output until it has ended."""
+        for chunk in self.engine.follow(container):
+            output(chunk)
+        state = self.engine.state(container)
+        if state is None:
+            raise EngineLost(
+                Problem(
+                    code="container-gone",
+                    message="the container was removed while it ran",
+                    fix="run the same command again: the cache is kept",
                 )
-            if not state.running:
-                return state
-            # The stream of a container ends a moment before its state does; a broken stream is followed again.
-            time.sleep(pause)
-            pause = min(2 * pause, 1.0)
+            )
+        return state
 
 
 def step_heading(title: str) -> str:
