@@ -12,6 +12,8 @@ import hypothesis
 import pytest
 import soak
 from bed import bed
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from waits import FETCH, run_within
 
 pytest_plugins = ["limits"]
@@ -41,8 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="write the expected renders below tests/golden anew")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Give each process an engine of its own: what a test counts on it is its own, and two test at once."""
+    if config.getoption("hypothesis_profile") != "search":
+        # Hypothesis also tries constants out of the modules that are loaded, which the tests before have chosen.
+        none = Constants()
+        providers._get_local_constants = lambda: none
     if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0" and _SECOND:
         bed("engine", "second", "up")
         os.environ["DOCKER_HOST"] = _SECOND
@@ -54,6 +60,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         folder = item.path.relative_to(_TESTS).parts[0]
         group = folder if folder in ("attacks", "engine", "faults") else item.path.stem
+        if group in ("test_tensorflow_configure", "test_toolkit_targets"):
+            group = "the image of 2.14"  # which is large
         if folder == "faults" and "[real" in item.nodeid:
             group = "faults with the real Bazel"  # another engine than the others have
         if item.get_closest_marker("engine") and not _SECOND:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Generator, Iterator
+from time import monotonic  # the module's own may be a test's
 
 import pytest
 from xdist.remote import Producer
@@ -26,9 +27,13 @@ FIXTURES = 300.0
 """Seconds to set up the fixtures of a test, and to tear them down: engines start there."""
 GRACE = 30.0
 """Seconds that a test over its limit has to end."""
+LATE = 300.0
+"""Seconds by which a process that does not stop may end later. One watch takes a thread: so it serves many tests."""
 _DOCKER = 10.0
 
 _stderr: int
+_watched = 0.0
+"""When the watch ends this process."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,6 +58,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
     with _limited(max(FIXTURES, _limit(item)), "the teardown"):
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    global _watched
+    try:
+        return (yield)
+    finally:
+        if nextitem is None:
+            faulthandler.cancel_dump_traceback_later()
+            _watched = 0.0
 
 
 class Once(LoadGroupScheduling):  # type: ignore[misc]
@@ -98,13 +114,21 @@ def _limited(seconds: float, what: str) -> Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, over)
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=_stderr)
+    _watch(seconds + GRACE)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        faulthandler.cancel_dump_traceback_later()
         signal.signal(signal.SIGALRM, before)
+
+
+def _watch(seconds: float) -> None:
+    """Have this process end unless it is watched again within that time, or up to LATE more."""
+    global _watched
+    now = monotonic()
+    if not now + seconds <= _watched <= now + seconds + LATE:
+        _watched = now + seconds + LATE / 4
+        faulthandler.dump_traceback_later(_watched - now, exit=True, file=_stderr)
 
 
 def _stacks() -> str:

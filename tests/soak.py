@@ -14,6 +14,7 @@ SOAK = {
     # --- engines ---
     r"test_engines\.py::.*\[(docker28(?!-containerd)|podman)": "the main job on docker28-containerd and rootless",
     r"test_engines\.py::.*\breal\]": "the same with a Bazel that is played back; the real one on the bed's engine",
+    r"test_pipeline\.py::.*\[hermetic\]": "the same with a Bazel that is played back",
     r"test_played\.py::": "the tests that play Bazel back; the real one where keys, hits and wheels are asserted",
     r"engine/test_contract\.py::(?!test_.*(mount|user|volume|limit|memory|signal|interrupt|stop|owner|cpu|processes)).*"
     r"\[(docker28|docker28-userns|rootless|podman)\b": "the contract on docker and docker28-containerd",

@@ -378,9 +378,11 @@ def _scales(folder: Path) -> Iterator[list[int]]:
     def weigh() -> None:
         while not over.wait(0.1):
             total = 0
-            for path in folder.glob("*/results/**/*"):
-                with contextlib.suppress(OSError):
-                    total += path.lstat().st_blocks * 512
+            # What goes meanwhile, a folder too, is passed over.
+            for parent, folders, files in os.walk(folder):
+                for name in (*folders, *files) if "/results" in parent.removeprefix(str(folder)) else ():
+                    with contextlib.suppress(OSError):
+                        total += os.lstat(f"{parent}/{name}").st_blocks * 512
             weighed.append(total)
 
     thread = threading.Thread(target=weigh)

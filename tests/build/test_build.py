@@ -29,6 +29,7 @@ from .conftest import SECRET, Finished, Workshop
 from .harness import (
     CPU,
     MINIATURE,
+    PLAYED_BUILD,
     REPOSITORY,
     UNTRIED,
     Json,
@@ -361,7 +362,8 @@ def test_a_ref_that_cannot_be_fetched_or_configured_gives_way_to_the_next_and_fo
     tfdock: Tfdock, workshop: Workshop, tmp_path: Path
 ) -> None:
     repositories = tmp_path / "repositories"
-    tree = copy_tree(workshop.tree(), repositories / "tensorflow", {"configure": after_first_line("exit 5")})
+    played = workshop.tree("played")
+    tree = copy_tree(played, repositories / "tensorflow", {"configure": after_first_line("exit 5")})
 
     def git(*words: str) -> str:
         identity = ["-c", "user.name=Tests", "-c", "user.email=tests@example.org"]
@@ -378,11 +380,11 @@ def test_a_ref_that_cannot_be_fetched_or_configured_gives_way_to_the_next_and_fo
     git("init", "--initial-branch=main")
     commit("README", b"configure fails")
     git("tag", "v99.18.0")
-    found = commit("configure", (workshop.tree() / "configure").read_bytes())
+    found = commit("configure", (played / "configure").read_bytes())
 
     with git_server(repositories) as url:
         source = {"release": "99.18.0", "git": f"{url}/tensorflow", "ref": "gone", "fallback": ["v99.18.0", "main"]}
-        profile = write_profile(tmp_path / "git.yaml", tensorflow=source, verify=UNTRIED)
+        profile = write_profile(tmp_path / "git.yaml", None, tensorflow=source, verify=UNTRIED, **PLAYED_BUILD)
         outcome = tfdock.build(profile)
         assert outcome.code == 0, outcome.told
         assert "source gone does not work" in outcome.stderr

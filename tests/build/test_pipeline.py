@@ -17,7 +17,7 @@ from waits import FETCH
 from tfdock.images.wheel_tags import fingerprint_tag
 
 from .conftest import Workshop
-from .harness import KNOWLEDGE, Json, Tfdock
+from .harness import CPU, KNOWLEDGE, PLAYED_BUILD, Json, Tfdock
 from .registries import OwnRegistry, own_registry
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(FETCH)]
@@ -85,17 +85,19 @@ class Project:
 TOKEN = "not-for-anybodys-eyes"
 
 
-@pytest.fixture
-def project(workshop: Workshop, registry: OwnRegistry, gitlab_ci_local: str) -> Project:
+@pytest.fixture(params=["played", "hermetic"])
+def project(
+    workshop: Workshop, registry: OwnRegistry, gitlab_ci_local: str, request: pytest.FixtureRequest
+) -> Project:
     command = workshop.tfdock()
     folder = command.home / "project"
     (folder / "profiles").mkdir(parents=True)
     matrix = {
         "schema": 1,
         "profile": {
-            "tensorflow": {"release": "99.18.0", "path": str(workshop.tree())},
+            "tensorflow": {"release": "99.18.0", "path": str(workshop.tree(request.param))},
             "python": "3.11",
-            "accelerator": "cpu",
+            **(PLAYED_BUILD if request.param == "played" else CPU),
             "wheel": {"name": "tensorflow_miniature"},
             "verify": {"run": False},  # other tests try wheels
         },

@@ -109,15 +109,11 @@ def test_where_plain_bazel_dies_of_memory_the_second_try_ends_with_a_wheel(
     assert "Killed signal terminated program cc1plus" in said
 
 
+@pytest.mark.usefixtures("finished")
 def test_left_to_itself_it_takes_no_more_jobs_than_fit_and_other_limits_change_no_action(
     tfdock: Tfdock, workshop: Workshop, tmp_path: Path
 ) -> None:
-    others = write_profile(tmp_path / "others.yaml", workshop.tree(), bazel=HUNGRY, resources={"jobs": 1})
-    filled = workshop.tfdock().build(others)
-    assert filled.code == 0, filled.told
-    limits = {"memory": "1600MiB"}
-    profile = write_profile(tmp_path / "hungry.yaml", workshop.tree(), bazel=HUNGRY, resources=limits)
-    outcome = tfdock.build(profile)
+    outcome = tfdock.build(write_profile(tmp_path / "small.yaml", workshop.tree(), resources={"memory": "1600MiB"}))
     assert outcome.code == 0, outcome.told
     assert outcome.build["attempts"] == 1
     (limits,) = record_of(outcome.build)["resources"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import EditedTree, Finished
-from .harness import KNOWLEDGE, MINIATURE, UNTRIED, Tfdock, closed_port, file_server
+from .harness import KNOWLEDGE, MINIATURE, UNTRIED, Tfdock, file_server
 from .test_failures import failed, failed_in
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
@@ -24,6 +24,15 @@ SHA256 = "8d52b00df9cdb1d17834f8983cc088697f90dc022608e5f085119d5e2ae3d798"
 def downloads() -> Iterator[str]:
     with file_server(MINIATURE / "downloads") as url:
         yield url
+
+
+@pytest.fixture
+def dead(tmp_path: Path) -> Iterator[str]:
+    """`host:port` of a server that has nothing: Bazel tries one that is not there for 16 s."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    with file_server(folder) as url:
+        yield url.removeprefix("http://")
 
 
 @pytest.fixture
@@ -49,9 +58,8 @@ def with_row(command: Tfdock, folder: Path, url: str, sha256: str = SHA256) -> T
 
 
 def test_a_source_with_a_dead_address_builds_through_the_table_and_only_with_the_right_sum(
-    alone: Tfdock, edited: EditedTree, downloads: str, tmp_path: Path
+    alone: Tfdock, edited: EditedTree, downloads: str, dead: str, tmp_path: Path
 ) -> None:
-    dead = closed_port()
     profile = edited({"WORKSPACE": lambda text: text.replace("127.0.0.1:5552", dead)}, verify=UNTRIED)
     problem = failed_in("fetch", alone.build(profile), 7, "source_archives.yaml", "--knowledge")
     assert f"archive: http://{dead}/minimath-1.0.tar.gz, sha256 {SHA256}" in problem["message"]

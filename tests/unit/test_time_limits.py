@@ -13,7 +13,7 @@ from waits import run_within
 TESTS = Path(__file__).parents[1]
 SHORT = """
 import limits
-limits.CALL, limits.FIXTURES, limits.GRACE = 2, 2, 1
+limits.CALL, limits.FIXTURES, limits.GRACE, limits.LATE = 2, 2, 1, 2
 pytest_plugins = ["limits"]
 """
 SAMPLE = """

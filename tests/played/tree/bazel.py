@@ -11,7 +11,6 @@ import contextlib
 import gzip
 import hashlib
 import json
-import os
 import re
 import shutil
 import signal
@@ -20,6 +19,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+import uuid
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -164,7 +164,14 @@ def run(action, disk, key):
     digest = hashlib.sha256(result).hexdigest()
     write(BUILT / "objects" / key, result)
     write(disk / "cas" / digest[:2] / digest, result)
-    write(disk / "ac" / key[:2] / key, digest.encode())
+    write(disk / "ac" / key[:2] / key, action_result(digest, len(result)))
+
+
+def action_result(digest, size):
+    """The entry of an action whose output is one text: an ActionResult with its stdout_digest, as protobuf has it."""
+    number = bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14])
+    message = b"\x0a\x40" + digest.encode() + b"\x10" + number
+    return b"\x32" + bytes([len(message)]) + message
 
 
 def leave(options, screen, executed, seconds):
@@ -212,9 +219,9 @@ def wait_at(phase):
 
 
 def write(path, content):
-    """Whole or not at all, as the real one writes into its caches."""
+    """Whole or not at all, as the real one writes into its caches; several containers may write the same."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part = path.with_name(f"{path.name}.{uuid.uuid4()}")
     part.write_bytes(content)
     part.rename(path)
 
