@@ -197,17 +197,19 @@ class WheelTrial(TrialContainers):
         marked = MarkedLines(mark, lambda count: self._progress(count, len(plan.tasks)))
         state = self._run_container(spec, f"trial of {self._wheel.name}", marked)
         results = read_results(plan.tasks, marked.documents)
-        # A full disk makes checks fail in many ways. It is looked for before the wheel is blamed.
-        if not results or any(result.outcome == "failed" for result in results.values()):
-            self._check_disk_space()
+        # The script skips it if the image's Python can make no environment.
+        install = results.get("install")
+        unfit = install.reason if install and install.outcome == "skipped" else ""
+        # A full disk makes checks fail in many ways. It is looked for before the wheel or the image is blamed.
+        if not results or unfit or any(result.outcome == "failed" for result in results.values()):
+            self._check_disk_space(unfit)
         # A container that was stopped from outside proves nothing.
         if len(results) < len(plan.tasks):
             check_not_stopped(state, "in which the wheel was tried")
         if not results:
             raise runtime_unfit(describe_end(state, self._environment.runner.output.tail))
-        # The script skips it if the image's Python can make no environment.
-        if "install" in results and results["install"].outcome == "skipped":
-            raise runtime_unfit(results["install"].reason)
+        if unfit:
+            raise runtime_unfit(unfit)
         return judge_results(self._knowledge, self._inspection, plan, results, describe_end(state))
 
     def _write_request(self, plan: Trial, mark: str) -> Path:

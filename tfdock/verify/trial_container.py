@@ -328,11 +328,12 @@ class TrialContainers:
         self._environment.engine.remove(state.id)
         return state
 
-    def _check_disk_space(self) -> None:
-        """Raise DiskFull if a full disk, and not the wheel, made the trial fail."""
+    def _check_disk_space(self, reason: str = "") -> None:
+        """Raise DiskFull if a full disk made the trial fail. `reason` is a script's: it is not in the output."""
         free = free_disk(self._environment.folder)
         # The words too: by now the process that filled the disk may have removed its files.
-        if output.speaks_of_full_disk(self._environment.runner.output.tail) or (free is not None and free < _FULL):
+        lines = [*self._environment.runner.output.tail, reason]
+        if output.speaks_of_full_disk(lines) or (free is not None and free < _FULL):
             raise DiskFull(
                 Problem(
                     code="disk-full",

@@ -159,6 +159,15 @@ def test_a_disk_that_is_full_before_the_first_result_is_told_as_that(
         found(bench, wheel)
 
 
+def test_a_disk_that_is_full_when_the_environment_is_made_is_told_as_that_and_the_image_is_not_blamed(
+    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
+) -> None:
+    why = "the image's Python makes no environment: Error: [Errno 28] No space left on device: '/tfdock/work/x'"
+    engine.on_run = reporting({"check": "install", "outcome": "skipped", "reason": why}, status=0)
+    with pytest.raises(DiskFull):
+        found(bench, wheel)
+
+
 @pytest.mark.parametrize(
     ("line", "status"), [(b"there is no python3.11\n", 127), (b"/usr/bin/python: No module named pip\n", 1)]
 )
