@@ -87,7 +87,8 @@ class _Container:
                 self._killed = self.run.signals.get(signal, _SIGNALS["KILL"])
                 self.changed.notify_all()
 
-    def read(self, start: int) -> Iterator[bytes]:
+    def read(self) -> Iterator[bytes]:
+        start = 0
         while piece := self._next(start):
             start += len(piece)
             yield piece
@@ -303,10 +304,10 @@ class FakeEngine:
         if found.run.oom_killed:
             self._killed.add(found.id)
 
-    def follow(self, container: str, skip: int = 0) -> Iterator[bytes]:
+    def follow(self, container: str) -> Iterator[bytes]:
         failure = self._failure("follow")
-        self._called("follow", container, skip)
-        pieces = self._existing(container).read(skip)
+        self._called("follow", container)
+        pieces = self._existing(container).read()
         if failure is None:
             yield from pieces
             return

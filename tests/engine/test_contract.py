@@ -272,13 +272,11 @@ def test_output_arrives_while_the_container_runs(bench: Bench) -> None:
     bench.engine.remove(container)
 
 
-def test_following_again_goes_on_where_it_broke_off(bench: Bench) -> None:
+def test_the_output_of_a_container_can_be_read_again_after_its_end(bench: Bench) -> None:
     lines = [f"line {number}\n".encode() for number in range(1, 300)]
     container = bench.started('i=1; while [ $i -lt 300 ]; do echo "line $i"; i=$((i+1)); done', FakeRun(output=lines))
-    whole = b"".join(bench.engine.follow(container))
-    assert whole == b"".join(lines)
-    for skip in (1, 7, 1000, len(whole), len(whole) + 5):
-        assert b"".join(bench.engine.follow(container, skip)) == whole[skip:]
+    for _ in range(2):
+        assert b"".join(bench.engine.follow(container)) == b"".join(lines)
     bench.engine.remove(container)
 
 

@@ -566,8 +566,8 @@ class DockerEngine:
     def start(self, container: str) -> None:
         self._call(f"start the container {container}", lambda client: client.start(container))
 
-    def follow(self, container: str, skip: int = 0) -> Iterator[bytes]:
-        pause = 0.02
+    def follow(self, container: str) -> Iterator[bytes]:
+        skip, pause = 0, 0.02
         while True:
             over = Cancel()
             # The break-off raises Interrupted. What the log had by then is read below.

@@ -213,8 +213,8 @@ class Engine(Protocol):
     def start(self, container: str) -> None:
         """Start a container."""
 
-    def follow(self, container: str, skip: int = 0) -> Iterator[bytes]:
-        """Yield its output from byte `skip` on, as it comes, until it has ended or is gone: then ask `state`."""
+    def follow(self, container: str) -> Iterator[bytes]:
+        """Yield its output from the start, as it comes, until it has ended or is gone: then ask `state`."""
 
     def state(self, container: str) -> ContainerState | None:
         """Return its state, or None if it is gone."""
