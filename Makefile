@@ -9,7 +9,7 @@ PYTHON := .venv/bin/python
 BED := ci/bed/bed
 # The bed, its engines and the command end with make, whatever ends that.
 IN_BED = setpriv --pdeathsig TERM $(BED) run --
-PYTEST := timeout --foreground --kill-after=60 42m $(PYTHON) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --maxfail=25
+PYTEST := timeout --foreground --kill-after=60 60m $(PYTHON) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --maxfail=25
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)

@@ -52,7 +52,10 @@ image_build() {
   base_layer
   case $kind in
     *-slim-* | *-played) ;; # no compiler in there
-    *) docker_build tfdock-bed/tools tools ;;
+    *)
+      docker_build tfdock-bed/tools tools
+      docker_build tfdock-bed/bazel bazel
+      ;;
   esac
   # Under the registry's name only: who asks for the plain name must go through the mirror.
   local name=127.0.0.1:$REGISTRY_PORT/$1
@@ -62,11 +65,12 @@ image_build() {
       docker_build "$name" "$kind"
       ;;
     99.18)
-      image_toolchain
-      docker_build "$name" "$kind"
+      cuda 13.0
+      docker_build "$name" "$kind" cuda-13.0="$STORED"
       ;;
     99.15)
-      image_toolchain
+      cuda 13.0
+      docker_build tfdock-bed/99.18 99.18 cuda-13.0="$STORED"
       stored bazel-0.26.1 fill_bazel "$BAZEL_NPM"
       docker_build "$name" "$kind" bazel-0.26.1="$STORED"
       ;;
@@ -78,12 +82,7 @@ image_build() {
   esac
 }
 
-image_toolchain() {
-  cuda 13.0
-  docker_build tfdock-bed/toolchain toolchain cuda-13.0="$STORED"
-}
-
-# docker_build TAG KIND [NAME=FOLDER]: the context is the recipe, the shared one of Bazel, and a folder of the store.
+# docker_build TAG KIND [NAME=FOLDER]: the context is the recipe and a folder of the store.
 docker_build() {
   local tag=$1 kind=$2 variable options=() stored=()
   [[ ! ${3:-} ]] || stored=(--transform "flags=r;s,^${3#*=},${3%%=*}," -P "${3#*=}")
@@ -91,7 +90,7 @@ docker_build() {
     [[ ! ${!variable:-} ]] || options+=(--build-arg "$variable")
   done
   # The classic builder, as tfdock uses it.
-  tar -cf - -C "$HERE/images/$kind" . -C "$HERE/images" bazel "${stored[@]}" |
+  tar -cf - -C "$HERE/images/$kind" . "${stored[@]}" |
     DOCKER_BUILDKIT=0 timeout 1800 docker build --network "$ENGINE_NETWORK" "${options[@]}" --tag "$tag" - \
       >>"$LOGS/image.log" 2>&1 || die "building $tag failed, see $LOGS/image.log"
 }
