@@ -139,12 +139,20 @@ def _members(members: list[tuple[str, Any]]) -> dict[str, Any]:
     }
 
 
+MOST_PROBLEMS = 100
+"""Problems that are told at once: a file may be a stranger's, and nobody reads more."""
+
+
 class TfdockError(Exception):
-    """Base of every error this program raises on purpose."""
+    """Base of every error this program raises on purpose. Of more than `MOST_PROBLEMS` it has the first ones."""
 
     exit_code = ExitCode.INTERNAL
 
     def __init__(self, *problems: Problem) -> None:
+        if len(problems) > MOST_PROBLEMS:
+            message = f"there are more problems than these {MOST_PROBLEMS}"
+            rest = Problem(code="more-problems", message=message, fix="correct these first, then run it again")
+            problems = (*problems[:MOST_PROBLEMS], rest)
         self.problems = problems
         super().__init__("\n".join(str(problem) for problem in problems))
 

@@ -11,7 +11,7 @@ import itertools
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -106,16 +106,11 @@ def read_profile(lines: Iterable[str]) -> TraceProfile:
 def _actions(rows: list[tuple[int, int, int, str, str]], marks: Mapping[int, list[_Mark]]) -> Iterator[TracedAction]:
     """Yield each action with the events of its thread while it ran."""
     lanes: dict[int, int] = {}
-    starts = {}
-    for thread, thread_marks in marks.items():
-        # The file promises no order, and `bisect` needs one.
-        thread_marks.sort(key=lambda mark: mark.start)
-        starts[thread] = [mark.start for mark in thread_marks]
+    # The file promises no order, and `bisect` needs one.
+    asked = {thread: sorted(found, key=lambda mark: mark.start) for thread, found in marks.items()}
+    executed = {thread: [mark for mark in found if mark.kind in _EXECUTIONS] for thread, found in asked.items()}
     for thread, start, took, name, mnemonic in sorted(rows, key=lambda row: (row[1], row[0])):
-        # One more: an event may begin in the last microsecond of its action.
-        begin, end = (bisect_left(starts.get(thread, ()), at) for at in (start, start + took + 1))
-        inner = marks.get(thread, [])[begin:end]
-        ran = [mark.name for mark in inner if mark.kind in _EXECUTIONS]
+        inner, ran = (_first_within(found.get(thread, ()), start, took) for found in (asked, executed))
         yield TracedAction(
             name=name,
             start=start / _MICRO,
@@ -123,8 +118,14 @@ def _actions(rows: list[tuple[int, int, int, str, str]], marks: Mapping[int, lis
             lane=lanes.setdefault(thread, len(lanes)),
             # An executed action asked the cache first, so a question to the cache alone means a hit.
             how="executed" if ran else "cached" if inner else "own",
-            mnemonic=mnemonic or (ran[0] if ran else ""),
+            mnemonic=mnemonic or (ran.name if ran else ""),
         )
+
+
+def _first_within(marks: Sequence[_Mark], start: int, took: int) -> _Mark | None:
+    # Only the first: a container may write a million marks, and a million actions around all of them.
+    place = bisect_left(marks, start, key=lambda mark: mark.start)
+    return marks[place] if place < len(marks) and marks[place].start <= start + took else None
 
 
 def _events(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:

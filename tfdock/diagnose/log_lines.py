@@ -234,11 +234,17 @@ def _plain(data: bytes) -> bytes:
     return _ESCAPE.sub(b"", data) if b"\x1b" in data else data
 
 
-def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a log as UTF-8, unpacked.
+_LAYERS = 2
+"""Times that a log is packed: by CI, and by who sends it."""
+_DENSEST, _ANY_DENSITY = 250, 16 << 20
+"""Bytes that one packed byte holds at most, beyond so many. Logs have 10 to 50, and gzip can make a thousand of one."""
+
+
+def unpacked(chunks: Iterable[bytes], layers: int = _LAYERS) -> Iterator[bytes]:
+    """Yield a log as UTF-8, unpacked as often as it is packed, `layers` times at most.
 
     Raises NotText before the first piece for what is not a log, and ValueError after the last whole piece where gzip
-    data is broken or ends too early.
+    data is broken, ends too early, or is denser than any log.
     """
     chunks = iter(chunks)
     head, broken = b"", None
@@ -252,8 +258,10 @@ def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
         broken = error
     rest = _prepend(head, broken, chunks)
     if head.startswith(_GZIP):
+        if not layers:
+            raise NotText(f"data that is packed more than {_LAYERS} times", "gunzip")
         # Again from the start: what was packed may be UTF-16, or packed once more.
-        yield from unpacked(_gunzip(rest))
+        yield from unpacked(_gunzip(rest), layers - 1)
     elif coding := _UTF16.get(head[:2]) or _unmarked_utf16(head[:_HEAD]):
         decoder = codecs.getincrementaldecoder(coding)("replace")
         yield from (decoder.decode(chunk).encode("utf-8", "replace") for chunk in rest)
@@ -296,8 +304,9 @@ def _check_text(head: bytes) -> None:
 def _gunzip(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the content of all members of a gzip file, no more than a piece at a time."""
     # zlib's manual: 16 more than the window's 15 bits asks for a gzip header.
-    member = zlib.decompressobj(wbits=31)
+    member, packed, total = zlib.decompressobj(wbits=31), 0, 0
     for chunk in chunks:
+        packed += len(chunk)
         left = chunk
         while left:
             if member.eof:
@@ -310,6 +319,9 @@ def _gunzip(chunks: Iterable[bytes]) -> Iterator[bytes]:
                 data = member.decompress(left, PIECE)
             except zlib.error as error:
                 raise ValueError(f"its gzip data is broken: {error}") from error
+            total += len(data)
+            if total > max(_ANY_DENSITY, _DENSEST * packed):
+                raise ValueError(f"its gzip data holds over {_DENSEST} times its size, as no log does")
             if data:
                 yield data
             left = member.unused_data if member.eof else member.unconsumed_tail

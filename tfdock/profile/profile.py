@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import types
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -26,7 +27,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import MOST_PROBLEMS, Problem, ProfileError
 from tfdock.profile import endpoint, yaml_nodes
 from tfdock.profile.units import DURATION, MEMORY
 from tfdock.types import TARGET_FIELDS, ImageRef
@@ -162,13 +163,19 @@ _T = TypeVar("_T")
 _R = TypeVar("_R", bound=BaseModel)
 
 
-def _not_empty(words: list[_T]) -> list[_T]:
+_MOST_LISTED = 256
+"""GPUs or targets of a profile. Each is looked up among all that are known."""
+
+
+def _some(words: list[_T]) -> list[_T]:
     if not words:
         raise wrong("the list is empty", "name at least one, or remove the line")
+    if len(words) > _MOST_LISTED:
+        raise wrong(f"the list has {len(words):,} entries; {_MOST_LISTED} are the most", "name fewer")
     return words
 
 
-ListOf = Annotated[list[_T], AfterValidator(_not_empty)]
+ListOf = Annotated[list[_T], AfterValidator(_some)]
 
 
 class Record(BaseModel):
@@ -535,7 +542,8 @@ def checked(model: type[_R], document: yaml_nodes.Node, file: str) -> _R:
         # Of a union's findings the first at each place is kept: ours is the most helpful, "should be a map" the
         # least.
         items = sorted(error.errors(include_url=False), key=lambda item: _RANK.get(item["type"], 1))
-        complaints = [_problem(model, item, document, file) for item in items]
+        # Few: a text of 256 KiB may have 20,000 mistakes, and for each a likely word is searched.
+        complaints = [_problem(model, item, document, file) for item in items[: MOST_PROBLEMS + 1]]
         # One mistake, one message: a union complains once for each of its arms.
         problems = _without_echoes([*problems, *(item for item in complaints if item.field not in flagged)])
         # From top to bottom, as people correct a file.
@@ -870,11 +878,14 @@ def _without_echoes(problems: list[Problem]) -> list[Problem]:
     best: dict[str, Problem] = {}
     for problem in problems:
         best.setdefault(problem.field or "", problem)
-    return [
-        problem
-        for field, problem in best.items()
-        if not any(other != field and other.startswith((f"{field}.", f"{field}[")) for other in best)
-    ]
+    fields = sorted(best)
+
+    def has_deeper(field: str) -> bool:
+        # In order, those that begin alike stand together.
+        places = ((bisect_left(fields, start), start) for start in (f"{field}.", f"{field}["))
+        return any(place < len(fields) and fields[place].startswith(start) for place, start in places)
+
+    return [problem for field, problem in best.items() if not has_deeper(field)]
 
 
 def _dotted(path: _Path) -> str:

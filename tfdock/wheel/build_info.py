@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 
 PATHS = ("tensorflow/python/platform/build_info.py", "tensorflow_core/python/platform/build_info.py")
@@ -27,7 +28,10 @@ def build_info(source: bytes) -> Mapping[str, object] | None:
     lists of them are read; nothing is evaluated.
     """
     try:
-        tree = ast.parse(source)
+        with warnings.catch_warnings():
+            # Of a stranger's code nobody here can mend: `1if x` would be told on standard error.
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
     # NUL bytes give a ValueError, deep nesting the last two.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None

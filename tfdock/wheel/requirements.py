@@ -9,7 +9,7 @@ from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentN
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import Specifier
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 # The wheel will run in a Linux container. This machine's own values would make the answer depend on it.
 _ENVIRONMENT = {
@@ -114,7 +114,7 @@ def _release(spec: Specifier) -> str:
     """Return the version's numbers alone; empty for an invalid version."""
     try:
         return ".".join(map(str, Version(spec.version.removesuffix(".*")).release))
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, and thousands of digits
         return ""
 
 

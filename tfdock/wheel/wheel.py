@@ -446,7 +446,7 @@ def _check_same(name: _FileName, found_name: str, found_version: str, where: str
 
 def metadata_of(archive: Archive) -> WheelMetadata:
     """Return METADATA of an open archive."""
-    raw, unparsed = _parse_metadata(document(archive, "METADATA"))
+    raw, unparsed = _parse_metadata(_checked_head(archive, "METADATA"))
     for field in ("name", "version"):
         # Two names or versions: readers would differ on which of them counts.
         if field in unparsed:
@@ -465,18 +465,31 @@ def metadata_of(archive: Archive) -> WheelMetadata:
 _MOST_HEADERS = 5000  # lines: parsing takes time that grows with their square; TensorFlow's METADATA has 80
 
 
-def _parse_metadata(data: bytes) -> tuple[RawMetadata, dict[str, list[str]]]:
-    if _split_head(data)[0].count(b"\n") > _MOST_HEADERS:
-        fail("wheel-bad-metadata", f"METADATA has more than {_MOST_HEADERS} lines of headers.")
+_LONG_NUMBER = re.compile(rb"[0-9]{1000}")
+"""Beyond some thousand digits, Python refuses to read a number, and parsers do not expect that."""
+
+
+def _checked_head(archive: Archive, name: str) -> bytes:
+    """Return the header block of a document. Its body may be a megabyte of messages within messages: nobody reads it."""
+    head = _split_head(document(archive, name))[0]
+    if head.count(b"\n") > _MOST_HEADERS:
+        fail("wheel-bad-metadata", f"{name} has more than {_MOST_HEADERS} lines of headers.")
+    if _LONG_NUMBER.search(head):
+        fail("wheel-bad-metadata", f"{name} has a number of 1,000 digits or more.")
+    return head
+
+
+def _parse_metadata(head: bytes) -> tuple[RawMetadata, dict[str, list[str]]]:
     try:
-        return parse_email(data)
-    except (ValueError, LookupError) as error:
+        return parse_email(head)
+    except Exception as error:
+        # Whatever the parsers raise, the wheel is at fault.
         fail("wheel-bad-metadata", f"METADATA does not parse: {error}.")
 
 
 def _wheel_message(archive: Archive) -> Message:
     try:
-        message = message_from_string(document(archive, "WHEEL").decode())
+        message = message_from_string(_checked_head(archive, "WHEEL").decode())
     except UnicodeDecodeError:
         fail("wheel-bad-metadata", "WHEEL is not UTF-8.")
     major = message.get("Wheel-Version", "").strip().partition(".")[0]

@@ -21,6 +21,7 @@ from tfdock.bazel.trace_profile import read_profile
 from tfdock.builder import build_summary
 
 from ..backtracking import most_ways
+from ..steps import steps
 
 FILES = Path(__file__).parents[1] / "data/bazel"
 VERSIONS = ("4.2.3", "0.26.1")
@@ -295,6 +296,17 @@ def test_no_number_is_larger_or_smaller_than_it_can_be() -> None:
     assert (build.wall_seconds, build.critical_seconds, build.critical) == (None, None, ())
     action = {"cat": "action processing", "name": "x", "ts": 5}
     assert read_profile(trace(action | {"dur": -1}, action | {"dur": float("inf")})).actions == ()
+
+
+def test_actions_around_many_events_are_read_in_the_time_that_their_number_takes() -> None:
+    def nested(count: int) -> list[str]:
+        action = {"cat": "action processing", "name": "x", "ts": 0, "dur": count}
+        event = {"cat": "remote action cache check", "name": "y", "dur": 1}
+        return trace(*(event | {"ts": at} for at in range(count)), *[action] * count)
+
+    few, many = nested(200), nested(400)
+    assert {one.how for one in read_profile(many).actions} == {"cached"}
+    assert steps(lambda: read_profile(many)) < 2.5 * steps(lambda: read_profile(few))
 
 
 def test_a_name_is_cut_before_it_fills_the_record() -> None:

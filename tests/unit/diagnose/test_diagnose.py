@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import functools
 import gzip
 import io
 import json
@@ -805,10 +806,11 @@ def zipped() -> bytes:
         (gzip.compress(zipped()), "a zip archive", "unzip"),
         (lzma.compress(ARCH.encode()), "packed with xz", "xz -d"),
         (bz2.compress(ARCH.encode()), "packed with bzip2", "bzip2 -d"),
+        (functools.reduce(lambda data, _: gzip.compress(data), range(3), b"x"), "data that is packed more than 2 times", "gun"),
         (bytes.fromhex("28b52ffd") + b"\x04\x41" + ARCH.encode(), "packed with zstd", "zstd -d"),
         (Path(sys.executable).read_bytes()[: 1 << 16], "binary data", "name the text"),
     ],
-    ids=["zip", "zip in gzip", "xz", "bzip2", "zstd", "program"],
+    ids=["zip", "zip in gzip", "xz", "bzip2", "packed thrice", "zstd", "program"],
 )
 def test_what_is_not_text_is_refused_with_what_it_is(tmp_path: Path, data: bytes, kind: str, program: str) -> None:
     path = tmp_path / "build.log"
@@ -819,6 +821,13 @@ def test_what_is_not_text_is_refused_with_what_it_is(tmp_path: Path, data: bytes
         assert program in result.stderr.split("fix: ")[1]
     with pytest.raises(NotText):
         diagnosed(*[data[at : at + 1] for at in range(min(len(data), 9000))])
+
+
+def test_of_a_log_that_is_denser_than_any_the_first_part_is_read() -> None:
+    packed = gzip.compress(f"{ARCH}\n".encode() + (b"x" * 99 + b"\n") * 200_000)
+    result = run(stdin=packed)
+    assert "its gzip data holds over 250 times its size, as no log does" in result.stderr
+    assert "nvcc_unsupported_arch" in result.stdout
 
 
 def test_in_an_archive_of_tar_logs_are_read() -> None:

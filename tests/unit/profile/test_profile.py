@@ -16,6 +16,7 @@ from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Debug, HostCompiler, PerFile, Profile, TensorFlow
 
 from ..desk import FILE, refused
+from ..steps import steps
 
 HEAD = 'schema: 1\ntensorflow: "2.18.0"\n'
 SOURCE = 'schema: 1\ntensorflow: {release: "2.18.0", '
@@ -843,6 +844,21 @@ wheel: {local_version: A, name: "a b"}
         (9, "wheel.local_version", "profile-bad-value"),
         (9, "wheel.name", "profile-bad-value"),
     ]
+
+
+def test_of_thousands_of_mistakes_the_first_hundred_are_told_and_the_work_grows_as_the_text_does() -> None:
+    def text(count: int) -> str:
+        return HEAD + "".join(f"k{number}: 1\n" for number in range(count))
+
+    *told, last = refused(text(2_000))
+    assert [problem.field for problem in told] == [f"k{number}" for number in range(100)]
+    assert (last.code, last.message) == ("more-problems", "there are more problems than these 100")
+    assert steps(lambda: problems_of(text(2_000))) < 2.2 * steps(lambda: problems_of(text(1_000)))
+
+
+def test_a_list_of_more_gpus_than_anybody_has_is_refused() -> None:
+    (problem,) = refused(HEAD + f"gpus: [{', '.join(f'rtx{number}' for number in range(300))}]")
+    assert problem.message == "`gpus`: the list has 300 entries; 256 are the most"
 
 
 # --- versions written as numbers ----------------------------------------------------------------------------------

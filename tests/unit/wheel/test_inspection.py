@@ -106,6 +106,7 @@ OLD = b"is_rocm_build = False\nis_cuda_build = True\ncuda_version = '10.0'\nnvcu
         pytest.param(b"\xff\xfe\x00", None, id="no text"),
         pytest.param(b"(" * 5000, None, id="deep"),
         pytest.param(b"", None, id="empty"),
+        pytest.param(b"a = 1if 1 else 2\nb = 'c\\d'", {"b": "c\\d"}, id="Python warns of it"),
         pytest.param(b"a = '\\ud800'\nb = 0x" + b"f" * 5000 + b"\nc = 1e999\nd = '\\x1b[2J'", None, id="unspeakable"),
         pytest.param(b"build_info = {'\\x1b[2J': 1, '\\ud800': 2, 'c': 3}", {"c": 3}, id="unspeakable names"),
     ],

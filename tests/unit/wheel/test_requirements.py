@@ -19,6 +19,7 @@ from tfdock.wheel.requirements import RequiredPackage, wanted
         ("nvidia-cudnn-cu12==9.3.*", "9.3", "9.4", False),
         ("nvidia-cudnn-cu12<=9.10,!=9.8", "", "9.10.1", False),
         ("nvidia-cudnn-cu12===anything", "", None, False),
+        pytest.param(f"nvidia-cudnn-cu12>={'1' * 5000}", "", None, False, id="thousands of digits"),
         ("nvidia-cudnn-cu12==1!9.3.post1", "9.3", None, True),
     ],
 )

@@ -223,6 +223,21 @@ def test_metadata_is_read_without_judging_it() -> None:
     assert requires_dist(io.BytesIO(make_wheel())) == found.requires_dist
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "".join(f"--{n}\nContent-Type: multipart/mixed; boundary={n + 1}\n\n" for n in range(1_200)),
+        "Content-Type: message/rfc822\n\n" * 30_000,
+        f"Version: {'1' * 5000}\n",
+    ],
+    ids=["parts within parts", "messages within messages", "a long number"],
+)
+def test_what_stands_behind_the_headers_of_a_document_is_not_parsed(body: str) -> None:
+    head = METADATA.partition("\n\n")[0] + "\nContent-Type: multipart/mixed; boundary=0\n\n"
+    facts = read(make_wheel(metadata=head + body, tags=f"{WHEEL}Content-Type: multipart/mixed; boundary=0\n\n{body}"))
+    assert (facts.version, facts.record_ok) == ("1.0", True)
+
+
 def test_stronger_hashes_in_record_are_checked_too() -> None:
     assert read(
         make_wheel(record=lambda rows: [row(f.name, f.data, "sha512") for f in CONTENTS] + rows[5:])
@@ -414,6 +429,14 @@ REFUSED = [
     pytest.param(lambda: make_wheel(tags=None), "wheel-missing-metadata", id="no WHEEL"),
     pytest.param(lambda: make_wheel(metadata="Name: demo-pkg\n"), "wheel-bad-metadata", id="no version"),
     pytest.param(lambda: make_wheel(metadata=f"Version: 1.0\n{METADATA}"), "wheel-bad-metadata", id="two versions"),
+    pytest.param(
+        lambda: make_wheel(metadata=METADATA.replace("1.0", "1" * 5000)), "wheel-bad-metadata", id="a long version"
+    ),
+    pytest.param(
+        lambda: make_wheel(metadata=f"Requires-Dist: a>={'1' * 5000}\n{METADATA}"),
+        "wheel-bad-metadata",
+        id="a long version required",
+    ),
     pytest.param(lambda: make_wheel(tags="Wheel-Version: 1.0\n"), "wheel-bad-metadata", id="no tags"),
     pytest.param(lambda: make_wheel(tags=f"{WHEEL}Tag: linux\n"), "wheel-bad-metadata", id="bad tag"),
     pytest.param(
