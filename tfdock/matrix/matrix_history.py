@@ -6,9 +6,10 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from io import BufferedReader
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -41,6 +42,10 @@ _LINK, _SUBMODULE = "120000", "160000"
 # PATH_MAX of Linux.
 _LONGEST_LINK = 4096
 _CHUNK = 1 << 20
+_MOST_LISTED = 64 << 20
+"""Bytes that git lists of a commit. TensorFlow's 35,000 files take 4 MB; a few kilobytes of trees can name 10^9."""
+_MOST_WRITTEN = 4 << 30
+"""Bytes of a commit's files, which lie packed in the repository."""
 # O_EXCL and O_NOFOLLOW: a commit may hold one path twice, and a link where a file belongs.
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -70,7 +75,7 @@ def fingerprints_at(
     commit = _git(file, folder, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
     with tempfile.TemporaryDirectory(prefix="tfdock-matrix-") as name:
         then = Path(name).resolve() / "tree"
-        _write_out(file, top, commit, then, Path(name) / "objects")
+        _write_out(file, top, commit, then)
         # What the commit has belongs together, as in the repository: see `project_files`.
         (then / ".git").mkdir()
         former = then / folder.relative_to(top) / file.name
@@ -100,32 +105,29 @@ def _former_folder(folder: Path, top: Path, then: Path) -> Path | None:
     return former if is_there else None
 
 
-def _write_out(file: Path, top: Path, commit: str, then: Path, objects: Path) -> None:
+def _write_out(file: Path, top: Path, commit: str, then: Path) -> None:
     """Write the files of a commit below a new folder; raises ProfileError.
 
-    Git only reads objects: a checkout would run the programs that the repository names as filters. `objects` is a
-    file to keep the objects in meanwhile.
+    Git only reads objects: a checkout would run the programs that the repository names as filters.
     """
     # Not `git archive`, which leaves out what is marked `export-ignore`.
     listing = _git(file, top, "ls-tree", "-r", "-z", "--full-tree", commit)
     entries = [_Entry.of(line) for line in listing.split("\0") if line]
-    names = objects.with_name("names")
-    # One process for all objects: one for each of thousands of files would take minutes.
-    names.write_text("".join(f"{entry.name}\n" for entry in entries if entry.mode != _SUBMODULE))
-    with objects.open("wb") as output, names.open("rb") as questions:
-        _git(file, top, "cat-file", "--batch", stdin=questions, stdout=output)
+    names = "".join(f"{entry.name}\n" for entry in entries if entry.mode != _SUBMODULE)
     then.mkdir()
+    left = _MOST_WRITTEN
     try:
-        # By descriptors and without links: the commit decides the names, and may be a stranger's.
-        with UntrustedFolder.opened(then) as tree, objects.open("rb") as contents:
-            for entry in entries:
-                _write_entry(file, tree, entry, contents)
+        # One process for all objects: one for each of thousands of files would take minutes. By descriptors and
+        # without links: the commit decides the names, and may be a stranger's.
+        with tempfile.TemporaryFile() as questions, UntrustedFolder.opened(then) as tree:
+            questions.write(names.encode())
+            questions.seek(0)
+            with _running(file, top, "cat-file", "--batch", stdin=questions) as contents:
+                for entry in entries:
+                    left -= _write_entry(file, tree, entry, contents, left)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise _refusal(file, f"the files of the commit cannot be written: {why}") from error
-    finally:
-        # The copy of all objects is as large as the tree itself.
-        objects.unlink()
 
 
 class _Entry(NamedTuple):
@@ -142,20 +144,25 @@ class _Entry(NamedTuple):
         return cls(mode, name, path)
 
 
-def _write_entry(file: Path, tree: UntrustedFolder, entry: _Entry, contents: BufferedReader) -> None:
-    """Write one file, which is the next object; raises OSError, ValueError for a bad path, ProfileError."""
+def _write_entry(file: Path, tree: UntrustedFolder, entry: _Entry, contents: IO[bytes], most: int) -> int:
+    """Write one file, which is the next object; return its bytes.
+
+    Raises OSError, ValueError for a bad path and for more than `most` bytes, ProfileError.
+    """
     # In any case of letters: CVE-2014-9390. A `.git` of the commit could hold hooks and settings.
     if ".git" in entry.path.lower().split("/"):
         raise ValueError("a path of the commit is in git's own folder")
     if entry.mode == _SUBMODULE:
         # A submodule is a folder to git, also where its files are not here.
         tree.folder(entry.path, make=True).close()
-        return
+        return 0
     # `git cat-file --batch` answers `<name> <type> <size>`, or `<name> missing` in a shallow or partial clone.
-    name, kind, *size = contents.readline().decode("ascii", "replace").split()
+    name, kind, *size = contents.readline().decode("ascii", "replace").split() or ("", "")
     if (name, kind) != (entry.name, "blob"):
         raise _refusal(file, f"the repository lacks the object {entry.name} of that commit")
-    left = int(size[0])
+    left = total = int(size[0])
+    if total > most:
+        raise ValueError(f"they have more than {_MOST_WRITTEN >> 30} GiB")
     folder, _, last = entry.path.rpartition("/")
     if last in ("", ".", ".."):
         raise ValueError("a path of the commit is invalid")
@@ -175,43 +182,57 @@ def _write_entry(file: Path, tree: UntrustedFolder, entry: _Entry, contents: Buf
                     written.write(chunk)
                     left -= len(chunk)
     contents.read(1)  # the line's end
+    return total
 
 
-def _git(
-    file: Path,
-    folder: Path,
-    *words: str,
-    stdin: int | IO[bytes] = subprocess.DEVNULL,
-    stdout: IO[bytes] | None = None,
-) -> str:
-    """Return the output of git, or an empty text where `stdout` takes it; raises ProfileError.
+def _git(file: Path, folder: Path, *words: str) -> str:
+    """Return the output of git; raises ProfileError, also for more than anybody's repository has."""
+    with _running(file, folder, *words) as output:
+        data = output.read(_MOST_LISTED + 1)
+        if len(data) > _MOST_LISTED:
+            raise _refusal(file, f"git lists more than {_MOST_LISTED >> 20} MiB of names")
+    # Paths are bytes to git and to Linux: what is no UTF-8 must come back as the same bytes.
+    return data.decode("utf-8", "surrogateescape").rstrip("\n")
+
+
+@contextmanager
+def _running(
+    file: Path, folder: Path, *words: str, stdin: int | IO[bytes] = subprocess.DEVNULL
+) -> Iterator[IO[bytes]]:
+    """Give the output of git while it runs; raises ProfileError if it fails. Whoever reads less than all ends it.
 
     No program runs that the repository's own settings name.
     """
     # Hooks run with variables that name another repository, or its index. Those of its configuration say whose
     # repositories are trusted, in a container of a CI service.
     inherited = {name: value for name, value in os.environ.items() if not _OTHERS.match(name)}
-    try:
-        done = subprocess.run(
-            ["git", *(word for option in _OPTIONS for word in ("-c", option)), "-C", str(folder), *words],
-            env=inherited | _VARIABLES,
-            stdin=stdin,
-            stdout=stdout or subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            timeout=_TIMEOUT,
-            check=True,
-        )
-    except subprocess.CalledProcessError as error:
-        # The first line says what; what may follow is advice, too long for a message.
-        why = error.stderr.decode("utf-8", "replace").strip().partition("\n")[0]
-        # The message has a severity of its own, beside which git's would be a second one.
-        raise _refusal(file, re.sub("^(fatal|error): ", "", why)) from error
-    except subprocess.TimeoutExpired as error:
-        raise _refusal(file, f"git did not end in {_TIMEOUT:.0f} s") from error
-    except OSError as error:
-        raise _refusal(file, f"git cannot be run: {error.strerror}") from error
-    # Paths are bytes to git and to Linux: what is no UTF-8 must come back as the same bytes.
-    return (done.stdout or b"").decode("utf-8", "surrogateescape").rstrip("\n")
+    with tempfile.TemporaryFile() as said, ExitStack() as at_end:
+        try:
+            git = subprocess.Popen(
+                ["git", *(word for option in _OPTIONS for word in ("-c", option)), "-C", str(folder), *words],
+                env=inherited | _VARIABLES,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=said,
+            )
+        except OSError as error:
+            raise _refusal(file, f"git cannot be run: {error.strerror}") from error
+        assert git.stdout
+        late = threading.Timer(_TIMEOUT, git.kill)
+        late.start()
+        # In this order: the end of its output, a kill, its end.
+        for step in (git.wait, git.kill, git.stdout.close, late.cancel):
+            at_end.callback(step)
+        yield git.stdout
+        status = git.wait()
+        if not late.is_alive():
+            raise _refusal(file, f"git did not end in {_TIMEOUT:.0f} s")
+        if status:
+            said.seek(0)
+            # The first line says what; what may follow is advice, too long for a message.
+            why = said.read(_CHUNK).decode("utf-8", "replace").strip().partition("\n")[0]
+            # The message has a severity of its own, beside which git's would be a second one.
+            raise _refusal(file, re.sub("^(fatal|error): ", "", why))
 
 
 def _refusal(file: Path, why: str) -> ProfileError:

@@ -163,19 +163,23 @@ _T = TypeVar("_T")
 _R = TypeVar("_R", bound=BaseModel)
 
 
-_MOST_LISTED = 256
-"""GPUs or targets of a profile. Each is looked up among all that are known."""
+_MOST_GPUS = 256
+"""GPUs that a profile names. Each is looked for among all that are known."""
 
 
-def _some(words: list[_T]) -> list[_T]:
+def _not_empty(words: list[_T]) -> list[_T]:
     if not words:
         raise wrong("the list is empty", "name at least one, or remove the line")
-    if len(words) > _MOST_LISTED:
-        raise wrong(f"the list has {len(words):,} entries; {_MOST_LISTED} are the most", "name fewer")
     return words
 
 
-ListOf = Annotated[list[_T], AfterValidator(_some)]
+def _not_too_many(names: list[str]) -> list[str]:
+    if len(names) > _MOST_GPUS:
+        raise wrong(f"the list has {len(names):,} entries; {_MOST_GPUS} are the most", "name fewer")
+    return names
+
+
+ListOf = Annotated[list[_T], AfterValidator(_not_empty)]
 
 
 class Record(BaseModel):
@@ -420,7 +424,7 @@ class Profile(Record):
     accelerator: Word | None = Field(
         None, description="cuda, rocm or cpu; by what else is asked when left out", examples=["cuda"]
     )
-    gpus: ListOf[GpuName] | Literal["local"] | None = Field(
+    gpus: Annotated[ListOf[GpuName], AfterValidator(_not_too_many)] | Literal["local"] | None = Field(
         None,
         description="GPU names, or `local` for this machine's; beside a list of targets: what it must serve",
         examples=[["rtx3080"]],

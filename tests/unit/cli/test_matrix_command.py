@@ -450,11 +450,11 @@ def test_costs_are_told_from_the_records_of_builds(folder: Path) -> None:
 # --- what a commit changed ------------------------------------------------------------------------------------------
 
 
-def git(folder: Path, *words: str) -> str:
+def git(folder: Path, *words: str, given: str = "") -> str:
     who = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1", **who}
     return subprocess.run(
-        ["git", "-C", str(folder), *words], env=environment, check=True, capture_output=True, text=True
+        ["git", "-C", str(folder), *words], env=environment, input=given, check=True, capture_output=True, text=True
     ).stdout
 
 
@@ -695,13 +695,35 @@ def test_a_work_tree_elsewhere_is_no_history(history: Path, tmp_path: Path) -> N
     assert "[matrix-revision]" in run(history, "--changed-since", "HEAD", code=2).stderr
 
 
-def test_an_interrupt_is_one_though_git_hears_it_first(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        raise subprocess.CalledProcessError(-signal.SIGINT, "git", b"", b"")
+def test_an_interrupt_is_one_though_git_hears_it_first(history: Path, tmp_path: Path) -> None:
+    program = tmp_path / "git"
+    program.write_text("#!/bin/sh\nkill -INT $PPID $$\n")
+    program.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    assert "[matrix-revision]" not in run(history, "--changed-since", "HEAD", code=130, PATH=path).stderr
 
-    monkeypatch.setattr("tfdock.matrix.matrix_history.subprocess.run", interrupted)
-    assert "[matrix-revision]" not in run(history, "--changed-since", "HEAD", code=130).stderr
+
+def test_a_commit_of_more_names_than_any_repository_has_is_refused(history: Path) -> None:
+    def tree(*entries: str) -> str:
+        lines = "".join(f"{entry}{number}\n" for entry in entries for number in range(10))
+        return git(history, "mktree", given=lines).strip()
+
+    bomb = tree(f"100644 blob {git(history, 'hash-object', '-w', '--stdin', given='x').strip()}\tf")
+    for _ in range(8):
+        bomb = tree(f"040000 tree {bomb}\td")
+    revision = git(history, "commit-tree", bomb, "-m", "bomb").strip()
+    assert "git lists more than 64 MiB of names [matrix-revision]" in told(history, revision)
+
+
+def test_a_commit_of_more_bytes_than_any_repository_has_is_refused(
+    history: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfdock.matrix.matrix_history._MOST_WRITTEN", 100)
+    assert "the files of the commit cannot be written: they have more than" in told(history, "HEAD")
+
+
+def told(history: Path, revision: str) -> str:
+    return " ".join(run(history, "--changed-since", revision, code=2).stderr.split())
 
 
 def test_a_matrix_in_no_repository_has_no_history(folder: Path) -> None:
