@@ -37,15 +37,16 @@ def read_text(path: Path, *, code: str = "file-unreadable") -> str:
     raise ProfileError(Problem(code=code, message=message, fix=fix, file=str(path)))
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all; raises ProfileError. Through a link, if it is one, to what it names."""
-    write_bytes(path, text.encode())
+def write_text(path: Path, text: str, *, follow: bool = False) -> None:
+    """Write a file as `write_bytes` does."""
+    write_bytes(path, text.encode(), follow=follow)
 
 
-def write_bytes(path: Path, data: bytes, *, private: bool = False, follow: bool = True) -> None:
-    """Write bytes as `write_text` does, if `private` for nobody else to read.
+def write_bytes(path: Path, data: bytes, *, private: bool = False, follow: bool = False) -> None:
+    """Write a file, whole or not at all; if `private`, for nobody else to read. Raises ProfileError.
 
-    Without `follow`, for names that nobody chose, an existing link is replaced and not followed.
+    An existing link is replaced: whoever filled the folder may have put it there. With `follow`, for a name that the
+    user typed, what it leads to is written.
     """
     try:
         if follow and path.exists() and not (path.is_file() or path.is_dir()):

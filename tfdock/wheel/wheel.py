@@ -470,7 +470,7 @@ _LONG_NUMBER = re.compile(rb"[0-9]{1000}")
 
 
 def _checked_head(archive: Archive, name: str) -> bytes:
-    """Return the header block of a document. Its body may be a megabyte of messages within messages: nobody reads it."""
+    """Return the header block of a document. Its body may be a megabyte of messages within messages."""
     head = _split_head(document(archive, name))[0]
     if head.count(b"\n") > _MOST_HEADERS:
         fail("wheel-bad-metadata", f"{name} has more than {_MOST_HEADERS} lines of headers.")

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path

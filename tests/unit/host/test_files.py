@@ -48,7 +48,7 @@ def test_what_is_a_pipe_or_a_device_stays_one_and_takes_what_is_written(tmp_path
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
     try:
-        write_text(pipe, "page")
+        write_text(pipe, "page", follow=True)
         assert pipe.is_fifo()
         assert os.read(reader, 100) == b"page"
     finally:

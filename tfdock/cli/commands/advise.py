@@ -94,7 +94,7 @@ def _write(path: Path, text: str, *, force: bool) -> None:
         message = f"`{path}` is there already, and not as `tfdock advise` wrote it"
         fix = "give another name, or replace it with `--force`"
         raise ProfileError(Problem(code="advise-file-exists", message=message, fix=fix, file=str(path)))
-    write_text(path, f"{_MARK} ({_digest(text)}).\n{text}")
+    write_text(path, f"{_MARK} ({_digest(text)}).\n{text}", follow=True)
 
 
 def _is_ours(path: Path) -> bool:

@@ -119,7 +119,7 @@ def report(
         for line in lines:
             console.say(line, stream=sys.stdout)
     if output:  # After the text: a page that cannot be written loses nothing.
-        write_text(output, page)
+        write_text(output, page, follow=True)
         console.say(f"page  {output}")
     return None
 

@@ -138,7 +138,7 @@ def verify(
     if inspection:
         show(shown, str(_log(settings, inspection)))
     if html:  # told first: a page that cannot be written loses nothing
-        write_text(html, verify_page(document))
+        write_text(html, verify_page(document), follow=True)
     codes = [] if verification.ok else [ExitCode.VERIFICATION]
     codes += [verification.impossible.exit_code] if verification.impossible else []
     raise typer.Exit(combined_exit_code(codes))
