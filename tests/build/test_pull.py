@@ -106,11 +106,11 @@ class Here:
 
     def has(self, build: Made) -> bool:
         """Whether a build is here as it was pushed, to the last byte."""
-        record = self.house.record_folder(build.build_id, build.fingerprint) / "record.json"  # type: ignore[arg-type]
+        record = self.house.record_folder(build.build_id, build.fingerprint).path / "record.json"  # type: ignore[arg-type]
         return (
             (self.house.root / build.wheel.name).read_bytes() == build.wheel.read_bytes()
             and json.loads(record.read_bytes()) == json.loads(build.record.read_bytes())
-            and self.house.constraints(build.build_id).is_file()  # type: ignore[arg-type]
+            and self.house.constraints(build.build_id).path.is_file()  # type: ignore[arg-type]
             and self.parts == []
         )
 
@@ -631,7 +631,7 @@ def test_what_an_earlier_pull_left_is_not_believed(
     site: Here, before: Proxy, build: Made, tmp_path: Path, left: str
 ) -> None:
     push(site.where, build)
-    folder = site.house.record_folder(build.build_id, build.fingerprint)  # type: ignore[arg-type]
+    folder = site.house.record_folder(build.build_id, build.fingerprint).path  # type: ignore[arg-type]
     folder.mkdir(parents=True)
     part = folder / f"pull-{layer_of(build)[7:23]}.part"
     data = build.wheel.read_bytes()

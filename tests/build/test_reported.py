@@ -14,6 +14,7 @@ from tfdock.builder.run_document import failed_runs, load_document
 from tfdock.builder.session import BuildRequest
 from tfdock.diagnose.reported_fields import FIELDS, keep_fields
 from tfdock.errors import BuildFailed, TfdockError
+from tfdock.host.untrusted_folders import UntrustedPath
 
 from .conftest import EditedTree
 from .harness import Tfdock, before
@@ -23,7 +24,7 @@ CANARY = "hunter2c4nary"
 KERNEL = "tensorflow/core/kernels/relu_op.cc"
 
 
-def papers(desk: Desk) -> list[Path]:  # noqa: F811
+def papers(desk: Desk) -> list[UntrustedPath]:  # noqa: F811
     return failed_runs(desk.session.wheelhouse, desk.settings.state_dir)
 
 
@@ -43,7 +44,7 @@ def test_a_build_that_fails_leaves_what_it_was_to_build_and_how_it_failed(desk: 
     (path,) = papers(desk)
     document = load_document(path)
     assert document is not None
-    assert path.with_name(f"{document['run']}.log") == session.log_path(request)
+    assert path.parent / f"{document['run']}.log" == session.log_path(request)
     assert (document["build_id"], document["fingerprint"]) == (desk.plan.build_id, desk.plan.fingerprint)
     assert document["profile"]["file"] == "profile.yaml"
     assert document["plan"]["targets"] == list(desk.plan.targets)
@@ -75,7 +76,7 @@ def test_papers_that_cannot_be_written_change_nothing(desk: Desk, monkeypatch: p
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tfdock.builder.run_document.write_atomically", full)
+    monkeypatch.setattr(UntrustedPath, "write", full)
     desk.engine.phases["compile"] = FakeRun(output=[b"ERROR: no\n"], exit_code=1)
     desk.fails(BuildFailed, "compile-failed", "compile")
     assert papers(desk) == []
@@ -89,7 +90,7 @@ def test_a_run_that_ends_by_our_own_mistake_has_papers_too(desk: Desk, monkeypat
     with pytest.raises((RuntimeError, TfdockError)):
         desk.build()
     (path,) = papers(desk)
-    assert "a mistake" in path.read_text()
+    assert "a mistake" in path.path.read_text()
 
 
 @pytest.mark.engine

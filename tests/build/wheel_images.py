@@ -155,10 +155,15 @@ def _hear(event: str, words: tuple[Any, ...]) -> None:
     if _written is None:
         return
     if event == "open" and isinstance(words[0], str | bytes) and words[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-        _written.add(Path(os.fsdecode(words[0])).absolute())
+        # The event does not say in which folder. One file of ours opens files so, and calls the folder `at`.
+        _written.add(_place(words[0], sys._getframe(1).f_locals.get("at", -1)))
     elif event in ("os.mkdir", "os.symlink", "os.link", "os.rename"):
-        place = words[0] if event == "os.mkdir" else words[1]
-        _written.add(Path(os.fsdecode(place)).absolute())
+        _written.add(_place(words[0] if event == "os.mkdir" else words[1], words[-1]))
+
+
+def _place(path: str | bytes, folder: int) -> Path:
+    above = Path.cwd() if folder == -1 else Path(f"/proc/self/fd/{folder}").readlink()
+    return above / os.fsdecode(path)
 
 
 sys.addaudithook(_hear)

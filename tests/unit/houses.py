@@ -98,9 +98,14 @@ def publish(
     fingerprint = fingerprint_of(own, salt)
     sealed = {staging / file: WheelFile(file=file, sha256=hashlib.sha256(data).hexdigest(), size=len(data))}
     publication.publish(house, own, record(own, fingerprint, file, data, finished, domain), sealed)
-    (house.record_folder(own, fingerprint) / "20261101-000000-aaaaaa.log").write_bytes(b"log\n")
+    (house.record_folder(own, fingerprint).path / "20261101-000000-aaaaaa.log").write_bytes(b"log\n")
     staging.rmdir()
     return house.root / file
+
+
+def record_files(house: Wheelhouse, name: BuildId | None = None) -> list[Path]:
+    """The files of all records, or of the records of one build id."""
+    return [file.path for file in house.record_files(name)]
 
 
 def house(folder: Path) -> Wheelhouse:

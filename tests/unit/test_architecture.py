@@ -48,7 +48,6 @@ HOMES = {
     "requests": ("engine/docker_engine.py", "engine/streams.py"),
     "urllib3": ("engine/docker_engine.py",),
     "tenacity": ("engine/docker_engine.py", "oci/http.py"),
-    "filelock": ("run/journal.py", "wheelhouse/store.py"),
     "platformdirs": ("host/settings.py",),
     "jinja2": ("plan/render.py", "cli/pages/html_page.py"),
     "yaml": ("profile/yaml_nodes.py",),
@@ -294,6 +293,7 @@ def test_the_scan_finds_what_it_is_for() -> None:
 # What opens folders that others can write to: it collects results, or reads Bazel's caches or a repository.
 OPENERS = (
     "host/untrusted_folders.py",
+    "host/files.py",
     "run/results.py",
     "bazel/cache/",
     "host/project_files.py",
@@ -307,7 +307,7 @@ CARRIERS = {"run/carrier.py", "engine/containers.py", "run/results.py"}
 CREATORS = {"run/carrier.py", "builder/image_phase.py"}
 # What names the folders above those of containers.
 ABOVE = {
-    "bazel/cache/cache_folder.py", "run/journal.py", "run/results.py", "wheelhouse/orphans.py",
+    "bazel/cache/cache_folder.py", "run/journal.py", "run/results.py", "wheelhouse/store.py",
     "verify/trial_container.py",
 }  # fmt: skip
 CHILDREN = {"output", "staging"}

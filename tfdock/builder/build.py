@@ -16,7 +16,7 @@ from tfdock.builder.run_document import RunDocumentWriter
 from tfdock.builder.session import BuildRequest, BuildResult, BuildSession
 from tfdock.engine.engine_host import GpuAccess, gpu_access
 from tfdock.errors import EngineError, Interrupted, Problem, TfdockError
-from tfdock.host.files import file_error, make_folder, make_private
+from tfdock.host.files import file_error, make_folder
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.estimate import PhaseEstimate, expectation
 from tfdock.plan.lock_file import Pin
@@ -203,11 +203,11 @@ def _run(
     own, staged = session.cache.output(name), session.wheelhouse.staging(name)
     entry = journal.RunEntry(run=name, build_id=plan.build_id, staging=str(staged), output=str(own), engine=info.id)
     log_path = session.log_path(request)
-    make_folder(log_path.parent)
+    log_path.parent.make()
     # For the owner alone: other users must not reach what containers leave there.
-    make_private(staged.parent)
+    session.wheelhouse.make_staged()
     # Unbuffered: a full disk is noticed in the phase that fills it, not when the log is closed.
-    with ExitStack() as locks, journal.running(settings.state_dir, entry), log_path.open("wb", buffering=0) as log:
+    with ExitStack() as locks, journal.running(settings.state_dir, entry), log_path.create() as log:
         document, folders = _begin_run_document(session, request, plan), RunFolders.create(own, staged)
         try:
             runner, started = _runner(session, plan, name, log), time.time()
@@ -220,7 +220,7 @@ def _run(
                 plan=plan,
                 runner=runner,
                 folders=folders,
-                log=log_path,
+                log=log_path.path,
                 locks=locks,
                 started=started,
                 expected=expected,

@@ -5,19 +5,18 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
-import stat
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, TextIO
 
 from tfdock.bazel import cache_misses, execution_log
 from tfdock.bazel.build_events import BuildEvents, Figures, read_events, read_output
 from tfdock.bazel.execution_log import Spawns
 from tfdock.bazel.trace_profile import TraceProfile, read_profile
+from tfdock.host.untrusted_folders import UntrustedPath, open_plain_file
 from tfdock.plan.build_plan import TOLD
 from tfdock.run.phases import step_heading
 from tfdock.types import BuildId
@@ -162,14 +161,21 @@ def _explain_misses(
     )
 
 
+_MOST_KEPT = 256 << 20
+"""Bytes of a kept document, unpacked: far more than those of TensorFlow take."""
+
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-def load_kept_document(folder: Path, record: Mapping[str, Any], kind: str) -> object:
-    """Return a JSON document that is kept beside a record; None if it is missing or damaged."""
+def load_kept_document(folder: UntrustedPath, record: Mapping[str, Any], kind: str) -> object:
+    """Return a JSON document that is kept beside a record; None if it is missing, damaged or too large."""
     name = kept_files(record).get(kind)
     try:
-        return json.loads(gzip.decompress((folder / name).read_bytes())) if name else None
+        if not name:
+            return None
+        with (folder / name).open() as file:
+            data = gzip.GzipFile(fileobj=file).read(_MOST_KEPT + 1)
+        return json.loads(data) if len(data) <= _MOST_KEPT else None
     # Damage costs an explanation only: nothing read here may end a build after hours of work.
     except (OSError, EOFError, zlib.error, ValueError, RecursionError):
         return None
@@ -233,21 +239,3 @@ def _read_lines(text: TextIO) -> Iterator[str]:
             yield line
     except (OSError, EOFError, zlib.error):
         return  # cut off
-
-
-@contextmanager
-def open_plain_file(path: Path) -> Iterator[BinaryIO | None]:
-    """Open a file that a container may have left. Only a plain file is opened, and no link is followed."""
-    try:
-        # Without O_NONBLOCK, opening a named pipe that a container left would wait for a writer for ever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        yield None
-        return
-    # Ask the descriptor, not the path: what the path names may be replaced in between.
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        yield None
-        return
-    with os.fdopen(descriptor, "rb") as file:
-        yield file

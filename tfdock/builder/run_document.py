@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from tfdock import __version__
-from tfdock.builder.build_summary import open_plain_file
 from tfdock.errors import TfdockError, as_document
-from tfdock.host.files import write_atomically
+from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.plan.prepare import PreparedBuild, lock_path, lock_text
 from tfdock.run import journal
+from tfdock.types import BuildId
 from tfdock.wheelhouse.build_record import BUILD_ID, DEEPEST, is_shallow
 from tfdock.wheelhouse.store import Wheelhouse
 
@@ -32,7 +32,7 @@ LARGEST = 16 << 20
 class RunDocumentWriter:
     """Writes the document of one run, beside its log. A failed write never fails the build or hides its error."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: UntrustedPath) -> None:
         self.path = run_document_path(log)
         self._document: dict[str, Any] = {}
 
@@ -55,21 +55,21 @@ class RunDocumentWriter:
     def succeeded(self) -> None:
         """Remove the document: the run succeeded."""
         with suppress(OSError):
-            self.path.unlink(missing_ok=True)
+            self.path.remove()
 
     def _write(self, **more: object) -> None:
         self._document |= more
         with suppress(OSError):
-            write_atomically(self.path, json.dumps(self._document, indent=1, default=str).encode() + b"\n")
+            self.path.write(json.dumps(self._document, indent=1, default=str).encode() + b"\n")
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def run_document_path(log: Path) -> Path:
+def run_document_path(log: UntrustedPath) -> UntrustedPath:
     """Return the path of the run document for a log."""
-    return log.with_name(f"{log.name.removesuffix('.log')}{SUFFIX}")
+    return log.parent / f"{log.name.removesuffix('.log')}{SUFFIX}"
 
 
 def profile_document(prepared: PreparedBuild) -> dict[str, Any]:
@@ -90,30 +90,22 @@ def profile_document(prepared: PreparedBuild) -> dict[str, Any]:
     return document
 
 
-def failed_runs(house: Wheelhouse, state: Path, build_id: str | None = None) -> list[Path]:
+def failed_runs(house: Wheelhouse, state: Path, build_id: str | None = None) -> list[UntrustedPath]:
     """Return the documents of failed runs, of one build id or of all, newest first. Living runs are left out."""
-    # The build id becomes part of a glob below, which could lead out of the wheelhouse.
+    # The build id becomes part of a path below, and may be any word that somebody typed.
     if build_id is not None and not BUILD_ID.fullmatch(build_id):
         return []
     living: set[str] = set()
     with suppress(OSError):
         living = journal.living_runs(state)
-    own = house.root / ".tfdock"
-    paths = own.glob(f"{build_id or '*'}/*/*{SUFFIX}")
-    # A link could lead to a file that is no document of a run here.
-    over = [path for path in paths if path.name.removesuffix(SUFFIX) not in living and not path.is_symlink()]
+    folders = house.record_folders(None if build_id is None else BuildId(build_id))
+    paths = (path for folder in folders for path in folder.entries() if path.name.endswith(SUFFIX))
+    over = [path for path in paths if path.name.removesuffix(SUFFIX) not in living and path.is_file()]
     # The run id begins with the time, so that names sort by age.
     return sorted(over, key=lambda path: path.name, reverse=True)
 
 
-def load_document(path: Path, schemas: Collection[str] = (SCHEMA,)) -> dict[str, Any] | None:
+def load_document(path: UntrustedPath, schemas: Collection[str] = (SCHEMA,)) -> dict[str, Any] | None:
     """Return a JSON document of one of these schemas; None if there is none, or it is damaged."""
-    with open_plain_file(path) as file:
-        # One byte more than allowed shows that the file is too large.
-        data = file.read(LARGEST + 1) if file else b""
-    try:
-        document = json.loads(data) if len(data) <= LARGEST else None
-    except (ValueError, RecursionError):
-        return None
-    ours = isinstance(document, dict) and document.get("schema") in schemas
-    return document if ours and is_shallow(document, DEEPEST) else None
+    document = path.load(LARGEST) or {}
+    return document if document.get("schema") in schemas and is_shallow(document, DEEPEST) else None

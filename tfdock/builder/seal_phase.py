@@ -18,8 +18,7 @@ from tfdock.builder import build_summary
 from tfdock.builder.build_run import BuildRun
 from tfdock.builder.compile_phase import CompileResult
 from tfdock.errors import BuildFailed, Problem, WheelRefused
-from tfdock.host.files import file_sha256, write_atomically
-from tfdock.host.untrusted_folders import remove_folder
+from tfdock.host.files import file_sha256
 from tfdock.plan.build_plan import EPOCH, BuildPlan, as_json, described_toolchain
 from tfdock.plan.estimate import weight
 from tfdock.plan.local_source import listing_hash, tree_listing
@@ -203,12 +202,13 @@ def _keep_refused(
     """Keep refused wheels with their verification, so that hours of work can be examined. Return their paths."""
     folder = run.session.wheelhouse.record_folder(run.plan.build_id, run.plan.fingerprint) / "refused"
     # An earlier refusal of the same plan may be there.
-    remove_folder(folder)
-    folder.mkdir(parents=True)
+    folder.remove_folder()
     text = json.dumps(verification, indent=1, sort_keys=True)
-    write_atomically(folder / "verification.json", text.encode() + b"\n")
+    (folder / "verification.json").write(text.encode() + b"\n")
     # The run's folder is on the wheelhouse's file system, so that no gigabytes are copied.
-    return tuple(path.rename(folder / wheel.file) for path, wheel in wheels.items())
+    for path, wheel in wheels.items():
+        (folder / wheel.file).receive(path)
+    return tuple((folder / wheel.file).path for wheel in wheels.values())
 
 
 def _summarize(run: BuildRun, compiled: CompileResult, record: Mapping[str, Any]) -> build_summary.BuildSummary:

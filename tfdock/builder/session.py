@@ -16,6 +16,7 @@ from tfdock.engine.protocol import Engine, EngineInfo
 from tfdock.host.files import gib
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Limit, Stop
+from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan, with_resources
 from tfdock.plan.prepare import PreparedBuild
@@ -156,7 +157,7 @@ class BuildSession:
         """Send a line to the listener."""
         self.listen(events.Notice(text=text))
 
-    def log_path(self, request: BuildRequest) -> Path:
+    def log_path(self, request: BuildRequest) -> UntrustedPath:
         """Return the path of a run's log. The file exists once the run has begun to write it.
 
         Each run has its own log: another try, or a shell, does not touch the log of the finished wheel.
@@ -203,8 +204,8 @@ class BuildSession:
         return BuildResult(
             status=status,
             record=record,
-            record_path=folder / "record.json",
-            log_path=folder / record["log"],
+            record_path=(folder / "record.json").path,
+            log_path=(folder / record["log"]).path,
             wheels=tuple(self.wheelhouse.root / wheel["file"] for wheel in record["wheels"]),
             origin=origin,
         )

@@ -192,7 +192,7 @@ def _run_build(session: BuildSession, request: BuildRequest, *, is_cell: bool) -
     except TfdockError as error:
         refused = "refused" if isinstance(error, Incompatible | VerificationFailed) else "failed"
         status = "interrupted" if isinstance(error, Interrupted) else refused
-        log = session.log_path(request)
+        log = session.log_path(request).path
         begun = log if log.is_file() else None
         result = failed(prepared.file, prepared.plan.build_id, status, error, begun)
         return (

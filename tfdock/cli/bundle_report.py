@@ -24,7 +24,9 @@ def write_bundle(
     house = Wheelhouse(settings.wheelhouse.absolute())
     subject = subject_of(name, profile, house, settings.state_dir, preparer)
     # `-o` must not replace the log or the profile that the report is about.
-    if output and any(_is_same(output, Path(file)) for file in (subject.log, subject.file, name, profile) if file):
+    if output and any(
+        _is_same(output, Path(str(file))) for file in (subject.log, subject.file, name, profile) if file
+    ):
         raise typer.BadParameter(f"`{console.clean(str(output))}` is what it reports: name another file with `-o`")
     packed = bundle(subject, settings, preparer)
     path = output or Path(packed.name)

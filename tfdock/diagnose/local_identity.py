@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from tfdock.builder.build_summary import open_plain_file
 from tfdock.diagnose.redaction import LocalNames, Redactor
 from tfdock.host.settings import Settings
+from tfdock.host.untrusted_folders import open_plain_file
 
 # Login files have kilobytes; whatever is larger is none.
 _MOST = 1 << 20

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tfdock import __version__
-from tfdock.builder.build_summary import open_plain_file
 from tfdock.diagnose import local_identity
 from tfdock.diagnose.diagnose_logs import diagnose_log, load_context
 from tfdock.diagnose.diagnosis import Diagnosis, diagnose_document
@@ -33,6 +32,7 @@ from tfdock.diagnose.reported_run import ReportSubject
 from tfdock.errors import ProfileError, as_document
 from tfdock.host.hardware import free_disk, local_gpus
 from tfdock.host.settings import Settings
+from tfdock.host.untrusted_folders import open_plain_file
 from tfdock.plan.prepare import Preparer
 
 FOLDER = "tfdock-report"

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tfdock.builder.build_summary import open_plain_file
 from tfdock.builder.run_document import SUFFIX, failed_runs, load_document, profile_document, run_document_path
 from tfdock.builder.seal_phase import shareable_plan
 from tfdock.errors import Problem, ProfileError, TfdockError
 from tfdock.host.project_files import MOST_TEXT, Project
+from tfdock.host.untrusted_folders import UntrustedPath, open_plain_file
 from tfdock.plan.prepare import PreparedBuild, Preparer, find_profile
 from tfdock.wheelhouse import build_record
 from tfdock.wheelhouse.store import Wheelhouse
@@ -35,7 +35,7 @@ class ReportSubject:
     """
 
     name: str
-    log: Path | None = None
+    log: UntrustedPath | None = None
     run_document: Mapping[str, Any] | None = None
     record: Mapping[str, Any] | None = None
     profile: Mapping[str, Any] | None = None
@@ -71,31 +71,42 @@ def _find(name: str | None, house: Wheelhouse, state: Path, preparer: Preparer) 
     # From the surest to the vaguest: a file says what it is, anything else has to be searched for.
     path = Path(name)
     if path.is_dir():
-        return _from_folder(path, name, house)
-    if path.is_file() and path.name.endswith(SUFFIX):
-        return _from_run_document(path)
-    if path.is_file() and (record := _load_record(path.resolve())):
-        return _from_record(record, path)
-    if path.is_file() and path.suffix not in _NO_LOGS:
-        return _from_log(path)
+        return _from_folder(UntrustedPath(path), name, house)
+    # The link that somebody typed is followed, and no other one: what belongs to a log lies beside the log.
+    if path.is_file() and (subject := _from_file(UntrustedPath(path.resolve().parent, path.resolve().name))):
+        return subject
     if runs := failed_runs(house, state, name):
         return _from_run_document(runs[0])
     if files := [file for file in house.record_files() if file.parent.parent.name == name]:
-        newest = max(files, key=lambda file: file.stat().st_mtime)
+        newest = max(files, key=_changed)
         if record := _load_record(newest):
             return _from_record(record, newest)
     return _from_profile(name, house, state, preparer)
 
 
-def _load_record(path: Path) -> dict[str, Any] | None:
+def _from_file(path: UntrustedPath) -> ReportSubject | None:
+    """Return what a file is about that somebody named; None for a profile, or any other document."""
+    if path.name.endswith(SUFFIX):
+        return _from_run_document(path)
+    if record := _load_record(path):
+        return _from_record(record, path)
+    return None if path.name.endswith(_NO_LOGS) else _from_log(path)
+
+
+def _changed(file: UntrustedPath) -> float:
+    status = file.status()
+    return status.st_mtime if status else 0.0
+
+
+def _load_record(path: UntrustedPath) -> dict[str, Any] | None:
     return load_document(path, (build_record.SCHEMA,))
 
 
-def _from_run_document(path: Path) -> ReportSubject:
+def _from_run_document(path: UntrustedPath) -> ReportSubject:
     """Return a run that did not end well."""
     document = load_document(path) or {}
     run = path.name.removesuffix(SUFFIX)
-    record = _load_record(path.with_name(_RECORD))
+    record = _load_record(path.parent / _RECORD)
     notes = [] if document else [f"{path.name} cannot be read: the profile and the plan are not in it"]
     if record:
         notes.append("record.json is of another run of this build, which ended well")
@@ -104,7 +115,7 @@ def _from_run_document(path: Path) -> ReportSubject:
     profile = _profile_of(document)
     return ReportSubject(
         name=run,
-        log=path.with_name(f"{run}.log"),
+        log=path.parent / f"{run}.log",
         run_document=document or None,
         record=record,
         profile=profile if profile.get("text") else None,
@@ -131,7 +142,7 @@ def _unchanged_file(profile: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _from_record(record: Mapping[str, Any], path: Path) -> ReportSubject:
+def _from_record(record: Mapping[str, Any], path: UntrustedPath) -> ReportSubject:
     name = record.get("log")
     # Only the last part: the record may be a stranger's, and name any file.
     log = path.parent / Path(name).name if isinstance(name, str) else None
@@ -145,26 +156,25 @@ def _from_record(record: Mapping[str, Any], path: Path) -> ReportSubject:
     )
 
 
-def _from_folder(folder: Path, name: str, house: Wheelhouse) -> ReportSubject:
+def _from_folder(folder: UntrustedPath, name: str, house: Wheelhouse) -> ReportSubject:
     """Return the newest run that failed in the folder of a build, else its record."""
     # Run ids begin with their time, so that names sort by age.
-    if runs := sorted(folder.glob(f"*{SUFFIX}"), reverse=True):
-        return _from_run_document(runs[0])
+    if runs := [path for path in folder.entries() if path.name.endswith(SUFFIX)]:
+        return _from_run_document(runs[-1])
     if record := _load_record(folder / _RECORD):
         return _from_record(record, folder / _RECORD)
     raise _nothing_to_report(name, house)
 
 
-def _from_log(path: Path) -> ReportSubject:
+def _from_log(path: UntrustedPath) -> ReportSubject:
     """Return the run of a log if its run document or its record lies beside it, else the log alone."""
     run_document = run_document_path(path)
-    # A link may be named like a run's log, and lie beside the document of another run.
-    if run_document.is_file() and not path.is_symlink():
+    if run_document.is_file():
         return _from_run_document(run_document)
-    record = _load_record(path.with_name(_RECORD))
+    record = _load_record(path.parent / _RECORD)
     if record and record.get("log") == path.name:
-        return _from_record(record, path.with_name(_RECORD))
-    return ReportSubject(name=path.name.partition(".")[0], log=path.resolve(), notes=(_NOBODYS,))
+        return _from_record(record, path.parent / _RECORD)
+    return ReportSubject(name=path.name.partition(".")[0], log=path, notes=(_NOBODYS,))
 
 
 def _from_profile(name: str, house: Wheelhouse, state: Path, preparer: Preparer) -> ReportSubject:
@@ -192,7 +202,7 @@ def _from_profile(name: str, house: Wheelhouse, state: Path, preparer: Preparer)
     )
 
 
-def _is_run_of(path: Path, now: ReportSubject) -> bool:
+def _is_run_of(path: UntrustedPath, now: ReportSubject) -> bool:
     """Return whether a run was of a profile: of its build id, or of its file, whatever the file said then."""
     document = load_document(path) or {}
     is_file = _profile_of(document).get("path") == str(Path(now.file or "").absolute())
@@ -262,7 +272,7 @@ def _no_failed_run(house: Wheelhouse) -> ProfileError:
 
 
 def _nothing_to_report(name: str, house: Wheelhouse) -> ProfileError:
-    known = sorted({path.parent.parent.name for path in (house.root / ".tfdock").glob("tf*/*/*")})
+    known = sorted({folder.parent.name for folder in house.record_folders()})
     near = difflib.get_close_matches(name, known, n=1)
     guess = f"did you mean `{near[0]}`? Otherwise " if near else ""
     return ProfileError(

@@ -9,20 +9,18 @@ import errno
 import fcntl
 import grp
 import hashlib
-import json
 import os
 import pwd
 import stat
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from tfdock.errors import BuildFailed, DiskFull, Fix, Locked, Problem, ProfileError, TfdockError
 from tfdock.host.hardware import free_disk, nearest
+from tfdock.host.untrusted_folders import UntrustedFolder, UntrustedPath
 
 
 def read_text(path: Path, *, code: str = "file-unreadable") -> str:
@@ -59,19 +57,6 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False, follow: bool 
         raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error
 
 
-def read_json_map(path: Path, most: int) -> dict[str, Any] | None:
-    """Return the JSON map in a file of at most so many bytes; None if there is none or it is malformed."""
-    try:
-        with path.open("rb") as file:
-            # One byte more tells that the file is too large, whatever its size was said to be.
-            text = file.read(most + 1)
-        document = json.loads(text) if len(text) <= most else None
-    # Deeply nested JSON exhausts the stack of the parser.
-    except (OSError, ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None
-
-
 def file_sha256(path: Path) -> str:
     """Return the sha256 of a file: 64 hexadecimal digits."""
     with path.open("rb") as file:
@@ -86,37 +71,12 @@ def write_atomically(
     One that is not `durable` may be lost or spoilt when the machine goes down, and takes a thousandth of the time.
     One that is `private` is never anybody else's to read.
     """
-    with written_atomically(path, data, durable=durable, private=private):
-        pass
-
-
-@contextmanager
-def written_atomically(
-    path: Path, data: bytes | Iterable[bytes], *, durable: bool = True, private: bool = False
-) -> Iterator[None]:
-    """Write a file as `write_atomically` does, around what is done meanwhile.
-
-    The data is on the disk before, and has its name after it.
-    """
-    # In the same folder, since a rename is atomic within one file system only. Two threads may write one file.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
     try:
-        # Others who can write to the folder may have put a link under that name.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        # The mode is given when the file is made: a later chmod leaves a moment for others to open it.
-        with os.fdopen(os.open(temporary, flags, 0o600 if private else 0o666), "wb") as file:
-            file.writelines([data] if isinstance(data, bytes) else data)
-        # Synced before the rename: else, after a power cut, the new name may lead to an empty file.
-        if durable:
-            sync_path(temporary)
-        yield
-        temporary.replace(path)
-    finally:
-        with suppress(OSError):  # the first error is the one to report
-            temporary.unlink(missing_ok=True)
-    if durable:
-        with suppress(OSError):  # some file systems cannot sync folders
-            sync_path(path.parent)
+        with UntrustedFolder.opened(path.parent, follow=True) as folder:
+            folder.write(path.name, [data] if isinstance(data, bytes) else data, durable=durable, private=private)
+    except OSError as error:
+        error.filename = str(path)  # the error has one part of it
+        raise
 
 
 def make_private(path: Path) -> None:
@@ -244,38 +204,40 @@ def _is_own_group(gid: int) -> bool:
     return False
 
 
-_PAUSE = 0.2
-"""Seconds between two tries of whoever waits."""
+_PAUSES = (0.01, 0.2)
+"""Seconds between two tries of whoever waits: at first, and at most."""
 
 
 @contextmanager
 def held(
-    path: Path, subject: str, *, alone: bool, waiting: Callable[[str], None] | None = None, fix: str = ""
+    path: Path | UntrustedPath,
+    subject: str,
+    *,
+    alone: bool,
+    waiting: Callable[[str], object] | None = None,
+    fix: str = "",
 ) -> Iterator[None]:
     """Hold a lock file. `subject` names the thing for people, `fix` is what they can do.
 
-    If another process has it, `waiting` is called five times a second with that process's name, and may raise.
-    Without `waiting`, Locked (`cache-locked`) is raised at once.
+    If another process has it, `waiting` is called at least five times a second with that process's name, and may
+    raise. Without `waiting`, Locked (`cache-locked`) is raised at once.
     """
-    descriptor = _opened(path)
-    try:
-        while not _taken(descriptor, alone=alone):
-            who = _lock_holders(descriptor)
+    if isinstance(path, Path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path = UntrustedPath(path.parent, path.name)
+    pause = _PAUSES[0]
+    # Open for writing: NFS refuses an exclusive lock on a file that is open for reading only. The file stays: another
+    # process may have opened it, and would then hold a lock that nobody sees.
+    with path.update() as file:
+        while not _taken(file.fileno(), alone=alone):
+            who = _lock_holders(file.fileno())
             if waiting is None:
                 fix = fix or "wait for it to end, then run the same command again"
                 raise Locked(Problem(code="cache-locked", message=f"{subject} is in use by {who}", fix=fix))
             waiting(who)
-            time.sleep(_PAUSE)
+            time.sleep(pause)
+            pause = min(2 * pause, _PAUSES[1])
         yield
-    finally:
-        # The file stays: another process may have opened it, and would then hold a lock that nobody sees.
-        os.close(descriptor)
-
-
-def _opened(path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Open for writing: NFS refuses an exclusive lock on a file that is open for reading only.
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def _taken(descriptor: int, *, alone: bool) -> bool:

@@ -1,24 +1,26 @@
-"""Open folders that a container could write to. No link that code in the container left is followed.
+"""Open folders that others could write to: containers, and whoever filled a wheelhouse or a checkout.
 
-Each access begins at an open descriptor of the folder and opens one part of the name after the other. So a name never
-leads out of the folder, not even while another process swaps a part of it for a link.
+Each access begins at an open descriptor of the folder and opens one part of the name after the other. No link is
+followed. So a name never leads out of the folder, not even while another process swaps a part of it for a link.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import itertools
+import json
 import os
 import secrets
 import stat
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from io import BufferedReader
+from io import BufferedReader, FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO would wait for a writer. O_NOCTTY: a terminal would become this process's own.
@@ -119,10 +121,10 @@ class UntrustedFolder:
         self.path = path
 
     @classmethod
-    def opened(cls, path: Path) -> Self:
-        """Open a folder. The folder itself may not be a link; the folders above it belong to the caller."""
+    def opened(cls, path: Path, *, follow: bool = False) -> Self:
+        """Open a folder. The folders above it belong to the caller; it may be a link with `follow` only."""
         try:
-            return cls(os.open(path, _FOLDER), path)
+            return cls(os.open(path, _FOLDER & ~(os.O_NOFOLLOW if follow else 0)), path)
         except OSError as error:
             raise _error_of(error, os.fspath(path), None) from error
 
@@ -146,13 +148,13 @@ class UntrustedFolder:
 
     # --- reading ---
 
-    def folder(self, name: str, *, make: bool = False) -> UntrustedFolder:
-        """Open a folder within this one. With `make`, create the folders that do not exist."""
+    def folder(self, name: str, *, make: bool = False, mode: int = 0o777) -> UntrustedFolder:
+        """Open a folder within this one. With `make`, create the folders that do not exist, of that mode."""
         # A copy, since the loop closes each folder when the next one is open.
         descriptor = os.dup(self._descriptor)
         for part in _parts(name) if name else ():
             try:
-                below = _open_folder(descriptor, part, make=make)
+                below = _open_folder(descriptor, part, mode if make else None)
             finally:
                 os.close(descriptor)
             descriptor = below
@@ -162,7 +164,7 @@ class UntrustedFolder:
         """Open a regular file to read. With `unnoticed`, reading leaves its time of access alone where possible."""
         folder, last = self._parent(name)
         try:
-            return os.fdopen(_open_file(folder._descriptor, last, unnoticed=unnoticed), "rb")
+            return os.fdopen(_open_file(folder._descriptor, last, os.O_NOATIME if unnoticed else 0), "rb")
         finally:
             folder.close()
 
@@ -224,25 +226,59 @@ class UntrustedFolder:
 
     # --- writing ---
 
-    def write(self, name: str, chunks: Iterable[bytes]) -> None:
+    def write(self, name: str, chunks: Iterable[bytes], *, durable: bool = False, private: bool = False) -> None:
         """Write a file that is either the old one or the new one. Create the folders that do not exist.
 
-        The file is a new one in any case: nothing is written through a link or to a file that has a second name.
+        The file is a new one in any case: nothing is written through a link or to a file that has a second name. One
+        that is not `durable` may be lost or spoilt when the machine goes down, and takes a thousandth of the time.
+        One that is `private` is never anybody else's to read.
+        """
+        with self.written(name, chunks, durable=durable, private=private):
+            pass
+
+    @contextmanager
+    def written(
+        self, name: str, chunks: Iterable[bytes], *, durable: bool = False, private: bool = False
+    ) -> Iterator[None]:
+        """Write a file as `write` does, around what is done meanwhile. The data is on the disk before, and has its
+        name after it.
         """
         folder, last = self._parent(name, make=True)
         # Nobody can guess the name and take it first. A name has at most 255 bytes.
-        temporary = f".{last[:200]}.{secrets.token_hex(8)}"
+        temporary = f".{last[:200]}.{os.getpid()}-{secrets.randbelow(1 << 64)}"
         with folder:
             at = folder._descriptor
             try:
-                # A new file in any case: nothing is written through a link or to a file with a second name.
-                with os.fdopen(os.open(temporary, _NEW_FILE, 0o666, dir_fd=at), "wb") as file:
+                # The mode is given when the file is made: a later chmod leaves a moment for others to open it.
+                descriptor = os.open(temporary, _NEW_FILE, 0o600 if private else 0o666, dir_fd=at)
+                with os.fdopen(descriptor, "wb") as file:
                     file.writelines(chunks)
+                    file.flush()
+                    # Synced before the rename: else, after a power cut, the new name may lead to an empty file.
+                    if durable:
+                        os.fsync(descriptor)
+                yield
                 os.replace(temporary, last, src_dir_fd=at, dst_dir_fd=at)
             except BaseException:
                 with suppress(OSError):  # the first error is the one to tell
                     os.unlink(temporary, dir_fd=at)
                 raise
+            if durable:
+                with suppress(OSError):  # some file systems cannot sync folders
+                    os.fsync(at)
+
+    def create(self, name: str) -> FileIO:
+        """Make a new file to write, without a buffer. Raises FileExistsError."""
+        folder, last = self._parent(name)
+        with folder:
+            at = folder._descriptor
+            return FileIO(os.open(last, _NEW_FILE, 0o666, dir_fd=at), "wb")
+
+    def update(self, name: str) -> FileIO:
+        """Open a regular file to read and write, without a buffer. Make it, and its folders, if they do not exist."""
+        folder, last = self._parent(name, make=True)
+        with folder:
+            return FileIO(_open_file(folder._descriptor, last, os.O_RDWR | os.O_CREAT), "r+b")
 
     def receive(self, file: Path, name: str) -> None:
         """Move a file of the caller's to a name. Create the folders that do not exist."""
@@ -323,6 +359,189 @@ class UntrustedFolder:
         return self.folder("/".join(above), make=make), last
 
 
+class TooLarge(OSError):
+    """A file holds more bytes than the caller reads."""
+
+    def __init__(self, most: int, name: str) -> None:
+        super().__init__(errno.EFBIG, f"it has more than {most:,} bytes", name)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class UntrustedPath:
+    """A name below a folder that others may have filled, such as a wheelhouse in a stranger's checkout.
+
+    It serves as a path does. Each access opens `root`, which the user named, through links if it is one, and follows
+    no link below it. It is not `os.PathLike`: nothing else can open it. Every method raises OSError, NotPlain where a
+    link or another kind of file is in the way.
+    """
+
+    root: Path
+    inside: str = ""
+    """With `/` between its parts."""
+
+    def __truediv__(self, name: str) -> UntrustedPath:
+        return UntrustedPath(self.root, f"{self.inside}/{name}" if self.inside else name)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def path(self) -> Path:
+        """The path for messages, and for programs that are told where something lies."""
+        return self.root / self.inside
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.inside.rpartition("/")[2]
+
+    @property
+    def parent(self) -> UntrustedPath:
+        """The folder that it lies in."""
+        return UntrustedPath(self.root, self.inside.rpartition("/")[0])
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[UntrustedFolder, str]]:
+        try:
+            with UntrustedFolder.opened(self.root, follow=True) as root:
+                yield root, self.inside
+        except OSError as error:
+            # The error has one part of the path in it. People know the whole.
+            error.filename = str(self)
+            raise
+
+    def status(self) -> os.stat_result | None:
+        """Return its own status, a link's too; None if it is not there."""
+        with suppress(FileNotFoundError, NotPlain), self._opened() as (root, name):
+            return root.status(name)
+        return None
+
+    def is_file(self) -> bool:
+        """Return whether it is a regular file."""
+        status = self.status()
+        return status is not None and stat.S_ISREG(status.st_mode)
+
+    @property
+    def size(self) -> int:
+        """The bytes of a regular file; 0 if there is none."""
+        status = self.status()
+        return status.st_size if status and stat.S_ISREG(status.st_mode) else 0
+
+    def is_folder(self) -> bool:
+        """Return whether it is a folder."""
+        status = self.status()
+        return status is not None and stat.S_ISDIR(status.st_mode)
+
+    def entries(self) -> list[UntrustedPath]:
+        """Return what is in the folder, by name; nothing where there is no folder."""
+        with suppress(FileNotFoundError, NotPlain), self._opened() as (root, name), root.folder(name) as folder:
+            return [self / entry for entry in sorted(os.listdir(folder.fileno()))]  # noqa: PTH208 - a descriptor
+        return []
+
+    def walk(self) -> Iterator[FoundFile]:
+        """Yield its own status, without a name, and everything below it; nothing if it is not there."""
+        if status := self.status():
+            yield FoundFile("", status)
+            with suppress(OSError), self._opened() as (root, name), root.folder(name) as folder:
+                yield from folder.walk()
+
+    def open(self) -> BufferedReader:
+        """Open a regular file to read."""
+        with self._opened() as (root, name):
+            return root.open(name)
+
+    def read(self, most: int) -> bytes:
+        """Return the bytes of a regular file; raises TooLarge for more than `most`."""
+        with self.open() as file:
+            # One byte more tells that the file is too large, whatever its size was said to be.
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise TooLarge(most, str(self))
+        return data
+
+    def load(self, most: int) -> dict[str, Any] | None:
+        """Return the JSON map in a file of at most so many bytes; None if there is none or it is malformed."""
+        try:
+            document = json.loads(self.read(most))
+        # Deeply nested JSON exhausts the stack of the parser.
+        except (OSError, ValueError, RecursionError):
+            return None
+        return document if isinstance(document, dict) else None
+
+    def sha256(self) -> str:
+        """Return the sha256 of a regular file: 64 hexadecimal digits."""
+        with self.open() as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def write(self, data: bytes, *, durable: bool = True) -> None:
+        """Write a file whole or not at all, as `UntrustedFolder.write` does."""
+        with self.written(data, durable=durable):
+            pass
+
+    @contextmanager
+    def written(self, data: bytes, *, durable: bool = True) -> Iterator[None]:
+        """Write a file as `write` does, around what is done meanwhile."""
+        with self._opened() as (root, name), root.written(name, [data], durable=durable):
+            yield
+
+    def create(self) -> FileIO:
+        """Make a new file to write, without a buffer; raises FileExistsError."""
+        with self._opened() as (root, name):
+            return root.create(name)
+
+    def make(self, *, private: bool = False) -> None:
+        """Make the folder, and those above it, where they do not exist; if `private`, for this user alone."""
+        with self._opened() as (root, name):
+            root.folder(name, make=True, mode=0o700 if private else 0o777).close()
+
+    def receive(self, file: Path) -> None:
+        """Take a file of the caller's, on the same file system, in this place."""
+        with self._opened() as (root, name):
+            root.receive(file, name)
+
+    def move(self, to: UntrustedPath) -> None:
+        """Give it another name below the same root, in a folder that exists."""
+        with self._opened() as (root, name):
+            (above, last), (target, other) = root._parent(name), root._parent(to.inside)
+            with above, target:
+                os.rename(last, other, src_dir_fd=above._descriptor, dst_dir_fd=target._descriptor)
+
+    def remove(self) -> None:
+        """Remove a name that is not a folder, or nothing if it is gone. Of a link it removes the link."""
+        with suppress(NotPlain), self._opened() as (root, name):
+            root.remove(name)
+
+    def remove_folder(self) -> None:
+        """Remove a folder with everything in it, or nothing if it is gone."""
+        with self._opened() as (root, name):
+            root.remove_folder(name)
+
+    def remove_empty(self) -> None:
+        """Remove a folder; raises OSError if something is in it."""
+        with self._opened() as (root, name):
+            above, last = root._parent(name)
+            with above:
+                os.rmdir(last, dir_fd=above._descriptor)
+
+    def update(self) -> FileIO:
+        """Open a regular file to read and write, without a buffer, as `UntrustedFolder.update` does."""
+        with self._opened() as (root, name):
+            return root.update(name)
+
+
+@contextmanager
+def open_plain_file(path: Path | UntrustedPath) -> Iterator[BufferedReader | None]:
+    """Open a file that others may have left; None for what is no regular file. No link is followed to the file."""
+    place = path if isinstance(path, UntrustedPath) else UntrustedPath(path.parent, path.name)
+    try:
+        file = place.open()
+    except OSError:
+        yield None
+        return
+    with file:
+        yield file
+
+
 def walk(path: Path) -> Iterator[FoundFile]:
     """Yield all files and folders in a folder, as `UntrustedFolder.walk` does; nothing if the path is no folder."""
     with suppress(OSError), UntrustedFolder.opened(path) as folder:
@@ -370,23 +589,23 @@ def _parts(name: str) -> list[str]:
     return parts
 
 
-def _open_folder(at: int, name: str, *, make: bool) -> int:
+def _open_folder(at: int, name: str, mode: int | None) -> int:
     try:
-        if make:
+        if mode is not None:
             # Two runs may make the same folder. What is there is checked by the opening below.
             with suppress(FileExistsError):
-                os.mkdir(name, dir_fd=at)
+                os.mkdir(name, mode, dir_fd=at)
         return os.open(name, _FOLDER, dir_fd=at)
     except OSError as error:
         raise _error_of(error, name, at) from error
 
 
-def _open_file(at: int, name: str, *, unnoticed: bool) -> int:
+def _open_file(at: int, name: str, flags: int = 0) -> int:
     try:
         try:
-            descriptor = os.open(name, _FILE | (os.O_NOATIME if unnoticed else 0), dir_fd=at)
+            descriptor = os.open(name, _FILE | flags, 0o666, dir_fd=at)
         except PermissionError:  # another user's file, whose time of access is not ours to keep
-            if not unnoticed:
+            if not flags & os.O_NOATIME:
                 raise
             descriptor = os.open(name, _FILE, dir_fd=at)
     except OSError as error:

@@ -9,7 +9,6 @@ build would do it. A pull that breaks off or is killed leaves what arrived, and 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tfdock.errors import NetworkError, Problem, VerificationFailed
-from tfdock.host.files import check_space, file_error, file_sha256, gib, make_folder
+from tfdock.host.files import check_space, file_error, gib, make_folder
+from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.images.lookup import StoredImage
 from tfdock.images.prefetch import Prefetch
 from tfdock.images.wheel_image_read import FoundBuild
@@ -96,7 +96,7 @@ class ImagePull:
             status="up-to-date",
             origin=image.origin,
             build=build,
-            record_path=folder / "record.json",
+            record_path=(folder / "record.json").path,
             wheels=tuple(self.wheelhouse.root / wheel.file for wheel in build.wheels),
         )
         with self._wheelhouse_errors():
@@ -104,7 +104,6 @@ class ImagePull:
             # Two builds of one fingerprint may have other bytes: then the image's take their place.
             if record and record["wheels"] == build.record["wheels"]:
                 return result
-            make_folder(folder)
             self.received = self.kept = 0
             arrived = self._fetch_wheels(image, build, folder)
             self.check()
@@ -120,42 +119,43 @@ class ImagePull:
         except OSError as error:
             raise file_error(error, {"the wheelhouse": self.wheelhouse.root}) from error
 
-    def _fetch_wheels(self, image: StoredImage, build: FoundBuild, folder: Path) -> dict[Path, WheelFile]:
+    def _fetch_wheels(self, image: StoredImage, build: FoundBuild, folder: UntrustedPath) -> dict[Path, WheelFile]:
         """Return all wheels of a build, on the wheelhouse's disk and verified."""
         # Sixteen digits behind `sha256:` tell the wheels of a build apart.
         parts = [folder / f"pull-{wheel.layer.digest[7:23]}.part" for wheel in build.wheels]
         # Parts of other wheels, from pulls of this build id that broke off.
-        for stale in set(folder.glob("pull-*.part")) - set(parts):
-            stale.unlink(missing_ok=True)
+        for stale in folder.entries():
+            if stale.name.startswith("pull-") and stale.name.endswith(".part") and stale not in parts:
+                stale.remove()
         wheels: dict[Path, WheelFile] = {}
         for wheel, part in zip(build.wheels, parts, strict=True):
             file = WheelFile(file=wheel.file, sha256=wheel.sha256, size=wheel.size)
-            target = self.wheelhouse.root / wheel.file
-            if target.is_file() and target.stat().st_size == wheel.size and file_sha256(target) == wheel.sha256:
+            target = self.wheelhouse.at(wheel.file)
+            if target.is_file() and target.size == wheel.size and target.sha256() == wheel.sha256:
                 # `publish` moves it onto itself.
-                wheels[target] = file
+                wheels[target.path] = file
                 continue
             # Before hundreds of megabytes are fetched for a name that is taken.
             self.wheelhouse.check_replaceable(BuildId(build.build_id), file, recorded(build.record))
             self._fetch(image, wheel, part)
-            wheels[part] = file
+            wheels[part.path] = file
         return wheels
 
     # --- one wheel ----------------------------------------------------------------------------------------------
 
-    def _fetch(self, image: StoredImage, wheel: FoundWheel, part: Path) -> None:
+    def _fetch(self, image: StoredImage, wheel: FoundWheel, part: UntrustedPath) -> None:
         """Fetch a wheel into a file of its own. A file that turns out to be different is removed."""
         # Never more than the wheel has: another pull may have left the part.
         # A packed layer cannot be continued in its middle.
-        begun = min(part.stat().st_size, wheel.size) if part.is_file() and not wheel.packed else 0
+        begun = min(part.size, wheel.size) if not wheel.packed else 0
         self._check_room(wheel.size - begun)
         try:
             # Unbuffered: what has arrived is to be there when we are killed.
-            with open(part, "r+b" if begun else "w+b", buffering=0, opener=_no_link) as file:
+            with part.update() as file:
                 file.truncate(begun)
                 self._take(image, wheel, file, begun)
         except VerificationFailed:
-            part.unlink()
+            part.remove()
             # Every byte came from the registry just now, so it is to blame.
             if not begun:
                 raise
@@ -244,11 +244,6 @@ def _write(file: FileIO, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
-
-
-def _no_link(path: str, flags: int) -> int:
-    # Through a link in place of the part, a pull would write over another file.
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def _with_hint(problem: Problem) -> Problem:

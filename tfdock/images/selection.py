@@ -23,7 +23,7 @@ from tfdock.plan.trust_domain import RELEASE, recorded
 from tfdock.types import BuildId
 from tfdock.wheel.facts import WheelError
 from tfdock.wheel.wheel_file import refused
-from tfdock.wheelhouse.build_record import BUILD_ID, read_record, verified
+from tfdock.wheelhouse.build_record import BUILD_ID, LARGEST_RECORD, read_record, verified
 from tfdock.wheelhouse.store import Wheelhouse, changed_wheel_error
 
 
@@ -118,14 +118,14 @@ class WheelSelection:
         documents = []
         for file in house.record_files(build_id):
             try:
-                data = file.read_bytes()
+                data = file.read(LARGEST_RECORD)
                 # Cheaper than to parse every record: a sha256 stands in it as text.
                 if naming.encode() not in data:
                     continue
                 record = read_record(data)
             except FileNotFoundError:  # somebody prunes
                 continue
-            except MalformedManifest as error:
+            except (MalformedManifest, OSError) as error:
                 self._unreadable = f"{file} cannot be used: {error}"
                 continue
             if verified(record) in ("no", "failed"):

@@ -159,7 +159,7 @@ class _Analyst:
             self.session.stop.check()
             # The same word for all cells: the first one makes the image anew, and the others share its layers.
             request = BuildRequest(prepared=self.cells.prepared(cell), repository=repository, fresh=self.run)
-            log = self.session.log_path(request)
+            log = self.session.log_path(request).path
             with build.fetched_build(self.session, request) as (run, fetched):
                 analysis = self._success(cell, run, fetched)
         except TfdockError as error:

@@ -17,16 +17,14 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-import filelock
-
 from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL, Engine
-from tfdock.errors import Problem, ProfileError
-from tfdock.host.files import make_private, write_atomically
+from tfdock.errors import Locked, Problem, ProfileError
+from tfdock.host.files import held, make_private, write_atomically
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import remove_folder
 
@@ -73,6 +71,11 @@ class StrangePath:
     why: str
 
 
+def is_run_id(text: str) -> bool:
+    """Return whether a name is one that `new_run_id` makes."""
+    return _RUN.fullmatch(text) is not None
+
+
 def new_run_id() -> str:
     """Return a name for a run that sorts by time: `20261121-104600-3fa9c1`."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
@@ -82,17 +85,14 @@ def new_run_id() -> str:
 def running(state: Path, entry: RunEntry) -> Iterator[None]:
     """Write the entry and hold its lock. `clean_own_run` removes the entry; if that fails, a later run does."""
     folder = entry_folder(state, entry.run)
-    with _scan_lock(state):
-        # Fails where the entry exists: each run id is used once.
-        folder.mkdir(mode=0o700)
-        lock = filelock.FileLock(folder / "lock")
-        lock.acquire()
-        # Within the scan lock, and before the run makes anything else.
-        write_atomically(folder / "run.json", json.dumps(asdict(entry)).encode())
-    try:
+    with ExitStack() as stack:
+        with _scan_lock(state):
+            # Fails where the entry exists: each run id is used once.
+            folder.mkdir(mode=0o700)
+            stack.enter_context(held(folder / "lock", f"the run {entry.run}", alone=True))
+            # Within the scan lock, and before the run makes anything else.
+            write_atomically(folder / "run.json", json.dumps(asdict(entry)).encode())
         yield
-    finally:
-        lock.release()
 
 
 def staging_folder(wheelhouse: Path, run: str) -> Path:
@@ -145,13 +145,11 @@ def _refusal(path: Path) -> str:
 
 def _is_locked(folder: Path) -> bool:
     # The kernel frees the lock of a dead process, so a lock that can be taken has no owner.
-    lock = filelock.FileLock(folder / "lock")
     try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
+        with held(folder / "lock", "the run", alone=True):
+            return False
+    except Locked:
         return True
-    lock.release()
-    return False
 
 
 def _read_ended(folder: Path) -> RunEntry | StrangePath | None:
@@ -181,12 +179,15 @@ def _is_own_file(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
-def _scan_lock(state: Path) -> filelock.BaseFileLock:
-    """Return the lock for making and listing entries: a half-written entry must not look like a killed run."""
+@contextmanager
+def _scan_lock(state: Path) -> Iterator[None]:
+    """Hold the lock for making and listing entries: a half-written entry must not look like a killed run."""
     make_private(state)
     make_private(state / "runs")
     _check_private(state)
-    return filelock.FileLock(state / "runs.lock")
+    # Without a limit: whoever holds it is done in a moment.
+    with held(state / "runs.lock", "the journal", alone=True, waiting=lambda _: None):
+        yield
 
 
 def _check_private(state: Path) -> None:

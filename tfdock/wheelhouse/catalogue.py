@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -12,7 +14,7 @@ from typing import Any
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from tfdock.errors import Problem
-from tfdock.host.files import file_sha256
+from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.types import BuildId
 from tfdock.wheel.facts import WheelError
 from tfdock.wheel.inspection import build_info_of
@@ -28,7 +30,7 @@ class StoredRecord:
     """The record of a build, and the folder that holds it."""
 
     record: Mapping[str, Any]
-    folder: Path
+    folder: UntrustedPath
 
     @property
     def build_id(self) -> BuildId:
@@ -92,7 +94,7 @@ def unreadable_records(house: Wheelhouse) -> list[Problem]:
         )
         for file in house.record_files()
         # Somebody may prune meanwhile.
-        if load_record(file) is None and file.exists()
+        if load_record(file) is None and file.status()
     ]
 
 
@@ -108,30 +110,33 @@ def list_wheels(house: Wheelhouse, accelerators: Callable[[], Iterable[str]]) ->
     # The index knows the hash of each wheel that has not changed since.
     hashes = WheelIndex(house).hashes()
     wheels = []
-    for path in sorted(house.root.iterdir()):
-        # A file that is being written begins with a dot.
-        if path.suffix != ".whl" or path.name.startswith(".") or not (path.is_file() or path.is_symlink()):
+    for path in house.at("").entries():
+        status = path.status()
+        # A file that is being written begins with a dot. `status` is None where it has gone since.
+        if not path.name.endswith(".whl") or path.name.startswith(".") or status is None:
             continue
-        with suppress(FileNotFoundError):  # it has gone since
-            wheels.append(_stored_wheel(house, path, hashes.get(path.name), by_file[path.name], accelerators))
+        if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
+            with suppress(FileNotFoundError):
+                known = hashes.get(path.name), by_file[path.name]
+                wheels.append(_stored_wheel(house, path, status, *known, accelerators))
     return wheels
 
 
 def _stored_wheel(
     house: Wheelhouse,
-    path: Path,
+    path: UntrustedPath,
+    status: os.stat_result,
     sha256: str | None,
     candidates: list[tuple[str, int, StoredRecord]],
     accelerators: Callable[[], Iterable[str]],
 ) -> StoredWheel:
-    status = path.lstat()
-    is_link = path.is_symlink()
+    is_link = stat.S_ISLNK(status.st_mode)
     if is_link:
         candidates, sha256 = [], None
     matching = [candidate for candidate in candidates if candidate[1] == status.st_size]
     # Only here do the bytes decide: hashing half a gigabyte takes seconds.
     if sha256 is None and len({candidate[0] for candidate in matching}) > 1:
-        sha256 = file_sha256(path)
+        sha256 = path.sha256()
     if sha256 is not None:
         matching = [candidate for candidate in matching if candidate[0] == sha256]
     # The newest of those that made these very bytes.
@@ -147,7 +152,7 @@ def _stored_wheel(
     if candidates and not recorded:
         problem = problem or "not the bytes that a build published under this name"
     return StoredWheel(
-        path=path,
+        path=path.path,
         size=status.st_size,
         changed=status.st_mtime,
         signature=signature(status),
@@ -174,10 +179,10 @@ def _parse_name(file: str) -> tuple[str, str, str]:
     return canonicalize_name(name), str(version), "-".join(plain.removesuffix(".whl").split("-")[-3:])
 
 
-def _foreign_claims(path: Path, accelerators: Callable[[], Iterable[str]]) -> tuple[WheelClaims, str]:
+def _foreign_claims(path: UntrustedPath, accelerators: Callable[[], Iterable[str]]) -> tuple[WheelClaims, str]:
     """Return what a wheel says of itself, and a problem. Only its directory and one document are read."""
     try:
-        with path.open("rb") as file:
+        with path.open() as file:
             info = build_info_of(open_archive(file))
     except WheelError as error:
         return WheelClaims(), error.message

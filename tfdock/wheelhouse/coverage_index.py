@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,15 @@ from tfdock import __version__
 from tfdock.errors import WheelRefused
 from tfdock.gpu.compatibility import XLA_TRACE, evidence_of
 from tfdock.gpu.coverage import coverage
-from tfdock.host.files import write_atomically
+from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.wheel.wheel_file import inspected
 from tfdock.wheelhouse.store import Wheelhouse
 
 SCHEMA = "tfdock.coverage/1"
+_ANSWER = re.compile(r"[0-9a-f]{64}\.json")
+_MOST_ANSWER = 4 << 20
+"""Bytes of an answer; one about all known GPUs has some hundred thousand."""
 
 
 def load_coverage(
@@ -37,13 +40,13 @@ def load_coverage(
     None), and coverage, rows of `gpu/coverage`. `judged_by` names the knowledge: other knowledge gives a new answer.
     `progress` is called with the name of a wheel before it is read.
     """
-    folder = house.root / ".tfdock" / "coverage"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = house.private / "coverage"
+    folder.make()
     key = f"{SCHEMA} {__version__} {judged_by}"
-    for old in folder.glob("*.json"):
+    for old in folder.entries():
         # The wheel has gone, or has other bytes.
-        if old.stem not in hashes.values():
-            old.unlink(missing_ok=True)
+        if _ANSWER.fullmatch(old.name) and old.name.removesuffix(".json") not in hashes.values():
+            old.remove()
     rows = []
     for file, sha256 in sorted(hashes.items()):
         cached = folder / f"{sha256}.json"
@@ -55,19 +58,16 @@ def load_coverage(
             except (WheelRefused, OSError):
                 continue  # it went, or changed, since it was indexed
             with house.changing():  # who tidies up then knows that nobody is at it
-                write_atomically(cached, json.dumps(answer).encode())
+                cached.write(json.dumps(answer).encode())
         if answer["wheel"]["tensorflow"]:
             rows.append({"file": file, "sha256": sha256, **answer["wheel"]})
     return rows
 
 
-def _cached_answer(path: Path, key: str) -> dict[str, Any] | None:
+def _cached_answer(path: UntrustedPath, key: str) -> dict[str, Any] | None:
     # An answer that cannot be read costs another inspection, and nothing else.
-    with suppress(OSError, ValueError):
-        answer = json.loads(path.read_bytes())
-        if isinstance(answer, dict) and answer.get("key") == key and isinstance(answer.get("wheel"), dict):
-            return answer
-    return None
+    answer = path.load(_MOST_ANSWER) or {}
+    return answer if answer.get("key") == key and isinstance(answer.get("wheel"), dict) else None
 
 
 def _inspect_coverage(path: Path, knowledge: KnowledgeBase) -> dict[str, Any]:

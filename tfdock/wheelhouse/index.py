@@ -14,13 +14,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.host.files import FULL, write_atomically
+from tfdock.host.files import FULL
+from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.wheel.facts import FIXES, WheelError
 from tfdock.wheel.wheel import facts_of
 from tfdock.wheel.zip_archive import open_archive
@@ -47,6 +48,8 @@ A file that has the same four is the same file.
 """
 _FEW = 100
 """Files that are synced one by one; for thousands that takes minutes."""
+_MOST_STATE = 64 << 20
+"""Bytes of a page, and of the kept facts: some hundred for each of thousands of wheels."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -83,10 +86,9 @@ class WheelIndex:
 
     def __init__(self, house: Wheelhouse) -> None:
         self._house = house
-        self._root = house.root
-        self._pages = house.root / "simple"
+        self._pages = house.at("simple")
         self._root_page = self._pages / "index.html"
-        self._state = house.root / ".tfdock" / "index.json"
+        self._state = house.private / "index.json"
 
     @property
     def exists(self) -> bool:
@@ -129,10 +131,9 @@ class WheelIndex:
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            for page in [
-                path for path in self._pages.glob("*/index.html") if is_ours(_contents(path), path.parent.name)
-            ]:
-                page.unlink()
+            for page in [folder / "index.html" for folder in self._pages.entries()]:
+                if is_ours(_contents(page), page.parent.name):
+                    page.remove()
 
     def add(self, files: Mapping[str, str]) -> None:
         """Add wheels to the index, given with their sha256. The caller holds the wheelhouse and has just published
@@ -146,7 +147,7 @@ class WheelIndex:
         entries, documents = self._unchanged(known, without=set(files)), {}
         for file, sha256 in files.items():
             with suppress(WheelError):  # whoever published it was sure of it; what is no wheel is in no index
-                entries[file], documents[file] = _read_wheel(self._root / file, sha256)
+                entries[file], documents[file] = _read_wheel(self._house.at(file), sha256)
         self._write(entries, documents, gone=known.keys() - entries.keys())
 
     def hashes(self) -> dict[str, str]:
@@ -168,15 +169,17 @@ class WheelIndex:
 
     def _files(self) -> Iterator[tuple[str, Signature]]:
         """Yield every wheel in the folder. Links are left out: they may lead anywhere."""
-        with os.scandir(self._root) as folder:
-            for file in folder:
-                if file.name.endswith(".whl") and not file.name.startswith("."):
-                    with suppress(FileNotFoundError):
-                        if file.is_file(follow_symlinks=False):
-                            yield file.name, signature(file.stat(follow_symlinks=False))
+        for path, status in self._wheels():
+            if stat.S_ISREG(status.st_mode):
+                yield path.name, signature(status)
+
+    def _wheels(self) -> Iterator[tuple[UntrustedPath, os.stat_result]]:
+        for path in self._house.at("").entries():
+            if path.name.endswith(".whl") and not path.name.startswith(".") and (status := path.status()):
+                yield path, status
 
     def _links_left_out(self) -> tuple[Problem, ...]:
-        files = sorted(file for file in self._root.iterdir() if file.suffix == ".whl" and file.is_symlink())
+        files = (path for path, status in self._wheels() if stat.S_ISLNK(status.st_mode))
         why, fix = "it is a link, and no link is followed", "copy the wheel itself here"
         return tuple(_left_out_problem(file.name, "file-error", why, fix) for file in files)
 
@@ -190,7 +193,7 @@ class WheelIndex:
                 continue
             progress(file)
             try:
-                entry, scan.documents[file] = _read_wheel(self._root / file)
+                entry, scan.documents[file] = _read_wheel(self._house.at(file))
             # The next scan, or the next update, finds what is in its place.
             except FileNotFoundError:
                 continue
@@ -207,17 +210,17 @@ class WheelIndex:
 
     def _load_entries(self) -> dict[str, IndexEntry]:
         """Return the entries of the last update; nothing if they cannot be read."""
+        document = self._state.load(_MOST_STATE) or {}
         try:
-            document = json.loads(self._state.read_bytes())
             if document["schema"] != SCHEMA:
                 return {}
             return {entry.listed.file: entry for entry in map(_parse_entry, document["wheels"])}
-        # The file may hold anything, thousands of nested brackets too. Without it all wheels are read anew.
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        # The file may hold anything. Without it all wheels are read anew.
+        except (ValueError, TypeError, KeyError):
             return {}
 
     def _check_no_foreign_index(self) -> None:
-        if self._root_page.exists() and not self.exists:
+        if self._root_page.status() and not self.exists:
             message = f"{self._root_page} is there already, and no page of tfdock's"
             fix = "move that index away, or make one in a folder of your own: `--wheelhouse DIR`"
             raise ProfileError(Problem(code="file-error", message=message, fix=fix))
@@ -226,7 +229,6 @@ class WheelIndex:
 
     def _write(self, entries: Mapping[str, IndexEntry], documents: Mapping[str, bytes], gone: Iterable[str]) -> None:
         """Write what differs. A file is written before the page that names it, and removed after that page."""
-        self._pages.mkdir(exist_ok=True)
         # What a page names is written before the page: pip then never asks for a missing file.
         self._write_documents(entries, documents)
         rows = [_entry_row(entries[file]) for file in sorted(entries)]
@@ -236,43 +238,39 @@ class WheelIndex:
         for entry in entries.values():
             projects.setdefault(entry.listed.project, []).append(entry.listed)
         for project, files in projects.items():
-            (self._pages / project).mkdir(exist_ok=True)
             _write(self._pages / project / "index.html", project_page(project, files))
         _write(self._root_page, root_page(projects))
         # The root page no longer names these projects.
         self._remove_pages(projects)
         for file in gone:
-            self._document(file).unlink(missing_ok=True)
+            self._document(file).remove()
 
     def _remove_pages(self, projects: Collection[str]) -> None:
         """Remove the pages of all projects but these. Other programs' files, and what links lead to, stay."""
-        for folder in [path for path in self._pages.iterdir() if path.name not in projects and not path.is_symlink()]:
+        for folder in [path for path in self._pages.entries() if path.name not in projects]:
             page = folder / "index.html"
             if is_ours(_contents(page), folder.name):
-                page.unlink(missing_ok=True)
+                page.remove()
                 with suppress(OSError):  # something else is kept there
-                    folder.rmdir()
+                    folder.remove_empty()
 
     def _write_documents(self, entries: Mapping[str, IndexEntry], documents: Mapping[str, bytes]) -> None:
         """Write METADATA beside each wheel, also where somebody removed it."""
-        sizes = {
-            file.name: file.stat().st_size for file in os.scandir(self._root) if file.name.endswith(METADATA_SUFFIX)
-        }
         for name, entry in entries.items():
             data = documents.get(name)
             # The size shows what is missing or cut. To read each file takes long for thousands of wheels.
-            if data is None and sizes.get(name + METADATA_SUFFIX) != entry.metadata_size:
-                data = _read_wheel(self._root / name, entry.listed.sha256)[1]
+            if data is None and self._document(name).size != entry.metadata_size:
+                data = _read_wheel(self._house.at(name), entry.listed.sha256)[1]
             if data is not None:
                 _write(self._document(name), data, durable=len(documents) <= _FEW)
 
-    def _document(self, file: str) -> Path:
-        return self._root / f"{file}{METADATA_SUFFIX}"
+    def _document(self, file: str) -> UntrustedPath:
+        return self._house.at(f"{file}{METADATA_SUFFIX}")
 
 
-def _read_wheel(path: Path, sha256: str = "") -> tuple[IndexEntry, bytes]:
+def _read_wheel(path: UntrustedPath, sha256: str = "") -> tuple[IndexEntry, bytes]:
     """Read a wheel: all of it, unless its sha256 is given because it was read before. Raises WheelError, OSError."""
-    with path.open("rb") as file:
+    with path.open() as file:
         # By the open file: the name may stand for another one meanwhile.
         before = signature(os.fstat(file.fileno()))
         if not sha256:
@@ -326,15 +324,15 @@ def _parse_entry(row: Mapping[str, object]) -> IndexEntry:
     return IndexEntry(listed=listed, signature=(file_size, modified, changed, inode), metadata_size=size)
 
 
-def _write(path: Path, data: bytes, *, durable: bool = True) -> None:
+def _write(path: UntrustedPath, data: bytes, *, durable: bool = True) -> None:
     """Write a file unless it has these contents already."""
     # A page that stays as it is keeps its time, and clients their copy.
-    if _contents(path) != data:
-        write_atomically(path, data, durable=durable)
+    if _contents(path, len(data)) != data:
+        path.write(data, durable=durable)
 
 
-def _contents(path: Path) -> bytes:
-    """Return the contents of a file; empty if there is none."""
+def _contents(path: UntrustedPath, most: int = _MOST_STATE) -> bytes:
+    """Return the contents of a file; empty if there is none, or if it has more than `most` bytes."""
     with suppress(OSError):
-        return path.read_bytes()
+        return path.read(most)
     return b""

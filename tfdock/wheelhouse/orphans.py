@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdock.errors import Locked
-from tfdock.host.untrusted_folders import FoundFile, walk
+from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.run import journal
 from tfdock.types import BuildId
 from tfdock.wheelhouse.catalogue import StoredRecord, StoredWheel, records
 from tfdock.wheelhouse.simple_index import METADATA_SUFFIX
 from tfdock.wheelhouse.store import PULLED, Wheelhouse, kept_files
 
+ASIDE = "pruned-"
+"""Prefix of a folder of wheels that are being removed; a run id follows."""
 _ABANDONED = 86400.0
 """Seconds after which a staging folder is abandoned, if no known run has it."""
 _UNCONTINUED = 7 * 86400.0
@@ -47,7 +49,7 @@ class Orphan:
     `build_id` is the build id that it belongs to, or None.
     """
 
-    path: Path
+    path: UntrustedPath
     kind: str
     trace: Trace
     build_id: BuildId | None = None
@@ -64,19 +66,18 @@ class Orphan:
 
     def is_still_there(self) -> bool:
         """Return whether nobody has written to it since; METADATA must still lack its wheel."""
-        lacking = self.path.suffix != METADATA_SUFFIX or not self.path.with_suffix("").exists()
-        return lacking and _trace_of(self.path) == self.trace
+        return not _has_wheel(self.path) and _trace_of(self.path) == self.trace
 
 
 def merge(orphans: Sequence[Orphan], others: Sequence[Orphan]) -> list[Orphan]:
     """Return all orphans, each once. An orphan inside a folder of `others` is left out: it goes with the folder."""
-    paths = {orphan.path for orphan in others}
-    return [*(orphan for orphan in orphans if paths.isdisjoint((orphan.path, *orphan.path.parents))), *others]
+    inside = tuple(f"{orphan.path.inside}/" for orphan in others)
+    return [*(orphan for orphan in orphans if not f"{orphan.path.inside}/".startswith(inside)), *others]
 
 
 def build_ids(house: Wheelhouse) -> set[BuildId]:
     """Return the build ids that have a folder here."""
-    return {BuildId(folder.parent.name) for folder in _record_folders(house)}
+    return {BuildId(folder.parent.name) for folder in house.record_folders()}
 
 
 def find_orphans(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterator[Orphan]:
@@ -97,8 +98,8 @@ def find_half_written(house: Wheelhouse) -> Iterator[Orphan]:
             # Again under the lock: what was being written a moment ago has its name by now.
             orphans = [orphan for orphan in _stray_files(house) if orphan.kind == _HALF_KIND]
         yield from orphans
-    for folder in _record_folders(house):
-        files = [path for path in _entries(folder) if _HALF_WRITTEN.fullmatch(path.name) and path.is_file()]
+    for folder in house.record_folders():
+        files = [path for path in folder.entries() if _HALF_WRITTEN.fullmatch(path.name) and path.is_file()]
         build_id = BuildId(folder.parent.name)
         # Another user's folder, in a wheelhouse that several share, is that user's to look after.
         with suppress(Locked, PermissionError), house.locked(build_id, patience=0) if files else nullcontext():
@@ -110,20 +111,20 @@ def remove_half_written(house: Wheelhouse, orphan: Orphan) -> None:
     """Remove a file of `find_half_written`, unless it has changed since; raise Locked if somebody uses it."""
     with house.locked(orphan.build_id, patience=0) if orphan.build_id else house.changing():
         if orphan.is_still_there():
-            orphan.path.unlink()
+            orphan.path.remove()
 
 
 # --- of builds ------------------------------------------------------------------------------------------------------
 
 
-def traces(house: Wheelhouse) -> dict[Path, Trace]:
+def traces(house: Wheelhouse) -> dict[UntrustedPath, Trace]:
     """Return the traces of the records' folders and of each of their entries."""
-    folders = _record_folders(house)
-    return {path: _trace_of(path) for folder in folders for path in (folder, *_entries(folder))}
+    folders = house.record_folders()
+    return {path: _trace_of(path) for folder in folders for path in (folder, *folder.entries())}
 
 
 def find_without_wheel(
-    house: Wheelhouse, traces: Mapping[Path, Trace], kept: Sequence[StoredWheel]
+    house: Wheelhouse, traces: Mapping[UntrustedPath, Trace], kept: Sequence[StoredWheel]
 ) -> Iterator[Orphan]:
     """Yield the folders of builds without any wheel here.
 
@@ -132,15 +133,15 @@ def find_without_wheel(
     # By hash as well: somebody may have put another wheel under the name.
     present = {(wheel.path.name, wheel.sha256) for wheel in kept if wheel.recorded}
     known = {stored.folder: stored for stored in records(house)}
-    for folder in _record_folders(house):
-        if folder not in known and (folder / "record.json").exists():
+    for folder in house.record_folders():
+        if folder not in known and (folder / "record.json").status():
             continue  # damaged, or a later version's: nobody can say what it is the record of
         stays_here = folder in known and any((file, sha256) in present for file, sha256, _ in known[folder].wheels)
         # A pull that broke off a short time ago goes on behind these.
         begun = {path.name for path in _pull_parts(folder) if not _is_uncontinued(path)}
         whole_folder = not stays_here and not begun
         needed = begun | (_needed_files(known[folder]) if stays_here else set())
-        for path in [folder] if whole_folder else [entry for entry in _entries(folder) if entry.name not in needed]:
+        for path in [folder] if whole_folder else [entry for entry in folder.entries() if entry.name not in needed]:
             if path in traces:
                 kind = _describe(path, whole_folder=whole_folder)
                 yield Orphan(path=path, kind=kind, trace=traces[path], build_id=BuildId(folder.parent.name))
@@ -151,7 +152,7 @@ def _needed_files(stored: StoredRecord) -> set[str]:
     return {"record.json", PULLED, str(stored.record.get("log")), *kept_files(stored.record).values()}
 
 
-def _describe(path: Path, *, whole_folder: bool) -> str:
+def _describe(path: UntrustedPath, *, whole_folder: bool) -> str:
     if whole_folder:
         return "record and logs of a build without wheel" if (path / "record.json").is_file() else "logs"
     return "refused wheel" if path.name == "refused" else "of a build that did not end well"
@@ -168,8 +169,10 @@ def _abandoned_staging(house: Wheelhouse, state: Path, busy: Collection[str]) ->
     """
     alive = journal.living_runs(state)
     # A log has the run's name and lies with its build id, which the run holds.
-    logs = {path.name: folder.parent.name for folder in _record_folders(house) for path in _entries(folder)}
-    for folder in _entries(house.root / ".tfdock" / "staging"):
+    logs = {path.name: folder.parent.name for folder in house.record_folders() for path in folder.entries()}
+    staged = house.staged.entries()
+    # Only names of ours: a stranger's wheelhouse may hold anything there.
+    for folder in (path for path in staged if journal.is_run_id(path.name.removeprefix(ASIDE))):
         orphan = Orphan(path=folder, kind="staging of a run that was killed", trace=_trace_of(folder))
         lives = folder.name in alive or logs.get(f"{folder.name}.log") in busy
         # Not at once: a run that has just begun has no log yet.
@@ -179,58 +182,46 @@ def _abandoned_staging(house: Wheelhouse, state: Path, busy: Collection[str]) ->
 
 def _broken_pulls(house: Wheelhouse) -> Iterator[Orphan]:
     """Yield the partial wheels of broken pulls that are so old that nobody will continue them."""
-    for folder in _record_folders(house):
+    for folder in house.record_folders():
         build_id = BuildId(folder.parent.name)
         for path in filter(_is_uncontinued, _pull_parts(folder)):
             yield Orphan(path=path, kind="of a pull that broke off", trace=_trace_of(path), build_id=build_id)
 
 
-def _pull_parts(folder: Path) -> list[Path]:
+def _pull_parts(folder: UntrustedPath) -> list[UntrustedPath]:
     """Return the files that pulls keep beside a record while they run, and after they break off."""
-    return [path for path in _entries(folder) if path.match("pull-*.part")]
+    return [path for path in folder.entries() if path.name.startswith("pull-") and path.name.endswith(".part")]
 
 
-def _is_uncontinued(part: Path) -> bool:
-    with suppress(FileNotFoundError):
-        return part.lstat().st_mtime < time.time() - _UNCONTINUED
-    return False
+def _is_uncontinued(part: UntrustedPath) -> bool:
+    status = part.status()
+    return status is not None and status.st_mtime < time.time() - _UNCONTINUED
 
 
 def _stray_files(house: Wheelhouse) -> Iterator[Orphan]:
     """Yield half-written files of ours, and METADATA whose wheel has gone."""
-    own = house.root / ".tfdock"
-    pages = sorted((house.root / "simple").rglob("*"))
-    for path in (*_entries(house.root), *pages, *_entries(own), *_entries(own / "coverage")):
+    simple = house.at("simple")
+    folders = (house.at(""), simple, *simple.entries(), house.private, house.private / "coverage")
+    for path in (path for folder in folders for path in folder.entries()):
         if _TEMPORARY.fullmatch(path.name) and path.is_file():
             yield Orphan(path=path, kind=_HALF_KIND, trace=_trace_of(path))
-        # `with_suffix("")` takes `.metadata` off, and leaves the wheel's name.
-        elif path.name.endswith(f".whl{METADATA_SUFFIX}") and not path.with_suffix("").exists():
+        elif path.name.endswith(f".whl{METADATA_SUFFIX}") and not _has_wheel(path):
             yield Orphan(path=path, kind="metadata without its wheel", trace=_trace_of(path))
 
 
 # --- what lies where ------------------------------------------------------------------------------------------------
 
 
-def _record_folders(house: Wheelhouse) -> list[Path]:
-    # `staging` and `coverage` lie there too. Every build id begins with `tf`.
-    builds = (folder for folder in _entries(house.root / ".tfdock") if folder.name.startswith("tf"))
-    return [folder for build in builds for folder in _entries(build) if folder.is_dir() and not folder.is_symlink()]
+def _has_wheel(path: UntrustedPath) -> bool:
+    """Return whether METADATA has its wheel beside it. Of any other file: False."""
+    return path.name.endswith(METADATA_SUFFIX) and bool(
+        (path.parent / path.name.removesuffix(METADATA_SUFFIX)).status()
+    )
 
 
-def _entries(folder: Path) -> list[Path]:
-    """Return the entries of a folder, sorted; none if somebody has just removed it."""
-    try:
-        return sorted(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _trace_of(path: Path) -> Trace:
+def _trace_of(path: UntrustedPath) -> Trace:
     """Return the trace of a path and all that is below it; entries that disappear meanwhile are left out."""
-    with suppress(FileNotFoundError):
-        files = [FoundFile("", path.lstat()), *walk(path)]
-        return frozenset((f"{path}/{file.name}", *_file_traits(file.status)) for file in files)
-    return frozenset()
+    return frozenset((f"{path}/{file.name}", *_file_traits(file.status)) for file in path.walk())
 
 
 def _file_traits(status: os.stat_result) -> tuple[int, float, int]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tfdock.host.files import sync_path, write_atomically, written_atomically
+from tfdock.host.files import sync_path
 from tfdock.plan.trust_domain import recorded
 from tfdock.types import BuildId
 from tfdock.wheel.identity import constraints
@@ -41,7 +41,7 @@ def publish(
         index.remove(wheel.file for wheel in sealed.values())
         # The record first: after a kill the build is unfinished, and no wheel lies here without a record.
         _write_record(house, build_id, record, beside or {})
-        write_atomically(house.constraints(build_id), pins.encode())
+        house.constraints(build_id).write(pins.encode())
         for path, wheel in sealed.items():
             path.replace(house.root / wheel.file)
         # The new names are contents of the folder, which is synced by itself.
@@ -54,19 +54,18 @@ def _write_record(
     house: Wheelhouse, build_id: BuildId, record: Mapping[str, Any], beside: Mapping[str, bytes]
 ) -> None:
     folder = house.record_folder(build_id, record["fingerprint"])
-    folder.mkdir(parents=True, exist_ok=True)
     for name, data in beside.items():
         # Before the record, which names them.
-        write_atomically(folder / name, data)
+        (folder / name).write(data)
     replaced = load_record(folder / "record.json") or {}
     text = json.dumps(record, indent=1, sort_keys=True).encode() + b"\n"
     # The removal comes before the new name: afterwards no record would know those bytes.
-    with written_atomically(folder / "record.json", text):
+    with (folder / "record.json").written(text):
         _remove_other_bytes(house, replaced, record)
     # After the record: no record may name a file that has gone.
     for name in (PULLED, *kept_files(replaced).values()):
         if name not in beside and name not in kept_files(record).values():
-            (folder / name).unlink(missing_ok=True)
+            (folder / name).remove()
 
 
 def _remove_other_bytes(house: Wheelhouse, replaced: Mapping[str, Any], record: Mapping[str, Any]) -> None:
@@ -77,4 +76,4 @@ def _remove_other_bytes(house: Wheelhouse, replaced: Mapping[str, Any], record: 
     sha256s = {wheel["file"]: wheel["sha256"] for wheel in record["wheels"]}
     for wheel in replaced.get("wheels", ()):
         if sha256s.get(wheel["file"], wheel["sha256"]) != wheel["sha256"]:
-            (house.root / wheel["file"]).unlink(missing_ok=True)
+            house.at(wheel["file"]).remove()

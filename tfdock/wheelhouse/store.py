@@ -14,16 +14,16 @@ wheelhouse/
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import filelock
-
 from tfdock.errors import Locked, Problem, WheelRefused
-from tfdock.host.files import file_sha256, read_json_map
+from tfdock.host.files import held
+from tfdock.host.untrusted_folders import NotPlain, UntrustedPath
 from tfdock.plan.trust_domain import recorded, replaces, stands_for
 from tfdock.run.journal import staging_folder
 from tfdock.types import BuildId
@@ -56,22 +56,27 @@ class WheelFile:
 
 @dataclass(frozen=True, slots=True)
 class Wheelhouse:
-    """A folder of wheels, shared by any number of runs."""
+    """A folder of wheels, shared by any number of runs. It may lie in a stranger's checkout."""
 
     root: Path
 
-    @property
-    def _private(self) -> Path:
-        return self.root / ".tfdock"
+    def at(self, name: str) -> UntrustedPath:
+        """Return the place of a name in the folder."""
+        return UntrustedPath(self.root, name)
 
-    def record_folder(self, build_id: BuildId, fingerprint: str) -> Path:
+    @property
+    def private(self) -> UntrustedPath:
+        """The folder of all that no installer looks for."""
+        return self.at(".tfdock")
+
+    def record_folder(self, build_id: BuildId, fingerprint: str) -> UntrustedPath:
         """Return the folder of a build's record and log."""
         # Short for people. Whoever reads the record compares the whole fingerprint.
-        return self._private / build_id / fingerprint[:12]
+        return self.private / build_id / fingerprint[:12]
 
-    def constraints(self, build_id: BuildId) -> Path:
+    def constraints(self, build_id: BuildId) -> UntrustedPath:
         """Return the path of the file that holds pip to the wheels of a build, whatever else pip installs."""
-        return self.root / f"{build_id}.constraints.txt"
+        return self.at(f"{build_id}.constraints.txt")
 
     def staging(self, run: str) -> Path:
         """Return the folder that a run's containers write to.
@@ -80,26 +85,33 @@ class Wheelhouse:
         """
         return staging_folder(self.root, run)
 
+    @property
+    def staged(self) -> UntrustedPath:
+        """The folder of the folders that containers write to."""
+        return self.private / "staging"
+
+    def make_staged(self) -> None:
+        """Make that folder, for this user alone. Raises NotPlain where a link is in its place."""
+        self.private.make()
+        self.staged.make(private=True)
+
     @contextmanager
     def locked(self, build_id: BuildId, patience: float = _PATIENCE) -> Iterator[None]:
         """Hold a build id; raise Locked if another run has it. The kernel releases it if this process dies."""
-        folder = self._private / build_id
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(folder / "lock")
-        try:
-            lock.acquire(timeout=patience)
-        except filelock.Timeout as error:
-            raise Locked(
-                Problem(
-                    code="build-locked",
-                    message=f"another run is building or pulling {build_id} into {self.root}",
-                    fix="wait for it to end, or give another `--wheelhouse`",
+        until = time.monotonic() + patience
+
+        def wait(_: str) -> None:
+            if time.monotonic() >= until:
+                raise Locked(
+                    Problem(
+                        code="build-locked",
+                        message=f"another run is building or pulling {build_id} into {self.root}",
+                        fix="wait for it to end, or give another `--wheelhouse`",
+                    )
                 )
-            ) from error
-        try:
+
+        with held(self.private / build_id / "lock", build_id, alone=True, waiting=wait):
             yield
-        finally:
-            lock.release()
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -108,9 +120,8 @@ class Wheelhouse:
 
         A process that holds a build id may take this. A process that holds this waits for no build id.
         """
-        self._private.mkdir(parents=True, exist_ok=True)
         # Without a limit: whoever holds it is done in a moment.
-        with filelock.FileLock(self._private / "lock"):
+        with held(self.private / "lock", "the wheelhouse", alone=True, waiting=lambda _: None):
             yield
 
     def complete_record(self, build_id: BuildId, fingerprint: str) -> dict[str, Any] | None:
@@ -118,12 +129,16 @@ class Wheelhouse:
         record = load_record(self.record_folder(build_id, fingerprint) / "record.json")
         if record is None or record.get("fingerprint") != fingerprint:
             return None
-        for wheel in record["wheels"]:
-            path = self.root / wheel["file"]
-            # The size first: hashing half a gigabyte takes seconds.
-            if not path.is_file() or path.stat().st_size != wheel["size"] or file_sha256(path) != wheel["sha256"]:
-                return None
-        return record
+        # The sizes first: hashing half a gigabyte takes seconds.
+        complete = self._has_sizes(record) and all(
+            self.at(wheel["file"]).sha256() == wheel["sha256"] for wheel in record["wheels"]
+        )
+        return record if complete else None
+
+    def _has_sizes(self, record: Mapping[str, Any]) -> bool:
+        """Return whether the wheels of a record are here, by their sizes."""
+        found = ((self.at(wheel["file"]), wheel["size"]) for wheel in record["wheels"])
+        return all(path.is_file() and path.size == size for path, size in found)
 
     def complete_record_for(self, plan: BuildPlan) -> dict[str, Any] | None:
         """Return the record of a plan's build, if its wheels are here and its domain may stand for the plan's."""
@@ -142,17 +157,29 @@ class Wheelhouse:
         record = load_record(self.record_folder(build_id, fingerprint) / "record.json")
         if record is None or record.get("fingerprint") != fingerprint or not self.stands_for(record, domain):
             return False
-        files = [(self.root / wheel["file"], wheel["size"]) for wheel in record["wheels"]]
-        return all(path.is_file() and path.stat().st_size == size for path, size in files)
+        return self._has_sizes(record)
 
-    def record_files(self, build_id: BuildId | None = None) -> list[Path]:
+    def record_folders(self, build_id: BuildId | None = None) -> list[UntrustedPath]:
+        """Return the folders of all builds, or of those with one build id; without links."""
+        # `staging` and `coverage` lie there too. Every build id begins with `tf`.
+        builds = [self.private / build_id] if build_id else self.private.entries()
+        return [
+            folder
+            for build in builds
+            if build.name.startswith("tf")
+            for folder in build.entries()
+            if folder.is_folder()
+        ]
+
+    def record_files(self, build_id: BuildId | None = None) -> list[UntrustedPath]:
         """Return the files of all records, or of the records of one build id."""
-        return sorted(self._private.glob(f"{build_id or '*'}/*/record.json"))
+        files = (folder / "record.json" for folder in self.record_folders(build_id))
+        return [file for file in files if file.status()]
 
     def pulled_from(self, record: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return `reference` and `digest` of the image that a build came from; None if it was built here."""
         folder = self.record_folder(BuildId(str(record.get("build_id"))), str(record.get("fingerprint")))
-        return read_json_map(folder / PULLED, LARGEST_RECORD)
+        return (folder / PULLED).load(LARGEST_RECORD)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield every record of the wheelhouse."""
@@ -164,10 +191,13 @@ class Wheelhouse:
     def check_replaceable(self, build_id: BuildId, wheel: WheelFile, domain: str) -> None:
         """Raise WheelRefused if a file of the wheel's name is from another build id or another trust domain."""
         self._check_domain(build_id, domain)
-        path = self.root / wheel.file
-        if not path.exists():
+        path = self.at(wheel.file)
+        try:
+            sha256 = path.sha256()
+        except FileNotFoundError:
             return
-        sha256 = file_sha256(path)
+        except NotPlain as error:
+            raise _name_taken(f"{path} is {error.kind}") from error
         claims = [
             (record["build_id"], recorded(record), entry["sha256"])
             for record in self.records()
@@ -183,15 +213,9 @@ class Wheelhouse:
             return
         # Records name the file with other bytes: it was changed, and is nobody's to replace.
         if claims and not owners:
-            raise changed_wheel_error(path)
+            raise changed_wheel_error(path.path)
         ownership = f"belongs to {', '.join(sorted(owners))}" if owners else "was not built here"
-        raise WheelRefused(
-            Problem(
-                code="wheel-name-taken",
-                message=f"{path} {ownership}, and holds other bytes",
-                fix="move it away, use another `--wheelhouse`, or give the profile a `wheel: {local_version: …}`",
-            )
-        )
+        raise _name_taken(f"{path} {ownership}, and holds other bytes")
 
     def _check_domain(self, build_id: BuildId, domain: str) -> None:
         """Raise WheelRefused if a wheel of this build id is here and belongs to another trust domain.
@@ -226,6 +250,11 @@ class Wheelhouse:
             self.check_replaceable(build_id, own, domain)
 
 
+def _name_taken(message: str) -> WheelRefused:
+    fix = "move it away, use another `--wheelhouse`, or give the profile a `wheel: {local_version: …}`"
+    return WheelRefused(Problem(code="wheel-name-taken", message=message, fix=fix))
+
+
 def changed_wheel_error(path: Path, fix: str = "remove it, and run the same command again") -> WheelRefused:
     """Return the error for a wheel whose bytes are in no record."""
     return WheelRefused(
@@ -244,9 +273,9 @@ def kept_files(record: Mapping[str, Any]) -> dict[str, str]:
     return {str(kind): name for kind, name in items if isinstance(name, str) and _KEPT.fullmatch(name)}
 
 
-def load_record(path: Path) -> dict[str, Any] | None:
+def load_record(path: UntrustedPath) -> dict[str, Any] | None:
     """Return the record in a file; None if there is none, if it is damaged, or if another program wrote it."""
-    record = read_json_map(path, LARGEST_RECORD) or {}
+    record = path.load(LARGEST_RECORD) or {}
     has_fields = all(isinstance(record.get(name), kind) for name, kind in _FIELDS.items())
     return record if has_fields and all(_is_wheel(wheel) for wheel in record["wheels"]) else None
 

@@ -13,13 +13,13 @@ from itertools import count
 from pathlib import Path
 
 from tfdock.errors import Locked
-from tfdock.host.files import FULL, file_sha256, make_private
-from tfdock.host.untrusted_folders import remove_folder
+from tfdock.host.files import FULL
+from tfdock.host.untrusted_folders import NotPlain, UntrustedPath
 from tfdock.run import journal
 from tfdock.types import BuildId
 from tfdock.wheelhouse.catalogue import StoredRecord, StoredWheel, list_wheels
 from tfdock.wheelhouse.index import WheelIndex, signature
-from tfdock.wheelhouse.orphans import Orphan, build_ids, find_orphans, find_without_wheel, merge, traces
+from tfdock.wheelhouse.orphans import ASIDE, Orphan, build_ids, find_orphans, find_without_wheel, merge, traces
 from tfdock.wheelhouse.retention import RetainableWheel, RetentionChoice, Rules, choose
 from tfdock.wheelhouse.store import Wheelhouse
 
@@ -110,8 +110,8 @@ def _choose_sound(wheels: Sequence[StoredWheel], rules: Rules, busy: Collection[
 
 def _is_sound(wheel: StoredWheel) -> bool:
     """Return whether a wheel is what a build published. A link that somebody put there is not, wherever it leads."""
-    with suppress(FileNotFoundError):
-        return not wheel.path.is_symlink() and file_sha256(wheel.path) == wheel.sha256
+    with suppress(FileNotFoundError, NotPlain):
+        return UntrustedPath(wheel.path.parent, wheel.path.name).sha256() == wheel.sha256
     return False
 
 
@@ -139,7 +139,7 @@ class _Removal:
     def __init__(self, house: Wheelhouse, stored: Sequence[StoredWheel]) -> None:
         self._house = house
         self._found = {wheel.path.name: wheel for wheel in stored}
-        self._aside: Path | None = house.staging(f"pruned-{journal.new_run_id()}")
+        self._aside: UntrustedPath | None = house.staged / f"{ASIDE}{journal.new_run_id()}"
         self._moved = count()
         self.kept: list[RetainableWheel | Orphan] = []
         self.busy: set[str] = set()
@@ -160,7 +160,7 @@ class _Removal:
         for build_id, items in parts.items():
             self._remove_build(build_id, items)
         if self._aside:
-            remove_folder(self._aside)
+            self._aside.remove_folder()
         # What stayed after all comes back into the index.
         stayed = {
             item.file: self._found[item.file].sha256 or "" for item in self.kept if isinstance(item, RetainableWheel)
@@ -171,8 +171,7 @@ class _Removal:
     def _make_room_aside(self) -> None:
         try:
             if self._aside:
-                make_private(self._aside.parent)
-                self._aside.mkdir()
+                self._aside.make(private=True)
         except OSError as error:
             # On a full disk not even a folder can be made, and that is when room is needed.
             if error.errno not in FULL:
@@ -196,7 +195,7 @@ class _Removal:
                 self._remove_constraints(build_id, items)
 
     def _remove_item(self, item: RetainableWheel | Orphan) -> None:
-        path = self._house.root / item.file if isinstance(item, RetainableWheel) else item.path
+        path = self._house.at(item.file) if isinstance(item, RetainableWheel) else item.path
         same = self._is_same(item.file) if isinstance(item, RetainableWheel) else item.is_still_there()
         if not same:
             self.kept.append(item)
@@ -204,16 +203,15 @@ class _Removal:
         with suppress(FileNotFoundError):
             if self._aside:
                 # A number: files of several folders may have the same name.
-                path.rename(self._aside / str(next(self._moved)))
-            elif path.is_dir() and not path.is_symlink():
-                remove_folder(path)
+                path.move(self._aside / str(next(self._moved)))
+            elif path.is_folder():
+                path.remove_folder()
             else:
-                path.unlink()
+                path.remove()
 
     def _is_same(self, file: str) -> bool:
-        with suppress(FileNotFoundError):
-            return signature((self._house.root / file).lstat()) == self._found[file].signature
-        return False
+        status = self._house.at(file).status()
+        return status is not None and signature(status) == self._found[file].signature
 
     def _remove_constraints(self, build_id: BuildId, items: Sequence[RetainableWheel | Orphan]) -> None:
         """Remove the constraints of a build id that has no wheel left."""
@@ -223,4 +221,4 @@ class _Removal:
         }
         # All wheels of the build id, those of other fingerprints too: they share the file.
         if gone and own <= gone:
-            self._house.constraints(build_id).unlink(missing_ok=True)
+            self._house.constraints(build_id).remove()

@@ -16,6 +16,7 @@ import pytest
 from tfdock.bazel.build_events import read_events
 from tfdock.builder.build_summary import BuildSummary, RunTraces, load_kept_document, load_profile, summarize
 from tfdock.cli import summary_text
+from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.plan.local_source import listing_hash, tree_hash, tree_listing
 from tfdock.types import BuildId
 from tfdock.wheelhouse import publication
@@ -79,10 +80,10 @@ def record(*flags: str, fingerprint: str = "f" * 64, finished: str = "2026-11-21
 
 
 def publish(house: Wheelhouse, written: dict[str, Any], told: BuildSummary) -> Path:
-    house.record_folder(ID, written["fingerprint"]).mkdir(parents=True, exist_ok=True)
+    house.record_folder(ID, written["fingerprint"]).path.mkdir(parents=True, exist_ok=True)
     sealed: dict[Path, WheelFile] = {}
     publication.publish(house, ID, written | {"bazel": told.bazel, "kept": dict(told.kept)}, sealed, told.files)
-    return house.record_folder(ID, written["fingerprint"])
+    return house.record_folder(ID, written["fingerprint"]).path
 
 
 def figures(told: BuildSummary) -> Mapping[str, Any]:
@@ -210,7 +211,7 @@ def test_a_record_that_is_replaced_takes_its_files_with_it(staged: Staged, house
     second = summarize(record(), staged(run="run-2", without=("execution",)), house)
     publish(house, record(), second)
     assert sorted(path.name for path in folder.iterdir()) == sorted([*second.kept.values(), "record.json"])
-    assert load_kept_document(folder, {"kept": dict(second.kept)}, "inputs")
+    assert load_kept_document(UntrustedPath(folder), {"kept": dict(second.kept)}, "inputs")
 
 
 @pytest.mark.parametrize("name", ["../../x.profile.gz", "/etc/passwd", "record.json", "run.log", 5])

@@ -136,7 +136,7 @@ def test_what_a_kill_while_a_wheel_is_published_leaves_is_found(house: Wheelhous
     paths = {half(house, name) for name in names}
     for name in (".tfdock/tf1/0123456789ab/record.json", "notes.12-13", ".mine", "gone.whl.metadata"):
         half(house, name)
-    assert {one.path for one in find_half_written(house)} == paths
+    assert {one.path.path for one in find_half_written(house)} == paths
 
 
 def test_a_file_that_somebody_writes_meanwhile_stays(settings: Settings, house: Wheelhouse) -> None:

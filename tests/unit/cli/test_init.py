@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
 from tfdock.errors import Incompatible, ProfileError
-from tfdock.host import files, hardware
+from tfdock.host import hardware
 from tfdock.resolve.gpu_support import target_facts
 from tfdock.resolve.starter import Starter, devices_of, starter
 from tfdock.types import LocalGpu, Version
@@ -176,7 +176,7 @@ def test_a_profile_that_cannot_be_written_whole_is_not_there(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files, "sync_path", full)
+    monkeypatch.setattr(os, "fsync", full)
     result = init("x", "--gpu", "cpu")
     assert (result.exit_code, "[disk-full]" in result.stderr) == (8, True)
     assert list(tmp_path.iterdir()) == []

@@ -435,7 +435,7 @@ def test_costs_are_told_from_the_records_of_builds(folder: Path) -> None:
     cell = document(folder)["include"][0]
     house = houses.house(folder / "wheels")
     publish(house, cell)
-    file = house.record_folder(BuildId(FIRST), cell["fingerprint"]) / "record.json"
+    file = house.record_folder(BuildId(FIRST), cell["fingerprint"]).path / "record.json"
     record = json.loads(file.read_text())
     record |= {
         "seconds": {"compile": 1000.0, "verify": 20.0},

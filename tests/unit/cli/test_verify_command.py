@@ -12,7 +12,6 @@ from typer.testing import CliRunner, Result
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
-from tfdock.host import files
 from tfdock.knowledge import loader
 
 from ..desk import Desk
@@ -74,7 +73,7 @@ def test_a_page_for_which_there_is_no_room_is_not_there(tmp_path: Path, monkeypa
     def full(*_: object) -> None:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
-    monkeypatch.setattr(files, "sync_path", full)
+    monkeypatch.setattr(os, "fsync", full)
     wheel = wheel_of({})
     path = tmp_path / NAME
     with path.open("wb") as file:

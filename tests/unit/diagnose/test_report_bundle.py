@@ -28,6 +28,7 @@ from tfdock.cli.app import app
 from tfdock.diagnose import local_identity
 from tfdock.errors import BuildFailed, Problem
 from tfdock.host.settings import Settings
+from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.run.journal import RunEntry, running
 from tfdock.types import Machine
@@ -79,7 +80,7 @@ class Place:
         prepared = self.preparer.prepare(str(profile))
         path = self.log(prepared, run)
         path.write_bytes(log)
-        papers = RunDocumentWriter(path)
+        papers = RunDocumentWriter(UntrustedPath(path.parent, path.name))
         plan = prepared.plan
         papers.begin(
             build_id=plan.build_id,

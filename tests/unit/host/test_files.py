@@ -71,14 +71,14 @@ def test_a_knowledge_folder_that_one_may_not_look_into_is_named(
     assert told(caught.value)[:2] == ("knowledge-folder", str(tmp_path))
 
 
-@pytest.mark.parametrize(("place", "step"), [(files, "sync_path"), (Path, "replace")])
+@pytest.mark.parametrize(("place", "step"), [(os, "fsync"), (os, "replace")])
 def test_a_file_that_cannot_be_written_is_the_old_one_and_leaves_nothing_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: object, step: str
 ) -> None:
     file = tmp_path / "x"
     file.write_bytes(b"old")
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(place, step, full)

@@ -231,7 +231,7 @@ def test_constraints_are_published_with_the_wheel_and_replaced_with_it(tmp_path:
     for version in ("2.18.0+cuda12.5.sm86", "2.18.1+cuda12.5.sm86"):
         wheels = sealed(tmp_path, version)
         publish(house, BUILD, record_for(wheels), wheels)
-        about, pin = house.constraints(BUILD).read_text().splitlines()
+        about, pin = house.constraints(BUILD).path.read_text().splitlines()
         assert about.startswith("#")
         assert BUILD in about
         assert pin == f"tensorflow=={version}"
@@ -244,7 +244,7 @@ def test_a_wheel_that_may_not_be_replaced_leaves_the_constraints_as_they_were(tm
     (tmp_path / wheel.file).write_bytes(b"somebody else's")
     with pytest.raises(WheelRefused):
         publish(house, BUILD, record_for(wheels), wheels)
-    assert not house.constraints(BUILD).exists()
+    assert not house.constraints(BUILD).path.exists()
 
 
 class Pip:
@@ -307,7 +307,7 @@ def pip(tmp_path: Path) -> Pip:
 def test_an_upgrade_of_something_else_replaces_the_wheel_unless_the_constraints_hold_it(
     pip: Pip, constrained: bool
 ) -> None:
-    held = ["-c", str(pip.house.constraints(BUILD))] if constrained else []
+    held = ["-c", str(pip.house.constraints(BUILD).path)] if constrained else []
     result = pip.install(*held, "--upgrade", "--upgrade-strategy", "eager", "takes_any")
     assert result.returncode == 0, result.stderr
     version = "2.18.0+cuda12.5.sm86" if constrained else "2.19.0"
@@ -319,7 +319,7 @@ def test_an_upgrade_of_something_else_replaces_the_wheel_unless_the_constraints_
 def test_what_wants_a_newer_one_replaces_the_wheel_unless_the_constraints_refuse_it(
     pip: Pip, constrained: bool
 ) -> None:
-    held = ["-c", str(pip.house.constraints(BUILD))] if constrained else []
+    held = ["-c", str(pip.house.constraints(BUILD).path)] if constrained else []
     result = pip.install(*held, "takes_new")
     if constrained:
         assert result.returncode != 0
@@ -346,7 +346,7 @@ def test_what_wants_a_newer_one_replaces_the_wheel_unless_the_constraints_refuse
 def test_a_record_that_does_not_say_what_was_built_is_none(tmp_path: Path, damage: dict[str, object]) -> None:
     house, fingerprint = Wheelhouse(tmp_path), "f" * 64
     whole = {"build_id": "b", "fingerprint": fingerprint, "log": "r.log", "wheels": [], "seconds": {}, "attempts": 1}
-    folder = house.record_folder(BuildId("b"), fingerprint)
+    folder = house.record_folder(BuildId("b"), fingerprint).path
     folder.mkdir(parents=True)
     (folder / "record.json").write_text(json.dumps(whole))
     assert house.complete_record(BuildId("b"), fingerprint) == whole

@@ -149,7 +149,7 @@ def test_pages_and_constraints_are_served(server: Server, house: Wheelhouse) -> 
         assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
     status, headers, _ = server.ask("/simple/tensorflow")
     assert (status, headers["location"]) == (301, "/simple/tensorflow/")
-    assert server.ask(f"/{house.constraints(houses.build_id()).name}")[2].startswith(b"# tfdock")
+    assert server.ask(f"/{house.constraints(houses.build_id()).path.name}")[2].startswith(b"# tfdock")
     assert server.ask(f"/{NAME}.metadata")[2].startswith(b"Metadata-Version")
     page = house.root / "index.html"
     page.write_text("the page for people")

@@ -213,7 +213,7 @@ def test_from_nothing_and_step_by_step_the_index_is_the_same(house: Wheelhouse, 
     for gpu in ("sm90", "sm86", "sm89"):
         houses.publish(other, f"2.18.0+cuda12.5.{gpu}", name=houses.build_id(gpu))
     WheelIndex(other).update()
-    (house.constraints(houses.build_id("gone"))).unlink()
+    (house.constraints(houses.build_id("gone")).path).unlink()
     assert contents(house) == contents(other)
 
 

@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
 from tfdock.errors import Locked, WheelRefused
-from tfdock.host.files import write_atomically
+from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.types import BuildId
 from tfdock.wheelhouse import coverage_index, wheelhouse_pruning
 from tfdock.wheelhouse.index import WheelIndex
@@ -104,7 +104,7 @@ def test_the_same_bytes_under_another_build_id_do_not_make_a_wheel_ones_own(hous
 
 def test_a_record_older_than_trust_domains_is_of_a_release(house: Wheelhouse) -> None:
     houses.publish(house, salt="own")
-    (file,) = house.record_files()
+    (file,) = houses.record_files(house)
     record = json.loads(file.read_bytes())
     del record["plan"]["trust"]
     file.write_text(json.dumps(record))
@@ -114,7 +114,7 @@ def test_a_record_older_than_trust_domains_is_of_a_release(house: Wheelhouse) ->
 def test_a_build_stands_for_a_plan_of_its_own_domain_and_one_in_release_for_any(house: Wheelhouse) -> None:
     houses.publish(house, domain=FOREIGN)
     houses.publish(house, name=houses.build_id("sm90"), version="2.18.0+cuda12.5.sm90")
-    own, release = (house.record_files(houses.build_id(gpu))[0] for gpu in ("sm86", "sm90"))
+    own, release = (houses.record_files(house, houses.build_id(gpu))[0] for gpu in ("sm86", "sm90"))
 
     def stands(file: Path, domain: str) -> bool:
         record = json.loads(file.read_bytes())
@@ -178,7 +178,7 @@ def recorded(
     record["verification"]["gpu_code"] = {"ptx": [], "amdgpu": []} | code
     choices = {"tensorflow": tensorflow, "python": "3.11", "accelerator": "cuda", "cuda": cuda}
     record["plan"]["choices"] = [{"field": field, "value": value} for field, value in choices.items()]
-    folder = house.record_folder(name, fingerprint)
+    folder = house.record_folder(name, fingerprint).path
     folder.mkdir(parents=True)
     (folder / "record.json").write_text(json.dumps(record))
     with (house.root / file).open("wb") as wheel:
@@ -279,7 +279,7 @@ def test_of_two_builds_of_one_name_the_record_that_fits_the_bytes_is_told(house:
 
 def test_a_pulled_wheel_says_where_from(house: Wheelhouse) -> None:
     houses.publish(house)
-    (file,) = house.record_files()
+    (file,) = houses.record_files(house)
     (file.parent / PULLED).write_text(json.dumps({"reference": "registry.example/wheels:1", "digest": "sha256:0"}))
     (row,) = document(house, "list")["wheels"]
     assert (row["origin"], row["pulled_from"]) == ("pulled", "registry.example/wheels:1")
@@ -294,7 +294,7 @@ SPOILT = '{"wheels": [{"file": ["x"], "sha256": "x", "size": 1}]}'
 )
 def test_a_spoilt_record_is_none(house: Wheelhouse, text: str) -> None:
     houses.publish(house)
-    (file,) = house.record_files()
+    (file,) = houses.record_files(house)
     file.write_text(text)
     (row,) = document(house, "list")["wheels"]
     assert row["origin"] == "foreign"
@@ -314,7 +314,7 @@ def test_what_a_record_says_may_be_anything(plan: Any) -> None:
 @pytest.mark.parametrize("finished", ["9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00", "9999-99-99", 3])
 def test_a_moment_that_no_calendar_has_is_none(house: Wheelhouse, finished: object) -> None:
     houses.publish(house)
-    (file,) = house.record_files()
+    (file,) = houses.record_files(house)
     file.write_text(json.dumps(json.loads(file.read_text()) | {"finished": finished}))
     (row,) = document(house, "list")["wheels"]
     assert row["finished"][:2] == "20", "the file's own"
@@ -521,7 +521,7 @@ def test_what_changes_between_choosing_and_removing_stays(
     done = prune(house, Rules(before=NOW - 25 * DAY))
     assert (done.wheels, three["sm80"].exists()) == ((), True)
     assert three["sm80"].name in named(house)
-    assert house.constraints(houses.build_id("sm80")).exists()
+    assert house.constraints(houses.build_id("sm80")).path.exists()
 
 
 def test_a_run_that_begins_meanwhile_keeps_its_wheel(
@@ -553,7 +553,7 @@ def at(moment: float, path: Path) -> Iterator[None]:
 
 def test_what_failed_builds_left_goes_when_asked_for(house: Wheelhouse) -> None:
     path = houses.publish(house)
-    own = house.record_files()[0].parent
+    own = houses.record_files(house)[0].parent
     (own / "20261101-000001-bbbbbb.log").write_text("a try that failed")
     (own / "refused").mkdir()
     (own / "refused" / "x.whl").write_bytes(b"x" * 1000)
@@ -564,7 +564,7 @@ def test_what_failed_builds_left_goes_when_asked_for(house: Wheelhouse) -> None:
     gone.unlink()
     assert prune(house).leftovers == ()
     done = prune(house, failed=True)
-    record = house.record_folder(houses.build_id("sm89"), "x").parent
+    record = house.record_folder(houses.build_id("sm89"), "x").path.parent
     assert {(one.path.parent.name, one.kind) for one in done.leftovers} == {
         (own.name, "of a build that did not end well"),
         (own.name, "refused wheel"),
@@ -611,26 +611,30 @@ def test_a_run_killed_while_it_replaces_a_wheel_leaves_none_that_no_record_knows
     assert houses.publish(house, salt="three").exists(), "and nobody is refused for what was left"
 
 
+KILLED = "20261101-000001-bbbbbb"
+
+
 def test_what_killed_runs_left_goes(house: Wheelhouse) -> None:
     path = houses.publish(house)
     WheelIndex(house).update()
     staging = house.root / ".tfdock" / "staging"
-    for name in ("old", "new"):
+    for name in (KILLED, "20261101-000002-cccccc", "thesis"):
         (staging / name / "raw").mkdir(parents=True)
-    with at(time.time() - 2 * DAY, staging / "old"):
-        pass
+    for name in (KILLED, "thesis"):
+        with at(time.time() - 2 * DAY, staging / name):
+            pass
     (house.root / ".index.html.123-456").write_text("half")
     (house.root / "simple" / ".index.html.123-456").write_text("half")
     (house.root / "gone-1.0-py3-none-any.whl.metadata").write_text("left")
     before = named(house)
     done = prune(house)
-    assert {one.path.relative_to(house.root).as_posix() for one in done.leftovers} == {
-        ".tfdock/staging/old",
+    assert {one.path.inside for one in done.leftovers} == {
+        f".tfdock/staging/{KILLED}",
         ".index.html.123-456",
         "simple/.index.html.123-456",
         "gone-1.0-py3-none-any.whl.metadata",
     }
-    assert [one.name for one in staging.iterdir()] == ["new"]
+    assert {one.name for one in staging.iterdir()} == {"20261101-000002-cccccc", "thesis"}
     assert named(house) == before
     assert path.exists()
 
@@ -638,9 +642,9 @@ def test_what_killed_runs_left_goes(house: Wheelhouse) -> None:
 @pytest.mark.parametrize("failed", [False, True])
 def test_what_a_pull_left_goes_when_nobody_will_go_on_with_it(house: Wheelhouse, failed: bool) -> None:
     houses.publish(house)
-    folders = {"whole": house.record_files()[0].parent}
+    folders = {"whole": houses.record_files(house)[0].parent}
     for gpu in ("sm89", "sm90"):
-        folders[gpu] = house.record_folder(houses.build_id(gpu), "0123456789ab")
+        folders[gpu] = house.record_folder(houses.build_id(gpu), "0123456789ab").path
         folders[gpu].mkdir(parents=True)
     for folder in folders.values():
         (folder / "pull-0123456789abcdef.part").write_bytes(b"x" * 1000)
@@ -655,14 +659,14 @@ def test_what_a_pull_left_goes_when_nobody_will_go_on_with_it(house: Wheelhouse,
 
 def test_staging_of_a_run_that_is_not_known_here_stays_while_that_holds_its_build_id(house: Wheelhouse) -> None:
     run, name = "20261101-000000-aaaaaa", houses.build_id()
-    (house.record_folder(name, "0123456789ab")).mkdir(parents=True)
-    (house.record_folder(name, "0123456789ab") / f"{run}.log").write_text("it compiles, for days")
+    (house.record_folder(name, "0123456789ab").path).mkdir(parents=True)
+    (house.record_folder(name, "0123456789ab").path / f"{run}.log").write_text("it compiles, for days")
     house.staging(run).mkdir(parents=True)
     with at(time.time() - 2 * DAY, house.staging(run)):
         pass
     with house.locked(name):
         assert prune(house).leftovers == ()
-    assert [one.path for one in prune(house).leftovers] == [house.staging(run)]
+    assert [one.path.path for one in prune(house).leftovers] == [house.staging(run)]
 
 
 def test_files_and_links_of_others_stay(house: Wheelhouse, three: dict[str, Path]) -> None:
@@ -682,7 +686,7 @@ def test_files_and_links_of_others_stay(house: Wheelhouse, three: dict[str, Path
 
 def test_what_is_beside_a_record_that_cannot_be_read_stays(house: Wheelhouse) -> None:
     houses.publish(house)
-    (file,) = house.record_files()
+    (file,) = houses.record_files(house)
     file.write_text('{"schema": "tfdock.record/9"}')
     assert prune(house, failed=True).leftovers == ()
     assert len(list(file.parent.iterdir())) == 2
@@ -696,7 +700,7 @@ def test_half_written_files_of_ours_go_wherever_they_lie(house: Wheelhouse) -> N
     (house.root / ".tfdock" / "coverage").mkdir(parents=True)
     for name in names:
         (house.root / name).write_text("half")
-    assert {one.path.relative_to(house.root).as_posix() for one in prune(house).leftovers} == set(names)
+    assert {one.path.inside for one in prune(house).leftovers} == set(names)
     assert {one.kind for one in prune(house).leftovers} == set()
 
 
@@ -704,24 +708,22 @@ def test_what_fills_the_disk_can_be_removed_while_it_is_full(
     house: Wheelhouse, three: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staging = house.staging("x").parent
-    (staging / "old").mkdir(parents=True)
-    with at(time.time() - 2 * DAY, staging / "old"):
+    (staging / KILLED).mkdir(parents=True)
+    with at(time.time() - 2 * DAY, staging / KILLED):
         pass
 
     prune(house, dry_run=True)  # so that there is a state folder: on another disk, or of earlier runs
-    made = Path.mkdir
 
     def while_there_is_room(function: Callable[..., None]) -> Callable[..., None]:
         def called(*words: Any, **options: Any) -> None:
-            there = function is made and words[0].exists()
-            if three["sm80"].exists() and not there:
+            if three["sm80"].exists() and not words[0].is_folder():
                 raise OSError(errno.ENOSPC, "No space left on device")
             function(*words, **options)
 
         return called
 
-    monkeypatch.setattr("tfdock.wheelhouse.index.write_atomically", while_there_is_room(write_atomically))
-    monkeypatch.setattr(Path, "mkdir", while_there_is_room(made))
+    for way in ("write", "make"):
+        monkeypatch.setattr(UntrustedPath, way, while_there_is_room(getattr(UntrustedPath, way)))
     done = prune(house, Rules(before=NOW - 25 * DAY))
     assert ([one.file for one in done.wheels], len(done.leftovers)) == ([three["sm80"].name], 1)
     assert set(named(house)) == {path.name for gpu, path in three.items() if gpu != "sm80"}
@@ -776,10 +778,10 @@ def test_the_command_says_what_went_and_warns_where_that_is_too_little(
 def test_a_name_that_belongs_to_another_build_is_not_taken_and_nothing_changes(house: Wheelhouse) -> None:
     houses.publish(house)
     WheelIndex(house).update()
-    before = contents(house), len(house.record_files())
+    before = contents(house), len(houses.record_files(house))
     with pytest.raises(WheelRefused, match="belongs to"):
         houses.publish(house, salt="other bytes", name=houses.build_id("sm90"))
-    assert (contents(house), len(house.record_files())) == before
+    assert (contents(house), len(houses.record_files(house))) == before
     houses.publish(house, salt="other bytes")
     assert len(named(house)) == 1
 
@@ -792,7 +794,7 @@ def test_a_held_build_id_is_told_while_it_is_held(house: Wheelhouse) -> None:
 
 def test_a_record_that_cannot_be_read_is_warned_of(house: Wheelhouse) -> None:
     houses.publish(house)
-    (file,) = house.record_files()
+    (file,) = houses.record_files(house)
     file.write_text(file.read_text()[:200])
     for command in ("list", "prune"):
         result = CliRunner().invoke(app, ["wheelhouse", command, "--wheelhouse", str(house.root)])

@@ -20,7 +20,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from io import BufferedReader
@@ -29,8 +29,8 @@ from typing import Any
 
 from tfdock.bazel.cache.action_cache import LARGEST, MalformedEntry
 from tfdock.errors import BuildFailed, Problem, ProfileError
-from tfdock.host.files import held, make_folder, make_private, other_writers, read_json_map, write_atomically
-from tfdock.host.untrusted_folders import FoundFile, UntrustedFolder, folder_size, is_hollow
+from tfdock.host.files import held, make_folder, make_private, other_writers, write_atomically
+from tfdock.host.untrusted_folders import FoundFile, UntrustedFolder, UntrustedPath, folder_size, is_hollow
 from tfdock.plan.trust_domain import RELEASE, split_key
 
 TAG = "CACHEDIR.TAG"
@@ -41,8 +41,10 @@ _TAG_TEXT = f"{_SIGNATURE}\n{_OURS}\n# What such files are for: https://bford.in
 
 _PARTS = ("repository", "disk", "output", "downloads", "dependencies", "knowledge", "verify")
 """Folders that hold something; beside them only the tag and the locks."""
-_KNOWN = frozenset({*_PARTS, "locks", TAG, "lost+found"})
+_KNOWN = frozenset({*_PARTS, "locks", "lost+found"})
 """Names that a cache folder may hold. The last one belongs to the file system, if the folder is its root."""
+_UNUSED = frozenset({"knowledge", "lost+found"})
+"""Names in a folder that is no cache yet: commands that need none keep tables in the first."""
 _BEING_MADE = f".{TAG}."
 """Prefix of a temporary file: another run that opens the folder at the same moment writes it."""
 _KEY = re.compile(r"[0-9a-f]{16}(-[0-9a-f]{16})?")
@@ -177,7 +179,7 @@ class DiskCache:
 
     def description(self) -> Mapping[str, Any]:
         """Return the last note of `describe`; empty if there is none."""
-        return read_json_map(self.about / "toolchain.json", _MOST_NOTE) or {}
+        return UntrustedPath(self.about, "toolchain.json").load(_MOST_NOTE) or {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,19 +201,24 @@ class CacheFolder:
         make_folder(root)
         folder = cls(root)
         folder._check_private()
+        folder._check_names(_KNOWN)
         if not folder.is_ours:
-            folder._adopt()
+            write_atomically(root / TAG, _TAG_TEXT.encode())
         return folder
 
     @classmethod
     def existing(cls, path: Path) -> CacheFolder | None:
-        """Return the cache folder, or None if there is no folder or an empty one. Nothing but the tag is written."""
+        """Return the cache folder, or None if there is no folder or an empty one. Nothing is written.
+
+        Raises ProfileError (`cache-foreign`) for any other folder without the tag: what removes something takes no
+        folder over.
+        """
         folder = cls(path.absolute())
-        if folder.root.is_dir() and folder.is_ours:
-            folder._check_private()
-            return folder
-        # A folder of an earlier version has no tag yet. Anything else is refused there.
-        return cls.opened(path) if _list_entries(folder.root) else None
+        folder._check_names(_UNUSED)
+        if not folder.is_ours:
+            return None
+        folder._check_private()
+        return folder
 
     @property
     def is_ours(self) -> bool:
@@ -241,22 +248,21 @@ class CacheFolder:
                         )
                     )
 
-    def _adopt(self) -> None:
-        names = {entry.name for entry in self.root.iterdir() if not entry.name.startswith(_BEING_MADE)}
-        if self.is_ours:  # another run was quicker
-            return
-        # A tag alone, if it is not ours, marks the cache of another program.
-        foreign = sorted(names - _KNOWN) or sorted(names & {TAG})
-        if foreign:
+    def _check_names(self, known: Set[str]) -> None:
+        """Raise ProfileError for a folder that is not ours, and holds other names than these."""
+        # Listed before the tag is read: another run may mark the folder, and begin to use it, at this moment.
+        names = [entry.name for entry in _list_entries(self.root) if not entry.name.startswith(_BEING_MADE)]
+        foreign = [name for name in names if name not in known]
+        if foreign and not self.is_ours:
             examples = ", ".join(f"`{entry[:40]}`" for entry in foreign[:3]) + (", …" if len(foreign) > 3 else "")
             raise ProfileError(
                 Problem(
                     code="cache-foreign",
-                    message=f"{self.root} is not a cache folder of tfdock's: it holds {examples}",
+                    message=f"{self.root} is not a cache folder of tfdock's: it holds {examples}, and no `{TAG}` of "
+                    "tfdock's",
                     fix="give another folder (`--cache-dir`), or one that is empty or does not exist",
                 )
             )
-        write_atomically(self.root / TAG, _TAG_TEXT.encode())
 
     @property
     def repository(self) -> Path:

@@ -137,7 +137,7 @@ def _find_record(name: str, wheelhouse: Path, state: Path) -> Path:
     same_build = [record for record in records if record.get("build_id") == name]
     if same_build:
         newest = max(same_build, key=lambda record: str(record.get("finished")))
-        return house.record_folder(newest["build_id"], newest["fingerprint"]) / "record.json"
+        return house.record_folder(newest["build_id"], newest["fingerprint"]).path / "record.json"
     if failed_runs(house, state, name):
         raise _only_failed(name, wheelhouse)
     known = sorted({str(record.get("build_id")) for record in records})

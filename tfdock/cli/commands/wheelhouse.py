@@ -349,14 +349,14 @@ def prune(
         pruned = wheelhouse_pruning.prune(house, settings.state_dir, rules, failed=failed, dry_run=dry_run)
         console.show_problems(unreadable_records(house))
     if as_json:
-        print_json("tfdock.wheelhouse-prune/1", True, {"dry_run": dry_run, **_pruned_json(house.root, pruned)})
+        print_json("tfdock.wheelhouse-prune/1", True, {"dry_run": dry_run, **_pruned_json(pruned)})
     else:
-        _show_pruned(house.root, pruned, dry_run=dry_run)
+        _show_pruned(pruned, dry_run=dry_run)
     if not pruned.reached:
         _warn_not_reached(pruned, rules.max_size or 0)
 
 
-def _pruned_json(root: Path, pruned: PrunedWheelhouse) -> dict[str, Any]:
+def _pruned_json(pruned: PrunedWheelhouse) -> dict[str, Any]:
     return {
         "size": pruned.size,
         "left": pruned.left,
@@ -366,20 +366,19 @@ def _pruned_json(root: Path, pruned: PrunedWheelhouse) -> dict[str, Any]:
             for wheel in pruned.wheels
         ],
         "leftovers": [
-            {"path": str(orphan.path.relative_to(root)), "what": orphan.kind, "size": orphan.size}
-            for orphan in pruned.leftovers
+            {"path": orphan.path.inside, "what": orphan.kind, "size": orphan.size} for orphan in pruned.leftovers
         ],
         "busy": list(pruned.busy),
     }
 
 
-def _show_pruned(root: Path, pruned: PrunedWheelhouse, *, dry_run: bool) -> None:
+def _show_pruned(pruned: PrunedWheelhouse, *, dry_run: bool) -> None:
     would = "would remove" if dry_run else "removed"
     for wheel in pruned.wheels:
         details = f"{console.size(wheel.size)}, made {_ago(wheel.finished)}"
         console.result(f"{would} {_in_a_line(wheel.file)}  {details}")
     for orphan in pruned.leftovers:
-        path = _in_a_line(str(orphan.path.relative_to(root)))
+        path = _in_a_line(orphan.path.inside)
         console.result(f"{would} {path}  {console.size(orphan.size)}, {orphan.kind}")
     for build_id in pruned.busy:
         console.tell(f"{console.clean(build_id)} is left alone: a run has it")

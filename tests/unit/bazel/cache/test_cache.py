@@ -173,11 +173,25 @@ def test_a_new_folder_is_marked_as_backup_programs_expect_it(tmp_path: Path) -> 
     assert (tmp_path / "a/b" / TAG).read_bytes() == tag
 
 
-def test_a_folder_that_an_earlier_version_filled_is_taken_and_marked(tmp_path: Path) -> None:
+def test_a_folder_that_an_earlier_version_filled_is_taken_by_a_build_and_by_no_command_that_removes(
+    tmp_path: Path,
+) -> None:
     for name in ("repository", f"disk/{KEY}", "output", "knowledge", "dependencies", "verify"):
         (tmp_path / name).mkdir(parents=True)
+    with pytest.raises(ProfileError) as caught:
+        CacheFolder.existing(tmp_path)
+    assert caught.value.problems[0].code == "cache-foreign"
+    assert not (tmp_path / TAG).exists()
     assert CacheFolder.opened(tmp_path).disks() == [DiskCache(tmp_path, KEY)]
     assert (tmp_path / TAG).is_file()
+
+
+def test_tables_that_were_kept_before_there_was_a_cache_do_not_keep_it_from_being_made(tmp_path: Path) -> None:
+    (tmp_path / "knowledge").mkdir()
+    (tmp_path / f"knowledge/{'a' * 64}.json").touch()
+    assert CacheFolder.existing(tmp_path) is None
+    assert not (tmp_path / TAG).exists()
+    assert CacheFolder.opened(tmp_path) == CacheFolder.existing(tmp_path)
 
 
 def mark(text: str) -> Callable[[Path], object]:
@@ -193,20 +207,26 @@ def mark(text: str) -> Callable[[Path], object]:
         (mark(""), TAG),
         (lambda folder: (folder / TAG).symlink_to("/etc/hostname"), TAG),
     ],
-    ids=["a file", "a hidden file", "another program's tag", "an empty tag", "a link for a tag"],
+    ids=[
+        "a file",
+        "a hidden file",
+        "another program's tag",
+        "an empty tag",
+        "a link for a tag",
+    ],
 )
 def test_a_folder_that_is_not_ours_is_refused_and_stays_as_it_is(
     tmp_path: Path, fill: Callable[[Path], object], named: str
 ) -> None:
-    (tmp_path / "disk" / KEY).mkdir(parents=True)
     fill(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ProfileError) as caught:
-        CacheFolder.opened(tmp_path)
-    (problem,) = caught.value.problems
-    assert problem.code == "cache-foreign"
-    assert f"`{named}`" in problem.message
-    assert sorted(tmp_path.rglob("*")) == before
+    for way in (CacheFolder.opened, CacheFolder.existing):
+        with pytest.raises(ProfileError) as caught:
+            way(tmp_path)
+        (problem,) = caught.value.problems
+        assert problem.code == "cache-foreign"
+        assert f"it holds `{named}`" in problem.message
+        assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_what_is_not_there_is_neither_made_nor_refused(tmp_path: Path) -> None:
@@ -320,7 +340,7 @@ def test_the_group_that_each_user_has_is_nobody_else(
 
 def test_a_lock_is_not_taken_through_a_link(filled: Path, tmp_path: Path) -> None:
     (filled / "locks/runs").symlink_to(tmp_path / "victim")
-    with pytest.raises(OSError, match="symbolic link"), CacheFolder(filled).in_use():
+    with pytest.raises(OSError, match="a link is in the place"), CacheFolder(filled).in_use():
         pass
     assert not (tmp_path / "victim").exists()
 

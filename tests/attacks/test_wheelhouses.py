@@ -1,0 +1,155 @@
+"""What a stranger's checkout may hold in the place of our own folders and files: a wheelhouse, a cache, a report.
+
+Git keeps links. Nobody needs an engine for these attacks: a clone and one command are enough.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from build.harness import Outcome, Tfdock
+
+from .rig import HERE, Heard, Victims, state_of
+
+LONG_AGO = time.time() - 3 * 86_400
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A stranger's repository with a wheelhouse in it, and files of the user beside it."""
+
+    command: Tfdock
+    folder: Path
+    victims: Victims
+
+    def link(self, name: str, to: Path) -> None:
+        """A link as git keeps it, to something of the user's that is old enough to be tidied up."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(os.path.relpath(to, path.parent))
+        for victim in (to, *to.rglob("*")) if to.is_dir() else ():
+            os.utime(victim, (LONG_AGO, LONG_AGO))
+
+    def run(self, *words: str | Path) -> tuple[Outcome, Heard]:
+        outcome = self.command.run(*words)
+        return outcome, Heard.read(self.command.home / "heard")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    home, folder = tmp_path / "home", tmp_path / "home/checkout"
+    (folder / "wheelhouse").mkdir(parents=True)
+    variables = {
+        "PYTHONPATH": os.pathsep.join([str(HERE / "hook"), str(HERE.parents[1])]),
+        "ATTACKS_HEARD": str(home / "heard"),
+        "TFDOCK_WHEELHOUSE": str(folder / "wheelhouse"),
+    }
+    command = Tfdock(home=home, cache=home / "cache").with_variables(**variables)
+    return Checkout(command, folder, Victims(tmp_path / "user"))
+
+
+OWN = "wheelhouse/.tfdock"
+ZERO = Path("/dev/zero")
+Target = Callable[[Victims], Path]
+
+
+def folder(plant: str) -> Target:
+    """A folder of the user, with names that our commands would take for their own."""
+
+    def made(victims: Victims) -> Path:
+        place = victims.inner(plant)
+        for name in NAMES_OF_OURS:
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text("precious")
+        return place
+
+    return made
+
+
+NAMES_OF_OURS = (
+    "settings.json",
+    f"{'a' * 64}.json",
+    ".index.json.12-34",
+    "other-1-py3-none-any.whl.metadata",
+    "20261101-000001-bbbbbb/thesis",
+    "20261101-000001-bbbbbb.log",
+    "0123456789ab/record.json",
+    "tf2.18/0123456789ab/20261101-000001-bbbbbb.log",
+    "index.html",
+    "lock",
+)
+"""Half-written files, logs, pages, and folders of runs."""
+PLANTS: dict[str, dict[str, Target]] = {
+    "folders": {
+        f"{OWN}/staging": folder("staging"),
+        f"{OWN}/tf2.18": folder("build"),
+        f"{OWN}/tf2.19/0123456789ab": folder("fingerprint"),
+        f"{OWN}/coverage": folder("coverage"),
+        "wheelhouse/simple": folder("simple"),
+    },
+    "our own folder": {OWN: folder("own")},
+    "a project's page": {"wheelhouse/simple/tensorflow": folder("project")},
+    "files": {
+        f"{OWN}/index.json": lambda victims: victims.file("facts"),
+        f"{OWN}/tf2.18/lock": lambda victims: victims.file("build"),
+        f"{OWN}/tf2.18/0123456789ab/record.json": lambda victims: victims.file("record"),
+        "wheelhouse/tf2.18.constraints.txt": lambda victims: victims.file("pins"),
+        "wheelhouse/index.html": lambda victims: victims.absent("page"),
+        "wheelhouse/simple/index.html": lambda victims: victims.file("root"),
+    },
+    "the lock": {f"{OWN}/lock": lambda victims: victims.file("lock")},
+    "files without an end": {
+        f"{OWN}/index.json": lambda _: ZERO,
+        f"{OWN}/tf2.18/0123456789ab/record.json": lambda _: ZERO,
+        "wheelhouse/demo-1.0-py3-none-any.whl": lambda _: ZERO,
+        "wheelhouse/index.html": lambda _: ZERO,
+    },
+    "the root page without an end": {"wheelhouse/simple/index.html": lambda _: ZERO},
+}
+"""Links at places of ours, and what they lead to."""
+COMMANDS = (
+    ("wheelhouse", "list"),
+    ("wheelhouse", "prune", "--older-than", "1d", "--failed"),
+    ("wheelhouse", "index", "--html"),
+    ("doctor", "--fix"),
+    ("report", "--bundle"),
+)
+
+
+@pytest.mark.parametrize("plants", PLANTS.values(), ids=PLANTS)
+def test_no_command_changes_what_links_in_a_wheelhouse_lead_to(checkout: Checkout, plants: dict[str, Target]) -> None:
+    checkout.victims.folder.mkdir()
+    for name, target in plants.items():
+        checkout.link(name, target(checkout.victims))
+    before = checkout.victims.state()
+    for words in COMMANDS:
+        outcome, heard = checkout.run(*words)
+        assert checkout.victims.state() == before, (words, outcome.told)
+        assert outcome.code != 70, outcome.told
+        assert [where for _, where in heard.changed if Path(where).is_relative_to(checkout.victims.folder)] == []
+
+
+def test_no_command_waits_for_a_pipe_in_the_place_of_a_file_of_ours(checkout: Checkout) -> None:
+    for name in ("tf2.18/0123456789ab/record.json", "index.json"):
+        (checkout.folder / OWN / name).parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(checkout.folder / OWN / name)
+    for words in COMMANDS:
+        outcome, _ = checkout.run(*words)
+        assert outcome.code != 70, outcome.told
+
+
+@pytest.mark.parametrize("words", ["prune", "prune --max-size 1M", "clean --yes", "verify --repair"])
+def test_a_folder_that_has_names_of_ours_is_no_cache(checkout: Checkout, words: str) -> None:
+    data = checkout.folder / "data"
+    for name in ("output/thesis", "disk/photos", "disk/0123456789abcdef/cas"):
+        (data / name).mkdir(parents=True)
+        (data / name / "x").write_text("precious")
+    before = state_of(data)
+    outcome, _ = checkout.run("cache", *words.split(), "--cache-dir", data)
+    assert (outcome.code, "[cache-foreign]" in outcome.stderr) == (2, True), outcome.told
+    assert state_of(data) == before
