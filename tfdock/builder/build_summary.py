@@ -162,7 +162,7 @@ def _explain_misses(
 
 
 _MOST_KEPT = 256 << 20
-"""Bytes of a kept document, unpacked: far more than those of TensorFlow take."""
+"""Most bytes of a kept document, unpacked. A build of TensorFlow needs far less."""
 
 # --- files --------------------------------------------------------------------------------------------------------
 

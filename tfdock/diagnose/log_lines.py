@@ -237,7 +237,7 @@ def _plain(data: bytes) -> bytes:
 _LAYERS = 2
 """Times that a log is packed: by CI, and by who sends it."""
 _DENSEST, _ANY_DENSITY = 250, 16 << 20
-"""Bytes that one packed byte holds at most, beyond so many. Logs have 10 to 50; gzip makes a thousand of one."""
+"""Most bytes that one packed byte may hold, and from which size on. Logs have 10 to 50; gzip can make a thousand."""
 
 
 def unpacked(chunks: Iterable[bytes], layers: int = _LAYERS) -> Iterator[bytes]:

@@ -43,7 +43,7 @@ def write_text(path: Path, text: str, *, follow: bool = False) -> None:
 def write_bytes(path: Path, data: bytes, *, private: bool = False, follow: bool = False) -> None:
     """Write a file, whole or not at all; if `private`, for nobody else to read. Raises ProfileError.
 
-    An existing link is replaced: whoever filled the folder may have put it there. With `follow`, for a name that the
+    An existing link is replaced: a stranger may have put it there. With `follow`, for a name that the
     user typed, what it leads to is written.
     """
     try:
@@ -205,7 +205,7 @@ def _is_own_group(gid: int) -> bool:
 
 
 _PAUSES = (0.01, 0.2)
-"""Seconds between two tries of whoever waits: at first, and at most."""
+"""Seconds between two tries for a lock: at first, and at most."""
 
 
 @contextmanager

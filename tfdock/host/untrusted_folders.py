@@ -460,7 +460,7 @@ class UntrustedPath:
         return data
 
     def load(self, most: int) -> dict[str, Any] | None:
-        """Return the JSON map in a file of at most so many bytes; None if there is none or it is malformed."""
+        """Return the JSON map in a file of at most `most` bytes; None if the file is missing or malformed."""
         try:
             document = json.loads(self.read(most))
         # Deeply nested JSON exhausts the stack of the parser.
@@ -531,7 +531,7 @@ class UntrustedPath:
 
 @contextmanager
 def open_plain_file(path: Path | UntrustedPath) -> Iterator[BufferedReader | None]:
-    """Open a file that others may have left; None for what is no regular file. No link is followed to the file."""
+    """Open a file that others may have left; None if it is a link, or anything but a regular file."""
     place = path if isinstance(path, UntrustedPath) else UntrustedPath(path.parent, path.name)
     try:
         file = place.open()

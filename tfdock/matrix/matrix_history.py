@@ -199,7 +199,7 @@ def _git(file: Path, folder: Path, *words: str) -> str:
 def _running(
     file: Path, folder: Path, *words: str, stdin: int | IO[bytes] = subprocess.DEVNULL
 ) -> Iterator[IO[bytes]]:
-    """Give the output of git while it runs; raises ProfileError if it fails. Whoever reads less than all ends it.
+    """Give the output of git while it runs; raises ProfileError if it fails. A caller that leaves early ends git.
 
     No program runs that the repository's own settings name.
     """

@@ -27,7 +27,7 @@ from tfdock.host.untrusted_folders import NotPlain, UntrustedPath
 from tfdock.plan.trust_domain import recorded, replaces, stands_for
 from tfdock.run.journal import staging_folder
 from tfdock.types import BuildId
-from tfdock.wheelhouse.build_record import LARGEST_RECORD
+from tfdock.wheelhouse.build_record import LARGEST_RECORD, WHEEL
 
 if TYPE_CHECKING:
     from tfdock.plan.build_plan import BuildPlan
@@ -285,5 +285,5 @@ def _is_wheel(node: object) -> bool:
         isinstance(node, dict)
         and all(isinstance(node.get(name), kind) for name, kind in {"file": str, "sha256": str, "size": int}.items())
         # A record may be a stranger's: its wheel must not lead out of the wheelhouse.
-        and Path(node["file"]).name == node["file"]
+        and WHEEL.fullmatch(node["file"]) is not None
     )

@@ -281,7 +281,7 @@ print(json.dumps(sorted(sys.modules)))
     assert answer.startswith(f"{tmp_path / 'x.yaml'}: tf2.18.0-")
     loaded = {name.partition(".")[0] for name in json.loads(modules)}
     assert "pydantic" in loaded
-    assert loaded & {"docker", "filelock", "jinja2", "requests", "rich", "tenacity"} == set()
+    assert loaded & {"docker", "jinja2", "requests", "rich", "tenacity"} == set()
 
 
 def test_what_python_leaves_beside_a_script_is_no_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

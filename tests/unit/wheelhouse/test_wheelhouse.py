@@ -611,6 +611,18 @@ def test_a_run_killed_while_it_replaces_a_wheel_leaves_none_that_no_record_knows
     assert houses.publish(house, salt="three").exists(), "and nobody is refused for what was left"
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "a\0b.whl", "../x.whl"])
+def test_a_record_whose_wheel_has_no_name_of_a_file_is_none(house: Wheelhouse, name: str) -> None:
+    houses.publish(house)
+    (file,) = houses.record_files(house)
+    record = json.loads(file.read_text())
+    record["wheels"][0]["file"] = name
+    file.write_text(json.dumps(record))
+    assert list(house.records()) == []
+    assert not house.has(houses.build_id(), record["fingerprint"], "release")
+    assert house.complete_record(houses.build_id(), record["fingerprint"]) is None
+
+
 KILLED = "20261101-000001-bbbbbb"
 
 
