@@ -20,7 +20,7 @@ from waits import wait_until
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL
 
-from .harness import MINIATURE, PLAYED_BUILD, Outcome, Tfdock, copy_tree, played_tree, write_profile
+from .harness import MINIATURE, PLAYED_BUILD, Outcome, Tfdock, copy_cache, copy_tree, played_tree, write_profile
 from .registries import OwnRegistry, Proxy, own_registry, proxy
 
 USER = 1234
@@ -236,9 +236,7 @@ def as_user(workshop: Workshop) -> Iterator[AsUser]:
         capabilities = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
         command = workshop.tfdock("setpriv", f"--reuid={USER}", f"--regid={USER}", groups, *capabilities)
         command = replace(command, cache=command.home / "cache")
-        for part in ("disk", "repository"):  # what there is: Bazel takes from a cache only what it may write to
-            if (workshop.cache / part).exists():
-                shutil.copytree(workshop.cache / part, command.cache / part)
+        copy_cache(workshop.cache, command.cache)  # Bazel takes from a cache only what it may write to
         for path in (command.home, *command.home.rglob("*")):
             os.chown(path, USER, USER)
         commands.append(command)

@@ -25,6 +25,8 @@ from bed import missing, needs_root
 from document_schemas import check_named, check_printed
 from waits import run_within, wait_until
 
+from tfdock.bazel.cache.cache_folder import CacheFolder
+
 REPOSITORY = Path(__file__).parents[2]
 MINIATURE = REPOSITORY / "tests/miniature"
 KNOWLEDGE = MINIATURE / "knowledge"
@@ -189,6 +191,14 @@ def holders(stream: IO[str]) -> dict[int, str]:
             if int(folder.name) != os.getpid() and pipe in map(os.readlink, (folder / "fd").iterdir()):
                 found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
     return found
+
+
+def copy_cache(source: Path, target: Path, parts: Iterable[str] = ("disk", "repository")) -> None:
+    """Copy parts of a cache folder, those that exist, into another one."""
+    CacheFolder.opened(target)
+    for part in parts:
+        if (source / part).exists():
+            shutil.copytree(source / part, target / part, dirs_exist_ok=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ class Machine:
 
     def __init__(self, folder: Path, address: str, tag: str) -> None:
         folder.mkdir()
-        self.tfdock = Tfdock(home=folder, cache=folder / "cache")
+        self.tfdock = Tfdock(home=folder, cache=CacheFolder.opened(folder / "cache").root)
         self.address, self.tag = address, tag
         self.said: list[str] = []
 
@@ -274,9 +274,7 @@ def test_what_cannot_be_pushed_is_said_before_anything_is_asked(
 
 def test_a_cache_that_is_still_empty_is_no_error(site: Site, before: Proxy) -> None:
     """As a build leaves it that was cut before it compiled: the job's next step pushes all the same."""
-    here = site.machine("here")
-    CacheFolder.opened(here.tfdock.cache)
-    outcome = here.run("push")
+    outcome = site.machine("here").run("push")
     assert outcome.code == 0, outcome.told
     assert (outcome.document["toolchains"], outcome.document["digest"]) == ([], None)
     assert "nothing is pushed" in outcome.stderr

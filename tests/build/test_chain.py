@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tfdock.bazel import output
+from tfdock.bazel.cache.cache_folder import CacheFolder
 
 from .conftest import Workshop
 from .harness import UNTRIED, Json, Outcome, Tfdock, copy_tree, published, replaced, write_profile
@@ -77,8 +78,8 @@ class Machine:
     def __init__(self, workshop: Workshop, doors: int) -> None:
         home = workshop.tfdock().home
         self.tfdock = Tfdock(home=home, cache=home / "cache", engine=workshop.host)
-        self.repository = self.tfdock.cache / "repository"
-        self.repository.mkdir(parents=True)
+        self.repository = CacheFolder.opened(self.tfdock.cache).repository
+        self.repository.mkdir()
         for number in range(1, doors + 1):
             (self.repository / f"door-{number}").touch()
         (home / "clock").mkdir()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
 from tfdock.builder.cache_overlay import LABEL
 
 from .conftest import Finished, Workshop
-from .harness import UNTRIED, Json, Tfdock, write_profile
+from .harness import UNTRIED, Json, Tfdock, copy_cache, write_profile
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
@@ -127,8 +126,7 @@ def test_where_the_engine_cannot_mount_an_overlay_the_domain_stands_alone(
 ) -> None:
     # A comma separates the options of a mount.
     odd = replace(shop, home=shop.home / "odd", cache=shop.home / "odd/cache,odd", trusted=False)
-    for part in ("repository", "disk"):
-        shutil.copytree(shop.cache / part, odd.cache / part)
+    copy_cache(shop.cache, odd.cache)
     outcome = odd.build("--force", write_profile(tmp_path / "mine.yaml", workshop.tree(), verify=UNTRIED))
     assert outcome.code == 0, outcome.told
     assert "[disk-cache-alone]" in outcome.stderr

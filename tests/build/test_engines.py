@@ -18,6 +18,7 @@ import pytest
 from bed import VARIANTS, engine_variant
 from waits import FETCH
 
+from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.engine.protocol import RUN_LABEL
 
 from .conftest import Workshop
@@ -53,7 +54,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         command = workshop.tfdock(*as_plain_user(name)).with_variables(TFDOCK_NETWORK=environment["TFDOCK_NETWORK"])
         command = replace(command, cache=command.home / "cache")
         # A container of another user namespace does not reach this machine's 127.0.0.1, where the archive is served.
-        known = command.cache / "repository/content_addressable/sha256" / ARCHIVE
+        known = CacheFolder.opened(command.cache).repository / "content_addressable/sha256" / ARCHIVE
         known.mkdir(parents=True)
         shutil.copy(MINIATURE / "downloads/minimath-1.0.tar.gz", known / "file")
         if command.prefix:

@@ -991,8 +991,11 @@ def test_a_trial_that_fails_on_a_full_disk_is_not_the_wheels_fault(desk: Desk) -
 
 
 def test_a_trial_is_stopped_on_request(desk: Desk) -> None:
-    desk.engine.phases["verify"] = FakeRun(output=[b"importing\n"], endless=True)
-    threading.Timer(0.5, lambda: setattr(desk.stop, "requests", 1)).start()
+    def output() -> Iterator[bytes]:
+        yield b"importing\n"
+        desk.stop.requests = 1
+
+    desk.engine.phases["verify"] = FakeRun(output=output(), endless=True)
     desk.fails(Interrupted, "interrupted", "verify")
 
 

@@ -23,7 +23,7 @@ from tfdock.host.settings import load
 from tfdock.types import ImageRef
 
 from .conftest import Finished, Workshop
-from .harness import UNTRIED, Json, Tfdock, before, copy_tree, write_profile
+from .harness import UNTRIED, Json, Tfdock, before, copy_cache, copy_tree, write_profile
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
@@ -66,8 +66,7 @@ class History:
     def without_past(cls, workshop: Workshop, road: str = "hermetic") -> History:
         command = workshop.tfdock()
         command = replace(command, cache=command.home / "cache")
-        if (workshop.cache / "repository").exists():
-            shutil.copytree(workshop.cache / "repository", command.cache / "repository")
+        copy_cache(workshop.cache, command.cache, ["repository"])
         return cls(command, workshop.tree(road))
 
     def build(self, tree: Path | None = None, **fields: Any) -> Built:

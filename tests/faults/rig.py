@@ -30,6 +30,7 @@ from build.harness import (
     Outcome,
     Running,
     Tfdock,
+    copy_cache,
     copy_tree,
     played_tree,
     published,
@@ -199,9 +200,8 @@ class Rig:
         home = home or self.folder / f"home-{number}"
         home.mkdir(exist_ok=True)
         command = Tfdock(home=home, cache=cache or home / "cache", engine=self.private.host)
-        (command.cache / "repository").mkdir(parents=True, exist_ok=True)
-        if self.seed.exists():
-            shutil.copytree(self.seed, command.cache, dirs_exist_ok=True)
+        copy_cache(self.seed, command.cache)
+        (command.cache / "repository").mkdir(exist_ok=True)
         if pace:
             (command.cache / "repository/pace").write_text(str(pace))
         defaults: dict[str, object] = {
@@ -358,8 +358,7 @@ def prepare(rig: Rig) -> None:
     first.hold("compile")
     with rig.door.opened():
         running = first.until("compile", first.start())
-    for part in ("disk", "repository"):
-        shutil.copytree(first.tfdock.cache / part, rig.seed / part)
+    copy_cache(first.tfdock.cache, rig.seed)
     for mark in rig.seed.glob("repository/*-compile"):
         mark.unlink()
     first.release()

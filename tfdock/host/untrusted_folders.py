@@ -371,8 +371,8 @@ class UntrustedPath:
     """A name below a folder that others may have filled, such as a wheelhouse in a stranger's checkout.
 
     It serves as a path does. Each access opens `root`, which the user named, through links if it is one, and follows
-    no link below it. It is not `os.PathLike`: nothing else can open it. Every method raises OSError, NotPlain where a
-    link or another kind of file is in the way.
+    no link below it; what writes makes `root` if it does not exist. It is not `os.PathLike`: nothing else can open
+    it. Every method raises OSError, NotPlain where a link or another kind of file is in the way.
     """
 
     root: Path
@@ -401,8 +401,10 @@ class UntrustedPath:
         return UntrustedPath(self.root, self.inside.rpartition("/")[0])
 
     @contextmanager
-    def _opened(self) -> Iterator[tuple[UntrustedFolder, str]]:
+    def _opened(self, *, make: bool = False) -> Iterator[tuple[UntrustedFolder, str]]:
         try:
+            if make:
+                self.root.mkdir(parents=True, exist_ok=True)
             with UntrustedFolder.opened(self.root, follow=True) as root:
                 yield root, self.inside
         except OSError as error:
@@ -481,7 +483,7 @@ class UntrustedPath:
     @contextmanager
     def written(self, data: bytes, *, durable: bool = True) -> Iterator[None]:
         """Write a file as `write` does, around what is done meanwhile."""
-        with self._opened() as (root, name), root.written(name, [data], durable=durable):
+        with self._opened(make=True) as (root, name), root.written(name, [data], durable=durable):
             yield
 
     def create(self) -> FileIO:
@@ -491,12 +493,12 @@ class UntrustedPath:
 
     def make(self, *, private: bool = False) -> None:
         """Make the folder, and those above it, where they do not exist; if `private`, for this user alone."""
-        with self._opened() as (root, name):
+        with self._opened(make=True) as (root, name):
             root.folder(name, make=True, mode=0o700 if private else 0o777).close()
 
     def receive(self, file: Path) -> None:
         """Take a file of the caller's, on the same file system, in this place."""
-        with self._opened() as (root, name):
+        with self._opened(make=True) as (root, name):
             root.receive(file, name)
 
     def move(self, to: UntrustedPath) -> None:
@@ -508,12 +510,12 @@ class UntrustedPath:
 
     def remove(self) -> None:
         """Remove a name that is not a folder, or nothing if it is gone. Of a link it removes the link."""
-        with suppress(NotPlain), self._opened() as (root, name):
+        with suppress(FileNotFoundError, NotPlain), self._opened() as (root, name):
             root.remove(name)
 
     def remove_folder(self) -> None:
         """Remove a folder with everything in it, or nothing if it is gone."""
-        with self._opened() as (root, name):
+        with suppress(FileNotFoundError), self._opened() as (root, name):
             root.remove_folder(name)
 
     def remove_empty(self) -> None:
@@ -525,7 +527,7 @@ class UntrustedPath:
 
     def update(self) -> FileIO:
         """Open a regular file to read and write, without a buffer, as `UntrustedFolder.update` does."""
-        with self._opened() as (root, name):
+        with self._opened(make=True) as (root, name):
             return root.update(name)
 
 

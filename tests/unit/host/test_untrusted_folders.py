@@ -9,13 +9,20 @@ import stat
 import threading
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tfdock.host import untrusted_folders
-from tfdock.host.untrusted_folders import NotPlain, TooManyNames, UntrustedFolder, remove_folder, walk
+from tfdock.host.untrusted_folders import (
+    NotPlain,
+    TooManyNames,
+    UntrustedFolder,
+    UntrustedPath,
+    remove_folder,
+    walk,
+)
 
 SECRET = b"a file of the user\n"
 OWN = b"of the container"
@@ -349,3 +356,28 @@ def test_a_folder_that_is_swapped_for_a_link_while_it_is_removed_leads_nowhere(h
         thread.join()
     assert not link.exists()
     assert untouched(outside)
+
+
+# --- a name below a folder that the user named ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["make", "write", "receive", "update"])
+def test_what_writes_makes_the_folder_that_the_user_named(tmp_path: Path, way: str) -> None:
+    path = UntrustedPath(tmp_path / "not/yet", "inside/name")
+    (tmp_path / "own").write_bytes(OWN)
+    calls: dict[str, Callable[[], object]] = {
+        "make": path.make,
+        "write": lambda: path.write(OWN),
+        "receive": lambda: path.receive(tmp_path / "own"),
+        "update": lambda: path.update().close(),
+    }
+    calls[way]()
+    assert (path.is_folder(), path.is_file()) == (way == "make", way != "make")
+
+
+def test_where_the_folder_that_the_user_named_is_missing_nothing_is_found_or_removed(tmp_path: Path) -> None:
+    path = UntrustedPath(tmp_path / "missing", "name")
+    assert (path.status(), path.entries(), [*path.walk()], path.load(99)) == (None, [], [], None)
+    path.remove()
+    path.remove_folder()
+    assert not (tmp_path / "missing").exists()

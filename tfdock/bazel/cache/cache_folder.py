@@ -20,7 +20,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from io import BufferedReader
@@ -41,10 +41,9 @@ _TAG_TEXT = f"{_SIGNATURE}\n{_OURS}\n# What such files are for: https://bford.in
 
 _PARTS = ("repository", "disk", "output", "downloads", "dependencies", "knowledge", "verify")
 """Folders that hold something; beside them only the tag and the locks."""
-_KNOWN = frozenset({*_PARTS, "locks", "lost+found"})
-"""Names that a cache folder may hold. The last one belongs to the file system, if the folder is its root."""
-_UNUSED = frozenset({"knowledge", "lost+found"})
-"""Names in a folder that is no cache yet: commands that need none keep tables in the first."""
+_UNUSED = ("knowledge", "lost+found")
+"""Names in a folder that is no cache yet: commands that need no cache keep tables in the first, and the second
+belongs to the file system, if the folder is its root."""
 _BEING_MADE = f".{TAG}."
 """Prefix of a temporary file: another run that opens the folder at the same moment writes it."""
 _KEY = re.compile(r"[0-9a-f]{16}(-[0-9a-f]{16})?")
@@ -190,10 +189,10 @@ class CacheFolder:
 
     @classmethod
     def opened(cls, path: Path) -> CacheFolder:
-        """Return the cache folder at a path, and make it if needed. A folder of an earlier version gets the tag.
+        """Return the cache folder at a path. A folder that is empty or does not exist is made one.
 
-        Raises ProfileError (`cache-foreign`) for a folder that holds anything else, or that others can write to. Such
-        a folder is not touched.
+        Raises ProfileError (`cache-foreign`) for a folder that others filled or can write to. Such a folder is not
+        touched.
         """
         root = path.absolute()
         with suppress(OSError):  # told by what comes next
@@ -201,7 +200,7 @@ class CacheFolder:
         make_folder(root)
         folder = cls(root)
         folder._check_private()
-        folder._check_names(_KNOWN)
+        folder._check_names()
         if not folder.is_ours:
             write_atomically(root / TAG, _TAG_TEXT.encode())
         return folder
@@ -210,11 +209,10 @@ class CacheFolder:
     def existing(cls, path: Path) -> CacheFolder | None:
         """Return the cache folder, or None if there is no folder or an empty one. Nothing is written.
 
-        Raises ProfileError (`cache-foreign`) for any other folder without the tag: what removes something takes no
-        folder over.
+        Raises ProfileError (`cache-foreign`) as `opened` does.
         """
         folder = cls(path.absolute())
-        folder._check_names(_UNUSED)
+        folder._check_names()
         if not folder.is_ours:
             return None
         folder._check_private()
@@ -248,11 +246,11 @@ class CacheFolder:
                         )
                     )
 
-    def _check_names(self, known: Set[str]) -> None:
-        """Raise ProfileError for a folder that is not ours, and holds other names than these."""
+    def _check_names(self) -> None:
+        """Raise ProfileError for a folder that holds something and is not ours."""
         # Listed before the tag is read: another run may mark the folder, and begin to use it, at this moment.
         names = [entry.name for entry in _list_entries(self.root) if not entry.name.startswith(_BEING_MADE)]
-        foreign = [name for name in names if name not in known]
+        foreign = [name for name in names if name not in _UNUSED]
         if foreign and not self.is_ours:
             examples = ", ".join(f"`{entry[:40]}`" for entry in foreign[:3]) + (", …" if len(foreign) > 3 else "")
             raise ProfileError(

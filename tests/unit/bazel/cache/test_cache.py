@@ -173,19 +173,6 @@ def test_a_new_folder_is_marked_as_backup_programs_expect_it(tmp_path: Path) -> 
     assert (tmp_path / "a/b" / TAG).read_bytes() == tag
 
 
-def test_a_folder_that_an_earlier_version_filled_is_taken_by_a_build_and_by_no_command_that_removes(
-    tmp_path: Path,
-) -> None:
-    for name in ("repository", f"disk/{KEY}", "output", "knowledge", "dependencies", "verify"):
-        (tmp_path / name).mkdir(parents=True)
-    with pytest.raises(ProfileError) as caught:
-        CacheFolder.existing(tmp_path)
-    assert caught.value.problems[0].code == "cache-foreign"
-    assert not (tmp_path / TAG).exists()
-    assert CacheFolder.opened(tmp_path).disks() == [DiskCache(tmp_path, KEY)]
-    assert (tmp_path / TAG).is_file()
-
-
 def test_tables_that_were_kept_before_there_was_a_cache_do_not_keep_it_from_being_made(tmp_path: Path) -> None:
     (tmp_path / "knowledge").mkdir()
     (tmp_path / f"knowledge/{'a' * 64}.json").touch()
@@ -203,6 +190,7 @@ def mark(text: str) -> Callable[[Path], object]:
     [
         (lambda folder: (folder / "thesis.tex").touch(), "thesis.tex"),
         (lambda folder: (folder / ".bashrc").touch(), ".bashrc"),
+        (lambda folder: (folder / "disk" / KEY).mkdir(parents=True), "disk"),
         (mark("Signature: 8a477f597d28d172789f06886806bc55\n# cargo's\n"), TAG),
         (mark(""), TAG),
         (lambda folder: (folder / TAG).symlink_to("/etc/hostname"), TAG),
@@ -210,6 +198,7 @@ def mark(text: str) -> Callable[[Path], object]:
     ids=[
         "a file",
         "a hidden file",
+        "names of ours alone",
         "another program's tag",
         "an empty tag",
         "a link for a tag",
