@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -399,11 +400,43 @@ def test_a_file_full_of_holes_takes_no_more_room_in_the_packed_cache_than_on_the
     variables = {"RUNNER_TEMP": str(tmp_path), "TFDOCK_CACHE_DIR": str(cache)}
     assert shell(tmp_path, pack["run"], **variables).returncode == 0
     assert packed.stat().st_size < 4096
+    (packed.parent / "compiled").mkdir()
+    packed.rename(packed.parent / "compiled/cache.tar.gz")
     variables |= {"TFDOCK_CACHE_DIR": str(other), "TFDOCK_CACHE": "x", "TFDOCK_CACHE_TAG": "y"}
     done = shell(tmp_path, unpack["run"], TFDOCK_DOMAINS="", **variables)
     assert done.returncode == 0, done.stderr
     assert (other / "disk/key/cas/blob").read_bytes() == b"object"
     assert sum(path.stat().st_blocks for path in (other / "disk").rglob("*")) < 1024
+
+
+def test_what_the_job_that_compiled_left_replaces_no_program_of_the_job_that_pushes(tmp_path: Path) -> None:
+    folder = tmp_path / "tfdock"
+    taken = [
+        step["with"]["path"] for name in ("built", "compiled") for step in steps("publish", f"Take what was {name}")
+    ]
+    assert taken == [f"${{{{ runner.temp }}}}/tfdock/{name}" for name in ("wheelhouse", "compiled")]
+    for name in ("compiled", "tools", "cache/locks"):
+        (folder / name).mkdir(parents=True)
+    (folder / "tools/tfdock").write_text("ours")
+    with tarfile.open(folder / "compiled/cache.tar.gz", "w:gz") as tar:
+        link = tarfile.TarInfo("disk/tools")
+        link.type, link.linkname = tarfile.SYMTYPE, str(folder / "tools")
+        names = ("CACHEDIR.TAG", "locks/runs", "disk/../../../tools/tfdock", "/disk/x/../../y", "disk/tools/tfdock")
+        for entry in (tarfile.TarInfo("disk/key/cas/blob"), link, *map(tarfile.TarInfo, names)):
+            tar.addfile(entry)
+    before = {path for path in folder.rglob("*") if not path.is_relative_to(folder / "cache/disk")}
+    (push,) = steps("publish", "Push the cache")
+    program(tmp_path, "")
+    variables = {"RUNNER_TEMP": str(tmp_path), "TFDOCK_CACHE_DIR": str(folder / "cache")}
+    shell(
+        tmp_path,
+        push["run"],
+        **variables,
+        **dict.fromkeys(("TFDOCK_DOMAINS", "TFDOCK_CACHE", "TFDOCK_CACHE_TAG"), "x"),
+    )
+    assert {path for path in folder.rglob("*") if not path.is_relative_to(folder / "cache/disk")} == before
+    assert (folder / "tools/tfdock").read_text() == "ours"
+    assert (folder / "cache/disk/key/cas/blob").is_file()
 
 
 @pytest.mark.parametrize(("length", "code"), [(400_000, 0), (600_000, 1)])
