@@ -681,7 +681,8 @@ def speaking(*words: bytes, pause: float = 0.0, endless: bool = False) -> Iterat
 
 
 def test_a_server_that_sends_a_byte_now_and_then_is_left_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_WHOLE", 0.3)
+    monkeypatch.setattr("tfdock.oci.http.WHOLE", 0.3)
+    monkeypatch.setattr("tfdock.oci.registry_session._PATIENCE", 0)
     with speaking(b"X", pause=0.05, endless=True) as address:
         assert "no whole answer" in asked_in_vain(ImageRef("some/image", address))
 

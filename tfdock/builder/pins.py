@@ -20,8 +20,6 @@ from tfdock.oci.repository import Repository
 from tfdock.plan.lock_file import COMMIT
 from tfdock.types import ImageRef
 
-_WHOLE = 120.0
-"""Seconds for a whole question: a server that sends single bytes slowly would never time out otherwise."""
 _MOST = http.MOST
 """Maximum of bytes in a list of refs. TensorFlow's own repository sends about 10 MB."""
 _GIT_PORT = 9418
@@ -38,9 +36,7 @@ def digest(image: ImageRef, check: Callable[[], None] = http.no_check) -> str:
     Only registries on this machine are asked by plain HTTP. `check` is called now and then, and raises to stop.
     Raises NetworkError: `image-not-found`, `registry-denied`, `registry-rate-limited`, `registry-unreachable`.
     """
-    repository = Repository(image.registry, image.repository)
-    with repository.error_context(f"`{image}`"):  # that there was no whole answer in time
-        return http.ask(lambda: repository.digest(image.tag or "latest"), check, _WHOLE)
+    return Repository(image.registry, image.repository, check=check).digest(image.tag or "latest")
 
 
 # --- git ------------------------------------------------------------------------------------------------------------
@@ -53,7 +49,7 @@ def commit(location: str, ref: str, check: Callable[[], None] = http.no_check) -
     that only git itself can reach (ssh).
     """
     try:
-        refs = http.ask(lambda: dict(_refs(location)), check, _WHOLE)
+        refs = http.ask(lambda: dict(_refs(location)), check, http.WHOLE)
         # The order of source.sh: tags first. `^{}` is the commit that an annotated tag points to.
         full_names = (f"refs/tags/{ref}", f"refs/heads/{ref}", ref)
         names = (name for full in full_names for name in (f"{full}^{{}}", full))

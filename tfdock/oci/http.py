@@ -6,7 +6,6 @@ import http.client
 import io
 import ipaddress
 import json
-import math
 import random
 import re
 import socket
@@ -26,6 +25,14 @@ from tfdock.host.supervise import Output, streamed, watched
 
 TIMEOUT = 30.0
 """Seconds of silence."""
+WHOLE = 120.0
+"""Seconds for a request and its answer: a server that sends a byte now and then is never silent."""
+LEAST = 10_000
+"""Bytes that a line brings in a second, at least. 100 MB take three hours then."""
+_MINUTE = 60.0
+"""Seconds of waiting after which the speed is looked at."""
+_MOST_HEAD = 1 << 20
+"""Bytes of the head of an answer, with every `100 Continue` before it."""
 MOST = 64 << 20
 """Bytes of an answer that is read into memory."""
 _MOST_ERROR = 64 << 10
@@ -48,40 +55,42 @@ HTTP_ERRORS = (StrangeAnswer, OSError, http.client.HTTPException, ValueError)
 """All errors of a request over a network."""
 
 
-def ask(question: Callable[[], _T], check: Callable[[], None], seconds: float = math.inf) -> _T:
+def ask(question: Callable[[], _T], check: Callable[[], None], seconds: float) -> _T:
     """Return the result of a function. Give up after the seconds. `check` is called meanwhile; it raises to give up.
 
     The function runs in a thread of its own: a silent name server cannot be interrupted otherwise.
     """
-    check_all = _with_limit(check, seconds)
-    return watched(lambda _: question(), lambda _: None, lambda _: check_all(), None)
-
-
-def receive(read: Callable[[Output], None], check: Callable[[], None], seconds: float = math.inf) -> Iterator[bytes]:
-    """Run `read(output)` in a thread and yield its output. Give up after the seconds.
-
-    `check` is called meanwhile and raises to give up.
-    """
-    check_all = _with_limit(check, seconds)
-    with closing(streamed(read)) as pieces:
-        for piece in pieces:
-            check_all()
-            if piece:
-                yield piece
-
-
-def _with_limit(check: Callable[[], None], seconds: float) -> Callable[[], None]:
-    """Call the check. Return a check that also raises StrangeAnswer after the seconds."""
     # Nothing is asked after a stop.
     check()
     end = time.monotonic() + seconds
 
-    def check_all() -> None:
+    def tick(_: float) -> None:
         check()
         if time.monotonic() > end:
             raise StrangeAnswer(f"there was no whole answer in {seconds:.0f} s")
 
-    return check_all
+    return watched(lambda _: question(), lambda _: None, tick, None)
+
+
+def receive(read: Callable[[Output], None], check: Callable[[], None]) -> Iterator[bytes]:
+    """Run `read(output)` in a thread and yield its output. Give up when it brings less than `LEAST`.
+
+    `check` is called meanwhile and raises to give up.
+    """
+    check()
+    waited, brought, since = 0.0, 0, time.monotonic()
+    with closing(streamed(read)) as pieces:
+        for piece in pieces:
+            check()
+            # Without the time that the caller takes for each piece.
+            waited, brought = waited + time.monotonic() - since, brought + len(piece)
+            if waited > _MINUTE:
+                if brought < _MINUTE * LEAST:
+                    raise StrangeAnswer(f"it sends less than {LEAST:,} bytes a second")
+                waited, brought = 0.0, 0
+            if piece:
+                yield piece
+            since = time.monotonic()
 
 
 # --- where one may go -----------------------------------------------------------------------------------------------
@@ -148,6 +157,51 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 # --- asking ---------------------------------------------------------------------------------------------------------
 
 
+class _Head:
+    """The head of an answer, line by line. `http.client` bounds each head, but not the number of those before it."""
+
+    def __init__(self, stream: io.BufferedIOBase) -> None:
+        self._stream, self._left = stream, _MOST_HEAD
+
+    def readline(self, most: int) -> bytes:
+        line = self._stream.readline(most)
+        self._left -= len(line)
+        if self._left < 0:
+            raise StrangeAnswer("the head of its answer is too long")
+        return line
+
+
+class _Response(http.client.HTTPResponse):
+    def begin(self) -> None:
+        """Read the head."""
+        # `fp` is the stream of http.client's own, and all that its `begin` reads.
+        stream, self.fp = self.fp, _Head(self.fp)  # type: ignore[assignment]
+        try:
+            super().begin()
+        finally:
+            self.fp = stream
+
+
+class _BoundedHeads(urllib.request.AbstractHTTPHandler):
+    def do_open(self, http_class: Any, req: Any, **arguments: Any) -> Any:
+        """Open a connection whose answers have bounded heads."""
+
+        def connect(*words: Any, **more: Any) -> http.client.HTTPConnection:
+            connection: http.client.HTTPConnection = http_class(*words, **more)
+            connection.response_class = _Response
+            return connection
+
+        return super().do_open(connect, req, **arguments)
+
+
+class _Plain(_BoundedHeads, urllib.request.HTTPHandler):
+    """Answers by HTTP."""
+
+
+class _Secure(_BoundedHeads, urllib.request.HTTPSHandler):
+    """Answers by HTTPS."""
+
+
 def send(request: urllib.request.Request) -> Any:
     """Send a request; retry it if the server asks for a pause."""
     return retry(lambda: send_once(request))
@@ -191,7 +245,7 @@ def send_once(request: urllib.request.Request, silence: float = TIMEOUT) -> Any:
     is_local = _is_loopback(urllib.parse.urlsplit(request.full_url).hostname or "")
     handlers = [urllib.request.ProxyHandler({})] if is_local else []
     try:
-        return urllib.request.build_opener(_Redirects, *handlers).open(request, timeout=silence)
+        return urllib.request.build_opener(_Redirects, _Plain, _Secure, *handlers).open(request, timeout=silence)
     except urllib.error.HTTPError as error:
         body = b""
         with error, suppress(*HTTP_ERRORS):

@@ -6,6 +6,7 @@ Logins come from the configuration of `docker login` and its credential helpers.
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
 import urllib.error
@@ -187,13 +188,15 @@ class Session:
         url: str,
         headers: dict[str, str] | None = None,
         data: bytes | None = None,
-        silence: float = http.TIMEOUT,
+        more: float = 0.0,
     ) -> Any:
         """Send a request; if the registry asks for a login, send it once more with one.
 
-        `silence`: seconds in which nothing may come.
+        `more`: seconds that the registry has besides, before it says anything.
         """
-        return http.ask(lambda: self._send(method, url, headers, data, silence), self.check)
+        # Somebody may be asked for a passphrase meanwhile.
+        whole = _PATIENCE + http.WHOLE + more + len(data or b"") / http.LEAST
+        return http.ask(lambda: self._send(method, url, headers, data, http.TIMEOUT + more), self.check, whole)
 
     def _send(self, method: str, url: str, headers: dict[str, str] | None, data: bytes | None, silence: float) -> Any:
         shown = self._authorization
@@ -217,7 +220,11 @@ class Session:
     def _request(
         self, method: str, url: str, headers: dict[str, str] | None, data: bytes | None
     ) -> urllib.request.Request:
-        request = urllib.request.Request(url, data, headers or {}, method=method)
+        # In blocks: the time of silence holds for each block of a file, and for the whole of a text.
+        body = data if data is None else io.BytesIO(data)
+        request = urllib.request.Request(url, body, headers or {}, method=method)
+        if data is not None:
+            request.add_header("Content-Length", str(len(data)))
         if self._authorization and self._is_own(url):
             request.add_header("Authorization", self._authorization)
         return request

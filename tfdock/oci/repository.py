@@ -99,7 +99,7 @@ class BlobUpload:
         query = [*urllib.parse.parse_qsl(parts.query, keep_blank_values=True), ("digest", self.blob.digest)]
         url = urllib.parse.urlunsplit(parts._replace(query=urllib.parse.urlencode(query)))
         # It may want to read all that it has got once more.
-        self.session.send_once("PUT", url, data=b"", silence=http.TIMEOUT + self.blob.size / _SLOWEST).close()
+        self.session.send_once("PUT", url, data=b"", more=self.blob.size / _SLOWEST).close()
         self.done = True
 
     def _restart(self) -> None:
@@ -138,7 +138,8 @@ class BlobUpload:
         before = self.place or self.session.url
         # `Location` may be relative (RFC 9110, 10.2.2).
         place = urllib.parse.urljoin(before, headers.get("Location", before))
-        if not http.may_lead_to(before, place):
+        # A name server is asked, which may be silent.
+        if not http.ask(lambda: http.may_lead_to(before, place), self.session.check, http.WHOLE):
             raise StrangeAnswer("it sends us to where it may not send us")
         self.place = place
 
@@ -146,8 +147,6 @@ class BlobUpload:
 _READ = 1 << 18
 _PROGRESS = 1 << 20
 """Bytes that a broken download must have brought to count as more than a failed try."""
-_WHOLE = 120.0
-"""Seconds for a manifest: a registry that sends a byte now and then is never silent."""
 _DIGEST = "Docker-Content-Digest"
 
 
@@ -214,7 +213,7 @@ class Repository(Session):
                 raise self._damaged_error(header, f"its bytes have {manifest.digest}")
             return manifest
 
-        return self.retry(lambda: http.ask(fetch, self.check, _WHOLE))
+        return self.retry(lambda: http.ask(fetch, self.check, http.WHOLE))
 
     def put_manifest(self, reference: str, media_type: str, data: bytes) -> Digest:
         """Make a tag stand for a manifest whose blobs are there; return its digest."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -90,7 +91,10 @@ def ask(
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         asked = [
             # Python waits for the pool's own threads when it exits: none of them may wait for a server.
-            [pool.submit(http.ask, question, check) for question in _questions(resolution, lock, knowledge, settings)]
+            [
+                pool.submit(http.ask, question, check, math.inf)
+                for question in _questions(resolution, lock, knowledge, settings)
+            ]
             for resolution, lock in resolutions
         ]
         return [[answer.result() for answer in answers] for answers in asked]

@@ -10,7 +10,9 @@ import http.server
 import io
 import json
 import socket
+import socketserver
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -60,12 +62,18 @@ class Scripted:
 
 
 @contextlib.contextmanager
-def scripted(script: Script) -> Iterator[Scripted]:
+def scripted(script: Script, block: int = 1 << 30, pause: float = 0) -> Iterator[Scripted]:
+    """Start the registry. It reads that many bytes at once, and then pauses for so many seconds."""
     state = Scripted(script)
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            left, blocks = int(self.headers.get("Content-Length") or 0), []
+            while left > 0:
+                blocks.append(self.rfile.read(min(block, left)))
+                left -= block
+                time.sleep(pause)
+            body = b"".join(blocks)
             request = f"{self.command} {self.path}"
             state.asked.append(request)
             state.shown.append(self.headers.get("Authorization"))
@@ -230,7 +238,7 @@ def test_a_manifest_with_other_bytes_than_the_registry_itself_says_is_refused() 
 
 @pytest.mark.slow
 def test_a_manifest_that_takes_for_ever_is_left_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfdock.oci.repository._WHOLE", 0.2)
+    monkeypatch.setattr("tfdock.oci.http.WHOLE", 0.2)
 
     left = threading.Event()
 
@@ -380,6 +388,96 @@ def test_a_login_is_for_the_registry_alone() -> None:
         assert b"".join(registry.repository(LOGIN).blob(BLOB)) == DATA
         with pytest.raises(NetworkError):
             list(registry.repository(None).blob(BLOB))
+
+
+# --- answers without an end -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Endless:
+    """A registry that begins an answer, sends pieces of it, and never ends it."""
+
+    begin: bytes
+    piece: bytes
+    pause: float
+    left: threading.Event = field(default_factory=threading.Event)
+    """Set as soon as a client has gone."""
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[Repository]:
+        this = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                while self.rfile.readline().strip():
+                    pass
+                with contextlib.suppress(OSError):
+                    self.wfile.write(this.begin)
+                    while not this.left.wait(this.pause):
+                        self.wfile.write(this.piece)
+                this.left.set()
+
+        with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+            server.daemon_threads = True
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+            yield Repository(f"127.0.0.1:{server.server_address[1]}", "ci/x", login=lambda _: None)
+            server.shutdown()
+
+
+WAYS: dict[str, Callable[[Repository], object]] = {
+    "a blob": lambda repository: list(repository.blob(BLOB)),
+    "whether there is a blob": lambda repository: repository.has_blob(BLOB.digest),
+    "a digest": lambda repository: repository.digest("main"),
+    "a new manifest": lambda repository: repository.put_manifest("main", manifest.MANIFEST, b"{}"),
+    "an upload": lambda repository: repository.upload(BLOB, DATA),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_an_answer_whose_head_never_ends_is_left(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    monkeypatch.setattr("tfdock.oci.http.WHOLE", 0.2)
+    monkeypatch.setattr("tfdock.oci.http._MINUTE", 0.2)
+    monkeypatch.setattr("tfdock.oci.registry_session._PATIENCE", 0)
+    endless = Endless(b"HTTP/1.1 200", b"0", 0.02)
+    with endless.serving() as repository:
+        code, told = refused(lambda: WAYS[way](repository))
+        endless.left.set()
+    assert code == "registry-unreachable"
+    assert "no whole answer in" in told or "less than 10,000 bytes a second" in told
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_answer_that_is_put_off_without_end_is_left_and_its_connection_closed(way: str) -> None:
+    endless = Endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 999, 0)
+    with endless.serving() as repository:
+        code, told = refused(lambda: WAYS[way](repository))
+        assert endless.left.wait(30)
+    assert (code, "the head of its answer is too long" in told) == ("registry-unreachable", True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("begin", [b"Content-Length: 16384", b"Transfer-Encoding: chunked"])
+def test_a_blob_that_comes_byte_by_byte_is_left(monkeypatch: pytest.MonkeyPatch, begin: bytes) -> None:
+    monkeypatch.setattr("tfdock.oci.http._MINUTE", 0.2)
+    endless = Endless(b"HTTP/1.1 200 OK\r\n" + begin + b"\r\n\r\n", b"1", 0.02)
+    with endless.serving() as repository:
+        code, told = refused(lambda: list(repository.blob(BLOB)))
+        endless.left.set()
+    assert (code, "less than 10,000 bytes a second" in told) == ("registry-unreachable", True)
+
+
+@pytest.mark.slow
+def test_an_upload_over_a_slow_line_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block comes in its time, though the whole takes longer."""
+    monkeypatch.setattr("tfdock.oci.http.TIMEOUT", 1.2)
+    # More than the kernel's buffers hold.
+    monkeypatch.setattr("tfdock.oci.repository.CHUNK", 32 << 20)
+    uploads, data = Uploads("", 0, 0), bytes(32 << 20)
+    with scripted(uploads, block=1 << 20, pause=0.06) as registry:
+        assert registry.repository().upload(Descriptor.of("application/octet-stream", data), data)
+    assert uploads.kept == data
+    assert len([one for one in registry.asked if one.startswith("PATCH")]) == 1
 
 
 # --- stops ----------------------------------------------------------------------------------------------------------

@@ -22,8 +22,6 @@ from tfdock.oci import http
 
 _LARGEST = 4 << 30
 """Bytes. TensorFlow's largest download, LLVM, has a twentieth."""
-_LONGEST = 3600.0
-"""Seconds for one address."""
 _CHUNK = 1 << 20
 _SUM = re.compile(r'sha256"?\s*[=:]\s*"([0-9a-f]{64})"')
 HOW_TO_ADD = "a row with this `sha256` in `source_archives.yaml` of a `--knowledge` folder"
@@ -106,7 +104,7 @@ def _name(row: SourceArchive) -> str:
 def _chunks(url: str, sha256: str, check: Callable[[], None]) -> Iterator[bytes]:
     """Yield what an address gives. Raises StrangeAnswer at the end if the sum is another one."""
     digest, size = hashlib.sha256(), 0
-    for chunk in http.receive(partial(_read, url), check, _LONGEST):
+    for chunk in http.receive(partial(_read, url), check):
         digest.update(chunk)
         size += len(chunk)
         if size > _LARGEST:
@@ -119,7 +117,7 @@ def _chunks(url: str, sha256: str, check: Callable[[], None]) -> Iterator[bytes]
 def _read(url: str, output: Output) -> None:
     """Put out what an address gives. Raises TruncatedAnswer if it ends early."""
     with http.send_once(urllib.request.Request(url)) as response:
-        while chunk := response.read(_CHUNK):
+        while chunk := response.read1(_CHUNK):
             output(chunk)
         if response.length:  # the missing bytes of the stated length
             raise http.TruncatedAnswer
