@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from build.harness import Outcome, Tfdock
 
+from tfdock.bazel.cache.cache_folder import CacheFolder
+
 from .rig import HERE, Heard, Victims, state_of
 
 LONG_AGO = time.time() - 3 * 86_400
@@ -135,7 +137,7 @@ def test_no_command_changes_what_links_in_a_wheelhouse_lead_to(checkout: Checkou
 
 
 def test_no_command_waits_for_a_pipe_in_the_place_of_a_file_of_ours(checkout: Checkout) -> None:
-    for name in ("tf2.18/0123456789ab/record.json", "index.json"):
+    for name in ("tf2.18/0123456789ab/record.json", "index.json", "../index.html"):
         (checkout.folder / OWN / name).parent.mkdir(parents=True, exist_ok=True)
         os.mkfifo(checkout.folder / OWN / name)
     for words in COMMANDS:
@@ -153,3 +155,31 @@ def test_a_folder_that_has_names_of_ours_is_no_cache(checkout: Checkout, words: 
     outcome, _ = checkout.run("cache", *words.split(), "--cache-dir", data)
     assert (outcome.code, "[cache-foreign]" in outcome.stderr) == (2, True), outcome.told
     assert state_of(data) == before
+
+
+REMOVERS = {
+    "knowledge": "check rtx3080",
+    "dependencies": "cache prune --older-than 1d",
+    "repository": "cache prune --older-than 1d",
+}
+"""Parts of a cache, and a command that removes what is old in there."""
+
+
+@pytest.mark.parametrize("linked", [True, False], ids=["a link", "a folder"])
+@pytest.mark.parametrize("part", REMOVERS)
+def test_of_what_is_old_in_a_cache_only_names_of_ours_go(checkout: Checkout, part: str, linked: bool) -> None:
+    cache = CacheFolder.opened(checkout.folder / "cache").root
+    data = checkout.victims.inner("data") if linked else cache / part
+    for number in range(120):
+        for name in (f"{number}.json", f"thesis-{number}/x", f"content_addressable/sha256/thesis-{number}/x"):
+            (data / name).parent.mkdir(parents=True, exist_ok=True)
+            (data / name).write_text("precious")
+    if linked:
+        checkout.link(f"cache/{part}", data)
+    for path in (*data.rglob("*"), data):
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    before = set(data.rglob("*"))
+    command = checkout.command.with_variables(TFDOCK_CACHE_DIR=str(cache))
+    outcome = command.run(*REMOVERS[part].split())
+    assert outcome.code == 0, outcome.told
+    assert set(data.rglob("*")) >= before

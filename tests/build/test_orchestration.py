@@ -7,11 +7,13 @@ import hashlib
 import io
 import json
 import os
+import socket
 import stat
 import tarfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -169,8 +171,9 @@ class Clock:
 class Desk:
     """A builder on that engine, and what became of it."""
 
-    def __init__(self, folder: Path, **fields: object) -> None:
+    def __init__(self, folder: Path, endpoint: str = "", **fields: object) -> None:
         self.settings = Settings(
+            allow_endpoints=(endpoint,) if endpoint else (),
             wheelhouse=folder / "wheelhouse",
             cache_dir=folder / "cache",
             state_dir=folder / "state",
@@ -997,6 +1000,17 @@ def test_a_trial_is_stopped_on_request(desk: Desk) -> None:
 
     desk.engine.phases["verify"] = FakeRun(output=output(), endless=True)
     desk.fails(Interrupted, "interrupted", "verify")
+
+
+def test_a_stop_ends_the_wait_for_a_remote_cache_that_is_silent(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        desk = Desk(tmp_path, address, cache={"remote": address})
+        asked = pool.submit(silent.accept)
+        asked.add_done_callback(lambda _: setattr(desk.stop, "requests", 1))
+        with pytest.raises(Interrupted):
+            desk.build()
+        asked.result()[0].close()
 
 
 GPU_INFO = {"is_cuda_build": True}

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import BinaryIO, TypeVar
 
 from tfdock.builder import compile_phase, doctor, image_phase, run_document, seal_phase
@@ -17,6 +18,7 @@ from tfdock.builder.session import BuildRequest, BuildResult, BuildSession
 from tfdock.engine.engine_host import GpuAccess, gpu_access
 from tfdock.errors import EngineError, Interrupted, Problem, TfdockError
 from tfdock.host.files import file_error, make_folder
+from tfdock.host.supervise import watched
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.estimate import PhaseEstimate, expectation
 from tfdock.plan.lock_file import Pin
@@ -348,4 +350,5 @@ def _check_remote(session: BuildSession, plan: BuildPlan) -> None:
     # No socket connects a container on another machine to the relay in this process.
     if not session.engine_info.local:
         raise remote_session.engine_far_error(plan.remote)
-    remote_session.check(plan.remote, session.settings)
+    ask = partial(remote_session.check, plan.remote, session.settings)
+    watched(lambda _: ask(), lambda _: None, lambda _: session.stop.check(), None)

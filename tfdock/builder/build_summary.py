@@ -181,7 +181,7 @@ def load_kept_document(folder: UntrustedPath, record: Mapping[str, Any], kind: s
         return None
 
 
-def load_profile(path: Path) -> TraceProfile:
+def load_profile(path: Path | UntrustedPath) -> TraceProfile:
     """Return a trace profile from a file, compressed or not; an empty one if the file is no profile."""
     with _open_lines(path) as lines:
         return read_profile(lines)
@@ -214,7 +214,7 @@ _GZIP = b"\x1f\x8b"
 
 
 @contextmanager
-def _open_lines(path: Path) -> Iterator[Iterator[str]]:
+def _open_lines(path: Path | UntrustedPath) -> Iterator[Iterator[str]]:
     """Give the lines of a text file that may be compressed, missing or cut off. A long line comes in pieces.
 
     Characters after the first `_MOST_TEXT` are left out.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfdock.errors import Fix, Problem, ProfileError
-from tfdock.host.untrusted_folders import NotPlain, UntrustedFolder
+from tfdock.host.untrusted_folders import NotPlain, TooLarge, UntrustedPath
 from tfdock.profile import yaml_nodes
 from tfdock.profile.yaml_nodes import Node
 
@@ -92,20 +92,13 @@ class Project:
         base, inside = self.resolve(path, name=name)
         label = _shown(name or str(path))
         try:
-            with UntrustedFolder.opened(base) as folder, folder.open(inside) as file:
-                size = os.fstat(file.fileno()).st_size
-                # The size is checked first, for files with holes, and one byte more is read, for files that grow.
-                data = b"" if size > most else file.read(most + 1)
+            return UntrustedPath(base, inside).read(most)
         except NotPlain as error:
             message = f"`{label}` is {error.kind}, not a plain file"
             raise _refused("file-not-plain", message, "name a plain file") from error
-        except OSError as error:
-            # The error has one part of the path in it. People know the whole.
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        if size > most or len(data) > most:
-            message = f"`{label}` has {max(size, len(data)):,} bytes; at most {most:,} are read"
-            raise _refused("file-too-large", message, "is this the right file? Name a smaller one")
-        return data
+        except TooLarge as error:
+            message = f"`{label}` has more than {most:,} bytes"
+            raise _refused("file-too-large", message, "is this the right file? Name a smaller one") from error
 
     def text(
         self, path: Path, most: int = MOST_TEXT, *, code: str = "file-unreadable", name: str | None = None

@@ -6,14 +6,16 @@ import errno
 import hashlib
 import json
 import os
-import threading
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.host.files import other_writers, read_text
+from tfdock.host.files import make_private, other_writers, read_text
+from tfdock.host.hardware import nearest
+from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.knowledge.tables import KnowledgeBase, plain
 
 MATRIX = "matrix.yaml"
@@ -151,6 +153,9 @@ _FORMAT = b"1"
 """Part of each name: to be raised when `plain` gives other data for the same text."""
 _KEPT = 100
 """Files. Every table has one, and every change of a table leaves one behind."""
+_NAME = re.compile(r"[0-9a-f]{64}\.json")
+_LARGEST = 64 << 20
+"""Bytes of a file that is kept. The largest table has a hundredth."""
 
 
 def _load_plain(folder: Path, text: str, file: str) -> object:
@@ -161,12 +166,13 @@ def _load_plain(folder: Path, text: str, file: str) -> object:
     absent; so does one that another user could have written.
     """
     # Named by the text: a changed table is another file, and no times need to be compared.
-    kept = folder / f"{hashlib.sha256(_FORMAT + text.encode()).hexdigest()}.json"
+    name = f"{hashlib.sha256(_FORMAT + text.encode()).hexdigest()}.json"
+    kept = UntrustedPath(folder.parent, folder.name) / name
     with suppress(OSError, ValueError):
         # Its PermissionError is suppressed as well: the file counts as absent.
         _check_private(folder)
         # The digest recognises an incomplete file.
-        digest, _, data = kept.read_bytes().partition(b"\n")
+        digest, _, data = kept.read(_LARGEST).partition(b"\n")
         if digest == hashlib.sha256(data).hexdigest().encode():
             return json.loads(data)
     values = plain(text, file)
@@ -183,23 +189,20 @@ def _check_private(folder: Path) -> None:
             raise PermissionError(errno.EPERM, who, str(path))
 
 
-def _keep(kept: Path, data: bytes) -> None:
+def _keep(kept: UntrustedPath, data: bytes) -> None:
     folder = kept.parent
-    if next(path for path in (folder, *folder.parents) if path.exists()).stat().st_uid != os.geteuid():
+    if nearest(folder.path).stat().st_uid != os.geteuid():
         return  # `sudo` with the user's HOME: a folder of root's in there would stop the user's own builds
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # the cache
-    folder.mkdir(mode=0o700, exist_ok=True)
-    _check_private(folder)
-    # Two processes or threads may keep the same table at once.
-    part = kept.with_suffix(f".{os.getpid()}-{threading.get_native_id()}")
-    try:
-        # No sync needed: after a power cut an incomplete file has another hash.
-        part.write_bytes(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
-        part.replace(kept)
-    finally:
-        # After the rename it is gone. Before it, the write has failed.
-        part.unlink(missing_ok=True)
+    make_private(folder.root)
+    folder.make(private=True)
+    _check_private(folder.path)
+    # Not durable: after a power cut an incomplete file has another hash.
+    kept.write(hashlib.sha256(data).hexdigest().encode() + b"\n" + data, durable=False)
     # The oldest go first: they are of texts that have changed since.
-    files = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
-    for old in files[:-_KEPT]:
-        old.unlink()
+    files = [
+        (status.st_mtime_ns, file)
+        for file in folder.entries()
+        if _NAME.fullmatch(file.name) and (status := file.status())
+    ]
+    for _, old in sorted(files)[:-_KEPT]:
+        old.remove()

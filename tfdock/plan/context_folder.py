@@ -6,11 +6,14 @@ import shutil
 from pathlib import Path
 
 from tfdock.errors import Problem, ProfileError
+from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.plan.local_source import tree_files
 from tfdock.plan.render import BuildContext
 
 _MARK = ".tfdock-context"
 """Lists what `render` wrote into the folder, so that another one replaces that and nothing else."""
+_LARGEST = 64 << 20
+"""Bytes of the list. TensorFlow's has 3 MB."""
 
 
 def write(context: BuildContext, tree: Path | None, folder: Path) -> list[str]:
@@ -39,17 +42,17 @@ def write(context: BuildContext, tree: Path | None, folder: Path) -> list[str]:
         # A link of the checkout stays a link: it may lead out of it.
         shutil.copy2(file, target, follow_symlinks=False)
         written.append(path)
-    (folder / _MARK).write_text("".join(f"{path}\n" for path in sorted(written)), "utf-8")
+    UntrustedPath(folder, _MARK).write("".join(f"{path}\n" for path in sorted(written)).encode(), durable=False)
     return sorted(written)
 
 
 def _empty(folder: Path) -> None:
     if not folder.exists():
         return
-    mark = folder / _MARK
-    if not folder.is_dir() or (any(folder.iterdir()) and (mark.is_symlink() or not mark.is_file())):
+    mark = UntrustedPath(folder, _MARK)
+    if not folder.is_dir() or (any(folder.iterdir()) and not mark.is_file()):
         raise _not_our_folder(folder, "exists and was not written by `tfdock render`")
-    for path in (folder / _MARK).read_text("utf-8").splitlines() if any(folder.iterdir()) else ():
+    for path in mark.read(_LARGEST).decode(errors="replace").splitlines() if mark.is_file() else ():
         # The list is a file like any other, and may name paths outside the folder.
         if ".." not in Path(path).parts and not Path(path).is_absolute():
             _place(folder, path).unlink(missing_ok=True)

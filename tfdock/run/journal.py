@@ -26,12 +26,13 @@ from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL, Engine
 from tfdock.errors import Locked, Problem, ProfileError
 from tfdock.host.files import held, make_private, write_atomically
 from tfdock.host.settings import Settings
-from tfdock.host.untrusted_folders import remove_folder
+from tfdock.host.untrusted_folders import UntrustedPath, remove_folder
 
 ANALYSIS = "analysis"
 """The folder of the state with the logs of analyses and the files of their containers."""
 # Only such names are taken for runs: they become parts of paths and values of labels.
 _RUN = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
+_LARGEST_ENTRY = 1 << 20
 _CONTAINER = re.compile(r"[0-9a-f]{12,64}")
 
 
@@ -56,10 +57,10 @@ class RunEntry:
         """
         try:
             # The file may be of a later version, or damaged: nothing but known texts is taken.
-            noted = json.loads((folder / "run.json").read_bytes())
+            noted = UntrustedPath(folder, "run.json").load(_LARGEST_ENTRY) or {}
             values = {row.name: noted[row.name] for row in fields(cls) if row.name in noted}
             return cls(**values) if all(isinstance(value, str) for value in values.values()) else None
-        except (OSError, ValueError, TypeError):
+        except TypeError:  # a field lacks
             return None
 
 

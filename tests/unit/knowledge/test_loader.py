@@ -11,10 +11,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tfdock.errors import ProfileError
+from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import yaml_nodes
@@ -297,15 +299,14 @@ def test_threads_that_keep_the_same_table_do_not_write_into_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As builds side by side do."""
-    both, write, file = threading.Barrier(2, timeout=60), Path.write_bytes, tmp_path / "knowledge" / "x.json"
+    both, sync, file = threading.Barrier(2, timeout=60), os.replace, UntrustedPath(tmp_path, "knowledge/x.json")
 
-    def together(path: Path, data: bytes) -> int:
-        size = write(path, data)
+    def together(*words: Any, **more: Any) -> None:
         both.wait()
-        return size
+        sync(*words, **more)
 
-    monkeypatch.setattr(Path, "write_bytes", together)
+    monkeypatch.setattr(os, "replace", together)
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(loader._keep, file, b"{}") for _ in range(2)]:
             done.result()
-    assert kept(tmp_path) == [file]
+    assert kept(tmp_path) == [file.path]

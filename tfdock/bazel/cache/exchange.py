@@ -9,6 +9,7 @@ it needs is there. Builds may run meanwhile.
 from __future__ import annotations
 
 import random
+import re
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfdock.bazel.cache import push_plan
-from tfdock.bazel.cache.cache_folder import CacheFolder
+from tfdock.bazel.cache.cache_folder import CacheFolder, folders
 from tfdock.bazel.cache.cache_pull import CachePull, PulledCache
 from tfdock.bazel.cache.cache_push import CachePush, Inventory, PushedCache, Say, inventory
 from tfdock.bazel.cache.registry_cache import Layers, Shelf, StoredCache
@@ -30,6 +31,8 @@ from tfdock.types import Digest
 
 _TRIES = 8
 """Times that another push may be quicker."""
+_STAGE = re.compile(r"layers-[0-9a-f]{12}")
+"""Name of the folder of a push or pull."""
 
 
 @dataclass
@@ -139,7 +142,7 @@ class Exchange:
         Folders of killed runs are removed too.
         """
         downloads, locks = self.cache.root / "downloads", self.cache.root / "locks"
-        for folder in downloads.glob("layers-*"):
+        for folder in (found for found in folders(downloads) if _STAGE.fullmatch(found.name)):
             # The kernel frees the lock of a process that died. A folder whose lock is free belongs to no run.
             with suppress(Locked), held(locks / folder.name, "it", alone=True):
                 remove_folder(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -16,6 +17,8 @@ from tfdock.bazel.cache.cache_usage import clear_work, forget, uses
 from tfdock.host.untrusted_folders import folder_size, is_hollow, open_up, remove_folder, size_of
 from tfdock.resolve.tools import NATIVE
 
+# Names of folders: of wheels for trials (verify/trial_container.py), of Bazel's downloads.
+_DEPENDENCIES, _SHA256 = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]{64}")
 _DEEP = 2
 """Nested folders in a disk cache: `ac/00`."""
 # Hashing gives up Python's lock, so threads gain from a second core.
@@ -380,10 +383,15 @@ class _Download:
 
 def _old_downloads(cache: CacheFolder, before: float) -> Iterator[_Download]:
     """Yield the downloads that were last fetched or read before that moment."""
-    for part, inside in ((cache.root / "dependencies", ""), (cache.repository, "content_addressable/sha256")):
+    for part, inside, ours in (
+        (cache.root / "dependencies", "", _DEPENDENCIES),
+        (cache.repository, "content_addressable/sha256", _SHA256),
+    ):
         # One unreadable folder does not keep the other folders.
         with suppress(OSError), opened(part) as top, top.folder(inside) as parent:
             for entry in parent.entries():
+                if not ours.fullmatch(entry.name):
+                    continue
                 with suppress(OSError), parent.folder(entry.name) as folder:
                     # A folder's own time of access tells only that somebody listed it.
                     files = [file.status for file in folder.entries()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +30,8 @@ from tfdock.cli.pages.build_page import build_page
 from tfdock.cli.summary_text import tables
 from tfdock.errors import Problem, ProfileError
 from tfdock.host.files import write_text
-from tfdock.wheelhouse.build_record import SCHEMA
+from tfdock.host.untrusted_folders import UntrustedPath
+from tfdock.wheelhouse.build_record import LARGEST_RECORD, SCHEMA
 from tfdock.wheelhouse.store import Wheelhouse as House
 from tfdock.wheelhouse.store import kept_files
 
@@ -124,20 +124,21 @@ def report(
     return None
 
 
-def _find_record(name: str, wheelhouse: Path, state: Path) -> Path:
+def _find_record(name: str, wheelhouse: Path, state: Path) -> UntrustedPath:
     """Return the file of the record that `name` names. Raises ProfileError where there is none."""
     path = Path(name)
     if path.is_file():
-        return path
-    if (path / "record.json").is_file():
-        return path / "record.json"
+        path = path.resolve()
+        return UntrustedPath(path.parent, path.name)
+    if (in_folder := UntrustedPath(path, "record.json")).is_file():
+        return in_folder
     house = House(wheelhouse)
     # Without a fingerprint, the record's own folder is not known.
     records = [record for record in house.records() if isinstance(record.get("fingerprint"), str)]
     same_build = [record for record in records if record.get("build_id") == name]
     if same_build:
         newest = max(same_build, key=lambda record: str(record.get("finished")))
-        return house.record_folder(newest["build_id"], newest["fingerprint"]).path / "record.json"
+        return house.record_folder(newest["build_id"], newest["fingerprint"]) / "record.json"
     if failed_runs(house, state, name):
         raise _only_failed(name, wheelhouse)
     known = sorted({str(record.get("build_id")) for record in records})
@@ -162,17 +163,14 @@ def _only_failed(name: str, wheelhouse: Path) -> ProfileError:
     )
 
 
-def _load_record(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        document = None
-    if isinstance(document, dict) and document.get("schema") == SCHEMA:
+def _load_record(path: UntrustedPath) -> dict[str, Any]:
+    document = path.load(LARGEST_RECORD) or {}
+    if document.get("schema") == SCHEMA:
         return document
     raise _unreadable(path)
 
 
-def _unreadable(path: Path) -> ProfileError:
+def _unreadable(path: UntrustedPath) -> ProfileError:
     return ProfileError(
         Problem(
             code="record-unreadable",
@@ -191,6 +189,6 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
         yield from console.table([tuple(map(console.clean, row)) for row in rows])
 
 
-def _page(document: dict[str, Any], folder: Path) -> str:
+def _page(document: dict[str, Any], folder: UntrustedPath) -> str:
     name = kept_files(document).get("profile")
     return build_page(document, load_profile(folder / name) if name else TraceProfile())

@@ -20,6 +20,7 @@ from tfdock.cli.pages.coverage_page import GENERATOR, coverage_page
 from tfdock.errors import Problem, ProfileError, as_document
 from tfdock.host.files import file_error, write_text
 from tfdock.host.settings import Settings
+from tfdock.host.untrusted_folders import UntrustedPath, open_plain_file
 from tfdock.knowledge import loader
 from tfdock.wheel.identity import constraints
 from tfdock.wheel.wheel_file import bracketed_extra
@@ -173,7 +174,7 @@ def index_(
     """Make the index in `simple/`, from which pip and uv install; then it follows builds, pulls and prunes."""
     settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge)
     with _open_wheelhouse(settings) as house:
-        page = house.root / "index.html" if html else None
+        page = house.at("index.html") if html else None
         if page:
             _check_page(page)  # told before anybody waits
         indexed = WheelIndex(house).update(lambda file: console.say(f"reading {console.clean(file)}"))
@@ -187,7 +188,7 @@ def index_(
         _show_update(house.root, page, indexed)
 
 
-def _show_update(root: Path, page: Path | None, update: IndexUpdate) -> None:
+def _show_update(root: Path, page: UntrustedPath | None, update: IndexUpdate) -> None:
     console.result(str(root / "simple"))
     if page:
         console.result(str(page))
@@ -199,7 +200,7 @@ def _wheels(count: int) -> str:
     return f"{count} wheel{'s' if count != 1 else ''}"
 
 
-def _write_page(house: store.Wheelhouse, settings: Settings, page: Path) -> None:
+def _write_page(house: store.Wheelhouse, settings: Settings, page: UntrustedPath) -> None:
     digest = loader.knowledge_digest(settings.knowledge)
     hashes = WheelIndex(house).hashes()
     wheels = load_coverage(
@@ -210,15 +211,13 @@ def _write_page(house: store.Wheelhouse, settings: Settings, page: Path) -> None
         lambda file: console.say(f"inspecting {console.clean(file)}"),
     )
     with house.changing():
-        write_text(page, coverage_page(wheels))
+        write_text(page.path, coverage_page(wheels))
 
 
-def _check_page(page: Path) -> None:
-    if not page.exists():
-        return
-    with page.open("rb") as file:
-        ours = GENERATOR.encode() in file.read(4096)
-    if not ours:
+def _check_page(page: UntrustedPath) -> None:
+    with open_plain_file(page) as file:
+        ours = file is not None and GENERATOR.encode() in file.read(4096)
+    if not ours and page.status():
         message, fix = f"{page} is there already, and no page of tfdock's", "move it away"
         raise ProfileError(Problem(code="file-error", message=message, fix=fix))
 

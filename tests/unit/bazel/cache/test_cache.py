@@ -866,11 +866,11 @@ def test_output_bases_of_runs_that_are_over_and_old_downloads_go(disk: Disk) -> 
     base.mkdir(parents=True)
     (base / "object").write_bytes(b"x" * 4096)
     base.chmod(0o500)  # as Bazel leaves folders
-    downloads = [disk.cache.root / name for name in ("dependencies", "repository/content_addressable/sha256")]
+    downloads = {disk.cache.root / "dependencies": 16, disk.cache.root / "repository/content_addressable/sha256": 64}
     now = time.time()
-    for name, fetched, read in (("old", 9, 8), ("read", 9, 1), ("new", 1, 1)):
-        for folder in downloads:
-            path = folder / name
+    for name, fetched, read in (("0", 9, 8), ("1", 9, 1), ("2", 1, 1)):
+        for folder, length in downloads.items():
+            path = folder / (name * length)
             path.mkdir(parents=True)
             (path / "file").write_bytes(b"w" * 1000)
             os.utime(path / "file", (now - read * DAY, now - fetched * DAY))
@@ -879,7 +879,7 @@ def test_output_bases_of_runs_that_are_over_and_old_downloads_go(disk: Disk) -> 
     assert (found.size, found.downloads) == (6096, 2000)
     assert [output.run for output in found.outputs] == ["20261121-104600-3fa9c1"]
     assert not base.exists()
-    assert [sorted(path.name for path in folder.iterdir()) for folder in downloads] == [["new", "read"]] * 2
+    assert [sorted(path.name[:1] for path in folder.iterdir()) for folder in downloads] == [["1", "2"]] * 2
 
 
 # --- what a push takes along ----------------------------------------------------------------------------------------
