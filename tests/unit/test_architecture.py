@@ -409,6 +409,93 @@ def test_the_scan_finds_who_takes_a_second_way() -> None:
         assert not list(second_ways("builder/seal_phase.py", ast.parse(line))), line
 
 
+# --- files of others ------------------------------------------------------------------------------------------------
+
+# `host/untrusted_folders.py` opens what others may have filled: a wheelhouse, a checkout, a cache. Who opens files in
+# another way says whose they are.
+OPENED = {
+    "the door": {"host/untrusted_folders.py", "host/files.py"},
+    "the program's own": {
+        "cli/commands/plan.py", "cli/pages/html_page.py", "resolve/resolve.py", "resolve/starter.py",
+    },
+    "the system's": {
+        "cli/main.py", "engine/address.py", "engine/containers.py", "engine/engine_host.py", "host/hardware.py",
+    },
+    "named by the user": {
+        "cli/bundle_report.py", "cli/ci_log.py", "cli/commands/advise.py", "cli/commands/init.py",
+        "cli/commands/report.py", "cli/commands/verify.py", "cli/commands/wheelhouse.py", "cli/matrix_run.py",
+        "diagnose/diagnose_logs.py", "host/settings.py", "images/layer_stream.py", "images/runtime/runtime_image.py",
+        "knowledge/loader.py", "oci/archive_target.py", "offline/bundle_file.py", "plan/context_folder.py",
+        "wheel/wheel_file.py",
+    },
+    "a checkout of sources, whose files are opened beneath its folder": {"plan/local_source.py"},
+    "wheels that were checked a moment ago": {"builder/build.py", "cli/pull_text.py"},
+    "in a folder that this user alone can write to": {
+        "bazel/cache/cache_folder.py", "bazel/cache/cache_pull.py", "bazel/cache/cache_usage.py",
+        "bazel/cache/exchange.py", "bazel/remote/relay.py", "bazel/remote/remote_session.py",
+        "builder/cache_overlay.py", "builder/compile_phase.py", "builder/seal_phase.py",
+        "images/runtime/runtime_trial.py", "matrix/analysis.py", "matrix/matrix_history.py",
+        "offline/bundle_writer.py", "offline/fetch.py", "run/carrier.py", "run/disk_space.py", "run/journal.py",
+        "run/results.py", "verify/trial.py", "verify/trial_container.py",
+    },
+    "open already, and bounded": {
+        "builder/build_summary.py", "diagnose/report_bundle.py", "engine/engine_archives.py",
+    },
+}  # fmt: skip
+# What opens a folder through a link: the user typed its name, or what lies in it is the user's own.
+FOLLOWERS = {
+    "host/files.py", "host/untrusted_folders.py", "cli/commands/advise.py", "cli/commands/report.py",
+    "cli/commands/verify.py", "cli/bundle_report.py",
+}  # fmt: skip
+WAYS = {
+    "read_bytes", "read_text", "write_text", "write_bytes", "rglob", "glob", "iterdir", "scandir", "listdir",
+    "rmtree", "unlink", "copyfile", "copy2", "copytree", "extractall", "ZipFile", "GzipFile",
+}  # fmt: skip
+MODE = re.compile(r"[rwax]b?\+?b?")
+
+
+def own_ways(tree: ast.AST) -> set[str]:
+    """How a module opens, lists or removes files, past the door."""
+    return {way for node in walk(tree) if isinstance(node, ast.Call) and (way := _own_way(node))}
+
+
+def _own_way(node: ast.Call) -> str:
+    owner = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+    if called(node) in WAYS or (owner, called(node)) in (("os", "walk"), ("shutil", "move")):
+        return called(node)
+    # `open` of the door takes names and no mode.
+    modes = [arg for arg in node.args if isinstance(arg, ast.Constant) and MODE.fullmatch(str(arg.value))]
+    return "open" if called(node) == "open" and (owner in ("", "os", "tarfile", "gzip") or modes) else ""
+
+
+def test_who_opens_files_past_the_door_says_whose_they_are() -> None:
+    assert {module for module, tree in MODULES.items() if own_ways(tree)} == set().union(*OPENED.values())
+
+
+def test_links_are_followed_where_the_user_typed_the_name() -> None:
+    found = {
+        module
+        for module, tree in MODULES.items()
+        for node in walk(tree)
+        if isinstance(node, ast.keyword)
+        and node.arg == "follow"
+        and ast.unparse(node.value) not in ("False", "follow")
+    }
+    assert found == FOLLOWERS
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "open(path)", "path.open('rb')", "path.read_bytes()", "os.walk(path)", "gzip.open(path)",
+        "tarfile.open(path)", "shutil.rmtree(path)", "house.root.glob('*.whl')", "path.write_text('x')",
+        "os.open(path, 0)",
+    ],
+)  # fmt: skip
+def test_the_scan_finds_who_opens_files_past_the_door(line: str) -> None:
+    assert own_ways(ast.parse(line))
+
+
 # --- speed ----------------------------------------------------------------------------------------------------------
 
 
