@@ -50,6 +50,7 @@ SOAK = {
     r"attacks/test_elsewhere\.py::.*\[of_a_user-raw-WHEEL-link": "the link on engines elsewhere and newer",
     r"attacks/test_results\.py::.*\[(row-[123]|text-[12]|done-hard|done-fifo|SHA256SUMS-(swapped|sparse)|raw-many|"
     r"raw-WHEEL-(fifo|swapped|hard)|raw-line|raw-link)": "a kind at each place; unit: all kinds",
+    r"test_edges\.py::.*(\bmany\]|_without_measure_is_read_or_refused)": "forty changed texts for each edge",
     # --- wheels ---
     r"test_bad_wheels\.py::.*\[30 libraries that hold all": "the other hostile wheels of the sample",
     r"test_official_wheels\.py::.*\[tensorflow(==2\.15\.1|==2\.21\.0|-cpu==2\.18\.0)\]": "2.18.0 and ROCm's 2.14",
