@@ -13,6 +13,7 @@ import pytest
 from fake_engine import FakeRun
 
 from tfdock import events
+from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.builder.build import build
 from tfdock.builder.parallel import Ledger, build_side_by_side
 from tfdock.builder.session import BuildRequest
@@ -165,8 +166,9 @@ def test_a_disk_that_is_nearly_full_stops_the_build_before_it_is(desk: Desk, mon
         free[0] = 2 * GIB - 1
         return FakeRun(output=[b"[3 / 9] Compiling x.cc\n"], endless=True, signals={"INT": 8})
 
-    (desk.settings.cache_dir / "disk").mkdir(parents=True)
-    (desk.settings.cache_dir / "disk" / "entry").write_bytes(b"x" * (1 << 20))
+    entry = CacheFolder.opened(desk.settings.cache_dir).root / "disk/entry"
+    entry.parent.mkdir()
+    entry.write_bytes(b"x" * (1 << 20))
     desk.engine.on_run = fill
     problem = desk.fails(DiskFull, "disk-full", "fetch")
     assert (
