@@ -69,6 +69,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where the tes
 import wheelhouses
 from build import harness, registries
 
+from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.host import settings
 from tfdock.host.files import file_sha256
 from tfdock.host.untrusted_folders import remove_folder
@@ -412,6 +413,7 @@ class Layers:
     theirs: str = ""
 
     def __post_init__(self) -> None:
+        CacheFolder.opened(self.work / "layers")
         for number in range(self.actions):
             self.action(str(number), 50_000)
 
