@@ -46,11 +46,3 @@ def test_the_files_of_a_report_are_written_through_no_link(command: Tfdock, vict
     assert victims.state() == before
     assert not (command.home / "report" / name).is_symlink()
     assert json.loads((command.home / "report/report.json").read_text())["ok"]
-
-
-def test_the_page_of_a_wheelhouse_is_written_through_no_link(command: Tfdock, victims: Victims) -> None:
-    link(command.wheelhouse / "index.html", victims.absent("page"))
-    before = victims.state()
-    outcome = command.run("wheelhouse", "index", "--html")
-    assert (outcome.code, "no page of tfdock's" in outcome.stderr) == (2, True), outcome.told
-    assert victims.state() == before

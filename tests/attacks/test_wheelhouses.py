@@ -117,7 +117,7 @@ PLANTS: dict[str, dict[str, Target]] = {
 COMMANDS = (
     ("wheelhouse", "list"),
     ("wheelhouse", "prune", "--older-than", "1d", "--failed"),
-    ("wheelhouse", "index", "--html"),
+    ("wheelhouse", "index"),
     ("doctor", "--fix"),
     ("report", "--bundle"),
 )

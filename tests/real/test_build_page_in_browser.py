@@ -13,7 +13,7 @@ import pytest
 from tfdock.bazel.trace_profile import TracedAction, TraceProfile, read_profile
 from tfdock.cli.pages.build_page import build_page
 
-from .browser import HOSTILE, Browser, faint, overlap
+from .browser import HOSTILE, Browser, contrast, faint, overlap
 
 RECORDED = Path(__file__).parents[1] / "unit/data/bazel"
 WIDTHS = (1400, 800, 400)
@@ -198,3 +198,20 @@ def test_the_page_runs_nothing_loads_nothing_and_complains_of_nothing(
     loaded = {one["request"]["url"] for one in browser.seen("Network.requestWillBeSent")}
     assert loaded - {"data:,"} == {pages[name].as_uri()}
     assert browser.seen("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown") == []
+
+
+def test_the_page_would_complain_of_a_script_or_a_style_that_got_in(
+    browser: Browser, pages: dict[str, Path], tmp_path: Path
+) -> None:
+    page, text = tmp_path / "page.html", pages["empty"].read_text("utf-8")
+    page.write_text(
+        text.replace("</body>", "<script>hacked=1</script><style>body{color:red}</style></body>"), "utf-8"
+    )
+    browser.open(page, 1400, "light")
+    assert browser.run("[typeof hacked, getComputedStyle(document.body).color]") == ["undefined", "rgb(28, 36, 43)"]
+    assert len(browser.seen("Log.entryAdded")) == 2
+
+
+def test_the_contrast_is_that_of_the_guidelines() -> None:
+    assert contrast("rgb(0, 0, 0)", "rgb(255, 255, 255)") == pytest.approx(21)
+    assert contrast("rgb(118, 118, 118)", "rgb(255, 255, 255)") == pytest.approx(4.54, abs=0.01)

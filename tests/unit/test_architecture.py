@@ -423,7 +423,7 @@ OPENED = {
     },
     "named by the user": {
         "cli/bundle_report.py", "cli/ci_log.py", "cli/commands/advise.py", "cli/commands/init.py",
-        "cli/commands/report.py", "cli/commands/verify.py", "cli/commands/wheelhouse.py", "cli/matrix_run.py",
+        "cli/commands/report.py", "cli/matrix_run.py",
         "diagnose/diagnose_logs.py", "host/settings.py", "images/layer_stream.py", "images/runtime/runtime_image.py",
         "knowledge/loader.py", "oci/archive_target.py", "offline/bundle_file.py", "plan/context_folder.py",
         "wheel/wheel_file.py",
@@ -444,8 +444,8 @@ OPENED = {
 }  # fmt: skip
 # What opens a folder through a link: the user typed its name, or what lies in it is the user's own.
 FOLLOWERS = {
-    "host/files.py", "host/untrusted_folders.py", "cli/commands/advise.py", "cli/commands/report.py",
-    "cli/commands/verify.py", "cli/bundle_report.py",
+    "host/files.py", "host/untrusted_folders.py", "cli/bundle_report.py", "cli/commands/advise.py",
+    "cli/commands/report.py",
 }  # fmt: skip
 WAYS = {
     "read_bytes", "read_text", "write_text", "write_bytes", "rglob", "glob", "iterdir", "scandir", "listdir",

@@ -70,7 +70,7 @@ class WheelhouseIndexDocument(TypedDict):
     index: str
     """Its folder."""
     page: str | None
-    """The page for people; null without `--html`."""
+    """Null: earlier versions made a page."""
     wheels: Sequence[str]
     """The wheels in it."""
     added: Sequence[str]

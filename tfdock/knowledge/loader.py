@@ -139,14 +139,6 @@ def read_knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> 
     return KnowledgeBase(_LazyTables(folders), partial(_load_plain, cache / "knowledge") if cache else plain)
 
 
-def knowledge_digest(overlays: Iterable[Path] = ()) -> str:
-    """Return a hash of all rows that `knowledge` reads: with other rows a judgement may be another."""
-    tables = _LazyTables([_PACKAGE / "knowledge", *overlays])
-    texts = [text for table in TABLES for _, text in tables[table]]
-    # With a NUL between them, no text can end in the beginning of the next.
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
-
-
 # --- tables that were read before ---------------------------------------------------------------------------------
 
 _FORMAT = b"1"

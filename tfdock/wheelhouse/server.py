@@ -1,4 +1,4 @@
-"""Serve a wheelhouse over HTTP, read only: index, wheels, constraints, coverage page."""
+"""Serve a wheelhouse over HTTP, read only: index, wheels, constraints."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ wheelhouse/
                                           not ended well (builder/run_document); pulled.json where it was not built
                                           here, and pull-*.part while a pull is under way or broke off
   .tfdock/staging/<run id>/                                     what a container may write to
-  simple/, <wheel>.metadata, .tfdock/{index.json, coverage/}    the index, where one was asked for (index.py)
+  simple/, <wheel>.metadata, .tfdock/index.json                 the index, where one was asked for (index.py)
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Wheelhouse:
 
     def record_folders(self, build_id: BuildId | None = None) -> list[UntrustedPath]:
         """Return the folders of all builds, or of those with one build id; without links."""
-        # `staging` and `coverage` lie there too. Every build id begins with `tf`.
+        # `staging` lies there too. Every build id begins with `tf`.
         builds = [self.private / build_id] if build_id else self.private.entries()
         return [
             folder

@@ -21,7 +21,7 @@ from tfdock.cli.app import app
 from tfdock.cli.pages.build_page import build_page
 from tfdock.cli.pages.timeline import timeline
 
-from .test_verification_page import Page
+from .html_pages import Page
 
 ID = "tf9.9.0-py3.11-cpu-x86_64"
 FILES = Path(__file__).parents[1] / "data/bazel"

@@ -24,7 +24,7 @@ from tfdock.cli.app import app
 from tfdock.errors import Locked, WheelRefused
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.types import BuildId
-from tfdock.wheelhouse import coverage_index, wheelhouse_pruning
+from tfdock.wheelhouse import wheelhouse_pruning
 from tfdock.wheelhouse.index import WheelIndex
 from tfdock.wheelhouse.retention import RetainableWheel, Rules, choose, claims_of_build_info, claims_of_record
 from tfdock.wheelhouse.store import PULLED, Wheelhouse
@@ -345,50 +345,6 @@ def test_the_command_prints_the_index_and_tells_what_is_left_out(house: Wheelhou
     assert "[wheel-not-a-zip]" in result.stderr
     assert "1 wheel, 1 new, 0 gone, 1 left out" in result.stderr
     assert document(house, "index")["wheels"] == [path.name for path in house.root.glob("tensorflow*.whl")]
-
-
-def test_the_page_asks_each_wheel_once_and_is_the_same_every_time(
-    house: Wheelhouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (house.root / small_wheels.NAME).write_bytes(small_wheels.wheel_of({}))
-    assert str(house.root / "index.html") in run(house, "index", "--html").stdout.splitlines()
-    page = (house.root / "index.html").read_text()
-    assert "TensorFlow 2.18.0" in page
-    assert "<script" not in page
-    monkeypatch.setattr(coverage_index, "inspected", lambda *_, **__: pytest.fail("asked again"))
-    assert run(house, "index", "--html").exit_code == 0
-    assert (house.root / "index.html").read_text() == page
-
-
-@pytest.mark.parametrize("tag", ["cpx11", "cp3", "cp", "cp311.cpab", "cp3_11", "cp99999", "py3", "cp27.py2"])
-def test_a_strange_tag_makes_no_other_wheel_miss_from_the_page(house: Wheelhouse, tag: str) -> None:
-    for version, one in (("2.17.0", tag), ("2.18.0", "cp311")):
-        file, data = houses.wheel(version=version, tag=f"{one}-none-any")
-        (house.root / file).write_bytes(data)
-    result = run(house, "index", "--html")
-    assert result.exit_code == 0, result.stderr
-    page = (house.root / "index.html").read_text()
-    assert all(f"<b>TensorFlow {version}</b>" in page for version in ("2.17.0", "2.18.0"))
-    assert '<th scope="col" class="python">3.11</th>' in page
-
-
-def test_a_page_that_was_remembered_badly_is_asked_anew(house: Wheelhouse) -> None:
-    (house.root / small_wheels.NAME).write_bytes(small_wheels.wheel_of({}))
-    assert run(house, "index", "--html").exit_code == 0
-    (kept,) = (house.root / ".tfdock" / "coverage").iterdir()
-    page = (house.root / "index.html").read_text()
-    for text in ("{", "[]", json.dumps({"key": json.loads(kept.read_text())["key"]})):
-        kept.write_text(text)
-        assert run(house, "index", "--html").exit_code == 0
-        assert (house.root / "index.html").read_text() == page
-
-
-def test_somebody_elses_page_is_not_replaced(house: Wheelhouse) -> None:
-    (house.root / "index.html").write_text("mine")
-    result = run(house, "index", "--html")
-    assert result.exit_code == 2
-    assert "[file-error]" in result.stderr
-    assert (house.root / "index.html").read_text() == "mine"
 
 
 # --- which may go -------------------------------------------------------------------------------------------------
@@ -759,7 +715,7 @@ def test_limits_that_are_none_are_refused_and_large_ones_spare_everything(
     assert all(path.exists() for path in three.values())
 
 
-@pytest.mark.parametrize("words", [("index",), ("index", "--html"), ("prune",)])
+@pytest.mark.parametrize("words", [("index",), ("prune",)])
 def test_a_folder_that_cannot_be_written_to_is_told_as_such(house: Wheelhouse, words: tuple[str, ...]) -> None:
     houses.publish(house)
     lock = house.root / ".tfdock" / "lock"

@@ -31,12 +31,10 @@ from tfdock.cli.app import (
 from tfdock.cli.build_progress import shown_progress
 from tfdock.cli.commands.inspect import Wheel, library_json
 from tfdock.cli.diagnosis_text import show
-from tfdock.cli.pages.verification_page import GENERATOR, verify_page
 from tfdock.diagnose.diagnose_logs import diagnose_run_log
-from tfdock.errors import EngineError, ExitCode, Problem, ProfileError, WheelRefused, as_document, combined_exit_code
+from tfdock.errors import EngineError, ExitCode, WheelRefused, as_document, combined_exit_code
 from tfdock.gpu.compatibility import evidence_of, own_libraries
 from tfdock.gpu.coverage import coverage
-from tfdock.host.files import write_text
 from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.prepare import ResolvedProfile
@@ -52,7 +50,7 @@ _NO_RUN = "it was not asked for (`--no-run`)"
 
 
 @app.command(
-    epilog="Examples: `tfdock verify WHEEL`, `tfdock verify WHEEL rtx3080 --html report.html`. Exit status: 0 none "
+    epilog="Examples: `tfdock verify WHEEL`, `tfdock verify WHEEL rtx3080 --json`. Exit status: 0 none "
     "has failed, 4 a check has failed, 6 no engine for the trial (`--no-run` leaves it out), 7 no network for it.",
 )
 @command("tfdock.verify/1")
@@ -81,17 +79,6 @@ def verify(
             file_okay=False,
         ),
     ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            "--html",
-            help="Write a page with the result.",
-            metavar="FILE",
-            show_default=False,
-            dir_okay=False,
-            writable=True,
-        ),
-    ] = None,
     cache_dir: CacheDir = None,
     allow_untested: AllowUntested = False,
     knowledge: Knowledge = None,
@@ -105,8 +92,6 @@ def verify(
     runs the wheel's own code and takes its word: a wheel that lies passes the trial. A trial shows that a wheel
     works, not that it is harmless.
     """
-    if html:
-        _check_page(html)  # told before anybody waits
     settings = settings_for(
         cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
     )
@@ -137,30 +122,9 @@ def verify(
     _show(document, verification, as_json=as_json)
     if inspection:
         show(shown, str(_log(settings, inspection)))
-    if html:  # told first: a page that cannot be written loses nothing
-        write_text(html, verify_page(document), follow=True)
     codes = [] if verification.ok else [ExitCode.VERIFICATION]
     codes += [verification.impossible.exit_code] if verification.impossible else []
     raise typer.Exit(combined_exit_code(codes))
-
-
-def _check_page(page: Path) -> None:
-    """Raise ProfileError for a page in a missing folder, or in place of a file that is no page of ours."""
-    if not page.absolute().parent.is_dir():
-        message, fix = f"{page}: there is no folder {page.parent}", "make it, or write the page elsewhere"
-    elif page.exists() and GENERATOR.encode() not in _beginning(page):
-        message, fix = f"{page} is there already, and no page of tfdock's", "give the page another name"
-    else:
-        return
-    raise ProfileError(Problem(code="file-error", message=message, fix=fix))
-
-
-def _beginning(path: Path) -> bytes:
-    if not path.is_file():
-        return b""
-    with path.open("rb") as file:
-        # The mark stands in the head of a page.
-        return file.read(4096)
 
 
 def _options(base: KnowledgeBase, wheel: Path, sha256: str) -> tuple[str, ...] | None:

@@ -16,18 +16,14 @@ import typer
 from tfdock.bazel.cache.cache_pruning import read_age, read_size
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, Knowledge, Wheelhouse, app, command, knowledge_for, print_json, settings_for
-from tfdock.cli.pages.coverage_page import GENERATOR, coverage_page
 from tfdock.errors import Problem, ProfileError, as_document
-from tfdock.host.files import file_error, write_text
+from tfdock.host.files import file_error
 from tfdock.host.settings import Settings
-from tfdock.host.untrusted_folders import UntrustedPath, open_plain_file
-from tfdock.knowledge import loader
 from tfdock.wheel.identity import constraints
 from tfdock.wheel.wheel_file import bracketed_extra
 from tfdock.wheelhouse import store, wheelhouse_pruning
 from tfdock.wheelhouse.catalogue import StoredWheel, list_wheels, unreadable_records
-from tfdock.wheelhouse.coverage_index import load_coverage
-from tfdock.wheelhouse.index import IndexUpdate, WheelIndex
+from tfdock.wheelhouse.index import WheelIndex
 from tfdock.wheelhouse.retention import Rules
 from tfdock.wheelhouse.wheelhouse_pruning import PrunedWheelhouse
 
@@ -164,62 +160,24 @@ def _ago(moment: float) -> str:
 )
 @command("tfdock.wheelhouse-index/1")
 def index_(
-    html: Annotated[
-        bool, typer.Option("--html", help="Write index.html as well: which GPUs run what, for people.")
-    ] = False,
     wheelhouse: Wheelhouse = None,
-    knowledge: Knowledge = None,
     as_json: AsJson = False,
 ) -> None:
     """Make the index in `simple/`, from which pip and uv install; then it follows builds, pulls and prunes."""
-    settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge)
-    with _open_wheelhouse(settings) as house:
-        page = house.at("index.html") if html else None
-        if page:
-            _check_page(page)  # told before anybody waits
+    with _open_wheelhouse(settings_for(wheelhouse=wheelhouse)) as house:
         indexed = WheelIndex(house).update(lambda file: console.say(f"reading {console.clean(file)}"))
-        if page:
-            _write_page(house, settings, page)
     console.show_problems(indexed.left_out)
+    pages = str(house.root / "simple")
     if as_json:
-        document = {"index": str(house.root / "simple"), "page": str(page) if page else None, **as_document(indexed)}
-        print_json("tfdock.wheelhouse-index/1", True, document)
-    else:
-        _show_update(house.root, page, indexed)
-
-
-def _show_update(root: Path, page: UntrustedPath | None, update: IndexUpdate) -> None:
-    console.result(str(root / "simple"))
-    if page:
-        console.result(str(page))
-    counts = f"{_wheels(len(update.wheels))}, {len(update.added)} new, {len(update.removed)} gone"
-    console.say(f"{counts}, {len(update.left_out)} left out")
+        print_json("tfdock.wheelhouse-index/1", True, {"index": pages, "page": None, **as_document(indexed)})
+        return
+    console.result(pages)
+    counts = f"{_wheels(len(indexed.wheels))}, {len(indexed.added)} new, {len(indexed.removed)} gone"
+    console.say(f"{counts}, {len(indexed.left_out)} left out")
 
 
 def _wheels(count: int) -> str:
     return f"{count} wheel{'s' if count != 1 else ''}"
-
-
-def _write_page(house: store.Wheelhouse, settings: Settings, page: UntrustedPath) -> None:
-    digest = loader.knowledge_digest(settings.knowledge)
-    hashes = WheelIndex(house).hashes()
-    wheels = load_coverage(
-        house,
-        hashes,
-        knowledge_for(settings),
-        digest,
-        lambda file: console.say(f"inspecting {console.clean(file)}"),
-    )
-    with house.changing():
-        write_text(page.path, coverage_page(wheels))
-
-
-def _check_page(page: UntrustedPath) -> None:
-    with open_plain_file(page) as file:
-        ours = file is not None and GENERATOR.encode() in file.read(4096)
-    if not ours and page.status():
-        message, fix = f"{page} is there already, and no page of tfdock's", "move it away"
-        raise ProfileError(Problem(code="file-error", message=message, fix=fix))
 
 
 # --- serve ----------------------------------------------------------------------------------------------------------
@@ -239,7 +197,7 @@ def serve(
     wheelhouse: Wheelhouse = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve the wheelhouse over HTTP, to be read only: the index, the wheels, the coverage page if there is one.
+    """Serve the wheelhouse over HTTP, to be read only: the index, the wheels, their constraints.
 
     On loopback, only requests for `localhost`, an IP address, or a name of `--allow-host` are answered. A web page of
     a stranger cannot read the wheels through your browser. With another `--host`, every name is answered unless

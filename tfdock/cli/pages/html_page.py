@@ -28,11 +28,6 @@ def render_page(template: str, values: Mapping[str, object]) -> str:
     return page.render(values, css=css, css_hash=css_hash).rstrip() + "\n"
 
 
-def generator(command: str) -> str:
-    """Return the element that stands at the top of a command's page: what has it may be replaced by the next page."""
-    return f'<meta name="generator" content="tfdock {command}">'
-
-
 @functools.cache
 def _environment() -> Environment:
     # A command that writes no page must not load jinja2.
