@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from typing import BinaryIO, TypeVar
 
 from tfdock.builder import compile_phase, doctor, image_phase, run_document, seal_phase
@@ -350,5 +349,5 @@ def _check_remote(session: BuildSession, plan: BuildPlan) -> None:
     # No socket connects a container on another machine to the relay in this process.
     if not session.engine_info.local:
         raise remote_session.engine_far_error(plan.remote)
-    ask = partial(remote_session.check, plan.remote, session.settings)
-    watched(lambda _: ask(), lambda _: None, lambda _: session.stop.check(), None)
+    check = remote_session.check
+    watched(lambda _: check(plan.remote, session.settings), lambda _: None, lambda _: session.stop.check(), None)
