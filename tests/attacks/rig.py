@@ -97,6 +97,12 @@ def state_of(folder: Path) -> dict[str, tuple[object, ...]]:
 # --- the ear ------------------------------------------------------------------------------------------------------
 
 
+def with_ear(command: Tfdock) -> Tfdock:
+    """The command with an ear in its process. What it hears stands in the file `heard` of its home."""
+    hook = os.pathsep.join([str(HERE / "hook"), command.environment["PYTHONPATH"]])
+    return command.with_variables(PYTHONPATH=hook, ATTACKS_HEARD=str(command.home / "heard"))
+
+
 @dataclass(frozen=True)
 class Heard:
     """What the command's process changed and whom it called."""
@@ -203,8 +209,7 @@ class Range:
         )
         for path in (home, home / "tmp"):
             os.chown(path, self.owner, self.owner)
-        hook = os.pathsep.join([str(HERE / "hook"), command.environment["PYTHONPATH"]])
-        return command.with_variables(PYTHONPATH=hook, ATTACKS_HEARD=str(home / "heard"), TMPDIR=str(home / "tmp"))
+        return with_ear(command.with_variables(TMPDIR=str(home / "tmp")))
 
     def tree(self, name: str, edits: Mapping[str, Any] | None = None) -> Path:
         """The miniature, with a mark, and with some files changed."""

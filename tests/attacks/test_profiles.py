@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from build.harness import Json, Outcome, Tfdock
 
-from .rig import HERE, Ear, Heard, Victims, leaks, listening, state_of
+from .rig import Ear, Heard, Victims, leaks, listening, state_of, with_ear
 
 REFUSALS = {"path-outside", "file-not-plain", "file-too-large", "patch-malformed"}
 """Why a file that a profile names is not read."""
@@ -52,9 +52,8 @@ def project(tmp_path: Path) -> Project:
     (folder / ".git").mkdir(parents=True)
     # The tests of builds allow what a stranger may not have.
     nothing = {"TFDOCK_ALLOW_PATHS": "", "TFDOCK_ALLOW_ENDPOINTS": ""}
-    variables = nothing | {"PYTHONPATH": os.pathsep.join([str(HERE / "hook"), str(HERE.parents[1])])}
-    command = Tfdock(home=home, cache=home / "cache").with_variables(**variables, ATTACKS_HEARD=str(home / "heard"))
-    return Project(command, folder, Victims(tmp_path / "user"))
+    command = Tfdock(home=home, cache=home / "cache").with_variables(**nothing)
+    return Project(with_ear(command), folder, Victims(tmp_path / "user"))
 
 
 @dataclass(frozen=True, slots=True)

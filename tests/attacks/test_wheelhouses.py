@@ -5,6 +5,7 @@ Git keeps links. Nobody needs an engine for these attacks: a clone and one comma
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from build.harness import Outcome, Tfdock
 
 from tfdock.bazel.cache.cache_folder import CacheFolder
 
-from .rig import HERE, Heard, Victims, state_of
+from .rig import Heard, Victims, state_of, with_ear
 
 LONG_AGO = time.time() - 3 * 86_400
 
@@ -46,13 +47,8 @@ class Checkout:
 def checkout(tmp_path: Path) -> Checkout:
     home, folder = tmp_path / "home", tmp_path / "home/checkout"
     (folder / "wheelhouse").mkdir(parents=True)
-    variables = {
-        "PYTHONPATH": os.pathsep.join([str(HERE / "hook"), str(HERE.parents[1])]),
-        "ATTACKS_HEARD": str(home / "heard"),
-        "TFDOCK_WHEELHOUSE": str(folder / "wheelhouse"),
-    }
-    command = Tfdock(home=home, cache=home / "cache").with_variables(**variables)
-    return Checkout(command, folder, Victims(tmp_path / "user"))
+    command = Tfdock(home=home, cache=home / "cache").with_variables(TFDOCK_WHEELHOUSE=str(folder / "wheelhouse"))
+    return Checkout(with_ear(command), folder, Victims(tmp_path / "user"))
 
 
 OWN = "wheelhouse/.tfdock"
@@ -183,3 +179,23 @@ def test_of_what_is_old_in_a_cache_only_names_of_ours_go(checkout: Checkout, par
     outcome = command.run(*REMOVERS[part].split())
     assert outcome.code == 0, outcome.told
     assert set(data.rglob("*")) >= before
+
+
+MATRIX = """schema: 1
+profile: {tensorflow: "99.18.0", python: "3.11", accelerator: cpu}
+axes: {tensorflow: ["99.18.0"]}
+exclude: [{when: {tensorflow: "99.18.0"}, reason: "not needed $(id > $HOME/PWNED)"}]
+"""
+
+
+@pytest.mark.parametrize("name", ["report.json", "report.html", "junit.xml"])
+def test_the_files_of_a_report_are_written_through_no_link(checkout: Checkout, name: str) -> None:
+    report = checkout.folder / "report"
+    checkout.link(f"report/{name}", checkout.victims.file(name))
+    (checkout.folder / "m.yaml").write_text(MATRIX)
+    before = checkout.victims.state()
+    outcome, _ = checkout.run("build", "--matrix", checkout.folder / "m.yaml", "--report", report)
+    assert outcome.code == 0, outcome.told
+    assert checkout.victims.state() == before
+    assert not (report / name).is_symlink()
+    assert json.loads((report / "report.json").read_text())["ok"]
