@@ -26,7 +26,8 @@ WORDS = {"__init__.py", "errors.py", "types.py", "events.py"}
 """The words of the program, which every package may import and which import no package."""
 
 PURE = (
-    "documents/*", "profile/*", "host/block_stream.py", "host/encodings.py", "host/logins.py", "host/thread_jobs.py",
+    "documents/*", "profile/*", "host/block_stream.py", "host/encodings.py", "host/foreign_json.py", "host/logins.py",
+    "host/thread_jobs.py",
     "knowledge/contract.py", "knowledge/fits.py", "knowledge/rows.py", "knowledge/tables.py", "knowledge/*_rows.py",
     "wheel/[!w]*", "wheel/wheel.py", "gpu/*", "resolve/*", "plan/build_plan.py",
     "plan/estimate.py", "plan/lock_file.py", "plan/preflight.py", "plan/profile_fixes.py", "plan/remote_flags.py",
@@ -482,6 +483,27 @@ def test_links_are_followed_where_the_user_typed_the_name() -> None:
         and ast.unparse(node.value) not in ("False", "follow")
     }
     assert found == FOLLOWERS
+
+
+# Who else parses JSON, and whose it is.
+PARSERS = {
+    "host/foreign_json.py",  # anybody's
+    "engine/streams.py", "engine/engine_facts.py",  # the engine's
+    "engine/engine_archives.py",  # an archive that an engine reads next: as Go reads it, and bounded
+    "engine/address.py", "diagnose/local_identity.py",  # the user's settings and logins
+    "knowledge/loader.py", "builder/seal_phase.py",  # our own, a moment or a hash ago
+    "bazel/execution_log.py",  # in pieces: Bazel writes gigabytes
+}  # fmt: skip
+
+
+def test_who_parses_json_in_another_way_says_whose_it_is() -> None:
+    found = {
+        module
+        for module, tree in MODULES.items()
+        for node in walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("json.loads", "json.load", "json.JSONDecoder")
+    }
+    assert found == PARSERS
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,11 @@ from tfdock.bazel import build_events, execution_log
 from tfdock.builder.build_summary import load_profile
 from tfdock.diagnose.diagnose_logs import diagnose_log
 from tfdock.errors import TfdockError
+from tfdock.host.foreign_json import Malformed
 from tfdock.images import wheel_image_read
 from tfdock.knowledge import loader
 from tfdock.matrix import matrix_file
-from tfdock.oci.manifest import MANIFEST, MalformedManifest, Manifest
+from tfdock.oci.manifest import MANIFEST, Manifest
 from tfdock.offline import bundle_format
 from tfdock.plan import lock_file
 from tfdock.profile import profile
@@ -106,7 +107,7 @@ def read_manifest(data: bytes) -> None:
     wheel_image_read.is_reencoded(data)
     wheel_image_read.says_wheels(data)
     for read in (wheel_image_read.platforms, Manifest.read, lambda text: wheel_image_read.read_labels(WHOLE, text)):
-        with suppress(MalformedManifest):
+        with suppress(Malformed):
             read(data)
 
 
@@ -161,7 +162,7 @@ EDGES = {
         lambda data: read_wheel(small_wheels.wheel_of(FILES, requires=data.decode("latin-1").replace("\n", " "))),
         WheelError,
     ),
-    "a record": Edge((json.dumps(record()).encode(),), read_record, MalformedManifest),
+    "a record": Edge((json.dumps(record()).encode(),), read_record, Malformed),
     "a manifest": Edge(tuple(json.dumps(one).encode() for one in (IMAGE, LABELS)), read_manifest),
     "the index of a bundle": Edge(
         (bundle_format.to_text(index_of(names())),), read_bundle, bundle_format.BundleError

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 from tfdock.bazel import output
+from tfdock.host.foreign_json import Malformed, parse
 
 # Bounded digits: a container can print a number of any length.
 _SECONDS = r"(\d{1,9}(?:\.\d{1,9})?)s"
@@ -200,13 +201,8 @@ def _with_output(build: BuildEvents, texts: Iterable[str]) -> BuildEvents:
 def parsed_lines(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the JSON objects of lines; skip torn lines and other values."""
     for line in lines:
-        try:
-            event = json.loads(line)
-        # RecursionError: a line may hold thousands of nested brackets.
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(event, dict):
-            yield event
+        with suppress(Malformed):
+            yield parse(dict[str, Any], line)
 
 
 def _value_at(value: object, *names: str) -> Any:

@@ -16,6 +16,7 @@ from tfdock.bazel import cache_misses, execution_log
 from tfdock.bazel.build_events import BuildEvents, Figures, read_events, read_output
 from tfdock.bazel.execution_log import Spawns
 from tfdock.bazel.trace_profile import TraceProfile, read_profile
+from tfdock.host.foreign_json import Malformed, parse
 from tfdock.host.untrusted_folders import UntrustedPath, open_plain_file
 from tfdock.plan.build_plan import TOLD
 from tfdock.run.phases import step_heading
@@ -175,9 +176,9 @@ def load_kept_document(folder: UntrustedPath, record: Mapping[str, Any], kind: s
             return None
         with (folder / name).open() as file:
             data = gzip.GzipFile(fileobj=file).read(_MOST_KEPT + 1)
-        return json.loads(data) if len(data) <= _MOST_KEPT else None
+        return parse(Any, data) if len(data) <= _MOST_KEPT else None
     # Damage costs an explanation only: nothing read here may end a build after hours of work.
-    except (OSError, EOFError, zlib.error, ValueError, RecursionError):
+    except (OSError, EOFError, zlib.error, Malformed):
         return None
 
 

@@ -20,7 +20,7 @@ from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.plan.prepare import PreparedBuild, lock_path, lock_text
 from tfdock.run import journal
 from tfdock.types import BuildId
-from tfdock.wheelhouse.build_record import BUILD_ID, DEEPEST, is_shallow
+from tfdock.wheelhouse.build_record import BUILD_ID
 from tfdock.wheelhouse.store import Wheelhouse
 
 SCHEMA = "tfdock.run/1"
@@ -107,5 +107,5 @@ def failed_runs(house: Wheelhouse, state: Path, build_id: str | None = None) -> 
 
 def load_document(path: UntrustedPath, schemas: Collection[str] = (SCHEMA,)) -> dict[str, Any] | None:
     """Return a JSON document of one of these schemas; None if there is none, or it is damaged."""
-    document = path.load(LARGEST) or {}
-    return document if document.get("schema") in schemas and is_shallow(document, DEEPEST) else None
+    document: dict[str, Any] = path.load(dict[str, Any], LARGEST) or {}
+    return document if document.get("schema") in schemas else None

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tfdock.errors import EngineError, Problem
-from tfdock.oci.manifest import MalformedManifest
+from tfdock.host.foreign_json import Malformed
 from tfdock.oci.plain_tar import BLOCK, TarHeader, read_header
 
 
@@ -39,7 +39,7 @@ def image_names(archive: Iterator[bytes]) -> Iterator[str]:
     """Yield the names that an engine gives the images of an archive, from every document that names images.
 
     Engines read archives with another tar reader and another JSON reader. An archive that two readers could read
-    differently raises MalformedManifest. Only the members that `docker save` writes may be in it, each once.
+    differently raises Malformed. Only the members that `docker save` writes may be in it, each once.
     """
     named = False
     for path, content in _members(io.BufferedReader(ChunkReader(archive), _PIECE)):
@@ -47,13 +47,13 @@ def image_names(archive: Iterator[bytes]) -> Iterator[str]:
             named = named or path == _MANIFEST
             yield from _NAMING[path](_json(path, content))
     if not named:  # without it, engines fall back to documents of their own choice
-        raise MalformedManifest(f"{_MANIFEST} is not in it")
+        raise Malformed(f"{_MANIFEST} is not in it")
 
 
 def _of_manifest(images: Any) -> Iterator[str]:
     for image in images:
         if "Parent" in image:  # would make the image a cached step of another image's build
-            raise MalformedManifest("an image names its parent")
+            raise Malformed("an image names its parent")
         # `docker save` writes null for an image that has no name.
         yield from _strings(image["RepoTags"] or [])
 
@@ -73,7 +73,7 @@ def _of_index(index: Any) -> Iterator[str]:
 
 def _strings(names: Any) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise MalformedManifest("a name is not text")
+        raise Malformed("a name is not text")
     return names
 
 
@@ -83,10 +83,10 @@ def _json(path: str, content: bytes) -> Any:
     def plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = {key.casefold(): key for key, _ in pairs}
         if len(keys) < len(pairs):
-            raise MalformedManifest(f"{path} has a key twice")
+            raise Malformed(f"{path} has a key twice")
         for folded in keys.keys() & _KEYS.keys():
             if keys[folded] != _KEYS[folded]:
-                raise MalformedManifest(f"{path} spells the key {_KEYS[folded]} differently")
+                raise Malformed(f"{path} spells the key {_KEYS[folded]} differently")
         return dict(pairs)
 
     return json.loads(content.decode("utf-8"), object_pairs_hook=plain)
@@ -114,28 +114,28 @@ _LAYER_LINK, _LAYER = re.compile(rf"{_ID}/layer\.tar"), re.compile(rf"\.\./{_ID}
 
 
 def _members(archive: io.BufferedReader) -> Iterator[tuple[str, bytes]]:
-    """Yield path and content of the documents that name images; raise MalformedManifest for members of no engine."""
+    """Yield path and content of the documents that name images; raise Malformed for members of no engine."""
     seen = set[str]()
     for header in _headers(archive):
         _check_member(header)
         path = header.name.removesuffix("/")
         if path in seen:
-            raise MalformedManifest(f"`{path}` is in it twice")
+            raise Malformed(f"`{path}` is in it twice")
         seen.add(path)
         if path not in _NAMING:
             _skip(archive, header.size + -header.size % BLOCK)
         elif header.size > _LONGEST:
-            raise MalformedManifest(f"{path} is too large")
+            raise Malformed(f"{path} is too large")
         else:
             yield path, _read_content(archive, header.size)
     # POSIX ends a tar with two blocks of zeros. A reader that goes on behind them would see other members.
     ending = BLOCK
     while piece := archive.read(_PIECE):
         if any(piece):
-            raise MalformedManifest("something follows its end")
+            raise Malformed("something follows its end")
         ending += len(piece)
     if ending < 2 * BLOCK:
-        raise MalformedManifest("it is cut")
+        raise Malformed("it is cut")
 
 
 def _headers(archive: io.BufferedReader) -> Iterator[TarHeader]:
@@ -144,12 +144,12 @@ def _headers(archive: io.BufferedReader) -> Iterator[TarHeader]:
         header = read_header(block, links=True)
         if header.kind == "x":
             if header.size > _LONGEST_EXTENSION or not _EXTENSION.fullmatch(header.name):
-                raise MalformedManifest(_EXTENDED)
+                raise Malformed(_EXTENDED)
             size = _extended_size(_read_content(archive, header.size))
             header = read_header(_read_exactly(archive, BLOCK), links=True)
             # Readers differ in what two extended headers in a row mean.
             if header.kind == "x":
-                raise MalformedManifest(_EXTENDED)
+                raise Malformed(_EXTENDED)
             header = header if size is None else replace(header, size=size)
         yield header
 
@@ -162,7 +162,7 @@ def _check_member(header: TarHeader) -> None:
         "5": _FOLDER.fullmatch(header.name) and not header.link and not header.size,
     }
     if not allowed[header.kind]:
-        raise MalformedManifest(f"no engine writes its member `{header.name[:100]!a}`")
+        raise Malformed(f"no engine writes its member `{header.name[:100]!a}`")
 
 
 _EXTENDED = "a member has extended headers that no engine writes"
@@ -180,11 +180,11 @@ def _extended_size(extension: bytes) -> int | None:
         # A record's length counts its own digits too (POSIX pax).
         match = _RECORD.match(extension, place)
         if not match or int(match[1]) != len(match[0]) or match[2] in records:
-            raise MalformedManifest(_EXTENDED)
+            raise Malformed(_EXTENDED)
         records[match[2]], place = match[3], match.end()
     size = records.get(b"size")
     if size is not None and not re.fullmatch(rb"[1-9][0-9]{0,17}", size):
-        raise MalformedManifest("a member has no valid size")
+        raise Malformed("a member has no valid size")
     return None if size is None else int(size)
 
 
@@ -200,7 +200,7 @@ def _skip(archive: io.BufferedReader, size: int) -> None:
 def _read_exactly(archive: io.BufferedReader, size: int) -> bytes:
     data = archive.read(size)
     if len(data) < size:
-        raise MalformedManifest("it is cut")
+        raise Malformed("it is cut")
     return data
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import itertools
-import json
 import os
 import secrets
 import stat
@@ -21,6 +20,8 @@ from io import BufferedReader, FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from tfdock.host.foreign_json import Malformed, parse
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO would wait for a writer. O_NOCTTY: a terminal would become this process's own.
@@ -461,14 +462,11 @@ class UntrustedPath:
             raise TooLarge(most, str(self))
         return data
 
-    def load(self, most: int) -> dict[str, Any] | None:
-        """Return the JSON map in a file of at most `most` bytes; None if the file is missing or malformed."""
-        try:
-            document = json.loads(self.read(most))
-        # Deeply nested JSON exhausts the stack of the parser.
-        except (OSError, ValueError, RecursionError):
-            return None
-        return document if isinstance(document, dict) else None
+    def load(self, kind: Any, most: int) -> Any:
+        """Return the JSON in a file of at most `most` bytes as `parse` does; None if it is missing or malformed."""
+        with suppress(OSError, Malformed):
+            return parse(kind, self.read(most))
+        return None
 
     def sha256(self) -> str:
         """Return the sha256 of a regular file: 64 hexadecimal digits."""

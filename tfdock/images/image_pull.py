@@ -20,13 +20,13 @@ from typing import BinaryIO
 
 from tfdock.errors import NetworkError, Problem, VerificationFailed
 from tfdock.host.files import check_space, file_error, gib, make_folder
+from tfdock.host.foreign_json import Malformed
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.images.lookup import StoredImage
 from tfdock.images.prefetch import Prefetch
 from tfdock.images.wheel_image_read import FoundBuild
 from tfdock.images.wheel_layer import FoundWheel, frame, unpacked, wheel_bytes
 from tfdock.oci.artifact import from_blob
-from tfdock.oci.manifest import MalformedManifest
 from tfdock.plan.trust_domain import recorded
 from tfdock.types import BuildId
 from tfdock.wheel.facts import WheelError
@@ -198,7 +198,7 @@ class ImagePull:
                 _write(file, piece)
                 arrived(file.tell())
                 self.progress(len(piece))
-        except MalformedManifest as error:
+        except Malformed as error:
             raise image.named.malformed(image.digest, str(error)) from error
         except NetworkError as error:
             if file.tell():

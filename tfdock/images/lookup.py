@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from tfdock.errors import Incompatible, NetworkError, Problem, TfdockError, VerificationFailed
+from tfdock.host.foreign_json import Malformed
 from tfdock.images import wheel_image_read
 from tfdock.images.wheel_image import MOST_PAPERS
 from tfdock.images.wheel_image_read import FoundBuild, machine_platform
@@ -17,7 +18,7 @@ from tfdock.images.wheel_layer import PACKED_TYPES, unpacked
 from tfdock.images.wheel_tags import broken_promise, fingerprint_tag, is_promise
 from tfdock.oci import manifest as oci
 from tfdock.oci.artifact import ArtifactKind, NamedArtifact
-from tfdock.oci.manifest import Descriptor, MalformedManifest, Manifest
+from tfdock.oci.manifest import Descriptor, Manifest
 from tfdock.oci.repository import FoundManifest, Repository
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.lock_file import LockFile
@@ -115,7 +116,7 @@ def _platform_manifest(named: NamedArtifact, index: FoundManifest, platform: str
 def _small_blob(repository: Repository, blob: Descriptor, most: int) -> bytes:
     # By the manifest, before a byte is fetched.
     if blob.size > most:
-        raise MalformedManifest(f"{blob.digest} has {blob.size} bytes, where tfdock writes {most} at most")
+        raise Malformed(f"{blob.digest} has {blob.size} bytes, where tfdock writes {most} at most")
     return repository.small_blob(blob, most)
 
 

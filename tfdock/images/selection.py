@@ -13,11 +13,12 @@ from types import TracebackType
 from typing import Any, BinaryIO, NoReturn
 
 from tfdock.errors import Problem, ProfileError, WheelRefused
+from tfdock.host.foreign_json import Malformed
 from tfdock.images.layer_stream import WheelLayer
 from tfdock.images.wheel_image import WheelBuild
 from tfdock.images.wheel_layer import ImageWheel
 from tfdock.images.wheel_tags import moving_tag
-from tfdock.oci.manifest import Descriptor, MalformedManifest
+from tfdock.oci.manifest import Descriptor
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.trust_domain import RELEASE, recorded
 from tfdock.types import BuildId
@@ -125,7 +126,7 @@ class WheelSelection:
                 record = read_record(data)
             except FileNotFoundError:  # somebody prunes
                 continue
-            except (MalformedManifest, OSError) as error:
+            except (Malformed, OSError) as error:
                 self._unreadable = f"{file} cannot be used: {error}"
                 continue
             if verified(record) in ("no", "failed"):

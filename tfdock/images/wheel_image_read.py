@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
+from tfdock.host.foreign_json import Malformed, Sha256, parse
 from tfdock.images.wheel_image import (
     ARTIFACT_TYPE,
     CONFIG_TYPE,
@@ -29,14 +31,12 @@ from tfdock.oci.manifest import (
     INDEX,
     MANIFEST,
     Descriptor,
-    MalformedManifest,
     Manifest,
     is_digest,
-    parse_json,
 )
 from tfdock.oci.plain_tar import archive, members
 from tfdock.types import Digest
-from tfdock.wheelhouse.build_record import BUILD_ID, WHEEL, read_record
+from tfdock.wheelhouse.build_record import BUILD_ID, WheelName, read_record
 
 MOST_CONFIG = 1 << 20
 """Bytes of a configuration."""
@@ -81,44 +81,48 @@ def is_reencoded(config: bytes) -> bool:
 
     `docker push` and `skopeo copy --format v2s2` write Docker's manifests, without an artifact type or annotations.
     """
-    try:
-        node = parse_json(config)
-    except MalformedManifest:
-        return False
-    inner = node.get("config") if isinstance(node, dict) else None
-    labels = inner.get("Labels") if isinstance(inner, dict) else None
-    return isinstance(labels, dict) and f"{OWN}.wheels" in labels
+    with suppress(Malformed):
+        return f"{OWN}.wheels" in parse(_Configuration, config).config.Labels
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Labels:
+    Labels: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Configuration:
+    config: _Labels
 
 
 def says_wheels(data: bytes) -> bool:
     """Return whether the bytes of a manifest, or of an index, say that it is one of wheels."""
-    try:
-        node = parse_json(data)
-    except MalformedManifest:
-        return False
-    return isinstance(node, dict) and node.get("artifactType") == ARTIFACT_TYPE
+    with suppress(Malformed):
+        return bool(parse(dict[str, Any], data).get("artifactType") == ARTIFACT_TYPE)
+    return False
 
 
 # --- indexes --------------------------------------------------------------------------------------------------------
 
 
 def platforms(data: bytes) -> dict[str, Descriptor]:
-    """Return the manifest of each platform in an index (`linux/amd64`); raise MalformedManifest."""
-    node = parse_json(data)
-    rows = node.get("manifests") if isinstance(node, dict) else None
+    """Return the manifest of each platform in an index (`linux/amd64`); raise Malformed."""
+    node = parse(dict[str, Any], data)
+    rows = node.get("manifests")
     # The OCI image specification lets an index leave out its own media type.
-    kind = node.get("mediaType", INDEX) if isinstance(node, dict) else ""
+    kind = node.get("mediaType", INDEX)
     if not isinstance(rows, list) or node.get("schemaVersion") != 2 or kind not in (INDEX, DOCKER_LIST):
-        raise MalformedManifest("it is no index of images")
+        raise Malformed("it is no index of images")
     manifests: dict[str, Descriptor] = {}
     for row in rows:
         descriptor = Descriptor.read(row)
         row_platform = row.get("platform")
         platform = _platform(row_platform) if isinstance(row_platform, dict) else ""
         if descriptor.media_type not in (MANIFEST, DOCKER_MANIFEST) or not platform:
-            raise MalformedManifest("it lists something else than images of platforms")
+            raise Malformed("it lists something else than images of platforms")
         if platform in manifests:
-            raise MalformedManifest(f"it has two images for {platform}")
+            raise Malformed(f"it has two images for {platform}")
         manifests[platform] = descriptor
     return manifests
 
@@ -145,23 +149,21 @@ def machine_platform(machine: str) -> str:
 def read_labels(manifest: Manifest, config: bytes) -> Labelled:
     """Return what an image says of itself.
 
-    Raises MalformedManifest if its parts disagree, or if tfdock would not write it so.
+    Raises Malformed if its parts disagree, or if tfdock would not write it so.
     """
-    node = parse_json(config)
+    node = parse(dict[str, Any], config)
     # Another tool's manifest has Docker's media types and packed layers. Ours has neither.
     own = is_wheel_image(manifest)
     configs, layers = ((CONFIG_TYPE,), (LAYER_TYPE,)) if own else (_CONFIG_TYPES, _LAYER_TYPES)
-    if not isinstance(node, dict) or manifest.config.media_type not in configs:
-        raise MalformedManifest("its configuration is not that of an image")
+    if manifest.config.media_type not in configs:
+        raise Malformed("its configuration is not that of an image")
     other = [layer.media_type for layer in manifest.layers if layer.media_type not in layers]
     if other:
-        raise MalformedManifest(f"a layer is `{other[0]}`, not {' or '.join(f'`{name}`' for name in layers)}")
+        raise Malformed(f"a layer is `{other[0]}`, not {' or '.join(f'`{name}`' for name in layers)}")
     labels = _labels(node, manifest)
     rows = _wheel_rows(labels)
     if len(manifest.layers) != len(rows) + 1:
-        raise MalformedManifest(
-            f"it names {len(rows)} wheels, and has {len(manifest.layers)} layers for them and the papers"
-        )
+        raise Malformed(f"it names {len(rows)} wheels, and has {len(manifest.layers)} layers for them and the papers")
     contents = _contents(node, manifest)
     # The last layer, with the papers, has no row.
     wheels = tuple(
@@ -169,7 +171,7 @@ def read_labels(manifest: Manifest, config: bytes) -> Labelled:
     )
     platform = _platform(node)
     if platform != _platform_of(wheels):
-        raise MalformedManifest(f"it says that it is for `{platform}`, but its wheels are not")
+        raise Malformed(f"it says that it is for `{platform}`, but its wheels are not")
     papers = manifest.layers[-1]
     return Labelled(platform=platform, labels=labels, wheels=wheels, papers=papers, papers_content=contents[-1])
 
@@ -178,7 +180,7 @@ def _platform_of(wheels: Iterable[FoundWheel]) -> str:
     try:
         return str(common_platform(wheel.file for wheel in wheels))
     except ValueError as error:
-        raise MalformedManifest(str(error)) from error
+        raise Malformed(str(error)) from error
 
 
 def _labels(node: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
@@ -186,37 +188,31 @@ def _labels(node: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
     config = node.get("config")
     config_labels = config.get("Labels") if isinstance(config, dict) else None
     if not isinstance(config_labels, dict) or not all(isinstance(value, str) for value in config_labels.values()):
-        raise MalformedManifest("its configuration has no labels")
+        raise Malformed("its configuration has no labels")
     ours, theirs = (
         {name: value for name, value in each.items() if name.startswith(f"{OWN}.")}
         for each in (config_labels, manifest.annotations if is_wheel_image(manifest) else config_labels)
     )
     for name in sorted({*ours, *theirs}):
         if ours.get(name) != theirs.get(name):
-            raise MalformedManifest(f"label and annotation `{name[:60]!a}` say different things")
+            raise Malformed(f"label and annotation `{name[:60]!a}` say different things")
         if not ours[name].isascii():
-            raise MalformedManifest(f"label `{name[:60]!a}` has letters that tfdock does not write there")
+            raise Malformed(f"label `{name[:60]!a}` has letters that tfdock does not write there")
     return ours
+
+
+_Size = Annotated[int, lambda size: 0 < size <= LARGEST_WHEEL]
+# The name becomes a path in the wheelhouse.
+_Wheel = TypedDict("_Wheel", {"file": WheelName, "sha256": Sha256, "size": _Size})
+_Wheels = Annotated[list[_Wheel], lambda rows: 0 < len(rows) <= MOST_WHEELS]
 
 
 def _wheel_rows(labels: Mapping[str, str]) -> list[dict[str, Any]]:
     # Without the label there is no JSON, which is refused like any other text.
-    rows = parse_json(labels.get(f"{OWN}.wheels", "").encode())
-    if not isinstance(rows, list) or not 0 < len(rows) <= MOST_WHEELS:
-        raise MalformedManifest("its labels list no wheels")
-    for row in rows:
-        file, sha256, size = (row.get(key) if isinstance(row, dict) else None for key in ("file", "sha256", "size"))
-        # The name becomes a path in the wheelhouse.
-        if not isinstance(file, str) or not WHEEL.fullmatch(file):
-            raise MalformedManifest(f"`{str(file)[:80]!a}` is no name of a wheel")
-        if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
-            raise MalformedManifest(f"the label of {file} has no sha256")
-        # Not `isinstance`: to Python, `true` is an int.
-        if type(size) is not int or not 0 < size <= LARGEST_WHEEL:
-            raise MalformedManifest(f"the label of {file} has no size that a wheel can have")
+    rows: list[dict[str, Any]] = parse(_Wheels, labels.get(f"{OWN}.wheels", ""))
     files = [row["file"] for row in rows]
     if len(set(files)) < len(files):
-        raise MalformedManifest("it lists two wheels of one name")
+        raise Malformed("it lists two wheels of one name")
     return rows
 
 
@@ -225,13 +221,13 @@ def _contents(node: Mapping[str, Any], manifest: Manifest) -> list[str]:
     rootfs = node.get("rootfs")
     diffs = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
     if not isinstance(diffs, list) or len(diffs) != len(manifest.layers) or not all(map(is_digest, diffs)):
-        raise MalformedManifest("its configuration speaks of other layers than its manifest")
+        raise Malformed("its configuration speaks of other layers than its manifest")
     # A layer that is not packed is its own content.
     plain = [layer.digest for layer in manifest.layers if layer.media_type not in PACKED_TYPES]
     if not set(plain) <= {diff for diff, layer in zip(diffs, manifest.layers, strict=True) if diff == layer.digest}:
-        raise MalformedManifest("its configuration speaks of other layers than its manifest")
+        raise Malformed("its configuration speaks of other layers than its manifest")
     if len({layer.digest for layer in manifest.layers}) < len(manifest.layers) or len(set(diffs)) < len(diffs):
-        raise MalformedManifest("a layer stands in it twice")
+        raise Malformed("a layer stands in it twice")
     return diffs
 
 
@@ -242,7 +238,7 @@ def _wheel_of(row: Mapping[str, Any], layer: Descriptor, content: str) -> FoundW
         layer = Descriptor(media_type=LAYER_TYPE, digest=Digest(content), size=size)
     # Known before the download: a layer of another size holds something else too.
     if layer.size != size:
-        raise MalformedManifest(
+        raise Malformed(
             f"the layer of {row['file']} has {layer.size} bytes, but with that wheel it would have {size}"
         )
     return FoundWheel(file=row["file"], sha256=row["sha256"], size=row["size"], layer=layer, packed=packed)
@@ -252,32 +248,32 @@ def _wheel_of(row: Mapping[str, Any], layer: Descriptor, content: str) -> FoundW
 
 
 def builds(image: Labelled, layer: bytes) -> tuple[FoundBuild, ...]:
-    """Return the builds of an image, by its papers; raise MalformedManifest if anything disagrees."""
+    """Return the builds of an image, by its papers; raise Malformed if anything disagrees."""
     files = dict(members(layer, lambda path: _FOLDER.fullmatch(path) is not None))
     wheels = {wheel.file: wheel for wheel in image.wheels}
     _check_names(files, wheels)
     # Equal bytes leave no room for anything that two readers of tars understand differently.
     if archive(files) != layer:
-        raise MalformedManifest("its papers are not put together as tfdock does it")
+        raise Malformed("its papers are not put together as tfdock does it")
     if _sums(files.get(SUMS)) != {wheel.file: wheel.sha256 for wheel in image.wheels}:
-        raise MalformedManifest("SHA256SUMS and the labels do not name the same wheels with the same sums")
+        raise Malformed("SHA256SUMS and the labels do not name the same wheels with the same sums")
     # `_check_names` has checked that the second part is a build id.
     records = {path.split("/")[1]: data for path, data in files.items() if path.endswith("/record.json")}
     builds_read = tuple(_build(build_id, read_record(data), wheels) for build_id, data in sorted(records.items()))
     # A wheel that no record names would come without build id, fingerprint and trust domain.
     if {wheel.file for build in builds_read for wheel in build.wheels} != set(wheels):
-        raise MalformedManifest("its records do not name all of its wheels")
+        raise Malformed("its records do not name all of its wheels")
     _check_labels(image.labels, builds_read)
     return builds_read
 
 
 def _build(build_id: str, record: Mapping[str, Any], wheels: Mapping[str, FoundWheel]) -> FoundBuild:
     if record["build_id"] != build_id:
-        raise MalformedManifest(f"the record of {build_id} is that of {record['build_id']}")
+        raise Malformed(f"the record of {build_id} is that of {record['build_id']}")
     for row in record["wheels"]:
         wheel = wheels.get(row["file"])
         if wheel is None or (wheel.sha256, wheel.size) != (row["sha256"], row["size"]):
-            raise MalformedManifest(f"the record speaks of another {row['file']} than the labels")
+            raise Malformed(f"the record speaks of another {row['file']} than the labels")
     own = tuple(wheels[row["file"]] for row in record["wheels"])
     return FoundBuild(build_id=build_id, fingerprint=record["fingerprint"], record=record, wheels=own)
 
@@ -287,19 +283,19 @@ def _check_labels(labels: Mapping[str, str], builds: Iterable[FoundBuild]) -> No
     pairs = [(build.build_id, build.fingerprint) for build in builds]
     listed = [labels.get(f"{OWN}.{name}", "").split() for name in ("build-id", "fingerprint")]
     if not pairs or len(listed[0]) != len(listed[1]) or sorted(zip(*listed, strict=True)) != sorted(pairs):
-        raise MalformedManifest("its labels name other builds than its records")
+        raise Malformed("its labels name other builds than its records")
 
 
 def _sums(data: bytes | None) -> dict[str, str]:
     """Return file -> sha256, by the lines of SHA256SUMS."""
     if data is None:
-        raise MalformedManifest(f"it has no {SUMS}")
+        raise Malformed(f"it has no {SUMS}")
     # Bytes that are no UTF-8 give a name that no wheel has, and are refused with it.
     lines = [_SUM_LINE.fullmatch(line) for line in data.decode("utf-8", "replace").splitlines()]
     sums = {match[2]: match[1] for match in lines if match}
     # One number shows both: a line that is no sum, and a name that comes twice.
     if len(sums) < len(lines):
-        raise MalformedManifest("SHA256SUMS has lines that are no sums, or a name twice")
+        raise Malformed("SHA256SUMS has lines that are no sums, or a name twice")
     return sums
 
 
@@ -307,7 +303,7 @@ def _check_names(files: Mapping[str, bytes], wheels: Iterable[str]) -> None:
     known = {f"{WHEELS}/{wheel}.metadata" for wheel in wheels} | {SUMS, "simple/index.html"}
     for path in files:
         if path not in known and not any(pattern.fullmatch(path) for pattern in _DOCUMENTS):
-            raise MalformedManifest(f"it holds `{path[:100]!a}`, which tfdock does not put there")
+            raise Malformed(f"it holds `{path[:100]!a}`, which tfdock does not put there")
 
 
 _DOCUMENTS = (

@@ -11,7 +11,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tfdock.oci.manifest import Descriptor, MalformedManifest
+from tfdock.host.foreign_json import Malformed
+from tfdock.oci.manifest import Descriptor
 from tfdock.oci.plain_tar import BLOCK, END, member_header, padding, read_header
 from tfdock.wheelhouse.simple_index import IndexedWheel
 
@@ -70,7 +71,7 @@ def frame(file: str, size: int) -> tuple[bytes, bytes]:
 def unpacked(pieces: Iterable[bytes], content: str, most: int) -> Iterator[bytes]:
     """Yield the content of a layer from its gzip pieces as they come.
 
-    Raises MalformedManifest for content of another digest, for more than `most` bytes, and for data that is not gzip.
+    Raises Malformed for content of another digest, for more than `most` bytes, and for data that is not gzip.
     """
     inflating, sha256, size = zlib.decompressobj(16 + zlib.MAX_WBITS), hashlib.sha256(), 0
     for piece in pieces:
@@ -79,10 +80,10 @@ def unpacked(pieces: Iterable[bytes], content: str, most: int) -> Iterator[bytes
             try:
                 data = inflating.decompress(rest, _UNPACKED)
             except zlib.error as error:
-                raise MalformedManifest("a layer cannot be unpacked") from error
+                raise Malformed("a layer cannot be unpacked") from error
             # Bytes behind the end of the stream would be another file to some readers.
             if (size := size + len(data)) > most or inflating.unused_data:
-                raise MalformedManifest(f"a layer unpacks to more than {most} bytes")
+                raise Malformed(f"a layer unpacks to more than {most} bytes")
             sha256.update(data)
             yield data
             rest = inflating.unconsumed_tail
@@ -91,11 +92,11 @@ def unpacked(pieces: Iterable[bytes], content: str, most: int) -> Iterator[bytes
     sha256.update(data)
     yield data
     if not inflating.eof or f"sha256:{sha256.hexdigest()}" != content:
-        raise MalformedManifest(f"a layer does not unpack to {content}, which the configuration names")
+        raise Malformed(f"a layer does not unpack to {content}, which the configuration names")
 
 
 def wheel_bytes(wheel: FoundWheel, pieces: Iterable[bytes], start: int = 0) -> Iterator[bytes]:
-    """Yield the bytes of a wheel from the bytes of its layer as they come; raise MalformedManifest if the layer
+    """Yield the bytes of a wheel from the bytes of its layer as they come; raise Malformed if the layer
     differs.
 
     With `start`, the pieces begin behind that many bytes of the wheel; the bytes before the wheel are not checked
@@ -107,7 +108,7 @@ def wheel_bytes(wheel: FoundWheel, pieces: Iterable[bytes], start: int = 0) -> I
     for piece in pieces:
         rest, begin = piece[len(expected) :], piece[: len(expected)]
         if begin != expected[: len(begin)]:
-            raise MalformedManifest(_describe_intruder(head, head[: len(head) - len(expected)] + begin, wheel.file))
+            raise Malformed(_describe_intruder(head, head[: len(head) - len(expected)] + begin, wheel.file))
         expected = expected[len(begin) :]
         if rest and missing:
             part = rest[:missing]
@@ -116,9 +117,9 @@ def wheel_bytes(wheel: FoundWheel, pieces: Iterable[bytes], start: int = 0) -> I
             yield part
         trailing += rest
         if trailing != tail[: len(trailing)]:
-            raise MalformedManifest(f"there is something behind {wheel.file}")
+            raise Malformed(f"there is something behind {wheel.file}")
     if expected or missing or trailing != tail:
-        raise MalformedManifest(f"the layer of {wheel.file} ends too early")
+        raise Malformed(f"the layer of {wheel.file} ends too early")
 
 
 def _describe_intruder(head: bytes, actual: bytes, file: str) -> str:

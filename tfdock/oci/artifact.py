@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tfdock.errors import Problem, ProfileError, VerificationFailed
-from tfdock.oci.manifest import MalformedManifest
+from tfdock.host.foreign_json import Malformed
 from tfdock.oci.repository import FoundManifest, Repository
 from tfdock.types import ImageRef
 
@@ -66,10 +66,10 @@ class NamedArtifact:
 
     @contextmanager
     def well_formed(self, digest: str) -> Iterator[None]:
-        """Turn MalformedManifest, raised while the contents of that digest are read, into VerificationFailed."""
+        """Turn Malformed, raised while the contents of that digest are read, into VerificationFailed."""
         try:
             yield
-        except MalformedManifest as error:
+        except Malformed as error:
             raise self.malformed(digest, str(error)) from error
 
     def malformed(self, digest: str, what: str) -> VerificationFailed:
@@ -98,7 +98,7 @@ def from_blob(pieces: Iterator[bytes], contents: Iterable[_T]) -> Iterator[_T]:
     """
     try:
         yield from contents
-    except MalformedManifest:
+    except Malformed:
         for _ in pieces:
             pass
         raise

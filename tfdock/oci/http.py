@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import io
 import ipaddress
-import json
 import random
 import re
 import socket
@@ -16,11 +15,13 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar, cast
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
+from tfdock.host.foreign_json import Malformed, parse
 from tfdock.host.supervise import Output, streamed, watched
 
 TIMEOUT = 30.0
@@ -298,11 +299,20 @@ def error_codes(error: urllib.error.HTTPError) -> str:
     Only the codes: the registry's own words may repeat what it was shown.
     """
     try:
-        codes = [row["code"] for row in json.loads(error.read())["errors"]]
-    # RecursionError: the answer is a stranger's, and may be nested without end.
-    except (ValueError, LookupError, TypeError, RecursionError):
+        codes = [row.code for row in parse(_Errors, error.read(_MOST_ERROR)).errors]
+    except Malformed:
         return ""
-    return ", ".join(code for code in codes if isinstance(code, str) and re.fullmatch(r"[A-Z_]{1,40}", code))[:200]
+    return ", ".join(code for code in codes if re.fullmatch(r"[A-Z_]{1,40}", code))[:200]
+
+
+@dataclass(frozen=True, slots=True)
+class _Error:
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Errors:
+    errors: tuple[_Error, ...]
 
 
 class TruncatedAnswer(StrangeAnswer):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tfdock.host.foreign_json import Malformed, parse
 from tfdock.types import Digest
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -27,10 +28,6 @@ _LARGEST = 1 << 53
 """Bytes; numbers in JSON are exact up to here."""
 
 
-class MalformedManifest(ValueError):
-    """Bytes that are not what they should be, in words for people."""
-
-
 def digest(data: bytes) -> Digest:
     """Return the digest of some bytes: `sha256:…`."""
     return Digest(f"sha256:{hashlib.sha256(data).hexdigest()}")
@@ -45,14 +42,6 @@ def canonical_json(document: object) -> bytes:
     """Return the canonical bytes of a document: keys sorted, no spaces, UTF-8."""
     # Another order or another space would be another digest.
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def parse_json(data: bytes) -> Any:
-    """Return any JSON document; raise MalformedManifest."""
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise MalformedManifest("it is no JSON document") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +60,17 @@ class Descriptor:
 
     @classmethod
     def read(cls, node: object) -> Descriptor:
-        """Return a descriptor from a manifest; raise MalformedManifest."""
+        """Return a descriptor from a manifest; raise Malformed."""
         if not isinstance(node, dict):
-            raise MalformedManifest("a descriptor is no map")
+            raise Malformed("a descriptor is no map")
         media_type, digest_text, size = node.get("mediaType"), node.get("digest"), node.get("size")
         if not isinstance(media_type, str) or not _MEDIA_TYPE.match(media_type):
-            raise MalformedManifest("a descriptor has no media type")
+            raise Malformed("a descriptor has no media type")
         if not isinstance(digest_text, str) or not is_digest(digest_text):
-            raise MalformedManifest("a descriptor has no sha256 digest")
+            raise Malformed("a descriptor has no sha256 digest")
         # `type`, because `True` is an int for isinstance.
         if type(size) is not int or not 0 <= size < _LARGEST:
-            raise MalformedManifest(f"the descriptor of {digest_text} has no size")
+            raise Malformed(f"the descriptor of {digest_text} has no size")
         return cls(media_type=media_type, digest=Digest(digest_text), size=size, annotations=_annotations(node))
 
     def document(self) -> dict[str, Any]:
@@ -101,15 +90,15 @@ class Manifest:
 
     @classmethod
     def read(cls, data: bytes) -> Manifest:
-        """Return a manifest from its bytes; raise MalformedManifest."""
-        node = parse_json(data)
+        """Return a manifest from its bytes; raise Malformed."""
+        node = parse(Any, data)
         # One with both would be a manifest to some readers and an index to others.
         if not isinstance(node, dict) or node.get("schemaVersion") != 2 or "manifests" in node:
-            raise MalformedManifest("it is no image manifest")
+            raise Malformed("it is no image manifest")
         layers, artifact_type = node.get("layers"), node.get("artifactType")
         # An OCI manifest may leave its own media type out.
         if node.get("mediaType", MANIFEST) not in (MANIFEST, DOCKER_MANIFEST) or not isinstance(layers, list):
-            raise MalformedManifest("it is no image manifest")
+            raise Malformed("it is no image manifest")
         return cls(
             config=Descriptor.read(node.get("config")),
             layers=tuple(Descriptor.read(layer) for layer in layers),
@@ -132,5 +121,5 @@ class Manifest:
 def _annotations(node: Mapping[str, object]) -> dict[str, str]:
     annotations = node.get("annotations") or {}
     if not isinstance(annotations, dict) or not all(isinstance(value, str) for value in annotations.values()):
-        raise MalformedManifest("annotations are no map of texts")
+        raise Malformed("annotations are no map of texts")
     return annotations

@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tfdock.oci.manifest import MalformedManifest
+from tfdock.host.foreign_json import Malformed
 from tfdock.wheel.zip_archive import EARLIEST_EPOCH
 
 BLOCK = 512
@@ -96,7 +96,7 @@ class TarHeader:
 def read_header(block: bytes, *, links: bool = False) -> TarHeader:
     """Return a header of POSIX ustar.
 
-    Raises MalformedManifest for every other form, and for members that are neither file nor folder. `links` allows
+    Raises Malformed for every other form, and for members that are neither file nor folder. `links` allows
     symbolic links too.
     """
     # ustar cuts a path of over 100 bytes into prefix and name, at a slash.
@@ -106,14 +106,14 @@ def read_header(block: bytes, *, links: bool = False) -> TarHeader:
     summed = sum(block[:148]) + 8 * ord(" ") + sum(block[156:])
     # POSIX's magic and version. GNU's own form has spaces here, and other rules for names and sizes.
     if block[257:265] != b"ustar\x0000" or _octal(block[148:156]) != summed:
-        raise MalformedManifest(f"{shown} has no header that tfdock writes")
+        raise Malformed(f"{shown} has no header that tfdock writes")
     kind = block[156:157].decode("ascii", "replace")
     if kind not in _KINDS and not (links and kind == "2"):
-        raise MalformedManifest(f"{shown} is {_OTHER_KINDS.get(kind, 'of no kind that tfdock writes')}")
+        raise Malformed(f"{shown} is {_OTHER_KINDS.get(kind, 'of no kind that tfdock writes')}")
     link = block[157:257].rstrip(b"\0").decode("utf-8", "replace")
     # A file with a link target is a link for some readers.
     if link and kind != "2":
-        raise MalformedManifest(f"{shown} is linked to something")
+        raise Malformed(f"{shown} is linked to something")
     return TarHeader(kind=kind, name=path, size=_octal(block[124:136]), link=link)
 
 
@@ -131,7 +131,7 @@ _OTHER_KINDS = {
 def _octal(field: bytes) -> int:
     digits = field.rstrip(b"\0 ")
     if not re.fullmatch(rb"[0-7]{1,12}", digits):
-        raise MalformedManifest("a header has a number that is none")
+        raise Malformed("a header has a number that is none")
     return int(digits, 8)
 
 
@@ -140,7 +140,7 @@ def _longer_name(data: bytes) -> str:
     # Not `size` or `linkpath`: they would make another member of the next one.
     match = re.fullmatch(rb"(\d{1,4}) path=([^\n\0]+)\n", data)
     if not match or int(match[1]) != len(data):
-        raise MalformedManifest("a member has extended headers that tfdock does not write")
+        raise Malformed("a member has extended headers that tfdock does not write")
     return match[2].decode("utf-8", "replace")
 
 
@@ -148,7 +148,7 @@ def members(layer: bytes, is_folder: Callable[[str], bool]) -> Iterator[tuple[st
     """Yield path and contents of every file of a layer. Folders are skipped; unknown to `is_folder`, they are
     refused.
 
-    Raises MalformedManifest.
+    Raises Malformed.
     """
     seen, long_name = set[str](), ""
     for header, data in _headers(layer):
@@ -159,10 +159,10 @@ def members(layer: bytes, is_folder: Callable[[str], bool]) -> Iterator[tuple[st
         if header.kind == "5":
             name = name.removesuffix("/")
             if data or not is_folder(name):
-                raise MalformedManifest(f"it has a folder `{name[:100]!a}`, which tfdock does not put there")
+                raise Malformed(f"it has a folder `{name[:100]!a}`, which tfdock does not put there")
         # Readers differ in which of two members of one name counts.
         if name in seen or len(seen) >= MOST_MEMBERS:
-            raise MalformedManifest(f"`{name[:100]!a}` is in it twice" if name in seen else "it has too many members")
+            raise Malformed(f"`{name[:100]!a}` is in it twice" if name in seen else "it has too many members")
         seen.add(name)
         if header.kind == "0":
             yield name, data
@@ -173,13 +173,13 @@ def _headers(layer: bytes) -> Iterator[tuple[TarHeader, bytes]]:
     place = 0
     while any(block := layer[place : place + BLOCK]):
         if len(block) < BLOCK:
-            raise MalformedManifest("a layer ends in a header")
+            raise Malformed("a layer ends in a header")
         header = read_header(block)
         # Checked first: a slice beyond the end is silently shorter.
         if place + BLOCK + padded_size(header.size) > len(layer):
-            raise MalformedManifest(f"`{header.name[:100]!a}` is larger than its layer")
+            raise Malformed(f"`{header.name[:100]!a}` is larger than its layer")
         yield header, layer[place + BLOCK : place + BLOCK + header.size]
         place += BLOCK + padded_size(header.size)
     # Other readers may go on behind the end, and find members there.
     if any(layer[place:]) or len(layer) - place < len(END):
-        raise MalformedManifest("a layer does not end where it should")
+        raise Malformed("a layer does not end where it should")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import re
 import urllib.error
 import urllib.parse
@@ -20,6 +19,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from tfdock.errors import Fix, NetworkError, Problem
+from tfdock.host.foreign_json import Malformed, parse
 from tfdock.host.settings import plain_http
 from tfdock.oci import http
 from tfdock.oci.http import HTTP_ERRORS, StrangeAnswer
@@ -256,7 +256,7 @@ class Session:
         place = urllib.parse.urlsplit(realm).netloc
         try:
             with http.send(request) as response:
-                answer: Any = json.loads(http.read_all(response, _MOST_TOKEN))
+                answer = parse(dict[str, Any], http.read_all(response, _MOST_TOKEN))
         except urllib.error.HTTPError as error:
             # These tell the user what to do. Any other is a fault of the token service.
             if error.code == 429 or (error.code in (401, 403) and login):
@@ -264,9 +264,9 @@ class Session:
             raise StrangeAnswer(
                 f"it sends us to {place} for a token, which answers {http.failure_reason(error)}"
             ) from error
-        except (ValueError, RecursionError) as error:
+        except Malformed as error:
             raise StrangeAnswer(f"it sends us to {place} for a token, which gives none") from error
         # `access_token` is OAuth 2's name for Docker's `token`.
-        token = answer.get("token") or answer.get("access_token") if isinstance(answer, dict) else None
+        token = answer.get("token") or answer.get("access_token")
         # It becomes a header: a line break in it would begin another header.
         return token if isinstance(token, str) and token.isascii() and token.isprintable() else None

@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import re
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cache
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated
 
+from tfdock.host.foreign_json import Line, Malformed, Sha256, Size, matching, parse
 from tfdock.oci.plain_tar import BLOCK, END, member_header, padded_size
+from tfdock.wheelhouse.build_record import WheelName
 
 SCHEMA = "tfdock.bundle/1"
 INDEX, SUM = "index.json", "index.sha256"
@@ -27,7 +28,7 @@ SUM_SIZE = 65
 # Bytes. A header can claim any size, and this much is read before the sum is checked.
 LONGEST_INDEX = 64 << 20
 # Bazel's names: the download by its sha256, and an empty file for each name that it was downloaded under.
-_CACHED = re.compile(r"content_addressable/sha256/([0-9a-f]{64})/(file|id-[0-9a-f]{64})")
+_CACHED = r"content_addressable/sha256/([0-9a-f]{64})/(file|id-[0-9a-f]{64})"
 
 
 class BundleError(Exception):
@@ -40,66 +41,10 @@ class BundleError(Exception):
 
 # --- values of an index ---------------------------------------------------------------------------------------------
 
-
-def _matching(expression: re.Pattern[str]) -> Callable[[object], str]:
-    # `fullmatch`: with `$`, a line break could follow.
-    def check(text: object) -> str:
-        if not isinstance(text, str) or not expression.fullmatch(text):
-            # `!a`: the text of a stranger must not reach a terminal as it is.
-            raise ValueError(f"{str(text)[:60]!a} is not what should stand there")
-        return text
-
-    return check
-
-
-def _line(text: object) -> str:
-    # A line is shown to people: no control characters, and not endless.
-    if not isinstance(text, str) or not text.isprintable() or len(text) > 4096:
-        raise ValueError(f"{str(text)[:60]!a} is not a line of text")
-    return text
-
-
-def _size(number: object) -> int:
-    # For Python, `True` is a number.
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 50:
-        raise ValueError(f"{str(number)[:60]!a} is not a size")
-    return number
-
-
-Sha256 = Annotated[str, _matching(re.compile(r"[0-9a-f]{64}"))]
-"""64 hexadecimal digits."""
-Line = Annotated[str, _line]
-Size = Annotated[int, _size]
-"""Bytes."""
-CachedPath = Annotated[str, _matching(_CACHED)]
-# No `/` and no dot at the beginning: the name becomes a file in a folder of the host.
-WheelName = Annotated[str, _matching(re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.whl"))]
-SafeBuildId = Annotated[str, _matching(re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"))]
+CachedPath = Annotated[str, matching(_CACHED)]
+SafeBuildId = Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")]
 # Of tfdock's own repository alone: loading a bundle must take no other image's name.
-ImageName = Annotated[str, _matching(re.compile(r"tfdock/bundle:[0-9a-f]{24}"))]
-
-
-def _read(kind: Any, node: Any) -> Any:
-    """Return a value of a type from its JSON. The type's annotations check texts and numbers.
-
-    Raises KeyError, TypeError, ValueError or AttributeError for anything else.
-    """
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return kind.__metadata__[0](node)
-    if type(None) in arguments:
-        return None if node is None else _read(arguments[0], node)
-    if origin is tuple:
-        return tuple(_read(arguments[0], item) for item in node)
-    if origin is Mapping:
-        return {_read(arguments[0], key): _read(arguments[1], value) for key, value in node.items()}
-    # Keys that this version does not know are left out; a missing one raises KeyError.
-    return kind(**{name: _read(hint, node[name]) for name, hint in _type_hints(kind).items()})
-
-
-@cache
-def _type_hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
+ImageName = Annotated[str, matching(r"tfdock/bundle:[0-9a-f]{24}")]
 
 
 # --- contents of a bundle -------------------------------------------------------------------------------------------
@@ -234,13 +179,13 @@ def image_name(image: str) -> str:
 
 def cached_sha256(path: str) -> str | None:
     """Return the sha256 that the path of a file in Bazel's repository cache demands; None for marker files."""
-    match = _CACHED.fullmatch(path)
+    match = re.fullmatch(_CACHED, path)
     return match[1] if match and match[2] == "file" else None
 
 
 def is_cached(path: str) -> bool:
     """Return whether a path belongs to Bazel's repository cache."""
-    return _CACHED.fullmatch(path) is not None
+    return re.fullmatch(_CACHED, path) is not None
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
@@ -267,40 +212,38 @@ def index_size(block: bytes) -> int:
 def from_text(text: bytes) -> Index:
     """Read an index; raises BundleError (`bundle-malformed`, `bundle-schema`)."""
     try:
-        document = json.loads(text)
-    # Deeply nested JSON raises RecursionError.
-    except (ValueError, RecursionError):
-        raise _malformed("its index is not JSON") from None
-    schema = document.get("schema") if isinstance(document, dict) else None
-    if schema != SCHEMA:
-        # The schema is shown in a message, and a stranger may have written it.
-        schema_text = schema if isinstance(schema, str) and schema.isprintable() else "none"
-        raise BundleError("bundle-schema", f"its schema is {schema_text[:40]}, and this tfdock reads {SCHEMA}")
-    try:
-        return _index(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _malformed(f"its index does not hold what it should: {error}") from None
+        # A later schema may have other fields.
+        schema = parse(_Schema, text).schema
+        if schema != SCHEMA:
+            raise BundleError("bundle-schema", f"its schema is {schema[:40]}, and this tfdock reads {SCHEMA}")
+        return _checked(parse(Index, text))
+    except Malformed as error:
+        raise _malformed(f"its index is invalid: {error}") from None
 
 
 def _malformed(message: str) -> BundleError:
     return BundleError("bundle-malformed", message)
 
 
-def _index(document: Mapping[str, Any]) -> Index:
-    index: Index = _read(Index, document)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Schema:
+    schema: Line
+
+
+def _checked(index: Index) -> Index:
     digests = {blob.sha256 for blob in index.blobs}
     if len(digests) != len(index.blobs):
-        raise ValueError("a blob stands in it twice")
+        raise Malformed("a blob stands in it twice")
     missing = [name for name in _named_blobs(index) if name not in digests]
     if missing:
-        raise ValueError(f"{missing[0][:12]} is no blob of it")
+        raise Malformed(f"{missing[0][:12]} is no blob of it")
     ids = {build.build_id for build in index.builds}
     if not ids or len(ids) != len(index.builds):
-        raise ValueError("it has no build, or one twice")
+        raise Malformed("it has no build, or one twice")
     for path, blob in index.repository.items():
         # Bazel takes a file of its cache by its path: contents under another hash would be another download.
         if cached_sha256(path) not in (None, blob):
-            raise ValueError(f"{path} names other contents")
+            raise Malformed(f"{path} names other contents")
     return index
 
 

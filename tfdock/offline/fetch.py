@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
 from tfdock.host.files import file_error
+from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.knowledge import loader
 from tfdock.oci.archive_target import check_target
 from tfdock.oci.plain_tar import BLOCK
@@ -43,6 +43,8 @@ from tfdock.wheel.wheel_file import inspected
 
 _PIP_PACKAGE = f"{SOURCE}/tensorflow/tools/pip_package"
 _REQUIREMENTS = ExpectedFiles(pattern="requirements.json")
+_MOST_REQUIRED = 1 << 20
+"""Bytes of it."""
 
 
 # --- caches only ----------------------------------------------------------------------------------------------------
@@ -274,12 +276,11 @@ class Bundler:
         # setup.py is a program of the source: it runs in the container, and without a network.
         if not self._runs(run, containers.beside("setup", command, _REQUIREMENTS), "what setup.py requires"):
             return None
-        # The container wrote the file: it may be missing, hold anything, or nest without end.
-        with suppress(OSError, ValueError, RecursionError):
-            lines = json.loads((run.folders.results / _REQUIREMENTS.pattern).read_bytes())
-            if isinstance(lines, list) and all(isinstance(line, str) for line in lines):
-                return lines
-        return None
+        # The container wrote the file: it may be missing, or hold anything.
+        lines: list[str] | None = UntrustedPath(run.folders.results, _REQUIREMENTS.pattern).load(
+            list[str], _MOST_REQUIRED
+        )
+        return lines
 
     def _warn(self, problems: Sequence[Problem]) -> None:
         for problem in problems:

@@ -18,7 +18,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tfdock.bazel.cache.cache_folder import CacheFolder
@@ -55,13 +55,8 @@ class RunEntry:
 
         Fields of a later version are left out, so that its runs are found too.
         """
-        try:
-            # The file may be of a later version, or damaged: nothing but known texts is taken.
-            noted = UntrustedPath(folder, "run.json").load(_LARGEST_ENTRY) or {}
-            values = {row.name: noted[row.name] for row in fields(cls) if row.name in noted}
-            return cls(**values) if all(isinstance(value, str) for value in values.values()) else None
-        except TypeError:  # a field lacks
-            return None
+        entry: RunEntry | None = UntrustedPath(folder, "run.json").load(cls, _LARGEST_ENTRY)
+        return entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from tfdock.errors import (
     EngineUnavailable,
     NetworkError,
 )
+from tfdock.host.foreign_json import Malformed, parse
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import ImageRef, Mount
@@ -260,16 +261,16 @@ class MarkedLines:
         start = f"{self.mark} ".encode()
         # A wheel can print as much as it likes, and all of this is in memory.
         if line.startswith(start) and len(self.documents) < _MOST and len(line) < _LONGEST:
-            with suppress(ValueError, RecursionError):
-                self.documents.append(json.loads(line.removeprefix(start)))
+            with suppress(Malformed):
+                self.documents.append(parse(Any, line.removeprefix(start)))
                 self.heard(len(self.documents))
 
     def shown_line(self, line: str) -> str:
         """Return a short text for a result, and any other line unchanged. The terminal shows no more of a result."""
         if not line.startswith(f"{self.mark} "):
             return line
-        with suppress(ValueError, RecursionError):  # it may have been cut
-            result: Any = json.loads(line.removeprefix(f"{self.mark} "))
-            if isinstance(result, dict) and result.get("check") in RUN and result.get("outcome") in _OUTCOMES:
+        with suppress(Malformed):  # it may have been cut
+            result = parse(dict[str, Any], line.removeprefix(f"{self.mark} "))
+            if result.get("check") in RUN and result.get("outcome") in _OUTCOMES:
                 return f"{result['check']}: {result['outcome']}"
         return ""

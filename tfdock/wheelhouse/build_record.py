@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypedDict
 
-from tfdock.oci.manifest import MalformedManifest, canonical_json, parse_json
+from tfdock.host.foreign_json import Malformed, Sha256, Text, below, matching, parse
+from tfdock.oci.manifest import canonical_json
 
 SCHEMA = "tfdock.record/1"
 LARGEST_RECORD = 8 << 20
@@ -21,48 +22,83 @@ It begins with letters and digits, so it is never `..` and never a name of our o
 FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 # 255 characters, the longest name that Linux gives a file.
 WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.whl")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_LOG = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,100}\.log")
+WheelName = Annotated[str, matching(WHEEL)]
+_BuildId = Annotated[str, matching(BUILD_ID)]
+_Fingerprint = Annotated[str, matching(FINGERPRINT)]
+_Log = Annotated[str, matching(r"[0-9A-Za-z][0-9A-Za-z-]{0,100}\.log")]
 # UTC alone, so that moments are in order as texts.
-_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\+00:00")
+_Moment = Annotated[str, matching(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\+00:00")]
 # RFC 8259, section 6: beyond this, other programs may read another number.
-_LARGEST = 1 << 53
-_LONGEST = 1 << 16
-"""Characters of a text."""
-DEEPEST = 40
-"""Levels of a document; a record has about ten."""
+_Count = Annotated[int, below(1 << 53)]
+_Number = Annotated[float, below(1 << 53)]
 
 Verified = Literal["tried", "files", "failed", "no"]
 """`tried`: installed and imported in a clean container. `files`: only its files and GPU code were checked. `failed`:
 a check failed. `no`: we did not check it.
 """
 
-_Check = Callable[[object], bool]
+
+_Wheel = TypedDict("_Wheel", {"file": WheelName, "sha256": Sha256, "size": _Count})
+_Choice = TypedDict("_Choice", {"field": Text})
+_Plan = TypedDict("_Plan", {
+    "environment": Mapping[str, Text], "bazel_flags": list[Text], "image": Mapping[str, Any] | None,
+    "choices": list[_Choice] | None,
+})  # fmt: skip
+_Machine = TypedDict("_Machine", {"cpus": _Count, "memory": _Count})
+_Estimate = TypedDict("_Estimate", {"weight": _Number | None})
+_Check = TypedDict("_Check", {"name": Text, "status": Text})
+_Verification = TypedDict("_Verification", {
+    "checks": list[_Check] | None, "gpu_code": Mapping[str, list[Text]] | None,
+})  # fmt: skip
+_Bazel = TypedDict("_Bazel", {"hits": _Count, "executed": _Count})
+
+
+class _Record(TypedDict):
+    """What the program takes from a record without another look. Other keys may hold anything."""
+
+    schema: Annotated[str, SCHEMA.__eq__]
+    build_id: _BuildId
+    fingerprint: _Fingerprint
+    tfdock: Text
+    log: _Log
+    wheels: Annotated[list[_Wheel], bool]
+    plan: _Plan
+    toolchain_key: Text
+    base_digest: Text | None
+    source: Mapping[str, Any] | None
+    lock: Sha256 | None
+    seconds: Mapping[str, _Number]
+    attempts: _Count
+    resources: list[Mapping[str, Any]] | None
+    machine: _Machine
+    estimate: _Estimate | None
+    untested: list[Text]
+    verification: _Verification | None
+    started: _Moment
+    finished: _Moment
+    bazel: _Bazel | None
+    kept: Mapping[str, Text] | None
 
 
 def read_record(data: bytes) -> dict[str, Any]:
-    """Return a record whose fields have the types that the program expects; raise MalformedManifest.
+    """Return a record whose fields have the types that the program expects; raise Malformed.
 
     Unknown keys may hold anything: a newer tfdock writes more.
     """
     if len(data) > LARGEST_RECORD:
-        raise MalformedManifest(f"a record has more than {LARGEST_RECORD} bytes")
-    record = parse_json(data)
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        raise MalformedManifest(f"a record is not `{SCHEMA}`")
-    if not is_shallow(record, DEEPEST):
-        raise MalformedManifest("a record is deeper than anything that tfdock writes")
+        raise Malformed(f"a record has more than {LARGEST_RECORD} bytes")
+    try:
+        record: dict[str, Any] = parse(_Record, data)
+    except Malformed as error:
+        raise Malformed(f"a record: {error}") from None
     try:
         canonical_json(record)
-    except UnicodeEncodeError as error:  # half a character, which JSON can name and nobody can write
-        raise MalformedManifest("a record has text that is none") from error
-    for name, check in _SHAPE.items():
-        if not check(record.get(name)):
-            raise MalformedManifest(f"`{name}` of a record is not what stands there: {str(record.get(name))[:60]!a}")
+    except UnicodeEncodeError:  # half a character, which JSON can name and nobody can write
+        raise Malformed("a record has text that is none") from None
     files = [wheel["file"] for wheel in record["wheels"]]
     # Two wheels of one name would replace each other in the wheelhouse.
     if len(set(files)) < len(files):
-        raise MalformedManifest("a record lists a wheel twice")
+        raise Malformed("a record lists a wheel twice")
     return record
 
 
@@ -78,90 +114,3 @@ def verified(record: Mapping[str, Any]) -> Verified:
     if statuses.get("import") == "passed":
         return "tried"
     return "files" if "passed" in statuses.values() else "no"
-
-
-def is_shallow(node: object, levels: int) -> bool:
-    """Return whether a document has at most `levels` levels. Deeper ones would stop code that walks through them."""
-    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    return levels > 0 and all(is_shallow(child, levels - 1) for child in children)
-
-
-# --- kinds of values ------------------------------------------------------------------------------------------------
-
-
-def _is_text(node: object) -> bool:
-    return isinstance(node, str) and len(node) <= _LONGEST
-
-
-def _matches(expression: re.Pattern[str]) -> _Check:
-    return lambda node: isinstance(node, str) and expression.fullmatch(node) is not None
-
-
-def _is_count(node: object) -> bool:
-    # Not `isinstance`: to Python, `true` is an int.
-    return type(node) is int and 0 <= node < _LARGEST
-
-
-def _is_number(node: object) -> bool:
-    return type(node) in (int, float) and 0 <= node < _LARGEST  # type: ignore[operator]  # NaN is not less either
-
-
-def _is_map(node: object) -> bool:
-    return isinstance(node, dict)
-
-
-def _or_none(check: _Check) -> _Check:
-    return lambda node: node is None or check(node)
-
-
-def _list_of(check: _Check) -> _Check:
-    return lambda node: isinstance(node, list) and all(map(check, node))
-
-
-def _map_of(check: _Check) -> _Check:
-    return lambda node: isinstance(node, dict) and all(map(check, node.values()))
-
-
-def _map_with(shape: Mapping[str, _Check]) -> _Check:
-    return lambda node: isinstance(node, dict) and all(check(node.get(name)) for name, check in shape.items())
-
-
-_CHOICES = _or_none(_list_of(_map_with({"field": _is_text})))
-_VERIFICATION = {
-    "checks": _or_none(_list_of(_map_with({"name": _is_text, "status": _is_text}))),
-    "gpu_code": _or_none(_map_of(_list_of(_is_text))),
-}
-
-_SHAPE: Mapping[str, _Check] = {
-    "build_id": _matches(BUILD_ID),
-    "fingerprint": _matches(FINGERPRINT),
-    "tfdock": _is_text,
-    "log": _matches(_LOG),
-    "wheels": lambda node: (
-        bool(node)
-        and _list_of(_map_with({"file": _matches(WHEEL), "sha256": _matches(_SHA256), "size": _is_count}))(node)
-    ),
-    "plan": _map_with(
-        {
-            "environment": _map_of(_is_text),
-            "bazel_flags": _list_of(_is_text),
-            "image": _or_none(_is_map),
-            "choices": _CHOICES,
-        }
-    ),
-    "toolchain_key": _is_text,
-    "base_digest": _or_none(_is_text),
-    "source": _or_none(_is_map),
-    "lock": _or_none(_matches(_SHA256)),
-    "seconds": _map_of(_is_number),
-    "attempts": _is_count,
-    "resources": _or_none(_list_of(_is_map)),
-    "machine": _map_with({"cpus": _is_count, "memory": _is_count}),
-    "estimate": _or_none(_map_with({"weight": _or_none(_is_number)})),
-    "untested": _list_of(_is_text),
-    "verification": _or_none(_map_with(_VERIFICATION)),
-    "started": _matches(_MOMENT),
-    "finished": _matches(_MOMENT),
-    "bazel": _or_none(_map_with({"hits": _is_count, "executed": _is_count})),
-    "kept": _or_none(_map_of(_is_text)),
-}

@@ -18,6 +18,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from tfdock.errors import Problem, ProfileError
 from tfdock.host.files import FULL
@@ -25,7 +26,6 @@ from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.wheel.facts import FIXES, WheelError
 from tfdock.wheel.wheel import facts_of
 from tfdock.wheel.zip_archive import open_archive
-from tfdock.wheelhouse.build_record import WHEEL
 from tfdock.wheelhouse.simple_index import (
     METADATA_SUFFIX,
     IndexedWheel,
@@ -60,6 +60,14 @@ class IndexEntry:
     listed: IndexedWheel
     signature: Signature
     metadata_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """The last update, as it is kept."""
+
+    schema: Annotated[str, SCHEMA.__eq__]
+    wheels: tuple[IndexEntry, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,14 +218,9 @@ class WheelIndex:
 
     def _load_entries(self) -> dict[str, IndexEntry]:
         """Return the entries of the last update; nothing if they cannot be read."""
-        document = self._state.load(_MOST_STATE) or {}
-        try:
-            if document["schema"] != SCHEMA:
-                return {}
-            return {entry.listed.file: entry for entry in map(_parse_entry, document["wheels"])}
         # The file may hold anything. Without it all wheels are read anew.
-        except (ValueError, TypeError, KeyError):
-            return {}
+        state: _State | None = self._state.load(_State, _MOST_STATE)
+        return {entry.listed.file: entry for entry in state.wheels} if state else {}
 
     def _check_no_foreign_index(self) -> None:
         if self._root_page.status() and not self.exists:
@@ -307,21 +310,6 @@ def _entry_row(entry: IndexEntry) -> dict[str, object]:
         "signature": entry.signature,
         "metadata_size": entry.metadata_size,
     }
-
-
-def _parse_entry(row: Mapping[str, object]) -> IndexEntry:
-    """Return the entry of a row; raise ValueError, TypeError or KeyError if it is malformed."""
-    wheel, identity, size = row["listed"], row["signature"], row["metadata_size"]
-    if not (isinstance(wheel, dict) and isinstance(identity, list) and isinstance(size, int)):
-        raise TypeError("no entry")
-    file_size, modified, changed, inode = identity
-    listed = IndexedWheel(**wheel)
-    # A name becomes a path, and both stand in pages that pip reads.
-    if not (WHEEL.fullmatch(listed.file) and _SHA256.fullmatch(listed.sha256)):
-        raise ValueError("no wheel")
-    if not all(isinstance(text, str | None) for text in (listed.requires_python, listed.metadata_sha256)):
-        raise TypeError("no text")
-    return IndexEntry(listed=listed, signature=(file_size, modified, changed, inode), metadata_size=size)
 
 
 def _write(path: UntrustedPath, data: bytes, *, durable: bool = True) -> None:

@@ -14,9 +14,11 @@ from typing import BinaryIO
 
 from packaging.utils import canonicalize_name, is_normalized_name
 
+from tfdock.host.foreign_json import Sha256
 from tfdock.oci import manifest
 from tfdock.wheel.facts import fail
 from tfdock.wheel.wheel import core_metadata, variant_label
+from tfdock.wheelhouse.build_record import WheelName
 
 API_VERSION = "1.0"
 """Version of the simple API (PEP 629) that every client knows. Later versions added to its JSON form only."""
@@ -36,8 +38,8 @@ class IndexedWheel:
     are not served.
     """
 
-    file: str
-    sha256: str
+    file: WheelName
+    sha256: Sha256
     requires_python: str | None = None
     metadata_sha256: str | None = None
 

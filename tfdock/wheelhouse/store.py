@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tfdock.errors import Locked, Problem, WheelRefused
 from tfdock.host.files import held
@@ -27,7 +27,7 @@ from tfdock.host.untrusted_folders import NotPlain, UntrustedPath
 from tfdock.plan.trust_domain import recorded, replaces, stands_for
 from tfdock.run.journal import staging_folder
 from tfdock.types import BuildId
-from tfdock.wheelhouse.build_record import LARGEST_RECORD, WHEEL
+from tfdock.wheelhouse.build_record import LARGEST_RECORD, WheelName
 
 if TYPE_CHECKING:
     from tfdock.plan.build_plan import BuildPlan
@@ -39,8 +39,6 @@ _PATIENCE = 1.0
 
 A pruning command holds it for a moment, another run holds it for hours.
 """
-_FIELDS = {"build_id": str, "fingerprint": str, "log": str, "wheels": list, "seconds": dict, "attempts": int}
-"""Fields that every record has. Who reads a loaded record does not check them again."""
 _KEPT = re.compile(r"[0-9A-Za-z-]+\.(?:profile|inputs|spawns)\.gz")
 """Names of our own files. A record cannot name any other file, whoever wrote it."""
 
@@ -179,7 +177,8 @@ class Wheelhouse:
     def pulled_from(self, record: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return `reference` and `digest` of the image that a build came from; None if it was built here."""
         folder = self.record_folder(BuildId(str(record.get("build_id"))), str(record.get("fingerprint")))
-        return (folder / PULLED).load(LARGEST_RECORD)
+        pulled: dict[str, Any] | None = (folder / PULLED).load(dict[str, Any], LARGEST_RECORD)
+        return pulled
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield every record of the wheelhouse."""
@@ -273,17 +272,22 @@ def kept_files(record: Mapping[str, Any]) -> dict[str, str]:
     return {str(kind): name for kind, name in items if isinstance(name, str) and _KEPT.fullmatch(name)}
 
 
+# A record may be a stranger's: its wheel must not lead out of the wheelhouse.
+_Wheel = TypedDict("_Wheel", {"file": WheelName, "sha256": str, "size": int})
+
+
+class _Record(TypedDict):
+    """Fields that every record has. Who reads a loaded record does not check them again."""
+
+    build_id: str
+    fingerprint: str
+    log: str
+    wheels: list[_Wheel]
+    seconds: Mapping[str, Any]
+    attempts: int
+
+
 def load_record(path: UntrustedPath) -> dict[str, Any] | None:
     """Return the record in a file; None if there is none, if it is damaged, or if another program wrote it."""
-    record = path.load(LARGEST_RECORD) or {}
-    has_fields = all(isinstance(record.get(name), kind) for name, kind in _FIELDS.items())
-    return record if has_fields and all(_is_wheel(wheel) for wheel in record["wheels"]) else None
-
-
-def _is_wheel(node: object) -> bool:
-    return (
-        isinstance(node, dict)
-        and all(isinstance(node.get(name), kind) for name, kind in {"file": str, "sha256": str, "size": int}.items())
-        # A record may be a stranger's: its wheel must not lead out of the wheelhouse.
-        and WHEEL.fullmatch(node["file"]) is not None
-    )
+    record: dict[str, Any] | None = path.load(_Record, LARGEST_RECORD)
+    return record

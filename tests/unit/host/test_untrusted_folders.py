@@ -377,7 +377,7 @@ def test_what_writes_makes_the_folder_that_the_user_named(tmp_path: Path, way: s
 
 def test_where_the_folder_that_the_user_named_is_missing_nothing_is_found_or_removed(tmp_path: Path) -> None:
     path = UntrustedPath(tmp_path / "missing", "name")
-    assert (path.status(), path.entries(), [*path.walk()], path.load(99)) == (None, [], [], None)
+    assert (path.status(), path.entries(), [*path.walk()], path.load(object, 99)) == (None, [], [], None)
     path.remove()
     path.remove_folder()
     assert not (tmp_path / "missing").exists()

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from tfdock.host import settings
+from tfdock.host.foreign_json import Malformed
 from tfdock.images import wheel_image_read
 from tfdock.images.wheel_image import CONFIG_TYPE
 from tfdock.images.wheel_image_read import FoundBuild, machine_platform
 from tfdock.images.wheel_layer import LAYER_TYPE, FoundWheel, frame, wheel_bytes
 from tfdock.images.wheel_tags import broken_promise
 from tfdock.oci import manifest as oci
-from tfdock.oci.manifest import Descriptor, MalformedManifest, Manifest
+from tfdock.oci.manifest import Descriptor, Manifest
 from tfdock.oci.plain_tar import archive, members
 from tfdock.wheelhouse import build_record
 from tfdock.wheelhouse.build_record import read_record
@@ -103,19 +104,19 @@ def test_a_record_as_builds_write_it_is_taken_as_it_is() -> None:
     ],
 )
 def test_a_record_that_would_lead_others_astray_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(MalformedManifest):
+    with pytest.raises(Malformed):
         read_record(json.dumps(record(**changes)).encode())
 
 
 @pytest.mark.parametrize("name", sorted(set(record()) - {"what a later tfdock writes"}))
 def test_every_part_of_a_record_is_looked_at(name: str) -> None:
-    with pytest.raises(MalformedManifest):
+    with pytest.raises(Malformed):
         read_record(json.dumps(record(**{name: [[[]]]})).encode())
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"schema":' * 2000])
 def test_what_is_no_record_is_refused(data: bytes) -> None:
-    with pytest.raises(MalformedManifest):
+    with pytest.raises(Malformed):
         read_record(data)
 
 
@@ -123,9 +124,9 @@ def test_a_record_is_neither_deep_nor_huge() -> None:
     deep: Any = []
     for _ in range(60):
         deep = [deep]
-    with pytest.raises(MalformedManifest, match="deeper"):
+    with pytest.raises(Malformed, match="too deeply"):
         read_record(json.dumps(record(more=deep)).encode())
-    with pytest.raises(MalformedManifest, match="more than"):
+    with pytest.raises(Malformed, match="more than"):
         read_record(b" " * (build_record.LARGEST_RECORD + 1))
 
 
@@ -167,12 +168,12 @@ def test_nothing_around_a_wheel_can_be_other_than_it_is() -> None:
     head = len(frame(FILE, len(data))[0])
     for place in (*range(head), *range(head + len(data), len(layer))):
         other = layer[:place] + bytes([layer[place] ^ 1]) + layer[place + 1 :]
-        with pytest.raises(MalformedManifest):
+        with pytest.raises(Malformed):
             list(wheel_bytes(wheel, [other]))
     for end in (0, 100, 512, head, head + 10, len(layer) - 1):
-        with pytest.raises(MalformedManifest, match="too early"):
+        with pytest.raises(Malformed, match="too early"):
             list(wheel_bytes(wheel, [layer[:end]]))
-    with pytest.raises(MalformedManifest, match="something behind"):
+    with pytest.raises(Malformed, match="something behind"):
         list(wheel_bytes(wheel, [layer, b"\0"]))
 
 
@@ -183,7 +184,7 @@ def test_a_label_that_is_no_text_is_refused() -> None:
     labels = {"io.tfdock.wheels": "\ud800"}
     config = json.dumps({"config": {"Labels": labels}}).encode()
     manifest = Manifest(config=Descriptor.of(CONFIG_TYPE, config), layers=(), annotations=labels)
-    with pytest.raises(MalformedManifest, match="letters"):
+    with pytest.raises(Malformed, match="letters"):
         wheel_image_read.read_labels(manifest, config)
 
 
@@ -202,7 +203,7 @@ def test_every_byte_of_a_header_counts() -> None:
         other = layer[: 512 + place] + bytes([header[place] ^ 0x41]) + layer[513 + place :]
         try:
             read = dict(members(other, lambda _: True))
-        except MalformedManifest:
+        except Malformed:
             continue
         raise AssertionError(f"byte {place} is not looked at: {read}")
 
@@ -217,7 +218,7 @@ def with_extended(**headers: str) -> bytes:
     "headers", [{"GNU.sparse.size": "9" * 12}, {"path": "a\nb"}, {"linkpath": "/etc"}, {"size": "9"}]
 )
 def test_extended_headers_give_a_longer_name_and_nothing_else(headers: dict[str, str]) -> None:
-    with pytest.raises(MalformedManifest):
+    with pytest.raises(Malformed):
         dict(members(with_extended(**headers), lambda _: True))
 
 
@@ -252,7 +253,7 @@ def test_an_index_says_what_it_has_for_each_platform() -> None:
     ],
 )
 def test_an_index_of_something_else_is_refused(data: bytes) -> None:
-    with pytest.raises(MalformedManifest):
+    with pytest.raises(Malformed):
         wheel_image_read.platforms(data)
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from tfdock.bazel.cache.registry_cache import CACHES
 from tfdock.errors import VerificationFailed
+from tfdock.host.foreign_json import Malformed
 from tfdock.images.lookup import WHEEL_IMAGES
 from tfdock.oci.artifact import ArtifactKind, NamedArtifact, from_blob
-from tfdock.oci.manifest import MalformedManifest
 from tfdock.types import ImageRef
 
 
@@ -32,7 +32,7 @@ def test_the_digest_goes_before_the_tag_and_without_both_it_is_latest(text: str,
 def test_what_is_malformed_is_refused_in_the_words_of_its_kind(kind: ArtifactKind, code: str, message: str) -> None:
     named = NamedArtifact(ImageRef.parse("me/x"), lambda: None, kind)
     with pytest.raises(VerificationFailed) as caught, named.well_formed("sha256:…"):
-        raise MalformedManifest("it is odd")
+        raise Malformed("it is odd")
     (problem,) = caught.value.problems
     assert (problem.code, problem.message) == (code, message)
 
@@ -40,9 +40,9 @@ def test_what_is_malformed_is_refused_in_the_words_of_its_kind(kind: ArtifactKin
 def test_a_malformed_blob_is_read_to_its_end_before_it_is_refused() -> None:
     def contents() -> Iterator[bytes]:
         yield next(pieces)
-        raise MalformedManifest("it is odd")
+        raise Malformed("it is odd")
 
     pieces = iter([b"1", b"2", b"3"])
-    with pytest.raises(MalformedManifest):
+    with pytest.raises(Malformed):
         list(from_blob(pieces, contents()))
     assert next(pieces, None) is None

@@ -178,7 +178,7 @@ class DiskCache:
 
     def description(self) -> Mapping[str, Any]:
         """Return the last note of `describe`; empty if there is none."""
-        return UntrustedPath(self.about, "toolchain.json").load(_MOST_NOTE) or {}
+        return UntrustedPath(self.about, "toolchain.json").load(dict[str, Any], _MOST_NOTE) or {}
 
 
 @dataclass(frozen=True, slots=True)

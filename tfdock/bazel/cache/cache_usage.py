@@ -18,11 +18,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from tfdock.bazel.cache.action_cache import LARGEST
 from tfdock.bazel.cache.cache_folder import DiskCache, is_whiteout
 from tfdock.bazel.cache.cache_pruning import Configuration
 from tfdock.host.files import make_folder, write_atomically
+from tfdock.host.foreign_json import Malformed, parse
 from tfdock.host.untrusted_folders import FoundFile, UntrustedFolder, remove_folder
 
 UNSEEN = "what builds take from it cannot be seen, so that `tfdock cache prune` keeps all of it but what is old"
@@ -181,20 +183,28 @@ def _write_use(disk: DiskCache, use: CacheUse, watch: UsageWatch) -> None:
     write_atomically(disk.about / "builds" / use.build_id, data)
 
 
+@dataclass(frozen=True, slots=True)
+class _Header:
+    build_id: str
+    run: str
+    when: Annotated[float, math.isfinite]
+    seen: bool
+
+
 def read_use(path: Path) -> CacheUse | None:
     """Return what a file says of a build's use; None if there is no file, or it is malformed."""
     try:
         head, _, digests = path.read_bytes().partition(b"\n")
-        header = json.loads(head)
-        build_id, run, when, seen = header["build_id"], header["run"], float(header["when"]), bool(header["seen"])
-    except (OSError, ValueError, TypeError, KeyError):
+        header: _Header = parse(_Header, head)
+    except (OSError, Malformed):
         return None
-    # `json` reads NaN and Infinity too. A note under another name was copied, and says nothing of that build.
-    if len(digests) % _DIGEST or path.name != build_id or not math.isfinite(when):
+    # A note under another name was copied, and says nothing of that build.
+    if len(digests) % _DIGEST or path.name != header.build_id:
         return None
     text = digests.hex()
     keys = (text[start : start + 2 * _DIGEST] for start in range(0, len(text), 2 * _DIGEST))
-    return CacheUse(build_id=build_id, run=str(run), when=when, actions=frozenset(keys) if seen else None)
+    actions = frozenset(keys) if header.seen else None
+    return CacheUse(build_id=header.build_id, run=header.run, when=header.when, actions=actions)
 
 
 def uses(disk: DiskCache) -> list[CacheUse]:

@@ -11,13 +11,14 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import IO, cast
+from typing import IO, Annotated, Any, cast
 
 import zstandard
 
 from tfdock.bazel.cache import action_cache
 from tfdock.bazel.cache.action_cache import EMPTY
-from tfdock.oci.manifest import MalformedManifest, canonical_json, parse_json
+from tfdock.host.foreign_json import Malformed, parse
+from tfdock.oci.manifest import canonical_json
 from tfdock.oci.plain_tar import BLOCK, END, LARGEST_PLAIN, padded_size, padding, plain_header
 
 CONTENTS_SCHEMA = "tfdock.cache.contents/1"
@@ -82,43 +83,46 @@ class PackContents:
 
     @classmethod
     def read(cls, data: bytes) -> PackContents:
-        """Return a table of contents from its bytes; raise MalformedManifest."""
+        """Return a table of contents from its bytes; raise Malformed."""
         try:
             # A stream, and a window of our own: a frame's header may claim any size of either.
             unpacker = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(data)
             text = unpacker.read(_MOST_UNPACKED + 1)
         except zstandard.ZstdError as error:
-            raise MalformedManifest("a table of contents cannot be unpacked") from error
+            raise Malformed("a table of contents cannot be unpacked") from error
         if len(text) > _MOST_UNPACKED:
-            raise MalformedManifest("a table of contents is too long")
-        node = parse_json(text)
-        if not isinstance(node, dict) or node.get("schema") != CONTENTS_SCHEMA:
-            raise MalformedManifest(f"a table of contents is not `{CONTENTS_SCHEMA}`")
-        rows, toolchain = node.get("entries"), node.get("toolchain")
-        if not isinstance(rows, list) or not isinstance(toolchain, str):
-            raise MalformedManifest("a table of contents lists nothing")
-        entries = tuple(map(_entry, rows))
+            raise Malformed("a table of contents is too long")
+        table: _Table = parse(_Table, text)
+        entries = tuple(_entry(*row) for row in table.entries)
         # tfdock writes one order, and no name twice. With two equal names, readers could take different files.
         if entries != in_order(entries) or len({entry.name for entry in entries}) < len(entries):
-            raise MalformedManifest("a table of contents is out of order")
-        return cls(toolchain=toolchain, entries=entries)
+            raise Malformed("a table of contents is out of order")
+        return cls(toolchain=table.toolchain, entries=entries)
 
 
-def _entry(row: object) -> PackEntry:
-    """Return a row of a table of contents. Raise MalformedManifest for other paths and for impossible sizes."""
-    name, size, *rest = row if isinstance(row, list) and len(row) in (2, 3) else (None, None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """A table of contents in its JSON. A row is name, size, and an action's sha256."""
+
+    schema: Annotated[str, CONTENTS_SCHEMA.__eq__]
+    toolchain: str
+    entries: list[list[Any]]
+
+
+def _entry(name: object = None, size: object = None, *rest: object) -> PackEntry:
+    """Return the entry of a row in a table of contents. Raise Malformed for other paths and for impossible sizes."""
     match = _NAME.match(name) if isinstance(name, str) else None
     if not match or not isinstance(name, str):
-        raise MalformedManifest(f"`{str(name)[:80]!a}` is no name of a cache entry")
+        raise Malformed(f"`{str(name)[:80]!a}` is no name of a cache entry")
     is_action = name.startswith("ac")
     # Not `isinstance`: to Python, `true` is an int.
     if type(size) is not int or not 0 <= size <= (action_cache.LARGEST if is_action else LARGEST):
-        raise MalformedManifest(f"the entry {name} has no size that it could have")
+        raise Malformed(f"the entry {name} has no size that it could have")
     sha256 = rest[0] if is_action and rest else match[2]
     if bool(rest) is not is_action or not isinstance(sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", sha256):
-        raise MalformedManifest(f"the entry {name} has no sha256")
+        raise Malformed(f"the entry {name} has no sha256")
     if (sha256 == EMPTY) is not (size == 0):
-        raise MalformedManifest(f"the entry {name} cannot have {size} bytes")
+        raise Malformed(f"the entry {name} cannot have {size} bytes")
     return PackEntry(name, size, sha256)
 
 
@@ -177,14 +181,14 @@ def read_entries(contents: PackContents, read: Callable[[int], bytes]) -> Iterat
     """Yield the entries of a pack as they come: the entry, a piece of it, and whether that is its last.
 
     `read(size)` returns bytes of the pack, none at its end. Memory is bounded, and the table of contents bounds what
-    is unpacked. Raises MalformedManifest if the pack differs, at the latest after its last entry. A complete entry
+    is unpacked. Raises Malformed if the pack differs, at the latest after its last entry. A complete entry
     has the sha256 of the table.
     """
     stream = _Stream(read)
     for entry in contents.entries:
         # A comparison, not a parser: no name in the pack is ever interpreted.
         if stream.exactly(BLOCK) != plain_header(entry.name, entry.size):
-            raise MalformedManifest(f"the pack holds something else where {entry.name} should be")
+            raise Malformed(f"the pack holds something else where {entry.name} should be")
         sha256, left = hashlib.sha256(), entry.size
         while left:
             piece = stream.some(left)
@@ -195,14 +199,14 @@ def read_entries(contents: PackContents, read: Callable[[int], bytes]) -> Iterat
                 break
             yield entry, piece, False
         if sha256.hexdigest() != entry.sha256:
-            raise MalformedManifest(f"the entry {entry.name} is not what its name says")
+            raise Malformed(f"the entry {entry.name} is not what its name says")
         # Padding is zeros. Otherwise a pack could carry bytes that no table names.
         if any(stream.exactly(-entry.size % BLOCK)):
-            raise MalformedManifest(f"there is something behind the entry {entry.name}")
+            raise Malformed(f"there is something behind the entry {entry.name}")
         yield entry, piece if entry.size else b"", True
     # Bytes behind the end would be in the digest, and be seen by nobody.
     if stream.exactly(len(END)) != END or not stream.is_at_end(read):
-        raise MalformedManifest("the pack does not end where it should")
+        raise Malformed("the pack does not end where it should")
 
 
 class _Stream:
@@ -217,9 +221,9 @@ class _Stream:
         try:
             data = self._reader.read(min(most, _READ))
         except zstandard.ZstdError as error:
-            raise MalformedManifest("the pack cannot be unpacked") from error
+            raise Malformed("the pack cannot be unpacked") from error
         if not data:
-            raise MalformedManifest("the pack ends too early")
+            raise Malformed("the pack ends too early")
         return data
 
     def exactly(self, size: int) -> bytes:
@@ -233,7 +237,7 @@ class _Stream:
         try:
             return not self._reader.read(1) and not read(1)
         except zstandard.ZstdError as error:
-            raise MalformedManifest("the pack cannot be unpacked") from error
+            raise Malformed("the pack cannot be unpacked") from error
 
 
 class _Source:

@@ -7,18 +7,18 @@ pairs each toolchain has, and when each pack was last used. Everything that is r
 from __future__ import annotations
 
 import hashlib
-import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Annotated, BinaryIO, cast
 
 from tfdock.bazel.cache import packs
 from tfdock.bazel.cache.packs import CONTENTS_TYPE, PACK_TYPE, PackContents, PackEntry
+from tfdock.host.foreign_json import Malformed, below, matching, parse
 from tfdock.oci import manifest as oci
 from tfdock.oci.artifact import ArtifactKind, NamedArtifact, from_blob
-from tfdock.oci.manifest import Descriptor, MalformedManifest, Manifest, canonical_json, parse_json
+from tfdock.oci.manifest import Descriptor, Manifest, canonical_json
 from tfdock.types import Digest
 
 SCHEMA = "tfdock.cache/1"
@@ -27,7 +27,9 @@ CONFIG_TYPE = "application/vnd.tfdock.cache.config.v1+json"
 MOST_CONFIG = 1 << 20
 """Bytes of a configuration."""
 
-_KEY = re.compile(r"[0-9a-f]{16}(-[0-9a-f]{16})?\Z")
+# A toolchain's key must be safe as a folder's name.
+_Key = Annotated[str, matching(r"[0-9a-f]{16}(-[0-9a-f]{16})?")]
+_Count = Annotated[int, below(1 << 53)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +80,15 @@ class Layers:
 
     @classmethod
     def read(cls, manifest: Manifest, config: bytes) -> Layers:
-        """Return a cache from its manifest and configuration; raise MalformedManifest."""
-        node = parse_json(config)
-        rows = node.get("toolchains") if isinstance(node, dict) and node.get("schema") == SCHEMA else None
-        if not isinstance(rows, dict):
-            raise MalformedManifest(f"its configuration is not `{SCHEMA}`")
+        """Return a cache from its manifest and configuration; raise Malformed."""
+        document: _Configuration = parse(_Configuration, config)
+        rows = document.toolchains
         layers = list(manifest.layers)
         # In the order of writing: each shelf takes its layers from the front of the list.
-        shelves = {key: _shelf(key, rows[key], layers) for key in sorted(rows)}
+        shelves = {key: _shelf(rows[key], layers) for key in sorted(rows)}
         if layers:
-            raise MalformedManifest("it has more layers than its configuration speaks of")
-        return cls(shelves=shelves, pushes=_count(node, "pushes"))
+            raise Malformed("it has more layers than its configuration speaks of")
+        return cls(shelves=shelves, pushes=document.pushes)
 
 
 def is_cache(manifest: Manifest) -> bool:
@@ -96,33 +96,36 @@ def is_cache(manifest: Manifest) -> bool:
     return manifest.config.media_type == CONFIG_TYPE
 
 
-def _shelf(key: str, row: object, layers: list[Descriptor]) -> Shelf:
-    """Return the shelf of a toolchain, and remove its layers from the list. Its key must be safe as a folder name."""
-    if not _KEY.match(key):
-        raise MalformedManifest("a toolchain has no key")
-    seen = row.get("seen") if isinstance(row, dict) else None
-    # Not `isinstance`: to Python, `true` is an int.
-    if not isinstance(row, dict) or not isinstance(seen, list) or not all(type(count) is int for count in seen):
-        raise MalformedManifest(f"its configuration does not describe the toolchain {key}")
-    if len(layers) < 2 * len(seen):
-        raise MalformedManifest("it has fewer layers than its configuration speaks of")
-    own = layers[: 2 * len(seen)]
-    del layers[: 2 * len(seen)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """A shelf in the configuration: `seen` of each of its packs."""
+
+    pushes: _Count
+    moment: _Count
+    seen: tuple[_Count, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Configuration:
+    schema: Annotated[str, SCHEMA.__eq__]
+    pushes: _Count
+    toolchains: Mapping[_Key, _Row]
+
+
+def _shelf(row: _Row, layers: list[Descriptor]) -> Shelf:
+    """Return the shelf of a toolchain, and remove its layers from the list."""
+    if len(layers) < 2 * len(row.seen):
+        raise Malformed("it has fewer layers than its configuration speaks of")
+    own = layers[: 2 * len(row.seen)]
+    del layers[: 2 * len(row.seen)]
     packs_found = tuple(
         Pack(contents=contents, layer=layer, seen=push)
-        for contents, layer, push in zip(own[::2], own[1::2], seen, strict=True)
+        for contents, layer, push in zip(own[::2], own[1::2], row.seen, strict=True)
     )
     for pack in packs_found:
         if (pack.contents.media_type, pack.layer.media_type) != (packs.CONTENTS_TYPE, packs.PACK_TYPE):
-            raise MalformedManifest("its layers are no packs with their tables of contents")
-    return Shelf(packs=packs_found, pushes=_count(row, "pushes"), moment=_count(row, "moment"))
-
-
-def _count(node: Mapping[str, object], name: str) -> int:
-    count = node.get(name)
-    if type(count) is not int or count < 0:
-        raise MalformedManifest(f"its configuration has no `{name}`")
-    return count
+            raise Malformed("its layers are no packs with their tables of contents")
+    return Shelf(packs=packs_found, pushes=row.pushes, moment=row.moment)
 
 
 CACHES = ArtifactKind(
@@ -175,7 +178,7 @@ class StoredCache(NamedArtifact):
                 table = PackContents.read(self.repository.small_blob(pack.contents, packs.MOST_CONTENTS))
                 # All tables are in memory until the end, and a stranger may have written them.
                 if sum(len(known.entries) for known in self._tables.values()) + len(table.entries) > _MOST_ENTRIES:
-                    raise MalformedManifest(f"it lists more than {_MOST_ENTRIES} entries")
+                    raise Malformed(f"it lists more than {_MOST_ENTRIES} entries")
                 self._tables[digest] = table
         return self._tables[digest]
 
@@ -189,10 +192,10 @@ class StoredCache(NamedArtifact):
         with self.well_formed(pack.layer.digest):
             # On another shelf, a pack would serve objects of other compilers.
             if contents.toolchain != toolchain:
-                raise MalformedManifest(f"it is for the toolchain {contents.toolchain[:40]!a}, not for {toolchain}")
+                raise Malformed(f"it is for the toolchain {contents.toolchain[:40]!a}, not for {toolchain}")
             # Checked before the download, which the table of contents bounds.
             if pack.layer.size > packs.most_packed(contents):
-                raise MalformedManifest(f"it has {pack.layer.size} bytes, too many for what it should hold")
+                raise Malformed(f"it has {pack.layer.size} bytes, too many for what it should hold")
             yield from from_blob(pieces, packs.read_entries(contents, _Pieces(pieces).read))
 
     def pack(

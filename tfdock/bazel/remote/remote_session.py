@@ -20,6 +20,7 @@ from tfdock import events
 from tfdock.bazel.remote import relay, relay_grpc, relay_line
 from tfdock.errors import EngineError, NetworkError, Problem, TfdockError
 from tfdock.host.files import make_folder
+from tfdock.host.foreign_json import Malformed, parse
 from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
 from tfdock.types import Endpoint, Remote
@@ -89,6 +90,11 @@ def _add_header(headers: dict[str, tuple[str, str]], name: object, value: object
     headers[str(name).lower()] = (str(name), str(value))
 
 
+@dataclass(frozen=True, slots=True)
+class _HelperAnswer:
+    headers: Mapping[str, Any] | None = None
+
+
 def _helper_headers(role: str, endpoint: Endpoint, helper: str) -> Mapping[str, Any]:
     """Return the answer of a credential helper, by Bazel's protocol:
 
@@ -101,18 +107,14 @@ def _helper_headers(role: str, endpoint: Endpoint, helper: str) -> Mapping[str, 
         process = subprocess.run(
             [program, "get"], input=question.encode(), capture_output=True, timeout=_HELPER_TIMEOUT, check=True
         )
-        headers = json.loads(process.stdout).get("headers", {})
-        if isinstance(headers, dict):
-            return headers
-        failure = "answers something else than the protocol says"
+        return parse(_HelperAnswer, process.stdout).headers or {}
     except subprocess.CalledProcessError as error:
         failure = f"ended with exit status {error.returncode}"
     except subprocess.TimeoutExpired:
         failure = f"did not end in {_HELPER_TIMEOUT:.0f} s"
     except OSError as error:
         failure = f"cannot be run: {error.strerror}"
-    # AttributeError: JSON that is not an object has no `get`.
-    except (ValueError, AttributeError):
+    except Malformed:
         failure = "answers something else than the protocol says"
     # `from None`: the errors hold what the helper printed, which may be secret.
     raise _problem(

@@ -164,7 +164,7 @@ def _only_failed(name: str, wheelhouse: Path) -> ProfileError:
 
 
 def _load_record(path: UntrustedPath) -> dict[str, Any]:
-    document = path.load(LARGEST_RECORD) or {}
+    document = path.load(dict[str, Any], LARGEST_RECORD) or {}
     if document.get("schema") == SCHEMA:
         return document
     raise _unreadable(path)

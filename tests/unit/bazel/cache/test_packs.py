@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tfdock.bazel.cache import packs
 from tfdock.bazel.cache.packs import PackContents, PackEntry, PackEntryChanged, in_order, pack_entries, read_entries
-from tfdock.oci.manifest import MalformedManifest, canonical_json
+from tfdock.host.foreign_json import Malformed
+from tfdock.oci.manifest import canonical_json
 from tfdock.oci.plain_tar import plain_header
 
 KEY = "0123456789abcdef"
@@ -117,7 +118,7 @@ H = "ab" + "0" * 62
     ids=repr,
 )
 def test_a_row_that_names_no_cache_entry_is_refused(row: object) -> None:
-    with pytest.raises(MalformedManifest):
+    with pytest.raises(Malformed):
         PackContents.read(table(row))
 
 
@@ -139,7 +140,7 @@ def test_a_row_that_names_no_cache_entry_is_refused(row: object) -> None:
     ],
 )  # fmt: skip
 def test_a_table_that_tfdock_would_not_write_is_refused(data: bytes) -> None:
-    with pytest.raises(MalformedManifest):
+    with pytest.raises(Malformed):
         PackContents.read(data)
 
 
@@ -202,7 +203,7 @@ def executable(data: bytearray) -> None:
     ids=["empty", "no-zstd", "cut", "more", "frame", "link", "name", "mode", "longer", "shorter", "other", "bomb"],
 )
 def test_a_pack_that_is_not_what_its_table_says_is_refused(pack: bytes) -> None:
-    with pytest.raises(MalformedManifest):
+    with pytest.raises(Malformed):
         read(CONTENTS, pack)
 
 
@@ -210,7 +211,7 @@ def test_a_pack_that_is_not_what_its_table_says_is_refused(pack: bytes) -> None:
 def test_no_byte_of_a_pack_can_be_another(place: int, other: int) -> None:
     data = raw()
     data[place] ^= other
-    with pytest.raises(MalformedManifest):
+    with pytest.raises(Malformed):
         read(CONTENTS, squeezed(bytes(data)))
 
 
@@ -226,7 +227,7 @@ def test_a_bomb_is_left_before_it_is_unpacked() -> None:
         return data
 
     entry, _ = blob(b"small")
-    with pytest.raises(MalformedManifest):
+    with pytest.raises(Malformed):
         list(read_entries(PackContents(toolchain=KEY, entries=(entry,)), count))
     assert taken <= 1 << 18
 
@@ -241,7 +242,7 @@ def test_the_pieces_of_an_entry_are_bounded_and_its_last_one_comes_when_it_is_kn
     assert [last for _, _, last in pieces] == [False] * (len(pieces) - 1) + [True]
     poisoned = raw_pack(entry, b"9" * entry.size)
     seen: list[bool] = []
-    with pytest.raises(MalformedManifest, match="not what its name says"):
+    with pytest.raises(Malformed, match="not what its name says"):
         seen.extend(last for _, _, last in read_entries(PackContents(toolchain=KEY, entries=(entry,)), poisoned))
     assert True not in seen
 

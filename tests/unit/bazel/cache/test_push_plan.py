@@ -31,7 +31,8 @@ from tfdock.bazel.cache.push_plan import (
     with_packs,
 )
 from tfdock.bazel.cache.registry_cache import Layers, Pack, Shelf
-from tfdock.oci.manifest import Descriptor, MalformedManifest, Manifest
+from tfdock.host.foreign_json import Malformed
+from tfdock.oci.manifest import Descriptor, Manifest
 from tfdock.types import Digest
 
 KEY = "0123456789abcdef"
@@ -291,7 +292,7 @@ def test_a_configuration_that_tfdock_would_not_write_is_refused(old: bytes, new:
     _, config, manifest = written()
     other = config.replace(old, new, 1)
     assert other != config
-    with pytest.raises(MalformedManifest):
+    with pytest.raises(Malformed):
         Layers.read(Manifest.read(manifest), other)
 
 
@@ -314,12 +315,12 @@ def test_a_manifest_that_is_none_is_refused(old: bytes, new: bytes) -> None:
     _, _, manifest = written()
     other = manifest.replace(old, new, 1)
     assert other != manifest
-    with pytest.raises(MalformedManifest):
+    with pytest.raises(Malformed):
         Manifest.read(other)
 
 
 def test_layers_that_are_no_packs_are_refused() -> None:
     _, config, manifest = written()
     other = manifest.replace(PACK_TYPE.encode(), b"application/vnd.oci.image.layer.v1.tar")
-    with pytest.raises(MalformedManifest):
+    with pytest.raises(Malformed):
         Layers.read(Manifest.read(other), config)
