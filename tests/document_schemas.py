@@ -1,136 +1,23 @@
-"""JSON Schemas of our documents: made from their types, and held against what commands print and keep.
-
-`tfdock/schemas/NAME.json` has them; tests/unit/test_documents.py sees that the files and the types agree.
-"""
+"""Documents of ours, held against the JSON Schemas of their types."""
 
 from __future__ import annotations
 
-import ast
 import importlib
-import inspect
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any
 
-from pydantic import TypeAdapter
-from typing_extensions import is_typeddict
-
-from tfdock.documents import document_parts, published
-from tfdock.documents.plan_documents import PinJson
+from tfdock.documents import published
+from tfdock.documents.schemas import schema_of
 
 jsonschema: Any = importlib.import_module("jsonschema")  # has no types
-
-SCHEMAS = Path(inspect.getfile(published)).parents[1] / "schemas"
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_PIN = get_type_hints(PinJson, include_extras=True)
-Schema = dict[str, Any]
-
-
-# --- from types to schemas ------------------------------------------------------------------------------------------
-
-
-def schemas() -> dict[str, Schema]:
-    """Return the JSON Schema of each document by its name, made from its type."""
-    _close_types()
-    printed = {name: _printed(name, types) for name, types in published.PRINTED.items()}
-    return printed | {name: _kept(name, type_) for name, type_ in published.KEPT.items()}
-
-
-def _kept(name: str, type_: type) -> Schema:
-    definitions, reference = _definitions(type_)
-    return {"$schema": DIALECT, "title": name, "$ref": reference, "$defs": definitions}
-
-
-def _printed(name: str, types: tuple[type, ...]) -> Schema:
-    """Return the schema of what a command prints: any of these types, or why it ended with an error."""
-    definitions: Schema = {}
-    references = []
-    head: Schema = {
-        "schema": {"const": published.schema_id(name), "description": "Which document this is."},
-        "ok": {"type": "boolean", "description": "Whether the command found nothing wrong."},
-    }
-    for type_ in (*types, document_parts.RefusedDocument):
-        more, reference = _definitions(type_)
-        definitions |= more
-        references.append({"$ref": reference})
-        document = definitions[type_.__name__]
-        first = head | {"ok": {**head["ok"], "const": False}} if type_ is document_parts.RefusedDocument else head
-        document["properties"] = first | document["properties"]
-        document["required"] = [*head, *document["required"]]
-    return {
-        "$schema": DIALECT,
-        "title": name,
-        "anyOf": references,
-        "$defs": dict(sorted(definitions.items())),
-    }
-
-
-def _definitions(type_: type) -> tuple[Schema, str]:
-    """Return the definitions of a type and of those in it, and the reference to it."""
-    schema = TypeAdapter(list[type_]).json_schema(mode="serialization", by_alias=True)  # type: ignore[valid-type]
-    definitions = schema.get("$defs", {})
-    if "$ref" not in schema["items"]:  # pydantic writes a type that stands in one place where it stands
-        definitions[type_.__name__] = schema["items"]
-    texts = _texts()
-    for name, definition in definitions.items():
-        definition.pop("title", None)
-        for field, described in definition.setdefault("properties", {}).items():
-            described.pop("title", None)
-            if (name, field) in texts:
-                described["description"] = texts[name, field]
-    return definitions, f"#/$defs/{type_.__name__}"
-
-
-def modules() -> list[ModuleType]:
-    """Return the modules that hold types of documents."""
-    found = {type_.__module__ for types in published.PRINTED.values() for type_ in types}
-    found |= {type_.__module__ for type_ in published.KEPT.values()} | {document_parts.__name__}
-    return [importlib.import_module(name) for name in sorted(found)]
-
-
-def _close_types() -> None:
-    """Let no document hold keys that its type does not name."""
-    for module in modules():
-        for type_ in vars(module).values():
-            if is_typeddict(type_) and type_.__module__ == module.__name__:
-                type_.__pydantic_config__ = {"extra": "allow" if type_ in published.OPEN else "forbid"}
-
-
-@cache
-def _texts() -> Mapping[tuple[str, str], str]:
-    """Return what stands below each field of the types, by type and field."""
-    own: dict[str, dict[str, str]] = {}
-    bases: dict[str, list[str]] = {}
-    for module in modules():
-        for node in ast.parse(inspect.getsource(module)).body:
-            if isinstance(node, ast.ClassDef):
-                own[node.name] = dict(_fields(node))
-                bases[node.name] = [base.id for base in node.bases if isinstance(base, ast.Name)]
-
-    def of(name: str) -> dict[str, str]:
-        inherited = {field: text for base in bases.get(name, ()) for field, text in of(base).items()}
-        return inherited | own.get(name, {})
-
-    said = {(name, field): text for name in own for field, text in of(name).items()}
-    return said | {(PinJson.__name__, field): hint.__metadata__[0].documentation for field, hint in _PIN.items()}
-
-
-def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    for field, text in zip(node.body, node.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-            assert isinstance(text.value, ast.Constant)
-            yield field.target.id, " ".join(str(text.value.value).split())
-
-
-# --- documents against schemas --------------------------------------------------------------------------------------
 
 
 @cache
 def _validator(name: str) -> Any:
-    return jsonschema.Draft202012Validator(json.loads((SCHEMAS / f"{name}.json").read_text("utf-8")))
+    return jsonschema.Draft202012Validator(schema_of(name))
 
 
 def faults(name: str, document: object) -> list[str]:

@@ -4,4 +4,6 @@ In: text and files that Bazel wrote. Out: progress, figures, causes of cache mis
 machine and in a registry, `remote` the endpoints past this machine.
 
 Modules of this folder are pure. Imports: `host`, `plan`, `oci`.
+
+Pure.
 """

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 Table = Mapping[str, tuple[str, str]]
-"""Command -> its module below `tfdock.cli.commands`, and its summary: the first sentence of its docstring."""
+"""Command -> its module below `tfdock.cli.commands`, and the first sentence of its help; a docstring has the rest."""
 
 # A table, because the help of all commands must not wait for their modules: 0.1 s with it, 0.4 s with one of them.
 COMMANDS: Table = {
@@ -111,6 +111,8 @@ class LazyGroup(TyperGroup):
     def __init__(self, *, commands: Mapping[str, Any], **attributes: Any) -> None:
         stubs = [TyperCommand(name=name, help=summary) for name, (_, summary) in self.table.items()]
         super().__init__(commands=stubs, **attributes)
+        for name, command in commands.items():
+            command.help = "\n\n".join(filter(None, [self.table[name][1], command.help]))
         self.registered = commands
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
@@ -149,7 +151,7 @@ app = lazy_typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-cache_group = lazy_typer(CACHE_COMMANDS, name="cache", help=COMMANDS["cache"][1])
-image_group = lazy_typer(IMAGE_COMMANDS, name="image", help=COMMANDS["image"][1])
+cache_group = lazy_typer(CACHE_COMMANDS, name="cache")
+image_group = lazy_typer(IMAGE_COMMANDS, name="image")
 app.add_typer(cache_group)
 app.add_typer(image_group)

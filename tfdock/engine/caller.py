@@ -1,4 +1,4 @@
-"""Let a container act as the user who runs tfdock: its user, its user namespace, its label, its limits. Pure.
+"""Let a container act as the user who runs tfdock: its user, its user namespace, its label, its limits.
 
 Sources: Docker's manual on rootless mode and on `userns-remap`; podman-run(1), `--user` and `--security-opt`.
 """

@@ -3,6 +3,8 @@
 A program is a generator. It yields `TakeRequest` and `SeekRequest` at offsets that never decrease, and is sent the
 bytes or the offset. So a walk over gigabytes reads like one over bytes in memory, and holds only the bytes that it
 asked for.
+
+Pure.
 """
 
 from __future__ import annotations

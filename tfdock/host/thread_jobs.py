@@ -1,6 +1,8 @@
 """Share work between two threads. Unpacking and hashing release Python's lock, so two threads are faster.
 
 No other module here knows of threads, but for the lock around what both of them touch.
+
+Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The contract of a release: the rows that hold for a build, with variables and flags filled in."""
+"""The contract of a release: the rows that hold for a build, with variables and flags filled in. Pure."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Their files are `failures/*.yaml` of a knowledge folder, one table in several files: a row of an overlay replaces the
 shipped one of the same `id`.
+
+Pure.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 `resolve/rules.py` puts the answers into sentences. A GPU is written as its target is (`8.6`, `gfx90a`), a target as
 profiles list it (`sm_86`, `gfx90a`).
+
+Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows about GPUs: generations and products."""
+"""Rows about GPUs: generations and products. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows about images, and what base images lack."""
+"""Rows about images, and what base images lack. Pure."""
 
 from __future__ import annotations
 

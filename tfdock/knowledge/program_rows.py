@@ -1,4 +1,4 @@
-"""Rows about this program's own words and pipelines: codes of problems, actions of CI."""
+"""Rows about this program's own words and pipelines: codes of problems, actions of CI. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rows about releases: toolchains, versions and costs; and the variables, flags and Bazel options of their builds."""
+"""Rows about releases: toolchains, versions and costs; and the variables, flags and Bazel options of their builds.
+
+Pure.
+"""
 
 from __future__ import annotations
 

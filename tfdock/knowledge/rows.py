@@ -1,4 +1,7 @@
-"""What the rows of all tables are made of: kinds of text, `Row`, and `Accelerator`, by which others are checked."""
+"""What the rows of all tables are made of: kinds of text, `Row`, and `Accelerator`, by which others are checked.
+
+Pure.
+"""
 
 from __future__ import annotations
 

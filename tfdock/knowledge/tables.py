@@ -5,6 +5,8 @@ of further rows (overlays) are merged over the shipped ones. Where the rows of a
 of a shipped row takes its place. Rows of the other tables replace none: images, archives and estimates of an overlay
 are looked at first, its variables, flags and options of Bazel come last, where they win. Adding a release, a toolkit,
 a GPU or an accelerator is adding rows; no code knows a version number.
+
+Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows about toolkits, their drivers and libraries, and the compilers beside them."""
+"""Rows about toolkits, their drivers and libraries, and the compilers beside them. Pure."""
 
 from __future__ import annotations
 

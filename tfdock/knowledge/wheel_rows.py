@@ -1,4 +1,4 @@
-"""Rows about wheels: what comes with them, how they are tried, and where they may go."""
+"""Rows about wheels: what comes with them, how they are tried, and where they may go. Pure."""
 
 from __future__ import annotations
 

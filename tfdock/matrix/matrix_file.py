@@ -2,6 +2,8 @@
 
 A matrix names fields of profiles, nested ones with dots (`bazel.version`). Whether their values are right is for the
 profiles that it expands to; here is what the matrix itself may say.
+
+Pure.
 """
 
 from __future__ import annotations

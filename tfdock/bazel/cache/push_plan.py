@@ -1,4 +1,4 @@
-"""Plan a push: which entries to send, in which packs, and which old packs go. Pure.
+"""Plan a push: which entries to send, in which packs, and which old packs go.
 
 A push adds what the registry lacks, as new packs. Existing packs stay as they are, so that nothing is sent twice. A
 pack goes, and its useful entries are sent again with the rest, if

@@ -54,7 +54,6 @@ def advise(
     knowledge: Knowledge = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how an official wheel runs on a GPU, and which profile would do better."""
     base = knowledge_for(settings_for(knowledge=knowledge))
     gpus = [request.gpu for request in requested_gpus(base, [*(gpu or []), *(more or [])])]
     _check_python(python)

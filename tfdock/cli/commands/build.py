@@ -131,7 +131,7 @@ def build(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build wheels: check, image, fetch, compile, seal, verify. What is here or in a registry is not built again."""
+    """What is here or in a registry is not built again."""
     _check_source(profiles, bundle, matrix, locked=locked)
     check_matrix_options(matrix, only=only, missing=missing, report=report)
     settings = settings_for(

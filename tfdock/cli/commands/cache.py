@@ -40,7 +40,7 @@ Toolchain = Annotated[
 
 @cache_group.callback()
 def _of_this_machine() -> None:
-    """Print a note if the engine is on another machine: these commands do not reach its caches."""
+    # No docstring: it would stand in the help of the group.
     where = remote_engine_address()
     if where:
         console.tell(
@@ -55,7 +55,6 @@ def _of_this_machine() -> None:
 @cache_group.command("list", epilog="Example: `tfdock cache list`.")
 @command("tfdock.cache-list/1")
 def list_(cache_dir: CacheDir = None, as_json: AsJson = False) -> None:
-    """Say what is in the cache: sizes by toolchain and build id, and when they were used last."""
     settings = settings_for(cache_dir=cache_dir)
     cache = _existing_cache(settings)
     document: dict[str, Any] = {
@@ -188,7 +187,6 @@ def verify(
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hash every entry of Bazel's disk caches again, and name each damaged one (exit status 4)."""
     settings = settings_for(cache_dir=cache_dir)
     cache = _existing_cache(settings)
     results = []
@@ -273,7 +271,6 @@ def prune(
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what nobody needs, then what was used least recently; never what the last build of a profile used."""
     limit = None if max_size is None else read_size(max_size)
     before = None if older_than is None else time.time() - read_age(older_than)
     cache = _existing_cache(settings_for(cache_dir=cache_dir))
@@ -372,7 +369,6 @@ def clean(
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove the whole cache, or one toolchain's: the next build compiles everything again."""
     cache = _existing_cache(settings_for(cache_dir=cache_dir))
     chosen = _select_disks(cache, toolchain)
     size = 0

@@ -80,7 +80,7 @@ def push(
     allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send Bazel's disk cache to a registry: what is there already is not sent again. Needs `docker login`."""
+    """Needs `docker login`."""
     image = _parse_reference(reference, writing=True)
     settings = settings_for(
         cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
@@ -115,7 +115,6 @@ def pull(
     cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take Bazel's disk cache from a registry: only what is missing here, and only what is what it should be."""
     settings = settings_for(cache_dir=cache_dir)
     # Mirrors are for reading: a push goes where its name says.
     image = settings.mirrored(_parse_reference(reference, writing=False))

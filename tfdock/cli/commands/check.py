@@ -58,7 +58,7 @@ def check(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether profiles can be built, and what this machine has to say to it. Needs no engine and no network."""
+    """Needs no engine and no network."""
     settings = settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint)
     preparer, places = preparer_for(settings, allow_untested=allow_untested), build_places(settings)
     results = [_check_profile(preparer, places, name) for name in profiles]

@@ -17,11 +17,7 @@ from tfdock.cli.app import AllowPath, AsJson, app, command, print_json, settings
 from tfdock.cli.commands.matrix import MATRIX
 from tfdock.errors import ExitCode, Problem, ProfileError
 
-group = typer.Typer(
-    name="ci",
-    help="Write a CI pipeline that makes the wheels of a matrix, and see that it is what the matrix asks for.",
-    no_args_is_help=True,
-)
+group = typer.Typer(name="ci", no_args_is_help=True)
 app.add_typer(group)
 
 

@@ -63,7 +63,6 @@ def diagnose(
     allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what went wrong in a log of a build or of a program that imports TensorFlow, and what to do about it."""
     names = logs or [_STANDARD_INPUT]
     # Waiting for what somebody types would look like a program that hangs.
     if not logs and sys.stdin.isatty():

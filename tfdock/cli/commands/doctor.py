@@ -60,7 +60,6 @@ def doctor(
     fix: Annotated[bool, typer.Option("--fix", help="Remove what runs that were killed have left.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what this machine lacks for building, and how to get it."""
     settings = settings_for(
         wheelhouse=wheelhouse,
         cache_dir=cache_dir,

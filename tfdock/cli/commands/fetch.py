@@ -53,7 +53,6 @@ def fetch(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make images and download what builds need: into the caches, or into a bundle that builds without a network."""
     settings = settings_for(
         wheelhouse=wheelhouse,
         cache_dir=cache_dir,

@@ -81,7 +81,6 @@ def pack(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write images of finished wheels into a file: an OCI image layout, the same bytes every time."""
     asked = RequestedImages(names=tuple(names), together=_tag(together), moving=not no_moving_tags)
     settings = settings_for(
         wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
@@ -125,7 +124,7 @@ def push(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send images of finished wheels to a registry: what is there is not sent again. Needs `docker login`."""
+    """Needs `docker login`."""
     settings = settings_for(
         wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
     )

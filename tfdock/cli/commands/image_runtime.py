@@ -87,7 +87,6 @@ def runtime(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a small image with Python, the wheel and what it requires, for `docker run … python`; not root's."""
     settings = settings_for(
         wheelhouse=wheelhouse,
         cache_dir=cache_dir,

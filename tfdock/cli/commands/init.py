@@ -47,7 +47,7 @@ def init(
     knowledge: Knowledge = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a first profile. Asks on a terminal; otherwise give flags."""
+    """Asks on a terminal; otherwise give flags."""
 
     path = _new_file(name)
     base = knowledge_for(settings_for(knowledge=knowledge))

@@ -55,7 +55,6 @@ def inspect_(
     knowledge: Knowledge = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what is in a wheel: its GPU code by architecture, what its libraries need, whether its files are whole."""
     base = knowledge_for(settings_for(knowledge=knowledge))
     gpus = requested_gpus(base, gpu) if gpu else ()  # a misspelt name is told before anybody waits
     with console.ReadProgress(sys.stderr, wheel.name) as reading:

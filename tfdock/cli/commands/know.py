@@ -64,7 +64,6 @@ def gpus(
     knowledge: Knowledge = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the GPUs that are known, or say who compiles for one and which releases take it."""
     base = _knowledge(knowledge)
     is_local = words == ["local"]
     exact = tuple(row.gpu for row in requested_gpus(base, ["local"])) if is_local else named(base, words or [])
@@ -205,7 +204,6 @@ def releases(
     knowledge: Knowledge = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the TensorFlow releases that are known, or all that is known of one."""
     base = _knowledge(knowledge)
     rows = sorted(base.releases.values(), key=lambda row: Version(row.release))
     if release is not None:
@@ -282,7 +280,6 @@ def explain(
     knowledge: Knowledge = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what an error's code means, with an example and the ways out; without a code list them all."""
     base = _knowledge(knowledge)
     if code is None:
         rows = sorted(base.codes.values(), key=lambda row: row.code)

@@ -51,7 +51,7 @@ def lock(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """Pin all that a build takes from elsewhere: writes PROFILE.lock for each. Builds the image, compiles nothing."""
+    """Builds the image, compiles nothing."""
     # Before the first lock: two profiles that share one would replace each other's.
     check_names(profiles)
     settings = settings_for(

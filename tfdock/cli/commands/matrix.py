@@ -132,7 +132,6 @@ def matrix(
     allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which wheels a matrix asks for: which there are, which are missing, which cannot be, what each costs."""
     wanted = Format.JSON if as_json else format_
     _check_analysis(wanted, shards, time_limit, dry_analyse=dry_analyse)
     settings = settings_for(

@@ -30,6 +30,7 @@ from tfdock.cli.app import (
     print_json,
     settings_for,
 )
+from tfdock.documents.schemas import NAMES, schema_of
 from tfdock.matrix import matrix_file
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.build_plan import as_json as plan_json
@@ -51,7 +52,7 @@ def plan(
     allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print exactly what `build` would run. Needs no engine and no network."""
+    """Needs no engine and no network."""
     settings = settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint)
     preparer = preparer_for(settings, allow_untested=allow_untested)
     prepared = preparer.prepare(profile)
@@ -132,7 +133,6 @@ def render(
     allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the build context: the Dockerfile and the files it copies."""
     prepared = preparer_for(
         settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint),
         allow_untested=allow_untested,
@@ -159,7 +159,6 @@ def schema(
     ] = None,
     of_matrix: Annotated[bool, typer.Option("--matrix", help="That of a matrix of profiles.")] = False,
 ) -> None:
-    """Print the JSON Schema of profiles, or of a document."""
     if name and of_matrix:
         raise typer.BadParameter("`--matrix` is the name `matrix`: leave one of both out")
     if name in (None, "profile", "matrix"):
@@ -167,12 +166,11 @@ def schema(
         # No document around it: editors read the schema as it is.
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
         return
-    names = {file.stem: file for file in (Path(__file__).parents[2] / "schemas").glob("*.json")}
-    if name not in names:
-        near = difflib.get_close_matches(name or "", names, n=1)
+    if name not in NAMES:
+        near = difflib.get_close_matches(name or "", NAMES, n=1)
         hint = f"Did you mean `{near[0]}`? " if near else ""
         raise typer.BadParameter(
             f"{hint}There is no document `{console.clean(name or '')}`. Documents: "
-            f"{', '.join(sorted(['profile', 'matrix', *names]))}"
+            f"{', '.join(sorted(['profile', 'matrix', *NAMES]))}"
         )
-    sys.stdout.write(names[name].read_text("utf-8"))
+    sys.stdout.write(json.dumps(schema_of(name or ""), indent=1, ensure_ascii=False) + "\n")

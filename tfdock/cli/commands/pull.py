@@ -98,7 +98,6 @@ def pull(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """Pull finished wheels from a registry into the wheelhouse, and say how this machine's GPUs run them."""
     settings = settings_for(
         wheelhouse=wheelhouse,
         knowledge=knowledge,

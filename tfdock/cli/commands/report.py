@@ -89,7 +89,6 @@ def report(
     allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what happened in a build: phases, cache, actions executed, what took long, and why it was not warm."""
     if bundle:
         settings = settings_for(
             wheelhouse=wheelhouse,

@@ -76,7 +76,6 @@ def shell(
     allow_path: AllowPath = None,
     allow_endpoint: AllowEndpoint = None,
 ) -> None:
-    """Open the image that builds a profile, with its caches and its network, ready to call bazel or gdb."""
     settings = settings_for(
         cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
     )

@@ -86,11 +86,10 @@ def verify(
     allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a wheel against a profile, then install and try it in a clean container without network.
+    """The bytes of the file decide the checks of its name, its RECORD, its tags, its GPU code and its glibc.
 
-    The bytes of the file decide the checks of its name, its RECORD, its tags, its GPU code and its glibc. The trial
-    runs the wheel's own code and takes its word: a wheel that lies passes the trial. A trial shows that a wheel
-    works, not that it is harmless.
+    The trial runs the wheel's own code and takes its word: a wheel that lies passes the trial. A trial shows that a
+    wheel works, not that it is harmless.
     """
     settings = settings_for(
         cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint

@@ -31,11 +31,7 @@ from tfdock.wheelhouse.wheelhouse_pruning import PrunedWheelhouse
 if TYPE_CHECKING:
     from tfdock.wheelhouse.server import ServerAddress
 
-group = typer.Typer(
-    name="wheelhouse",
-    help="See what is in the wheelhouse, give it an index for pip and uv, serve it, tidy it up.",
-    no_args_is_help=True,
-)
+group = typer.Typer(name="wheelhouse", no_args_is_help=True)
 app.add_typer(group)
 
 _DAY = 86400
