@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
 import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -153,14 +154,29 @@ CacheDir = Annotated[
 # --- errors and documents -------------------------------------------------------------------------------------------
 
 
-def command(schema: str) -> Callable[[_F], _F]:
-    """Make a command report its errors: as text, or as the JSON document it would have printed."""
+SETTINGS = {
+    "registries": Registry,
+    "wheelhouse": Wheelhouse,
+    "cache_dir": CacheDir,
+    "knowledge": Knowledge,
+    "allow_paths": AllowPath,
+    "allow_endpoints": AllowEndpoint,
+}
+"""Setting -> the option for it."""
+
+
+def command(schema: str, *options: str) -> Callable[[_F], _F]:
+    """Make a command report its errors: as text, or as the JSON document it would have printed.
+
+    `options` are the settings that the command has options for. The function takes the settings as `settings`.
+    """
 
     def decorate(function: _F) -> _F:
-        # Typer reads a command's options from the signature that `wraps` passes on.
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             try:
+                if options:
+                    kwargs["settings"] = settings_for(**{name: kwargs.pop(name) for name in options})
                 return function(*args, **kwargs)
             # Any other error is a mistake of ours, and `main` reports it.
             except TfdockError as error:
@@ -169,9 +185,22 @@ def command(schema: str) -> Callable[[_F], _F]:
                     print_json(schema, False, {"problems": error.problems})
                 raise typer.Exit(error.exit_code) from error
 
+        if options:
+            wrapper.__signature__ = _with_options(function, options)  # type: ignore[attr-defined]
         return wrapper  # type: ignore[return-value]
 
     return decorate
+
+
+def _with_options(function: Callable[..., Any], options: Iterable[str]) -> inspect.Signature:
+    """Return the signature that typer reads a command's options from: options in place of `settings`."""
+    signature = inspect.signature(function, eval_str=True)
+    own = {name: parameter for name, parameter in signature.parameters.items() if name != "settings"}
+    # `--json` stands last in the help.
+    last = [own.pop("as_json")] if "as_json" in own else []
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    added = [inspect.Parameter(name, kind, default=None, annotation=SETTINGS[name]) for name in options]
+    return signature.replace(parameters=[*own.values(), *added, *last])
 
 
 def print_json(schema: str, ok: bool, document: dict[str, Any]) -> None:

@@ -14,11 +14,12 @@ from typing import Annotated, Any
 import typer
 
 from tfdock.cli import console
-from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
+from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, reasons, requested_gpus
 from tfdock.errors import Problem, ProfileError, as_document
 from tfdock.gpu.compatibility import Compatibility
 from tfdock.host.files import write_text
+from tfdock.host.settings import Settings
 from tfdock.knowledge.release_rows import Estimate
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.advice import Advice, AdvisedWheel, SizePlan
@@ -29,8 +30,9 @@ _MARK = "# Written by `tfdock advise`"
 
 
 @app.command(epilog="Example: `tfdock advise --gpu rtx5080 --tensorflow 2.19 -o rtx5080.yaml`.")
-@command("tfdock.advise/1")
+@command("tfdock.advise/1", "knowledge")
 def advise(
+    settings: Settings,
     more: Annotated[
         list[str] | None, typer.Argument(help="More GPUs.", metavar="[NAME]…", show_default=False)
     ] = None,
@@ -51,10 +53,9 @@ def advise(
         bool, typer.Option("--all", help="Show profile, size and time even where no build is needed.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that advise did not write.")] = False,
-    knowledge: Knowledge = None,
     as_json: AsJson = False,
 ) -> None:
-    base = knowledge_for(settings_for(knowledge=knowledge))
+    base = knowledge_for(settings)
     gpus = [request.gpu for request in requested_gpus(base, [*(gpu or []), *(more or [])])]
     _check_python(python)
     advice = advice_for(base, gpus, tensorflow=tensorflow, python=python)

@@ -18,15 +18,10 @@ from tfdock.bazel.cache.exchange import Exchange
 from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.cli import console
 from tfdock.cli.app import (
-    AllowEndpoint,
-    AllowPath,
     AsJson,
-    CacheDir,
-    Knowledge,
     command,
     preparer_for,
     print_json,
-    settings_for,
     stoppable,
 )
 from tfdock.cli.lazy_commands import cache_group
@@ -63,8 +58,9 @@ Domains = Annotated[
 
 
 @cache_group.command(epilog="Example: `tfdock cache push ghcr.io/me/project/cache:main`, at the end of a CI job.")
-@command("tfdock.cache-push/1")
+@command("tfdock.cache-push/1", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def push(
+    settings: Settings,
     reference: Reference,
     profiles: Annotated[
         list[str] | None,
@@ -74,17 +70,10 @@ def push(
     ] = None,
     toolchains: Toolchains = None,
     domains: Domains = None,
-    cache_dir: CacheDir = None,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
     """Needs `docker login`."""
     image = _parse_reference(reference, writing=True)
-    settings = settings_for(
-        cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
-    )
     cache, keys = _select_toolchains(settings, profiles or [], toolchains or [], domains or [RELEASE])
     pushed: list[PushedCache] = []
     digest: Digest | None = None
@@ -107,15 +96,14 @@ def push(
 
 
 @cache_group.command(epilog="Example: `tfdock cache pull ghcr.io/me/project/cache:main`, at the start of a CI job.")
-@command("tfdock.cache-pull/1")
+@command("tfdock.cache-pull/1", "cache_dir")
 def pull(
+    settings: Settings,
     reference: Reference,
     toolchains: Toolchains = None,
     domains: Domains = None,
-    cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
-    settings = settings_for(cache_dir=cache_dir)
     # Mirrors are for reading: a push goes where its name says.
     image = settings.mirrored(_parse_reference(reference, writing=False))
     cache = CacheFolder.opened(settings.cache_dir)

@@ -11,17 +11,13 @@ import typer
 from tfdock.builder.doctor import build_places, engine_findings
 from tfdock.cli import console
 from tfdock.cli.app import (
-    AllowEndpoint,
-    AllowPath,
     AllowUntested,
     AsJson,
-    Knowledge,
     Profiles,
     app,
     command,
     preparer_for,
     print_json,
-    settings_for,
     stoppable,
 )
 from tfdock.engine.engine_facts import quick_facts
@@ -42,13 +38,11 @@ if TYPE_CHECKING:
     epilog="Example: `tfdock check rtx3080 rocm`. Exit status: 0 fine, 2 malformed, 3 cannot work; with `--online` 3 "
     "also for a download that is gone or changed, 7 for a server that cannot be asked."
 )
-@command("tfdock.check/1")
+@command("tfdock.check/1", "knowledge", "allow_paths", "allow_endpoints")
 def check(
+    settings: Settings,
     profiles: Profiles,
     allow_untested: AllowUntested = False,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
     online: Annotated[
         bool,
         typer.Option(
@@ -59,7 +53,6 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Needs no engine and no network."""
-    settings = settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint)
     preparer, places = preparer_for(settings, allow_untested=allow_untested), build_places(settings)
     results = [_check_profile(preparer, places, name) for name in profiles]
     # A refused profile needs no engine, and may be a stranger's: then nothing of this machine is called.

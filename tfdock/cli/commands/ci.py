@@ -13,9 +13,10 @@ from tfdock.ci import pipeline_files
 from tfdock.ci.pipeline import Service
 from tfdock.ci.pipeline_files import Pipeline
 from tfdock.cli import ci_log, console
-from tfdock.cli.app import AllowPath, AsJson, app, command, print_json, settings_for
+from tfdock.cli.app import AsJson, app, command, print_json
 from tfdock.cli.commands.matrix import MATRIX
 from tfdock.errors import ExitCode, Problem, ProfileError
+from tfdock.host.settings import Settings
 
 group = typer.Typer(name="ci", no_args_is_help=True)
 app.add_typer(group)
@@ -40,19 +41,18 @@ Output = Annotated[
 
 
 @group.command(epilog="Example: `tfdock ci render github`, in the folder of a repository. Prints the files' paths.")
-@command("tfdock.ci-render/1")
+@command("tfdock.ci-render/1", "allow_paths")
 def render(
+    settings: Settings,
     service: Annotated[PipelineService, typer.Argument(help="`github` or `gitlab`.", show_default=False)],
     file: File_ = MATRIX,
     output: Output = Path(),
     force: Annotated[
         bool, typer.Option("--force", help="Also over files that were edited, or that tfdock has not rendered.")
     ] = False,
-    allow_path: AllowPath = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the pipeline of a matrix: plan, build, build again what a time limit cut."""
-    settings = settings_for(allow_paths=allow_path)
     setting = pipeline_files.not_carried(settings, file)
     # Before the cells are planned: without that knowledge they may be refused.
     console.show_problems([setting] if setting else [])
@@ -75,8 +75,9 @@ def render(
 
 
 @group.command(epilog="Example: `tfdock ci check`, as a step of CI. Exit status 4 is for what is not as rendered.")
-@command("tfdock.ci-check/1")
+@command("tfdock.ci-check/1", "allow_paths")
 def check(
+    settings: Settings,
     file: File_ = MATRIX,
     service: Annotated[
         list[PipelineService] | None,
@@ -85,11 +86,9 @@ def check(
         ),
     ] = None,
     output: Output = Path(),
-    allow_path: AllowPath = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether the rendered pipelines are what the matrix asks for, and in what they differ."""
-    settings = settings_for(allow_paths=allow_path)
     services: list[Service] = [wanted.value for wanted in service or PipelineService]
     candidates = pipeline_files.render(services, file, output, settings)
     # A service that is asked for by name must have its files; else each that was rendered once.

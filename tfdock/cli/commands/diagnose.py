@@ -10,21 +10,18 @@ import typer
 
 from tfdock.cli import ci_log, console
 from tfdock.cli.app import (
-    AllowEndpoint,
-    AllowPath,
     AsJson,
-    Knowledge,
     app,
     command,
     knowledge_for,
     preparer_for,
     print_json,
-    settings_for,
 )
 from tfdock.cli.diagnosis_text import lines
 from tfdock.diagnose.diagnose_logs import diagnose_file, diagnose_log
 from tfdock.diagnose.diagnosis import Diagnosis, diagnose_document
 from tfdock.errors import Problem, TfdockError, combined_exit_code
+from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.profile_fixes import Context
 
@@ -36,8 +33,9 @@ _STANDARD_INPUT = "-"
     "`tfdock diagnose build.log.gz --profile rtx5090`. Exit status: 0, whatever is "
     "found, or 2 where a log cannot be read."
 )
-@command("tfdock.diagnose/1")
+@command("tfdock.diagnose/1", "knowledge", "allow_paths", "allow_endpoints")
 def diagnose(
+    settings: Settings,
     logs: Annotated[
         list[str] | None,
         typer.Argument(
@@ -58,16 +56,12 @@ def diagnose(
     explain_warnings: Annotated[
         bool, typer.Option("--explain-warnings", help="Say as well what looks bad and is harmless.")
     ] = False,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
     names = logs or [_STANDARD_INPUT]
     # Waiting for what somebody types would look like a program that hangs.
     if not logs and sys.stdin.isatty():
         raise typer.BadParameter("name a log, or send one to standard input")
-    settings = settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint)
     base, context = knowledge_for(settings), None
     if profile:
         context = preparer_for(settings).context(profile)

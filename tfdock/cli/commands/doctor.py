@@ -11,20 +11,14 @@ import typer
 from tfdock.builder.doctor import examine
 from tfdock.cli import console
 from tfdock.cli.app import (
-    AllowEndpoint,
-    AllowPath,
     AllowUntested,
     AsJson,
-    CacheDir,
-    Knowledge,
-    Wheelhouse,
     app,
     command,
     knowledge_for,
     local_engine,
     preparer_for,
     print_json,
-    settings_for,
 )
 from tfdock.errors import Problem, TfdockError, as_document, combined_exit_code
 from tfdock.host.settings import Settings
@@ -41,8 +35,9 @@ _REFUSED = "profile"
     epilog="Example: `tfdock doctor rtx3080`. Exit status: 0 nothing lacks, 1 a folder that cannot be written to, "
     "2 or 3 the profile is refused, 6 no engine, 8 too little memory or disk."
 )
-@command("tfdock.doctor/1")
+@command("tfdock.doctor/1", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def doctor(
+    settings: Settings,
     profiles: Annotated[
         list[str] | None,
         typer.Argument(
@@ -51,22 +46,10 @@ def doctor(
             show_default=False,
         ),
     ] = None,
-    wheelhouse: Wheelhouse = None,
-    cache_dir: CacheDir = None,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
     allow_untested: AllowUntested = False,
     fix: Annotated[bool, typer.Option("--fix", help="Remove what runs that were killed have left.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    settings = settings_for(
-        wheelhouse=wheelhouse,
-        cache_dir=cache_dir,
-        knowledge=knowledge,
-        allow_paths=allow_path,
-        allow_endpoints=allow_endpoint,
-    )
     plans, refused, problems = _plan_all(settings, profiles or [], allow_untested=allow_untested)
     # What is refused for itself can be built on no machine: there is nothing to compare with this one.
     compare = plans or not profiles or fix

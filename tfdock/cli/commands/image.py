@@ -14,16 +14,11 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import (
-    AllowEndpoint,
-    AllowPath,
     AllowUntested,
     AsJson,
-    Knowledge,
-    Wheelhouse,
     command,
     preparer_for,
     print_json,
-    settings_for,
     stoppable,
 )
 from tfdock.cli.lazy_commands import image_group
@@ -61,8 +56,9 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
     epilog="Example: `tfdock image pack rtx3080 -o rtx3080.tar`, then `docker load -i rtx3080.tar`. Prints each "
     "image's digest and build id. Exit status: 2 no such build, or no place for such a file, 4 a wheel is refused."
 )
-@command("tfdock.image-pack/1")
+@command("tfdock.image-pack/1", "wheelhouse", "knowledge", "allow_paths", "allow_endpoints")
 def pack(
+    settings: Settings,
     names: Annotated[
         list[str],
         typer.Argument(
@@ -74,17 +70,10 @@ def pack(
     output: Annotated[Path, typer.Option("-o", "--output", help="Write the images into this file.", metavar="FILE")],
     together: Together = None,
     no_moving_tags: NoMovingTags = False,
-    wheelhouse: Wheelhouse = None,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
     asked = RequestedImages(names=tuple(names), together=_tag(together), moving=not no_moving_tags)
-    settings = settings_for(
-        wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
-    )
     # Before wheels of gigabytes are read: a name that is taken is refused at once.
     image_pack.check_pack_target(output)
     with _select(settings, asked, "nothing was written", allow_untested=allow_untested) as (selection, shipped, stop):
@@ -104,8 +93,9 @@ def pack(
     "the setting `registries`. Exit status: 2 there is no such build, 4 a wheel is refused, 7 the registry cannot be "
     "reached or refuses."
 )
-@command("tfdock.image-push/1")
+@command("tfdock.image-push/1", "wheelhouse", "knowledge", "allow_paths", "allow_endpoints")
 def push(
+    settings: Settings,
     names: Annotated[
         list[str],
         typer.Argument(
@@ -117,17 +107,10 @@ def push(
     ],
     together: Together = None,
     no_moving_tags: NoMovingTags = False,
-    wheelhouse: Wheelhouse = None,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
     """Needs `docker login`."""
-    settings = settings_for(
-        wheelhouse=wheelhouse, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
-    )
     builds, where = _split_names(names, settings.registries)
     asked = RequestedImages(names=builds, together=_tag(together), moving=not no_moving_tags)
     with _select(settings, asked, "what was sent is there", allow_untested=allow_untested) as (

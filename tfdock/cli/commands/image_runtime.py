@@ -12,19 +12,13 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import (
-    AllowEndpoint,
-    AllowPath,
     AllowUntested,
     AsJson,
-    CacheDir,
-    Knowledge,
-    Wheelhouse,
     command,
     knowledge_for,
     local_engine,
     preparer_for,
     print_json,
-    settings_for,
     stoppable,
 )
 from tfdock.cli.build_progress import shown_progress
@@ -52,8 +46,9 @@ from tfdock.wheelhouse.store import Wheelhouse as House
     "runtime cpu-native --push ghcr.io/me/tensorflow:2.18-cpu`. Prints the image's name. Exit status: 2 there is no "
     "such build, 4 the image does not work, 6 no engine, 7 what it requires cannot be had, or the registry refuses."
 )
-@command("tfdock.image-runtime/1")
+@command("tfdock.image-runtime/1", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def runtime(
+    settings: Settings,
     name: Annotated[
         str,
         typer.Argument(
@@ -79,21 +74,9 @@ def runtime(
         bool,
         typer.Option("--no-gpu-libraries", help="Leave CUDA's libraries out: for the CPU, or a base that has them."),
     ] = False,
-    wheelhouse: Wheelhouse = None,
-    cache_dir: CacheDir = None,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    settings = settings_for(
-        wheelhouse=wheelhouse,
-        cache_dir=cache_dir,
-        knowledge=knowledge,
-        allow_paths=allow_path,
-        allow_endpoints=allow_endpoint,
-    )
     # Before anything is fetched: names that cannot be are refused now.
     names = (_parse_name(tag, "--tag"), _parse_name(push, "--push"))
 

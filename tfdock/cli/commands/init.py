@@ -13,11 +13,12 @@ from typing import Annotated
 import typer
 
 from tfdock.cli import console
-from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
+from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.errors import DiskFull, ExitCode, Incompatible, Problem, ProfileError
 from tfdock.gpu.devices import local_words, means_gpu, resembles_gpu, unknown_gpu
 from tfdock.host import hardware
 from tfdock.host.files import FULL, write_atomically
+from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.starter import Starter, StarterDevices, check_together, devices_of, starter
 
@@ -27,8 +28,9 @@ _ROOM = 24
 
 
 @app.command(epilog="Examples: `tfdock init`, `tfdock init my --gpu rtx5080 --tensorflow 2.20`, `tfdock init --yes`.")
-@command("tfdock.init/1")
+@command("tfdock.init/1", "knowledge")
 def init(
+    settings: Settings,
     name: Annotated[
         str, typer.Argument(help="The profile to write: NAME.yaml. A GPU's name stands for that GPU.", metavar="NAME")
     ] = "profile",
@@ -44,13 +46,12 @@ def init(
     ] = None,
     detect: Annotated[bool, typer.Option("--detect", help="Take this machine's GPUs.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Take the defaults, ask nothing.")] = False,
-    knowledge: Knowledge = None,
     as_json: AsJson = False,
 ) -> None:
     """Asks on a terminal; otherwise give flags."""
 
     path = _new_file(name)
-    base = knowledge_for(settings_for(knowledge=knowledge))
+    base = knowledge_for(settings)
     asking = sys.stdin.isatty() and not yes and not as_json
     if not (asking or gpu or detect or yes):
         raise ProfileError(

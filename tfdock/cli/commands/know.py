@@ -14,10 +14,11 @@ from typing import Annotated, Any
 import typer
 
 from tfdock.cli import console
-from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
+from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.gpu_text import requested_gpus
 from tfdock.errors import Problem, ProfileError, TfdockError, as_document
 from tfdock.gpu.devices import named, search, title, unknown_gpu
+from tfdock.host.settings import Settings
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.program_rows import ErrorCode
 from tfdock.knowledge.release_rows import Release
@@ -36,10 +37,6 @@ from tfdock.resolve.resolve import resolve_text
 from tfdock.types import Version
 
 
-def _knowledge(folders: object) -> KnowledgeBase:
-    return knowledge_for(settings_for(knowledge=folders))
-
-
 def _print(lines: Iterable[str]) -> None:
     columns = console.width(sys.stdout)
     for line in lines:
@@ -51,8 +48,9 @@ def _print(lines: Iterable[str]) -> None:
 
 
 @app.command(epilog="Examples: `tfdock gpus`, `tfdock gpus rtx 3080`, `tfdock gpus 8.6`, `tfdock gpus gfx1100`.")
-@command("tfdock.gpus/1")
+@command("tfdock.gpus/1", "knowledge")
 def gpus(
+    settings: Settings,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -61,10 +59,9 @@ def gpus(
             show_default=False,
         ),
     ] = None,
-    knowledge: Knowledge = None,
     as_json: AsJson = False,
 ) -> None:
-    base = _knowledge(knowledge)
+    base = knowledge_for(settings)
     is_local = words == ["local"]
     exact = tuple(row.gpu for row in requested_gpus(base, ["local"])) if is_local else named(base, words or [])
     rows = exact or search(base, words or [])
@@ -196,15 +193,15 @@ def _source(base: KnowledgeBase, gpu: Gpu) -> str:
 
 
 @app.command(epilog="Examples: `tfdock releases`, `tfdock releases 2.18`.")
-@command("tfdock.releases/1")
+@command("tfdock.releases/1", "knowledge")
 def releases(
+    settings: Settings,
     release: Annotated[
         str | None, typer.Argument(help="A release, such as 2.18.", metavar="RELEASE", show_default=False)
     ] = None,
-    knowledge: Knowledge = None,
     as_json: AsJson = False,
 ) -> None:
-    base = _knowledge(knowledge)
+    base = knowledge_for(settings)
     rows = sorted(base.releases.values(), key=lambda row: Version(row.release))
     if release is not None:
         rows = [release_named(base, release)[0]]
@@ -271,16 +268,16 @@ def _value(value: object) -> str:
 
 
 @app.command(epilog="Examples: `tfdock explain`, `tfdock explain target-not-in-toolkit`.")
-@command("tfdock.explain/1")
+@command("tfdock.explain/1", "knowledge")
 def explain(
+    settings: Settings,
     code: Annotated[
         str | None,
         typer.Argument(help="A code, as errors show it in brackets.", metavar="CODE", show_default=False),
     ] = None,
-    knowledge: Knowledge = None,
     as_json: AsJson = False,
 ) -> None:
-    base = _knowledge(knowledge)
+    base = knowledge_for(settings)
     if code is None:
         rows = sorted(base.codes.values(), key=lambda row: row.code)
         if as_json:

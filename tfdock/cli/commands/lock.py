@@ -13,19 +13,13 @@ from tfdock.builder.locking import WrittenLock, check_lock, check_names, write_l
 from tfdock.builder.session import BuildSession
 from tfdock.cli import console
 from tfdock.cli.app import (
-    AllowEndpoint,
-    AllowPath,
     AllowUntested,
     AsJson,
-    CacheDir,
-    Knowledge,
     Profiles,
-    Wheelhouse,
     app,
     command,
     preparer_for,
     print_json,
-    settings_for,
     stoppable,
 )
 from tfdock.cli.build_progress import session_for, shown_progress
@@ -36,31 +30,20 @@ from tfdock.plan.prepare import Preparer
 
 
 @app.command(epilog="Example: `tfdock lock my.yaml`, commit my.lock, then `tfdock build --locked my.yaml`.")
-@command("tfdock.lock/1")
+@command("tfdock.lock/1", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def lock(
+    settings: Settings,
     profiles: Profiles,
     check: Annotated[
         bool,
         typer.Option("--check", help="Only check that no pin has moved; write and build nothing."),
     ] = False,
-    wheelhouse: Wheelhouse = None,
-    cache_dir: CacheDir = None,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
     """Builds the image, compiles nothing."""
     # Before the first lock: two profiles that share one would replace each other's.
     check_names(profiles)
-    settings = settings_for(
-        wheelhouse=wheelhouse,
-        cache_dir=cache_dir,
-        knowledge=knowledge,
-        allow_paths=allow_path,
-        allow_endpoints=allow_endpoint,
-    )
     preparer = preparer_for(settings, allow_untested=allow_untested)
     results, codes = [], []
     with stoppable() as stop, shown_progress() as listen:

@@ -18,19 +18,16 @@ import typer
 
 from tfdock.cli import ci_log, console
 from tfdock.cli.app import (
-    AllowEndpoint,
-    AllowPath,
     AllowUntested,
     AsJson,
-    Knowledge,
     OneProfile,
     app,
     command,
     preparer_for,
     print_json,
-    settings_for,
 )
 from tfdock.documents.schemas import NAMES, schema_of
+from tfdock.host.settings import Settings
 from tfdock.matrix import matrix_file
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.build_plan import as_json as plan_json
@@ -42,18 +39,15 @@ from tfdock.wheelhouse.store import Wheelhouse
 
 
 @app.command(epilog="Example: `tfdock plan rtx3080 --why` shows who chose each value, and why.")
-@command("tfdock.plan/1")
+@command("tfdock.plan/1", "knowledge", "allow_paths", "allow_endpoints")
 def plan(
+    settings: Settings,
     profile: OneProfile,
     why: Annotated[bool, typer.Option("--why", help="Show the source of and the reason for each value.")] = False,
     allow_untested: AllowUntested = False,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
     """Needs no engine and no network."""
-    settings = settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint)
     preparer = preparer_for(settings, allow_untested=allow_untested)
     prepared = preparer.prepare(profile)
     expected = expectation(prepared.plan, Wheelhouse(settings.wheelhouse).records(), preparer.knowledge)
@@ -123,18 +117,16 @@ def _command_lines(words: tuple[str, ...]) -> Iterator[str]:
 
 
 @app.command(epilog="Example: `tfdock render rtx3080 -o context && docker build context`.")
-@command("tfdock.render/1")
+@command("tfdock.render/1", "knowledge", "allow_paths", "allow_endpoints")
 def render(
+    settings: Settings,
     profile: OneProfile,
     output: Annotated[Path, typer.Option("-o", "--output", help="A new or earlier folder of ours.", metavar="DIR")],
     allow_untested: AllowUntested = False,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
     prepared = preparer_for(
-        settings_for(knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint),
+        settings,
         allow_untested=allow_untested,
     ).prepare(profile)
     files = write(prepared.plan.context, prepared.tree, output)

@@ -14,22 +14,16 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import (
-    AllowEndpoint,
-    AllowPath,
     AllowUntested,
     AsJson,
-    Knowledge,
     MatrixFile,
     Only,
-    Registry,
     Report,
-    Wheelhouse,
     app,
     check_matrix_options,
     command,
     preparer_for,
     print_json,
-    settings_for,
     stoppable,
 )
 from tfdock.cli.matrix_run import (
@@ -67,8 +61,9 @@ def _platform(text: str | None) -> str | None:
     "--matrix profiles/matrix.yaml`. Prints the wheels' paths. Exit status: 2 no such profile, or no image of "
     "wheels, 3 nothing for this machine, 4 refused, 7 not there, or no registry answers.",
 )
-@command("tfdock.pull/1")
+@command("tfdock.pull/1", "registries", "wheelhouse", "knowledge", "allow_paths", "allow_endpoints")
 def pull(
+    settings: Settings,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -77,7 +72,6 @@ def pull(
             show_default=False,
         ),
     ] = None,
-    registry: Registry = None,
     matrix: MatrixFile = None,
     only: Only = None,
     report: Report = None,
@@ -91,20 +85,9 @@ def pull(
             callback=_platform,
         ),
     ] = None,
-    wheelhouse: Wheelhouse = None,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    settings = settings_for(
-        wheelhouse=wheelhouse,
-        knowledge=knowledge,
-        registries=registry,
-        allow_paths=allow_path,
-        allow_endpoints=allow_endpoint,
-    )
     _check_names(names, matrix, platform=platform)
     check_matrix_options(matrix, only=only, report=report)
     finder = _ImageFinder(settings, platform=platform, allow_untested=allow_untested)

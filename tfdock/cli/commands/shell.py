@@ -13,18 +13,14 @@ from typer.core import TyperCommand, TyperOption
 from tfdock.builder import build as builds
 from tfdock.builder.session import BuildRequest
 from tfdock.cli.app import (
-    AllowEndpoint,
-    AllowPath,
-    CacheDir,
-    Knowledge,
     OneProfile,
     Trust,
     app,
     command,
     preparer_for,
-    settings_for,
 )
 from tfdock.cli.build_progress import session_for, shown_progress
+from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 
 
@@ -59,8 +55,9 @@ class _ShellCommand(TyperCommand):
     # What follows the command's first word is the command's, its options included.
     context_settings={"allow_interspersed_args": False},
 )
-@command("tfdock.shell/1")
+@command("tfdock.shell/1", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def shell(
+    settings: Settings,
     profile: OneProfile,
     command: Annotated[
         list[str] | None,
@@ -71,14 +68,7 @@ def shell(
         bool, typer.Option("--debug", help="Allow gdb to trace programs, and show the built wheel in /tf/wheel.")
     ] = False,
     trust: Trust = False,
-    cache_dir: CacheDir = None,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
 ) -> None:
-    settings = settings_for(
-        cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
-    )
     preparer = preparer_for(settings, trusted=trust)
     request = BuildRequest(prepared=preparer.prepare(profile))
     with shown_progress() as listen:

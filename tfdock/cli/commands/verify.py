@@ -13,19 +13,14 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import (
-    AllowEndpoint,
-    AllowPath,
     AllowUntested,
     AsJson,
-    CacheDir,
-    Knowledge,
     app,
     command,
     knowledge_for,
     local_engine,
     preparer_for,
     print_json,
-    settings_for,
     stoppable,
 )
 from tfdock.cli.build_progress import shown_progress
@@ -53,8 +48,9 @@ _NO_RUN = "it was not asked for (`--no-run`)"
     epilog="Examples: `tfdock verify WHEEL`, `tfdock verify WHEEL rtx3080 --json`. Exit status: 0 none "
     "has failed, 4 a check has failed, 6 no engine for the trial (`--no-run` leaves it out), 7 no network for it.",
 )
-@command("tfdock.verify/1")
+@command("tfdock.verify/1", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def verify(
+    settings: Settings,
     wheel: Wheel,
     profile: Annotated[
         str | None,
@@ -79,11 +75,7 @@ def verify(
             file_okay=False,
         ),
     ] = None,
-    cache_dir: CacheDir = None,
     allow_untested: AllowUntested = False,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
     """The bytes of the file decide the checks of its name, its RECORD, its tags, its GPU code and its glibc.
@@ -91,9 +83,6 @@ def verify(
     The trial runs the wheel's own code and takes its word: a wheel that lies passes the trial. A trial shows that a
     wheel works, not that it is harmless.
     """
-    settings = settings_for(
-        cache_dir=cache_dir, knowledge=knowledge, allow_paths=allow_path, allow_endpoints=allow_endpoint
-    )
     base = knowledge_for(settings)
     asked = preparer_for(settings, allow_untested=allow_untested).resolve(profile) if profile else None
     wanted = TrialRequest(
