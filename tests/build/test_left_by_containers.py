@@ -22,9 +22,9 @@ SECRET = "a file of the user\n"
 HARMLESS = {
     "folders": (
         "/tf/staging/sealed", "/tf/staging/results", "/tf/staging/events.json", "/tf/staging/profile.gz",
-        "/tf/staging/execution.json", "/tf/staging/external.tar", "/tf/staging/requirements.json",
-        "/tf/staging/.tfdock-probe", "/tf/output/verify", "/tf/output/requirements", "/tf/output/remote",
-        "/tf/output/base", "/tf/output/tried", "/tf/output/again", "/tf/output/.tfdock-probe",
+        "/tf/staging/external.tar", "/tf/staging/requirements.json", "/tf/staging/.tfdock-probe",
+        "/tf/output/verify", "/tf/output/requirements", "/tf/output/remote", "/tf/output/base", "/tf/output/tried",
+        "/tf/output/again", "/tf/output/.tfdock-probe",
     ),
     "files": (
         "/tf/staging/sealed/wheel", "/tf/output/verify/nothing", "/tf/output/verify/request",

@@ -57,7 +57,7 @@ class Built:
 
 
 class History:
-    """Explained builds of one miniature, one after another, in a wheelhouse and with a cache of its own."""
+    """Builds of one miniature, one after another, in a wheelhouse and with a cache of its own."""
 
     def __init__(self, command: Tfdock, tree: Path) -> None:
         self.tfdock, self.tree = command, tree
@@ -75,7 +75,7 @@ class History:
             wheel.unlink()
         fields = {"verify": UNTRIED} | fields
         profile = write_profile(self.tfdock.home / "profile.yaml", tree or self.tree, **fields)
-        outcome = self.tfdock.run("build", "--explain", profile)
+        outcome = self.tfdock.run("build", profile)
         assert outcome.code == 0, outcome.told
         printed = re.search(r"^  record +(.+)$", outcome.stderr, re.MULTILINE)
         assert printed
@@ -134,10 +134,9 @@ def test_a_cold_build_says_what_was_executed_and_what_took_long(cold: Built) -> 
 
 def test_what_is_kept_lies_beside_the_record_and_nothing_else_stays(cold: Built) -> None:
     folder, run = cold.path.parent, Path(cold.record["log"]).stem
-    kept = [f"{run}.{what}.gz" for what in ("inputs", "profile", "spawns")]
+    kept = [f"{run}.{what}.gz" for what in ("inputs", "profile")]
     assert sorted(path.name for path in folder.glob(f"{run}.*")) == sorted([*kept, f"{run}.log"])
     assert sum(one.how == "executed" for one in load_profile(folder / f"{run}.profile.gz").actions) == 18
-    assert (folder / f"{run}.spawns.gz").stat().st_size < 20_000
 
 
 def test_a_changed_source_file_is_named(history: History, cold: Built) -> None:
@@ -146,12 +145,8 @@ def test_a_changed_source_file_is_named(history: History, cold: Built) -> None:
     assert edited.record["build_id"] != cold.record["build_id"]
     assert edited.why["since"]["build_id"] == cold.record["build_id"], "the next of kin"
     assert f"source: {SOURCE} changed" in edited.why["sentences"]
-    assert f"input files of actions: {SOURCE} changed" in edited.why["sentences"]
     assert edited.executed["CppCompile"] == 1
     assert "CudaCompile" not in edited.executed
-    assert edited.why["misses"]["CppCompile"] == {"other source files": 1}
-    linked = edited.executed["CppLink"]
-    assert edited.why["misses"]["CppLink"] == {"other outputs of actions before": linked}
 
 
 def test_a_changed_compiler_option_is_named(cold: Built, option: Built) -> None:
@@ -159,7 +154,6 @@ def test_a_changed_compiler_option_is_named(cold: Built, option: Built) -> None:
     assert option.why["sentences"][0] == "`--copt=-DMINIATURE_OPTION=1` was added"
     assert "CudaCompile" not in option.executed, "it reaches no CUDA file"
     assert option.executed["CppCompile"] > 5
-    assert option.why["misses"]["CppCompile"] == {"other arguments": option.executed["CppCompile"]}
 
 
 def test_the_end_of_a_build_is_three_lines_and_the_report_tells_the_same(history: History, option: Built) -> None:
@@ -181,8 +175,6 @@ def test_another_environment_variable_is_named(history: History, option: Built) 
     assert built.why["since"]["finished"] == option.record["finished"]
     assert built.why["sentences"][0] == "`--action_env=MINIATURE_VARIABLE=1` was added"
     assert built.bazel["executed"] == 18, "it enters every key"
-    reasons = {reason for rows in built.why["misses"].values() for reason in rows}
-    assert reasons == {"environment variable MINIATURE_VARIABLE"}, "what they make is the same"
 
 
 def test_a_warm_build_needs_no_reason_and_an_emptied_cache_is_one(history: History, cold: Built) -> None:
@@ -196,10 +188,9 @@ def test_a_warm_build_needs_no_reason_and_an_emptied_cache_is_one(history: Histo
     again = history.build()
     assert again.bazel["executed"] == 18
     assert again.why["differences"] == []
-    sentence, *rest = again.why["sentences"]
+    (sentence,) = again.why["sentences"]
     assert sentence.startswith("nothing that was compared differs from the last build")
     assert "its disk cache was empty" in sentence
-    assert all("the cache no longer had them" in one for one in rest)
 
 
 # --- the legacy road ------------------------------------------------------------------------------------------------

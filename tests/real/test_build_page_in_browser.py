@@ -81,7 +81,6 @@ def record(profile: TraceProfile) -> dict[str, Any]:
                 "since": {"build_id": "x", "finished": "2026-11-20T22:34:09+00:00"},
                 "sentences": ["`--copt=-O3` was added", "package g++-12 12.2.0-14 -> 12.2.0-15"],
                 "not_compared": ["the files of the checkout"],
-                "misses": {"CppCompile": {"other arguments": 12, "environment variable X": 3}},
             },
         },
     }

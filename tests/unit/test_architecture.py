@@ -457,7 +457,6 @@ PARSERS = {
     "engine/engine_archives.py",  # an archive that an engine reads next: as Go reads it, and bounded
     "engine/address.py", "diagnose/local_identity.py",  # the user's settings and logins
     "knowledge/loader.py", "builder/seal_phase.py",  # our own, a moment or a hash ago
-    "bazel/execution_log.py",  # in pieces: Bazel writes gigabytes
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from unittest import mock
 
 import pytest
 
-from tfdock.bazel import build_events, execution_log
+from tfdock.bazel import build_events
 from tfdock.builder.build_summary import load_profile
 from tfdock.diagnose.diagnose_logs import diagnose_log
 from tfdock.errors import TfdockError
@@ -127,7 +127,6 @@ def read_log(data: bytes) -> None:
 
 def read_bazel(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
-    execution_log.read_log(iter([text[:777], text[777:]]))
     build_events.read_events(text.splitlines())
     build_events.read_output(text.splitlines())
 
@@ -180,7 +179,6 @@ EDGES = {
     ),
     "a log": Edge(logs(), read_log, TfdockError),
     "Bazel's events": Edge(of_bazel("events"), read_bazel),
-    "Bazel's execution log": Edge(of_bazel("execution"), read_bazel),
 }
 
 # --- how it is changed ----------------------------------------------------------------------------------------------

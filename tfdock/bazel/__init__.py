@@ -1,4 +1,4 @@
-"""Bazel: its output, build events, trace profile and execution log, read; its caches kept; its remotes relayed.
+"""Bazel: its output, build events and trace profile, read; its caches kept; its remotes relayed.
 
 In: text and files that Bazel wrote. Out: progress, figures, causes of cache misses. `cache` has the caches on this
 machine and in a registry, `remote` the endpoints past this machine.

@@ -1,19 +1,17 @@
 """Explain why a build was cold: the differences between two builds that make actions miss the cache. Pure.
 
-Two records are compared, with the files that are kept beside them (`kept_inputs`), and their reduced execution logs
-if
-both have one. An older record may lack some of them. The report says what was not compared, and claims nothing of it.
+Two records are compared, with the files that are kept beside them (`kept_inputs`). An older record may lack some of
+them. The report says what was not compared, and claims nothing of it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
-
-from tfdock.bazel.execution_log import Spawn, Spawns, short_hash
 
 INPUTS_SCHEMA = "tfdock.inputs/1"
 _NAMED = 3
@@ -24,6 +22,8 @@ _PATCHES = "tfdock/patches/"
 _WITHOUT_EFFECT = {"tfdock/phase.sh", "tfdock/pins.py"}
 """Files of the context that run Bazel or look at its results. No action is made from them."""
 _ENVIRONMENT = "tfdock/environment"
+_HASH = 16
+"""Hexadecimal digits kept of a hash: enough to tell two contents apart, not to prove anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,20 +60,19 @@ class Inputs:
 class CacheMissReport:
     """The comparison of a build with the last one.
 
-    `since` names the build that it was compared with. `sentences` are for the user. `misses` counts for each mnemonic
-    the executed actions by the reason of their miss, if both builds were explained.
+    `since` names the build that it was compared with. `sentences` are for the user.
     """
 
     since: Mapping[str, str] | None = None
     sentences: tuple[str, ...] = ()
     differences: tuple[InputDifference, ...] = ()
     not_compared: tuple[str, ...] = ()
-    misses: Mapping[str, Mapping[str, int]] | None = None
 
 
 def as_json(report: CacheMissReport) -> dict[str, object]:
     """Return a report in the form that a record holds."""
-    return asdict(report)
+    # Earlier versions counted misses by action. No key of a document is removed within its version.
+    return asdict(report) | {"misses": None}
 
 
 # --- what is compared ---------------------------------------------------------------------------------------------
@@ -87,9 +86,15 @@ def kept_inputs(toolchain: bytes, context: Mapping[str, bytes], files: Mapping[s
     return {
         "schema": INPUTS_SCHEMA,
         "toolchain": toolchain.decode("utf-8", "replace").splitlines(),
-        "context": {path: short_hash(data) for path, data in context.items()},
-        "files": None if files is None else {path: short_hash(content) for path, content in files.items()},
+        "context": {path: _short_hash(data) for path, data in context.items()},
+        "files": None if files is None else {path: _short_hash(content) for path, content in files.items()},
     }
+
+
+def _short_hash(content: str | bytes) -> str:
+    # A file's name can hold half a character.
+    data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(data).hexdigest()[:_HASH]
 
 
 def inputs_of(record: Mapping[str, Any], kept: object) -> Inputs:
@@ -290,31 +295,22 @@ def explain(
     *,
     executed: int,
     cache_was_empty: bool,
-    spawns: tuple[Spawns | None, Spawns | None] = (None, None),
 ) -> CacheMissReport:
-    """Compare a build with the last one.
-
-    `cache_was_empty`: its disk cache, when compiling began. `spawns` are the last's and its own.
-    """
+    """Compare a build with the last one. `cache_was_empty`: its disk cache, when compiling began."""
     if last is None:
         text = "no earlier build of it is in this wheelhouse" if executed else ""
         return CacheMissReport(sentences=tuple(filter(None, [text])))
     before, old = last
     changes = differences(old, inputs)
     uncompared = tuple(_not_compared(old, inputs))
-    missed = misses(*spawns) if spawns[0] and spawns[1] else None
     reaching = [change.text for change in changes if change.reaches]
-    sentences = []
-    # A build that executed nothing missed nothing.
-    if executed:
-        sentences = reaching or [_nothing_differs(uncompared, cache_was_empty=cache_was_empty)]
-        sentences += list(_describe_misses(missed, spawns)) if missed else []
+    sentences = reaching or [_nothing_differs(uncompared, cache_was_empty=cache_was_empty)]
     return CacheMissReport(
         since={"build_id": str(before.get("build_id")), "finished": str(before.get("finished"))},
-        sentences=tuple(sentences),
+        # A build that executed nothing missed nothing.
+        sentences=tuple(sentences) if executed else (),
         differences=changes,
         not_compared=uncompared,
-        misses=missed,
     )
 
 
@@ -338,52 +334,6 @@ def _nothing_differs(uncompared: Sequence[str], *, cache_was_empty: bool) -> str
 
 def _join(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
-
-
-# --- actions ------------------------------------------------------------------------------------------------------
-
-
-_GONE = "nothing of theirs differs: the cache no longer had them"
-
-
-def misses(before: Spawns | None, after: Spawns | None) -> dict[str, dict[str, int]]:
-    """Return for each mnemonic how many executed actions missed for which reason."""
-    if before is None or after is None:
-        return {}
-    # The log gives actions no name: the first output tells them apart.
-    known = {(spawn.mnemonic, spawn.output): spawn for spawn in before.spawns}
-    counts: dict[str, Counter[str]] = {}
-    for spawn in after.spawns:
-        if not spawn.cached:
-            reason = _reason(before, after, known.get((spawn.mnemonic, spawn.output)), spawn)
-            counts.setdefault(spawn.mnemonic, Counter())[reason] += 1
-    return {mnemonic: dict(counted.most_common()) for mnemonic, counted in sorted(counts.items())}
-
-
-def _reason(before: Spawns, after: Spawns, old: Spawn | None, new: Spawn) -> str:
-    if old is None:
-        return "not part of the last build"
-    theirs, ours = before.environments[old.environment], after.environments[new.environment]
-    variables = sorted(name for name in {*theirs, *ours} if theirs.get(name) != ours.get(name))
-    reasons = [
-        "other arguments" if old.arguments != new.arguments else "",
-        f"environment variable {', '.join(variables)}" if variables else "",
-        "other source files" if old.sources != new.sources else "",
-        "other outputs of actions before" if old.generated != new.generated else "",
-    ]
-    return _join([reason for reason in reasons if reason] or [_GONE])
-
-
-def _describe_misses(
-    missed: Mapping[str, Mapping[str, int]], spawns: tuple[Spawns | None, Spawns | None]
-) -> Iterator[str]:
-    for mnemonic, reasons in missed.items():
-        yield f"{mnemonic}: {', '.join(f'{count} missed ({reason})' for reason, count in reasons.items())}"
-    before, after = spawns
-    if before and after:
-        both = before.files.keys() & after.files.keys()
-        text = _describe_files(*({path: build.files[path] for path in both} for build in (before, after)))
-        yield from [f"input files of actions: {text}"] if text else []
 
 
 # --- documents of any shape ---------------------------------------------------------------------------------------

@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from tfdock.bazel import cache_misses, execution_log
+from tfdock.bazel import cache_misses
 from tfdock.bazel.build_events import BuildEvents, Figures, read_events, read_output
-from tfdock.bazel.execution_log import Spawns
 from tfdock.bazel.trace_profile import TraceProfile, read_profile
 from tfdock.host.foreign_json import Malformed, parse
 from tfdock.host.untrusted_folders import UntrustedPath, open_plain_file
@@ -61,17 +60,15 @@ def summarize(record: Mapping[str, Any], traces: RunTraces, wheelhouse: Wheelhou
     """Return the summary: read Bazel's files, compare with the last build, and choose the files to keep."""
     build = _build_events(traces)
     profile = load_profile(traces.results / TOLD["profile"])
-    spawns = _read_spawns(traces.results / TOLD["execution_log"])
     # The next build compares its own inputs with these, to say why its cache was cold.
     inputs = cache_misses.kept_inputs(traces.toolchain, traces.context, traces.files)
     files = {"inputs": _compress(inputs)}
     files |= {"profile": _compress_file(traces.results / TOLD["profile"])} if profile.actions else {}
-    files |= {"spawns": _compress(execution_log.as_json(spawns))} if spawns else {}
     # Named after the run: a record that is replaced takes exactly its own files with it.
     kept = {kind: f"{traces.run}.{kind}.gz" for kind in files}
     figures = None
     if build.figures:
-        why = _explain_misses(record, inputs, spawns, build.figures.executed, traces, wheelhouse)
+        why = _explain_misses(record, inputs, build.figures.executed, traces, wheelhouse)
         figures = _figures(build, profile) | {"why": cache_misses.as_json(why)}
     return BuildSummary(bazel=figures, kept=kept, files={kept[kind]: data for kind, data in files.items()})
 
@@ -137,7 +134,6 @@ def _figures(build: BuildEvents, profile: TraceProfile) -> dict[str, Any]:
 def _explain_misses(
     record: Mapping[str, Any],
     inputs: Mapping[str, object],
-    spawns: Spawns | None,
     executed: int,
     traces: RunTraces,
     wheelhouse: Wheelhouse,
@@ -146,31 +142,27 @@ def _explain_misses(
     own = (record for record in wheelhouse.records() if not wheelhouse.pulled_from(record))
     last = cache_misses.last_build(own, record["build_id"])
     before = None
-    theirs: Spawns | None = None
     if last is not None:
         # `str`, because a record may be damaged: a value of another type must not end a build that succeeded.
         folder = wheelhouse.record_folder(BuildId(str(last["build_id"])), str(last.get("fingerprint")))
-        before = (last, cache_misses.inputs_of(last, load_kept_document(folder, last, "inputs")))
-        # Reading a log of spawns takes a while, and one alone compares with nothing.
-        theirs = execution_log.from_json(load_kept_document(folder, last, "spawns")) if spawns else None
+        before = (last, cache_misses.inputs_of(last, load_inputs(folder, last)))
     return cache_misses.explain(
         cache_misses.inputs_of(record, inputs),
         before,
         executed=executed,
         cache_was_empty=traces.cache_was_empty,
-        spawns=(theirs, spawns),
     )
 
 
 _MOST_KEPT = 256 << 20
-"""Most bytes of a kept document, unpacked. A build of TensorFlow needs far less."""
+"""Most bytes of kept inputs, unpacked. A build of TensorFlow needs far less."""
 
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-def load_kept_document(folder: UntrustedPath, record: Mapping[str, Any], kind: str) -> object:
-    """Return a JSON document that is kept beside a record; None if it is missing, damaged or too large."""
-    name = kept_files(record).get(kind)
+def load_inputs(folder: UntrustedPath, record: Mapping[str, Any]) -> object:
+    """Return the inputs that are kept beside a record; None if they are missing, damaged or too large."""
+    name = kept_files(record).get("inputs")
     try:
         if not name:
             return None
@@ -186,17 +178,6 @@ def load_profile(path: Path | UntrustedPath) -> TraceProfile:
     """Return a trace profile from a file, compressed or not; an empty one if the file is no profile."""
     with _open_lines(path) as lines:
         return read_profile(lines)
-
-
-def _read_spawns(path: Path) -> Spawns | None:
-    """Return the reduced execution log; None without a log."""
-    with open_plain_file(path) as file:
-        if file is None:
-            return None
-        # Bytes that are no UTF-8 come from names of the source, and end no build.
-        with io.TextIOWrapper(file, "utf-8", "replace") as text:
-            # In pieces: an execution log may have gigabytes.
-            return execution_log.read_log(iter(lambda: text.read(_PIECE), ""))
 
 
 def _compress(document: object) -> bytes:

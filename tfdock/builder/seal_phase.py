@@ -212,7 +212,7 @@ def _keep_refused(
 
 
 def _summarize(run: BuildRun, compiled: CompileResult, record: Mapping[str, Any]) -> build_summary.BuildSummary:
-    """Return the summary of the build. Reading an execution log takes a while, so it can be stopped."""
+    """Return the summary of the build. Reading Bazel's files takes a while, so it can be stopped."""
     traces = build_summary.RunTraces(
         run=run.name,
         results=run.folders.results,

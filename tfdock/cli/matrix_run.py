@@ -20,7 +20,7 @@ from tfdock.matrix import matrix_report, planned_matrix
 from tfdock.matrix.matrix_file import problem_at
 from tfdock.matrix.matrix_status import locate_wheels
 from tfdock.matrix.planned_matrix import Cells
-from tfdock.plan.prepare import PreparedBuild, Preparer
+from tfdock.plan.prepare import Preparer
 from tfdock.profile.yaml_nodes import shown
 from tfdock.wheelhouse.store import Wheelhouse
 
@@ -146,11 +146,10 @@ def build_matrix(
     preparer: Preparer,
     building: Callable[[Settings], Building],
     check: Callable[[], None],
-    changed: Callable[[PreparedBuild], PreparedBuild],
 ) -> FinishedMatrix:
     """Build the cells that are asked for, all of them even if one fails.
 
-    `building` returns how to build with the settings, `changed` a plan as it is built. `check` raises to stop.
+    `building` returns how to build with the settings. `check` raises to stop.
     """
     started = time.monotonic()
     cells = choice.cells(settings, preparer, check)
@@ -158,7 +157,7 @@ def build_matrix(
     todo = [cell for cell in cells.wanted if cell.status == "missing"]
     console.say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to build")
     expected = {str(cell.name): cell.seconds for cell in todo}
-    results = replace(building(settings), expected=expected).all([changed(cells.prepared(cell)) for cell in todo])
+    results = replace(building(settings), expected=expected).all([cells.prepared(cell) for cell in todo])
     return FinishedMatrix(
         cells=cells,
         results=results,

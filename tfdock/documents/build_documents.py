@@ -75,7 +75,7 @@ class ColdReasonsJson(TypedDict):
     not_compared: Sequence[str]
     """What could not be compared."""
     misses: Mapping[str, Mapping[str, int]] | None
-    """By kind of action, reason to number of actions; null where the builds were not explained."""
+    """Null. Earlier versions counted actions here, by kind and reason."""
 
 
 class ActionCountsJson(TypedDict):
@@ -253,7 +253,7 @@ class RecordDocument(TypedDict):
     bazel: BazelFiguresJson | None
     """What Bazel says of the build; null where it does not say."""
     kept: Mapping[str, str]
-    """Kind of file that is kept beside the record (`inputs`, `profile`, `spawns`) to its name."""
+    """Kind of file that is kept beside the record (`inputs`, `profile`, of earlier versions `spawns`) to its name."""
 
 
 class WrittenLockJson(TypedDict):

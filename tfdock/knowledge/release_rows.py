@@ -242,7 +242,6 @@ class BazelOption(Row):
         "archive_mirror": ("path",),
         "events": ("path",),
         "profile": ("path",),
-        "execution_log": ("path",),
         "resources": ("jobs", "cpus", "memory_mib"),
         "heap": ("heap_mib",),
         "toolchain": ("toolchain",),

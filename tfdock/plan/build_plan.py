@@ -35,7 +35,7 @@ GIVEN = "/tf/given"
 REPOSITORY_CACHE = "/tf/cache/repository"
 DISK_CACHE = "/tf/cache/disk"
 
-TOLD = {"events": "events.json", "profile": "profile.gz", "execution_log": "execution.json"}
+TOLD = {"events": "events.json", "profile": "profile.gz"}
 """What Bazel writes down for us, as files in the staging folder."""
 
 
@@ -50,10 +50,11 @@ RESULTS = (
     ExpectedFiles(pattern="done", size=1 << 10),
     ExpectedFiles(pattern="SHA256SUMS", size=1 << 16),
     ExpectedFiles(pattern="raw/*.whl", most=16, size=1 << 33),
+    # Optional: Bazel's account is for reports, and a wheel is good without it.
+    ExpectedFiles(pattern=TOLD["events"], size=1 << 32, optional=True),
+    ExpectedFiles(pattern=TOLD["profile"], size=1 << 28, optional=True),
 )
 """What the compile phase leaves in the staging folder."""
-_MOST_TOLD = {"events": 1 << 32, "profile": 1 << 28, "execution_log": 1 << 36}
-"""Bytes of Bazel's own account of a build. A build counts without it."""
 
 
 def packing() -> tuple[str, ...]:
@@ -103,8 +104,6 @@ class BuildPlan:
     machine: Machine
     """What the limits were sized for."""
     labels: Mapping[str, str]
-    explain: bool = False
-    """Bazel writes its execution log too, which grows with the inputs of all actions: gigabytes for TensorFlow."""
     remote: Remote = NOWHERE
     for_this_machine: bool = False
     """The profile takes the GPUs of this machine (`gpus: local`): what they cannot run is not worth building."""
@@ -244,20 +243,12 @@ def _phase(
     if compiles:
         # Builds that do not trust each other must not share a disk cache: nothing in an entry proves it.
         mounts.append(Mount(source=f"{{cache}}/disk/{disk}", target=DISK_CACHE, volume=f"disk-{disk}"))
-        mounts.append(Mount(source="{staging}", target=STAGING, given=True, results=_results(plan), kept="{results}"))
+        mounts.append(Mount(source="{staging}", target=STAGING, given=True, results=RESULTS, kept="{results}"))
     if before:
         # Read-only: the container must not change the program that reaches the endpoint.
         mounts.append(Mount(source="{remote}", target=remotes.FOLDER, read_only=True))
     command = (*before, "/bin/bash", "/opt/tfdock/phase.sh", name, *words)
     return Phase(name=name, command=command, mounts=tuple(mounts), network=network)
-
-
-def _results(plan: BuildPlan) -> tuple[ExpectedFiles, ...]:
-    # Optional: Bazel's account is for reports, and a wheel is good without it.
-    expected = (
-        ExpectedFiles(pattern=TOLD[purpose], size=_MOST_TOLD[purpose], optional=True) for purpose in _purposes(plan)
-    )
-    return (*RESULTS, *expected)
 
 
 def _local_flags(resolution: Resolution, knowledge: KnowledgeBase, resources: BuildResources) -> tuple[str, ...]:
@@ -284,21 +275,12 @@ def _within(remote: Remote, domain: Domain) -> Remote:
     return remote if domain.is_release else replace(remote, upload=False)
 
 
-def explained(plan: BuildPlan, knowledge: KnowledgeBase) -> BuildPlan:
-    """Return the same plan with Bazel's execution log, which lists the inputs of every action."""
-    return with_resources(replace(plan, explain=True), plan.resources, knowledge)
-
-
-def _purposes(plan: BuildPlan) -> tuple[str, ...]:
-    return ("events", "profile", *(["execution_log"] if plan.explain else []))
-
-
 def _told(plan: BuildPlan, knowledge: KnowledgeBase) -> tuple[str, ...]:
     """Return options that make Bazel write down what it does."""
     return tuple(
         option
-        for purpose in _purposes(plan)
-        for option in bazel_options(knowledge, plan.resolution.bazel, purpose, {"path": f"{STAGING}/{TOLD[purpose]}"})
+        for purpose, file in TOLD.items()
+        for option in bazel_options(knowledge, plan.resolution.bazel, purpose, {"path": f"{STAGING}/{file}"})
     )
 
 

@@ -40,7 +40,7 @@ _PATIENCE = 1.0
 A pruning command holds it for a moment, another run holds it for hours.
 """
 _KEPT = re.compile(r"[0-9A-Za-z-]+\.(?:profile|inputs|spawns)\.gz")
-"""Names of our own files. A record cannot name any other file, whoever wrote it."""
+"""Names of our own files. A record cannot name any other file, whoever wrote it. Earlier versions kept `spawns`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

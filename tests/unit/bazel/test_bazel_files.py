@@ -6,7 +6,7 @@ import gzip
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.bazel import build_events, execution_log, output, trace_profile
+from tfdock.bazel import build_events, output, trace_profile
 from tfdock.bazel.build_events import Figures, Step, read_events, read_output
-from tfdock.bazel.execution_log import as_json, from_json, read_log
 from tfdock.bazel.trace_profile import read_profile
 from tfdock.builder import build_summary
 
@@ -164,98 +163,18 @@ def test_a_newer_profile_says_the_mnemonic_itself_and_merged_events_are_noticed(
     assert profile.merged
 
 
-# --- the execution log --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_execution_log_is_reduced_whatever_pieces_it_comes_in(version: str) -> None:
-    log = text(f"{version}-cold.execution.json")
-    spawns = read_log([log])
-    assert [one.mnemonic for one in spawns.spawns] == ["CppCompile"] * 3 + ["CppLink", "Genrule"]
-    assert not any(one.cached for one in spawns.spawns)
-    assert spawns.spawns[0].output == "bazel-out/k8-fastbuild/bin/_objs/lib/lib.pic.d"
-    assert {"lib.cc", "lib.h", "other.cc", "other.h", "prog.cc"} <= spawns.files.keys()
-    assert not any(path.startswith("bazel-out/") for path in spawns.files)
-    for size in (1, 7, 100, 4096):
-        assert read_log(log[at : at + size] for at in range(0, len(log), size)) == spawns
-    assert from_json(json.loads(json.dumps(as_json(spawns)))) == spawns
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_actions_from_the_cache_are_the_same_but_for_that(version: str) -> None:
-    cold, warm = (read_log([text(f"{version}-{how}.execution.json")]) for how in ("cold", "warm"))
-    assert all(one.cached for one in warm.spawns)
-    assert [(one.output, one.arguments, one.sources, one.generated) for one in cold.spawns] == [
-        (one.output, one.arguments, one.sources, one.generated) for one in warm.spawns
-    ]
-
-
-def test_no_value_of_a_variable_is_kept() -> None:
-    log = text("4.2.3-cold.execution.json").replace("/usr/bin:/bin", "canary-c4f1")
-    assert "canary-c4f1" in log
-    assert "canary-c4f1" not in json.dumps(as_json(read_log([log])))
-
-
-def test_a_log_is_never_held_whole() -> None:
-    one = {"listedOutputs": ["o"], "commandArgs": ["x" * 1000], "inputs": []}
-    piece, held = json.dumps(one) * 50, [0]
-
-    def pieces() -> Iterable[str]:
-        for _ in range(400):
-            held[0] += 1
-            yield piece
-
-    assert len(read_log(pieces()).spawns) == 20_000
-    assert held[0] == 400
-
-
-@pytest.mark.parametrize(
-    "document", [None, [], {}, {"schema": "tfdock.spawns/1"}, {"schema": "tfdock.spawns/1", "columns": 5}]
-)
-def test_another_document_is_no_reduced_log(document: object) -> None:
-    assert from_json(document) is None
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"spawns": [["o", "CppCompile", "a", 1, "s", "g", False]]},
-        {"spawns": [["o", "CppCompile", "a", -1, "s", "g", False]]},
-        {"spawns": [["o", "CppCompile", "a", "0", "s", "g", False]]},
-        {"spawns": [["o", ["CppCompile"], "a", 0, "s", "g", False]]},
-        {"environments": [[[1, "x"], ["PATH", "x"]]]},
-        {"files": [[1, "x"], ["a.cc", "x"]]},
-    ],
-)
-def test_a_reduced_log_of_other_types_is_none(changed: dict[str, object]) -> None:
-    document = as_json(read_log([json.dumps({"listedOutputs": ["o"], "mnemonic": "CppCompile"})]))
-    assert from_json(document) is not None
-    assert from_json(document | changed) is None
-
-
-def test_half_a_character_has_a_hash_too() -> None:
-    log = {
-        "listedOutputs": ["o"],
-        "commandArgs": ["\ud800"],
-        "environmentVariables": [{"name": "\ud800", "value": "\ud800"}],
-        "inputs": [{"path": "\ud800", "digest": {"hash": "\ud800"}}],
-    }
-    assert from_json(json.loads(json.dumps(as_json(read_log([json.dumps(log)]))))) is not None
-
-
 # --- broken files -------------------------------------------------------------------------------------------------
 
 READERS: dict[str, Callable[[list[str]], object]] = {
     "events": read_events,
     "profile": read_profile,
-    "execution": read_log,
 }
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(
         ["id", "progress", "stderr", "buildMetrics", "actionSummary", "runnerCount", "name", "count", "buildToolLogs",
-         "log", "contents", "cat", "ts", "dur", "tid", "args", "mnemonic", "inputs", "digest", "listedOutputs",
-         "environmentVariables", "commandArgs", "optionsParsed", "cmdLine", "timingMetrics", "wallTimeInMs"]
+         "log", "contents", "cat", "ts", "dur", "tid", "args", "mnemonic", "optionsParsed", "cmdLine",
+         "timingMetrics", "wallTimeInMs"]
     ), inner, max_size=4),
     max_leaves=12,
 )  # fmt: skip
@@ -331,11 +250,6 @@ def test_only_the_end_of_a_text_is_read() -> None:
     assert read_events([event(progress={"stderr": summary + " " * 10**6})]) == read_events([])
 
 
-def test_half_a_log_is_half_the_actions() -> None:
-    log = text("4.2.3-cold.execution.json")
-    assert 0 < len(read_log([log[: len(log) // 2]]).spawns) < 5
-
-
 def test_a_step_knows_its_seconds() -> None:
     said = "Critical Path: 0.28s\n  0.02s action 'Packing x'\n  0.26s action 'Executing genrule //x:y'"
     (path,) = [
@@ -354,8 +268,6 @@ def test_of_what_a_stranger_wrote_only_so_much_is_held(monkeypatch: pytest.Monke
     monkeypatch.setattr(trace_profile, "_MOST", 3)
     action = {"cat": "action processing", "name": "x", "ts": 1, "dur": 1, "tid": 1}
     assert len(read_profile([json.dumps(action) + ",\n"] * 10).actions) == 3
-    monkeypatch.setattr(execution_log, "_MOST", 3)
-    assert len(read_log([json.dumps({"listedOutputs": ["x"]})] * 10).spawns) == 3
 
 
 def test_what_a_profile_says_takes_little_room_in_a_record() -> None:

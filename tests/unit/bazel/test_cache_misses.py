@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tfdock.bazel.cache_misses import Inputs, differences, explain, inputs_of, kept_inputs, last_build, misses
-from tfdock.bazel.execution_log import Spawn, Spawns, read_log
+from tfdock.bazel.cache_misses import Inputs, differences, explain, inputs_of, kept_inputs, last_build
 
 ID = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
 TOOLCHAIN = (
@@ -255,68 +253,3 @@ def test_the_last_build_is_of_the_same_id_or_differs_in_its_source_alone(
 ) -> None:
     found = last_build([{"build_id": name, "finished": time} for name, time in others], LOCAL)
     assert (found and (found["build_id"], found["finished"])) == expected
-
-
-# --- actions ------------------------------------------------------------------------------------------------------
-
-ENVIRONMENTS = ({"PATH": "aa"}, {"PATH": "aa", "X": "bb"})
-
-
-def spawn(output: str, **changes: Any) -> Spawn:
-    fields: dict[str, Any] = {
-        "mnemonic": "CppCompile",
-        "arguments": "a",
-        "environment": 0,
-        "sources": "s",
-        "generated": "g",
-        "cached": False,
-    }
-    return Spawn(output=output, **fields | changes)
-
-
-OLD = Spawns(spawns=(spawn("a.o"),), environments=ENVIRONMENTS, files={"a.cc": "1", "b.cc": "1"})
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"arguments": "b"}, "other arguments"),
-        ({"environment": 1}, "environment variable X"),
-        ({"sources": "t"}, "other source files"),
-        ({"generated": "h"}, "other outputs of actions before"),
-        ({"arguments": "b", "sources": "t"}, "other arguments and other source files"),
-        ({"mnemonic": "Genrule"}, "not part of the last build"),
-        ({}, "nothing of theirs differs: the cache no longer had them"),
-    ],
-)
-def test_each_executed_action_has_its_reason(changes: Mapping[str, Any], reason: str) -> None:
-    new = Spawns(spawns=(spawn("a.o", **changes),), environments=ENVIRONMENTS, files={})
-    assert misses(OLD, new) == {changes.get("mnemonic", "CppCompile"): {reason: 1}}
-
-
-def test_cached_actions_have_none() -> None:
-    new = Spawns(spawns=(spawn("a.o", arguments="b", cached=True),), environments=ENVIRONMENTS)
-    assert misses(OLD, new) == {}
-
-
-def test_explained_builds_say_which_files_and_how_many_actions() -> None:
-    new = Spawns(
-        spawns=(spawn("a.o", sources="t"), spawn("b.o", sources="t")),
-        environments=ENVIRONMENTS,
-        files={"a.cc": "2", "b.cc": "1", "c.cc": "1"},
-    )
-    told = explain(inputs(), (record(), BEFORE), executed=2, cache_was_empty=False, spawns=(OLD, new))
-    assert told.sentences[1:] == (
-        "CppCompile: 1 missed (other source files), 1 missed (not part of the last build)",
-        "input files of actions: a.cc changed",
-    )
-
-
-def test_a_real_log_against_itself_with_another_compiler_option() -> None:
-    text = (Path(__file__).parents[1] / "data/bazel" / "4.2.3-cold.execution.json").read_text("utf-8")
-    before, after = read_log([text]), read_log([text.replace('"-fPIC"', '"-fPIC", "-O3"')])
-    assert misses(before, after) == {
-        "CppCompile": {"other arguments": 3},
-        "CppLink": {"nothing of theirs differs: the cache no longer had them": 1},
-        "Genrule": {"nothing of theirs differs: the cache no longer had them": 1},
-    }

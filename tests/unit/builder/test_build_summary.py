@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tfdock.bazel.build_events import read_events
-from tfdock.builder.build_summary import BuildSummary, RunTraces, load_kept_document, load_profile, summarize
+from tfdock.builder.build_summary import BuildSummary, RunTraces, load_inputs, load_profile, summarize
 from tfdock.cli import summary_text
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.plan.local_source import listing_hash, tree_hash, tree_listing
@@ -25,7 +25,7 @@ from tfdock.wheelhouse.store import WheelFile, Wheelhouse, kept_files
 FILES = Path(__file__).parents[1] / "data/bazel"
 ID = BuildId("tf9.9.0-py3.11-cpu-x86_64")
 COMPILING = "=== tfdock: compile of it ==="
-STAGED = {"events": "events.json", "profile": "profile.gz", "execution": "execution.json"}
+STAGED = {"events": "events.json", "profile": "profile.gz"}
 
 Staged = Callable[..., RunTraces]
 
@@ -110,7 +110,7 @@ def test_without_a_profile_no_mnemonic_is_made_up(staged: Staged, house: Wheelho
     assert figures(found)["executed_by_mnemonic"] is None
     assert figures(found)["slowest"] == []
     assert figures(found)["critical_path"]["seconds"] == 1.05, "the event file has it"
-    assert set(found.kept) == {"inputs", "spawns"}
+    assert set(found.kept) == {"inputs"}
 
 
 def test_a_bazel_that_writes_nothing_is_read_by_its_output(staged: Staged, house: Wheelhouse) -> None:
@@ -171,20 +171,15 @@ def test_the_next_build_is_compared_with_what_was_kept(staged: Staged, house: Wh
     publish(house, record(), summarize(record(), staged(), house))
     later = record("--copt=-O3", fingerprint="e" * 64)
     told = figures(summarize(later, staged(run="run-2", files={"a.cc": "file\0bb"}), house))["why"]
-    assert told["sentences"] == (
-        "source: a.cc changed",
-        "`--copt=-O3` was added",
-        "CppCompile: 3 missed (nothing of theirs differs: the cache no longer had them)",
-        "CppLink: 1 missed (nothing of theirs differs: the cache no longer had them)",
-        "Genrule: 1 missed (nothing of theirs differs: the cache no longer had them)",
-    )
+    assert told["sentences"] == ("source: a.cc changed", "`--copt=-O3` was added")
     assert told["since"]["finished"] == "2026-11-21T22:00:00+00:00"
 
 
-def test_without_both_logs_no_action_is_given_a_reason(staged: Staged, house: Wheelhouse) -> None:
-    publish(house, record(), summarize(record(), staged(without=("execution",)), house))
-    told = figures(summarize(record(), staged(run="run-2"), house))["why"]
-    assert told["misses"] is None
+def test_a_package_of_another_version_is_named(staged: Staged, house: Wheelhouse) -> None:
+    tools = "bazel 4.2.3\npackage g++-12 12.2.0-{} amd64\npackage libc6 2.36-9 amd64\n"
+    publish(house, record(), summarize(record(), staged(toolchain=tools.format(14).encode()), house))
+    later = summarize(record(), staged(run="run-2", toolchain=tools.format(15).encode()), house)
+    assert figures(later)["why"]["sentences"] == ("package g++-12 12.2.0-14 -> 12.2.0-15",)
 
 
 @pytest.mark.parametrize(
@@ -208,10 +203,24 @@ def test_a_record_that_is_replaced_takes_its_files_with_it(staged: Staged, house
     first = summarize(record(), staged(), house)
     folder = publish(house, record(), first)
     assert sorted(path.name for path in folder.iterdir()) == sorted([*first.kept.values(), "record.json"])
-    second = summarize(record(), staged(run="run-2", without=("execution",)), house)
+    second = summarize(record(), staged(run="run-2", without=("profile",)), house)
     publish(house, record(), second)
     assert sorted(path.name for path in folder.iterdir()) == sorted([*second.kept.values(), "record.json"])
-    assert load_kept_document(UntrustedPath(folder), {"kept": dict(second.kept)}, "inputs")
+    assert load_inputs(UntrustedPath(folder), {"kept": dict(second.kept)})
+
+
+def test_a_record_of_an_earlier_version_is_compared_and_takes_its_spawns_with_it(
+    staged: Staged, house: Wheelhouse
+) -> None:
+    first = summarize(record(), staged(), house)
+    spawns = "run-1.spawns.gz"
+    kept, files = {**first.kept, "spawns": spawns}, {**first.files, spawns: b"any"}
+    folder = publish(house, record(), BuildSummary(bazel=first.bazel, kept=kept, files=files))
+    assert (folder / spawns).exists()
+    second = summarize(record("--copt=-O3"), staged(run="run-2"), house)
+    assert figures(second)["why"]["sentences"] == ("`--copt=-O3` was added",)
+    publish(house, record("--copt=-O3"), second)
+    assert not (folder / spawns).exists()
 
 
 @pytest.mark.parametrize("name", ["../../x.profile.gz", "/etc/passwd", "record.json", "run.log", 5])
@@ -223,9 +232,9 @@ def test_a_record_names_no_other_file(name: object) -> None:
 
 
 def test_three_lines_tell_what_happened(staged: Staged, house: Wheelhouse) -> None:
-    publish(house, record(), summarize(record(), staged(without=("execution",)), house))
+    publish(house, record(), summarize(record(), staged(), house))
     later = record("--copt=-O3", fingerprint="e" * 64)
-    told = figures(summarize(later, staged(run="run-2", without=("execution",)), house))
+    told = figures(summarize(later, staged(run="run-2"), house))
     assert list(summary_text.lines(told)) == [
         ("actions", "none from a cache, 5 executed: 3 CppCompile, 1 CppLink, 1 Genrule"),
         ("longest", "critical path 1.1 s; slowest 0.7 s Compiling prog.cc"),

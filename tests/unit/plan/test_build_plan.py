@@ -15,11 +15,9 @@ from tfdock.knowledge.contract import bazel_options
 from tfdock.plan.build_plan import (
     as_json,
     described_toolchain,
-    explained,
     fingerprint,
     through_mirror,
     toolchain_key,
-    with_resources,
 )
 from tfdock.plan.render import BuildContext
 from tfdock.profile.profile import Verify
@@ -414,22 +412,9 @@ def test_both_phases_ask_bazel_for_the_same_build(desk: Desk) -> None:
     ]
 
 
-def test_a_plan_that_is_to_be_explained_has_one_option_more_whatever_its_limits(desk: Desk) -> None:
-    plan = desk.plan(HEAD)
-    log = explained(plan, desk.knowledge)
-    assert log.fingerprint == plan.fingerprint
-    for one in (log, with_resources(log, replace(log.resources, jobs=1), desk.knowledge)):
-        words = sections(one.phases[1].command)[1]
-        assert words[-1] == "--execution_log_json_file=/tf/staging/execution.json"
-    assert sections(log.phases[1].command)[1][:-1] == sections(plan.phases[1].command)[1]
-    assert log.phases[0] == plan.phases[0]
-
-
 def test_a_bazel_that_cannot_write_a_profile_is_not_asked_to(desk: Desk) -> None:
     plan = desk.plan('schema: 1\ntensorflow: "1.4.1"\naccelerator: cpu\nallow_untested: true\n')
-    words = " ".join(explained(plan, desk.knowledge).phases[1].command)
-    assert "profile" not in words
-    assert "execution_log" not in words
+    assert "profile" not in " ".join(plan.phases[1].command)
 
 
 def test_containers_get_nothing_of_the_callers_environment(desk: Desk) -> None:

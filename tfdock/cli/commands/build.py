@@ -51,7 +51,6 @@ from tfdock.errors import combined_exit_code
 from tfdock.events import Listener
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
-from tfdock.plan.build_plan import explained
 from tfdock.plan.prepare import PreparedBuild, Preparer
 
 
@@ -95,13 +94,6 @@ def build(
             callback=_count,
         ),
     ] = "1",
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain",
-            help="Find out of every action why it was not in the cache: slower, and takes gigabytes while it runs.",
-        ),
-    ] = False,
     read_only_cache: Annotated[
         bool,
         typer.Option("--read-only-cache", help="Send nothing to the remote cache, whatever the profiles say."),
@@ -172,15 +164,14 @@ def build(
                 preparer,
                 lambda settings: building(settings, listen, stop),
                 stop.check,
-                lambda prepared: _with_cache_explanation(prepared, preparer, explain=explain),
             )
         # Also after Ctrl-C: the report says what became of each cell until then.
         done = list(finished.results)
         raise typer.Exit(finish_matrix(finished, choice, lambda more: _print_results(done, more, as_json=as_json)))
     names = profiles or []
-    planner = _planner(settings, preparer, locked=locked, explain=explain)
+    planner = _planner(settings, preparer, locked=locked)
     if bundle:
-        planner, names, inputs = _plan_bundle(bundle, names, preparer, explain=explain)
+        planner, names, inputs = _plan_bundle(bundle, names, preparer)
     prepared, results, order = prepare_all(planner, names)
     for result in results:
         show_result(result)
@@ -222,20 +213,14 @@ def _check_source(profiles: list[str] | None, bundle: Path | None, matrix: Path 
 
 
 def _plan_bundle(
-    bundle: Path, names: list[str], preparer: Preparer, *, explain: bool
+    bundle: Path, names: list[str], preparer: Preparer
 ) -> tuple[Callable[[str], PreparedBuild], list[str], dict[str, BundledInputs]]:
     """Return a planner for the profiles of a bundle, their names, and the bundle's inputs by build id."""
     from tfdock.offline.bundled_inputs import prepare  # a build with a network needs no bundle
 
     bundled = prepare(bundle, names, preparer)
-    plans = {prepared.file: _with_cache_explanation(prepared, preparer, explain=explain) for prepared, _ in bundled}
+    plans = {prepared.file: prepared for prepared, _ in bundled}
     return plans.__getitem__, list(plans), {prepared.plan.build_id: inputs for prepared, inputs in bundled}
-
-
-def _with_cache_explanation(prepared: PreparedBuild, preparer: Preparer, *, explain: bool) -> PreparedBuild:
-    if not explain:
-        return prepared
-    return replace(prepared, plan=explained(prepared.plan, preparer.knowledge))
 
 
 def _count(text: str) -> str:
@@ -244,18 +229,10 @@ def _count(text: str) -> str:
     return text
 
 
-def _planner(
-    settings: Settings, preparer: Preparer, *, locked: bool, explain: bool
-) -> Callable[[str], PreparedBuild]:
+def _planner(settings: Settings, preparer: Preparer, *, locked: bool) -> Callable[[str], PreparedBuild]:
     """Return what plans a profile: from its lock file with `locked`."""
+    if not locked:
+        return preparer.prepare
+    from tfdock.builder.locking import prepare_locked  # it loads the client of registries
 
-    def plan(name: str) -> PreparedBuild:
-        if locked:
-            from tfdock.builder.locking import prepare_locked  # it loads the client of registries
-
-            prepared = prepare_locked(name, preparer, settings, console.show_problems)
-        else:
-            prepared = preparer.prepare(name)
-        return _with_cache_explanation(prepared, preparer, explain=explain)
-
-    return plan
+    return lambda name: prepare_locked(name, preparer, settings, console.show_problems)

@@ -36,11 +36,6 @@ def _values(record: Mapping[str, Any], profile: TraceProfile) -> dict[str, objec
         "why": account.get("sentences") or [],
         "since": summary_text.compared_with(account) if account.get("since") else "",
         "not_compared": ", ".join(account.get("not_compared") or ()),
-        "misses": [
-            (kind, count, reason)
-            for kind, rows in (account.get("misses") or {}).items()
-            for reason, count in rows.items()
-        ],
         "phases": _rows(summary_text.phases(record)),
         "timeline": timeline(profile),
         "critical": _rows((action["name"], action["seconds"]) for action in path.get("actions") or ()),
