@@ -157,6 +157,11 @@ def test_of_many_files_one_is_named() -> None:
     assert [one.text for one in differences(before, after)] == ["source: tensorflow/0.cc and 4 more changed"]
 
 
+def test_half_a_character_in_a_name_has_a_hash_too() -> None:
+    before, after = inputs(files={"a\ud800": "link\0b\ud800"}), inputs(files={"a\ud800": "link\0c\ud800"})
+    assert [one.text for one in differences(before, after)] == ["source: a\ud800 changed"]
+
+
 def test_a_commit_and_a_patch_are_named() -> None:
     after = inputs(context={**CONTEXT, "tfdock/patches/01.patch": b"x"})
     after = replace(after, source={**after.source, "ref": "v2.18.1", "found": "cd" * 20})
