@@ -265,7 +265,6 @@ OPENERS = (
     "host/project_files.py",
     "plan/local_source.py",
     "ci/pipeline_files.py",
-    "matrix/matrix_history.py",
 )
 # What looks at the sources of mounts: it creates containers, or is an engine.
 CARRIERS = {"run/carrier.py", "engine/containers.py", "run/results.py"}
@@ -400,7 +399,7 @@ OPENED = {
         "bazel/cache/cache_folder.py", "bazel/cache/cache_pull.py", "bazel/cache/cache_usage.py",
         "bazel/cache/exchange.py", "bazel/remote/relay.py", "bazel/remote/remote_session.py",
         "builder/cache_overlay.py", "builder/compile_phase.py", "builder/seal_phase.py",
-        "images/runtime/runtime_trial.py", "matrix/analysis.py", "matrix/matrix_history.py",
+        "images/runtime/runtime_trial.py", "matrix/analysis.py",
         "offline/bundle_writer.py", "offline/fetch.py", "run/carrier.py", "run/disk_space.py", "run/journal.py",
         "run/results.py", "verify/trial.py", "verify/trial_container.py",
     },

@@ -7,13 +7,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from tfdock.errors import as_document
+from tfdock.errors import Problem, ProfileError, as_document
+from tfdock.host.foreign_json import matching, parse
+from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.matrix.shards import Job
 
 SCHEMA = "tfdock.matrix-report/1"
+_MOST_READ = 1 << 28
+"""Bytes of an earlier document. A cell takes one or two kilobytes."""
 
 Document = Mapping[str, Any]
 
@@ -85,6 +89,40 @@ def excluded_rows(cells: Cells) -> list[dict[str, Any]]:
         for cell in cells.cells
         if not cell.wanted
     ]
+
+
+# --- what it asked for earlier --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _EarlierCell:
+    build_id: str
+    fingerprint: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _EarlierDocument:
+    schema: Annotated[str, matching("tfdock[.]matrix/1")]
+    include: tuple[_EarlierCell, ...] = ()
+
+
+def earlier_fingerprints(file: Path) -> Mapping[str, str | None]:
+    """Return the fingerprint of each cell, by build id, from a file that `tfdock matrix --json` printed.
+
+    The document of a command that failed lists no cells. Raises ProfileError.
+    """
+    try:
+        document = parse(_EarlierDocument, UntrustedPath(file.parent, file.name).read(_MOST_READ))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        problem = Problem(
+            code="matrix-then",
+            message=f"what the matrix was cannot be read: {why}",
+            fix="write it by `tfdock matrix FILE --json`, in a checkout of what to compare with",
+            file=str(file),
+        )
+        raise ProfileError(problem) from error
+    return {cell.build_id: cell.fingerprint for cell in document.include}
 
 
 # --- what became of it ----------------------------------------------------------------------------------------------

@@ -11,5 +11,9 @@ if [ -n "$TFDOCK_SHARDS" ]; then
   set -- "$@" --shards "$TFDOCK_SHARDS"
 fi
 if [ -n "$TFDOCK_CHANGED_SINCE" ]; then
-  set -- "$@" --changed-since "$TFDOCK_CHANGED_SINCE"
+  # That commit, in a folder of its own. A matrix that cannot be planned there has no cells.
+  base=${TFDOCK_FOLDER:-$RUNNER_TEMP/tfdock}/base
+  git worktree add --force --detach "$base" "$TFDOCK_CHANGED_SINCE"
+  (cd "$base" && tfdock matrix --json -- "$TFDOCK_MATRIX") >"$base.json" || echo "every cell counts as changed"
+  set -- "$@" --changed-since "$base.json"
 fi

@@ -450,6 +450,31 @@ def test_a_plan_that_github_would_drop_is_an_error(tmp_path: Path, length: int, 
     assert ("::error::the plan has" in done.stdout) == bool(code)
 
 
+@pytest.mark.parametrize("status", [0, 2])
+def test_a_pull_request_is_compared_with_the_files_that_it_would_be_merged_into(tmp_path: Path, status: int) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=Me", "-c", "user.email=me@example.com"]
+    (tmp_path / "m.yaml").write_text("base")
+    for words in (["init", "-q"], ["add", "m.yaml"], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *words], check=True)
+    (tmp_path / "m.yaml").write_text("changed")
+    subprocess.run([*git, "commit", "-q", "-a", "-m", "x"], check=True)
+    program(tmp_path, f'echo "$@" >>{tmp_path}/asked; cat m.yaml; exit {status}')
+    (plan,) = [step for _, _, some in jobs(loaded(rendered("github"))[-1]) for step in some if step["name"] == "Plan"]
+    then = tmp_path / "tfdock/base"
+    variables = plan["env"] | {"RUNNER_TEMP": str(tmp_path), "TFDOCK_MATRIX": "m.yaml", "TFDOCK_SHARDS": "2"}
+    for _ in range(2):  # git still knows the folder of a job before
+        done = shell(tmp_path, plan["run"], GITHUB_OUTPUT=str(tmp_path / "output"), **variables)
+        assert done.returncode == status, done.stderr
+        assert ("every cell counts as changed" in done.stdout) is bool(status)
+        assert (tmp_path / "asked").read_text().splitlines() == [
+            "matrix --json -- m.yaml",
+            f"matrix --shards 2 --changed-since {then}.json --missing --format github -- m.yaml",
+        ]
+        assert Path(f"{then}.json").read_text() == "base"
+        (tmp_path / "asked").unlink()
+        shutil.rmtree(then.parent)
+
+
 def test_the_next_round_is_told_what_is_not_finished(tmp_path: Path) -> None:
     (build,) = steps("build", "Build")
     rows = [{"build_id": name, "exit_code": code} for name, code in (("a", 0), ("b", 1), ("c", 8))]

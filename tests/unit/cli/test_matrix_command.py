@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -446,287 +446,104 @@ def test_costs_are_told_from_the_records_of_builds(folder: Path) -> None:
     assert (first["seconds"], other["seconds"]) == (1020.0, 1020.0)
 
 
-# --- what a commit changed ------------------------------------------------------------------------------------------
+# --- what has changed since an earlier listing ----------------------------------------------------------------------
 
 
-def git(folder: Path, *words: str, given: str = "") -> str:
-    who = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1", **who}
-    return subprocess.run(
-        ["git", "-C", str(folder), *words], env=environment, input=given, check=True, capture_output=True, text=True
-    ).stdout
+def earlier(folder: Path, *words: str) -> str:
+    """Return a file with what `tfdock matrix --json` prints of the folder as it is, copied to another place."""
+    place = Path(tempfile.mkdtemp(dir=folder.parent))
+    shutil.copytree(folder, place / "copy", symlinks=True)
+    copied = [word.replace(str(folder), str(place / "copy")) for word in words]
+    (place / "then.json").write_text(run(place / "copy", *copied, "--json").stdout)
+    return str(place / "then.json")
 
 
 @pytest.fixture
-def history(folder: Path) -> Iterator[Path]:
-    """The matrix in a repository with one commit, in a folder of its own."""
-    (folder / "profiles").mkdir()
+def project(folder: Path) -> Path:
+    """The matrix in a repository, in a folder of its own."""
+    project = folder / "project"
+    (project / ".git").mkdir(parents=True)
     for name in ("base.yaml", "m.yaml"):
-        (folder / name).rename(folder / "profiles" / name)
-    git(folder, "init", "--quiet")
-    (folder / ".gitattributes").write_text("profiles/* export-ignore\n")
-    git(folder, "add", ".")
-    git(folder, "commit", "--quiet", "-m", "a")
-    yield folder / "profiles"
-    assert not list(folder.glob("tfdock-*"))
+        (folder / name).rename(project / name)
+    return project
 
 
-def commit(folder: Path) -> None:
-    git(folder, "add", "--all", "..")
-    git(folder, "commit", "--quiet", "-m", "b")
+def test_nothing_has_changed_since_the_same_files_lay_in_another_folder(project: Path) -> None:
+    (project / "tensorflow/a").mkdir(parents=True)
+    (project / "tensorflow/configure").write_text("")
+    (project / "tensorflow/a/link").symlink_to("/nowhere/at all")
+    (project / "a.patch").write_text(PATCH)
+    text = '{release: "2.18.0", path: tensorflow, patches: [a.patch]}'
+    (project / "base.yaml").write_text(BASE.replace('"2.18.0"', text))
+    then = earlier(project)
+    assert names(document(project, "--changed-since", then)) == []
+    (project / "tensorflow/configure").chmod(0o755)
+    assert len(names(document(project, "--changed-since", then))) == 3
+    (project / "tensorflow/configure").chmod(0o644)
+    (project / "a.patch").write_text(PATCH.replace("+b", "+c"))
+    assert len(names(document(project, "--changed-since", then))) == 3
 
 
-def commit_of_nothing(folder: Path) -> None:
-    git(folder, "commit", "--quiet", "--allow-empty", "-m", "b")
-
-
-def test_nothing_has_changed_since_this_very_commit_and_the_work_tree_is_left_alone(history: Path) -> None:
-    (history / "m.yaml").write_text(MATRIX + "# not committed\n")
-    git(history, "add", ".")
-    (history / "new").write_text("x")
-    before = git(history, "status", "--porcelain"), (history.parent / ".git/index").read_bytes()
-    assert names(document(history, "--changed-since", "HEAD")) == []
-    assert (git(history, "status", "--porcelain"), (history.parent / ".git/index").read_bytes()) == before
-
-
-def test_a_cell_that_is_new_or_is_built_otherwise_has_changed(history: Path) -> None:
+def test_a_cell_that_is_new_or_is_built_otherwise_has_changed(project: Path) -> None:
+    then = earlier(project)
     text = MATRIX.replace('"3.12"]', '"3.12", "3.10"]') + "    set: {bazel.copts: [-O3]}\n"
-    (history / "m.yaml").write_text(text)
+    (project / "m.yaml").write_text(text)
     expected = [OTHER, THIRD.replace("py3.12", "py3.10"), OTHER.replace("py3.11", "py3.10")]
-    assert names(document(history, "--changed-since", "HEAD")) == expected
-    commit(history)
-    assert names(document(history, "--changed-since", "HEAD~1")) == expected
-    assert names(document(history, "--changed-since", "HEAD")) == []
+    assert names(document(project, "--changed-since", then)) == expected
+    assert names(document(project, "--changed-since", earlier(project))) == []
 
 
-def test_what_a_patch_or_a_base_profile_changes_is_seen(history: Path) -> None:
-    base = BASE.replace('"2.18.0"', '{release: "2.18.0", patches: [a.patch]}')
-    (history / "base.yaml").write_text(base)
-    (history / "a.patch").write_text(PATCH)
-    commit(history)
-    assert len(names(document(history, "--changed-since", "HEAD~1"))) == 3
-    (history / "a.patch").write_text(PATCH.replace("+b", "+c"))
-    assert len(names(document(history, "--changed-since", "HEAD"))) == 3
-    (history / "a.patch").write_text(PATCH)
-    assert names(document(history, "--changed-since", "HEAD")) == []
-
-
-def test_what_a_checkout_in_the_repository_changes_is_seen(history: Path) -> None:
-    tree = history.parent / "tensorflow"
-    tree.mkdir()
-    (tree / "configure").write_text("")
-    (history / "base.yaml").write_text(BASE.replace('"2.18.0"', '{release: "2.18.0", path: ../tensorflow}'))
-    commit(history)
-    assert names(document(history, "--changed-since", "HEAD")) == []
-    (tree / "new.cc").write_text("int x;\n")
-    assert len(names(document(history, "--changed-since", "HEAD"))) == 3
-
-
-def test_what_the_knowledge_beside_it_changes_is_seen(history: Path) -> None:
-    rows = history.parent / "knowledge"
+def test_what_the_knowledge_beside_it_changes_is_seen(project: Path) -> None:
+    rows = project / "knowledge"
     rows.mkdir()
     text = 'rows:\n  - {flag: "--copt=-DA", releases: "2.0..", source: x, checked: "2026-11-21"}\n'
     (rows / "flags.yaml").write_text(text)
-    commit(history)
-    assert names(document(history, "--knowledge", str(rows), "--changed-since", "HEAD")) == []
+    words = ("--knowledge", str(rows))
+    then = earlier(project, *words)
+    assert names(document(project, *words, "--changed-since", then)) == []
     (rows / "flags.yaml").write_text(text.replace("-DA", "-DB"))
-    assert len(names(document(history, "--knowledge", str(rows), "--changed-since", "HEAD"))) == 3
-    commit(history)
-    assert len(names(document(history, "--knowledge", str(rows), "--changed-since", "HEAD~2"))) == 3, (
-        "it was not there"
-    )
+    assert len(names(document(project, *words, "--changed-since", then))) == 3
 
 
-def test_a_matrix_that_was_not_there_or_was_malformed_has_all_its_cells_changed(history: Path) -> None:
-    (history / "m.yaml").rename(history / "other.yaml")
-    commit(history)
-    (history / "m.yaml").write_text("schema: 1\n")
-    commit(history)
-    (history / "m.yaml").write_text(MATRIX)
-    assert len(names(document(history, "--changed-since", "HEAD~1"))) == 3
-    result = run(history, "--changed-since", "HEAD", "--format", "json")
-    assert len(names(json.loads(result.stdout))) == 3
-    assert "at `HEAD` the matrix was malformed: profiles/m.yaml:1:1: the matrix has no cells" in result.stderr
-    assert "[matrix-then]" in result.stderr
+@pytest.mark.parametrize("text", ["schema: 1\n", "schema: 1\nbase: base.yaml\naxes: {gpus: [[rtx5090]]}\n", None])
+def test_a_matrix_that_was_not_there_or_had_no_cells_has_all_its_cells_changed(
+    project: Path, text: str | None
+) -> None:
+    then = project / "then.json"
+    (project / "m.yaml").unlink()
+    if text:
+        (project / "m.yaml").write_text(text)
+    then.write_text(run(project, "--json", code=3 if text and "axes" in text else 2).stdout)
+    (project / "m.yaml").write_text(MATRIX)
+    assert len(names(document(project, "--changed-since", str(then)))) == 3
 
 
 @pytest.mark.parametrize(
-    "revision",
-    ["nowhere", "--upload-pack=x", "-x", "--all", "HEAD x", "^HEAD", "HEAD..HEAD", "HEAD:profiles", "HEAD~99", ""],
+    ("text", "why"),
+    [
+        (None, "No such file or directory"),
+        ("", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ("[]", "a list is invalid"),
+        ('{"schema": "tfdock.plan/1"}', "`schema`: 'tfdock.plan/1' is invalid"),
+        ('{"schema": "tfdock.matrix/1", "include": [{"build_id": 1}]}', "`include.0.build_id`: '1' is invalid"),
+    ],
 )
-def test_a_commit_that_is_not_there_is_refused(history: Path, revision: str) -> None:
-    assert "[matrix-revision]" in run(history, f"--changed-since={revision}", code=2).stderr
+def test_an_earlier_listing_that_cannot_be_read_is_refused(folder: Path, text: str | None, why: str) -> None:
+    then = folder / "then.json"
+    if text is not None:
+        then.write_text(text)
+    told = " ".join(run(folder, "--changed-since", str(then), code=2).stderr.split())
+    assert f"{then}: error: what the matrix was cannot be read: {why} [matrix-then]" in told
 
 
-def test_what_git_says_is_told_in_a_line_and_a_shallow_clone_is_no_history(history: Path) -> None:
-    told = run(history, "--changed-since", "HEAD^{tree}", code=2).stderr
-    assert "cannot be told: HEAD^{tree}^{commit}: expected commit type" in told
-    commit_of_nothing(history)
-    clone = history.parent / "shallow"
-    git(history, "clone", "--quiet", "--depth", "1", f"file://{history.parent}", str(clone))
-    assert names(document(clone / "profiles", "--changed-since", "HEAD")) == []
-    told = run(clone / "profiles", "--changed-since", "HEAD~1", code=2).stderr
-    assert "`git fetch --deepen=100`" in told
-
-
-def test_git_hears_of_another_configuration_and_of_no_other_repository(history: Path) -> None:
-    git(history.parent, "init", "--quiet", "other")
-    other = str(history.parent / "other/.git")
-    words = ("--changed-since", "HEAD", "--format", "json")
-    result = run(history, *words, GIT_DIR=other, GIT_INDEX_FILE=f"{other}/index")
-    assert names(json.loads(result.stdout)) == []
-    told = run(history, "--changed-since", "HEAD", code=2, GIT_CONFIG_COUNT="x").stderr
-    assert "bogus count in GIT_CONFIG_COUNT" in told
-
-
-def test_a_matrix_that_is_a_link_has_the_history_of_what_it_names(history: Path) -> None:
-    (history.parent / "matrices").mkdir()
-    (history / "m.yaml").rename(history.parent / "matrices/m.yaml")
-    (history / "m.yaml").symlink_to("../matrices/m.yaml")
-    commit(history)
-    assert names(document(history, "--changed-since", "HEAD")) == []
-    (history / "m.yaml").write_text(MATRIX.replace('"3.12"]', '"3.12", "3.10"]'))
-    assert len(names(document(history, "--changed-since", "HEAD"))) == 2
-
-
-def test_a_checkout_in_a_submodule_counts_as_changed(history: Path) -> None:
-    tree = history.parent / "tensorflow"
-    tree.mkdir()
-    (tree / "configure").write_text("")
-    git(tree, "init", "--quiet")
-    git(tree, "add", ".")
-    git(tree, "commit", "--quiet", "-m", "a")
-    (history / "base.yaml").write_text(BASE.replace('"2.18.0"', '{release: "2.18.0", path: ../tensorflow}'))
-    commit(history)
-    assert "160000 commit" in git(history, "ls-tree", "HEAD", "../tensorflow")
-    result = run(history, "--changed-since", "HEAD", "--format", "json")
-    assert len(names(json.loads(result.stdout))) == 3
-    assert "[matrix-then]" in result.stderr
-
-
-def programs_of(repository: Path, mark: Path) -> None:
-    """Let the repository's own settings name programs that leave a mark."""
-    program = repository / ".git/program"
-    program.write_text(f"#!/bin/sh\necho x >>{mark}\ncat\n")
-    program.chmod(0o755)
-    (repository / ".git/info/attributes").write_text("* filter=x diff=x\n")
-    settings = {"filter.x.smudge": program, "filter.x.required": "true", "diff.x.textconv": program}
-    settings |= {"core.fsmonitor": program, "core.hooksPath": repository / ".git/own", "core.sshCommand": program}
-    for name, value in settings.items():
-        git(repository, "config", name, str(value))
-    (repository / ".git/own").mkdir()
-    for hook in ("post-index-change", "post-checkout", "reference-transaction"):
-        (repository / ".git/own" / hook).symlink_to(program)
-
-
-def test_no_program_of_the_repository_s_own_settings_runs(history: Path, tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
-    programs_of(history.parent, mark)
-    assert names(document(history, "--changed-since", "HEAD")) == []
-    assert not mark.exists()
-
-
-def test_a_file_that_a_partial_clone_lacks_is_not_fetched(history: Path, tmp_path: Path) -> None:
-    repository, mark = history.parent, tmp_path / "mark"
-    programs_of(repository, mark)
-    blob = git(history, "rev-parse", "HEAD:profiles/base.yaml").strip()
-    (repository / ".git/objects" / blob[:2] / blob[2:]).unlink()
-    settings = {"remote.origin.url": str(repository), "remote.origin.promisor": "true", "protocol.allow": "always"}
-    settings |= {"remote.origin.uploadpack": str(repository / ".git/program"), "protocol.file.allow": "always"}
-    for name, value in (
-        settings | {"core.repositoryFormatVersion": "1", "extensions.partialClone": "origin"}
-    ).items():
-        git(repository, "config", name, value)
-    told = run(history, "--changed-since", "HEAD", code=2).stderr
-    assert "[matrix-revision]" in told
-    assert not mark.exists()
-
-
-@pytest.mark.parametrize("name", ["m.yaml", "base.yaml"])
-@pytest.mark.parametrize("there", [True, False])
-def test_a_link_of_a_commit_is_not_followed_out_of_it(history: Path, tmp_path: Path, name: str, there: bool) -> None:
-    secret = tmp_path / "secret.yaml"
-    if there:
-        secret.write_text("CANARY-4711: x\n")
-    text = (history / name).read_text()
-    (history / name).unlink()
-    (history / name).symlink_to(secret)
-    commit(history)
-    (history / name).unlink()
-    (history / name).write_text(text)
-    result = run(history, "--changed-since", "HEAD", "--format", "json")
-    assert len(names(json.loads(result.stdout))) == 3
-    assert "[matrix-then]" in result.stderr
-    assert "CANARY" not in result.output
-
-
-@pytest.mark.parametrize("name", ["../escaped", ".git/config", ".GIT", "a//b"])
-def test_a_path_that_git_itself_never_writes_is_refused(history: Path, name: str) -> None:
-    blob = git(history, "rev-parse", "HEAD:profiles/base.yaml").strip()
-    tree = f"100644 {name}".encode() + b"\0" + bytes.fromhex(blob)
-    made = subprocess.run(
-        ["git", "-C", history, "hash-object", "-t", "tree", "-w", "--literally", "--stdin"],
-        input=tree,
-        capture_output=True,
-        check=True,
-    )
-    evil = git(history, "commit-tree", "-m", "x", made.stdout.decode().strip()).strip()
-    assert "[matrix-revision]" in run(history, "--changed-since", evil, code=2).stderr
-
-
-def test_programs_and_links_of_a_checkout_are_as_the_commit_has_them(history: Path) -> None:
-    tree = history.parent / "tensorflow"
-    (tree / "a/b").mkdir(parents=True)
-    (tree / "configure").write_text("")
-    (tree / "configure").chmod(0o755)
-    (tree / "a/b/empty").write_text("")
-    (tree / "a/long\n\xe9 name").write_bytes(bytes(range(256)) * 9000)
-    (tree / "a/link").symlink_to("/nowhere/at all")
-    (history / "base.yaml").write_text(BASE.replace('"2.18.0"', '{release: "2.18.0", path: ../tensorflow}'))
-    commit(history)
-    assert names(document(history, "--changed-since", "HEAD")) == []
-    (tree / "configure").chmod(0o644)
-    assert len(names(document(history, "--changed-since", "HEAD"))) == 3
-
-
-def test_a_work_tree_elsewhere_is_no_history(history: Path, tmp_path: Path) -> None:
-    git(history, "config", "core.worktree", str(tmp_path / "elsewhere"))
-    assert "[matrix-revision]" in run(history, "--changed-since", "HEAD", code=2).stderr
-
-
-def test_an_interrupt_is_one_though_git_hears_it_first(history: Path, tmp_path: Path) -> None:
-    program = tmp_path / "git"
-    program.write_text("#!/bin/sh\nkill -INT $PPID $$\n")
-    program.chmod(0o755)
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    assert "[matrix-revision]" not in run(history, "--changed-since", "HEAD", code=130, PATH=path).stderr
-
-
-def test_a_commit_of_more_names_than_any_repository_has_is_refused(history: Path) -> None:
-    def tree(*entries: str) -> str:
-        lines = "".join(f"{entry}{number}\n" for entry in entries for number in range(10))
-        return git(history, "mktree", given=lines).strip()
-
-    bomb = tree(f"100644 blob {git(history, 'hash-object', '-w', '--stdin', given='x').strip()}\tf")
-    for _ in range(8):
-        bomb = tree(f"040000 tree {bomb}\td")
-    revision = git(history, "commit-tree", bomb, "-m", "bomb").strip()
-    assert "git lists more than 64 MiB of names [matrix-revision]" in told(history, revision)
-
-
-def test_a_commit_of_more_bytes_than_any_repository_has_is_refused(
-    history: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tfdock.matrix.matrix_history._MOST_WRITTEN", 100)
-    assert "the files of the commit cannot be written: they have more than" in told(history, "HEAD")
-
-
-def told(history: Path, revision: str) -> str:
-    return " ".join(run(history, "--changed-since", revision, code=2).stderr.split())
-
-
-def test_a_matrix_in_no_repository_has_no_history(folder: Path) -> None:
-    assert "[matrix-revision]" in run(folder, "--changed-since", "HEAD", code=2, GIT_CEILING_DIRECTORIES="/").stderr
+def test_an_earlier_listing_is_a_plain_file_of_some_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "link").symlink_to("m.yaml")
+    for name in ("pipe", "link", "", ".."):
+        assert "[matrix-then]" in run(folder, "--changed-since", str(folder / name), code=2).stderr
+    monkeypatch.setattr("tfdock.matrix.matrix_report._MOST_READ", 10)
+    assert "more than 10 bytes" in run(folder, "--changed-since", str(folder / "m.yaml"), code=2).stderr
 
 
 # --- formats --------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -31,10 +31,9 @@ from tfdock.cli.app import (
 )
 from tfdock.cli.matrix_formats import analyse
 from tfdock.cli.matrix_run import CellSelection, warn_registry
-from tfdock.errors import NetworkError, ProfileError
+from tfdock.errors import NetworkError
 from tfdock.host.settings import Settings
-from tfdock.matrix.matrix_history import fingerprints_at
-from tfdock.matrix.matrix_report import matrix_document
+from tfdock.matrix.matrix_report import earlier_fingerprints, matrix_document
 from tfdock.matrix.matrix_status import locate_wheels, unanswered
 from tfdock.matrix.planned_matrix import Cells
 from tfdock.plan.prepare import Preparer
@@ -82,11 +81,11 @@ def matrix(
         bool, typer.Option("--missing", help="Only those that are neither in the wheelhouse nor in a registry.")
     ] = False,
     changed_since: Annotated[
-        str | None,
+        Path | None,
         typer.Option(
             "--changed-since",
-            help="Only those whose fingerprint was another one, or that were not there, at this commit.",
-            metavar="REV",
+            help="Only those whose fingerprint is another one, or missing, in what `--json` printed earlier.",
+            metavar="FILE",
             show_default=False,
         ),
     ] = None,
@@ -147,9 +146,8 @@ def matrix(
         settings=settings,
         preparer=preparer,
         choice=CellSelection(file=file, only=only or (), missing=missing),
-        changed_since=changed_since,
+        earlier=earlier_fingerprints(changed_since) if changed_since else None,
         smoke=smoke,
-        allow_untested=allow_untested,
         # Only these formats say where wheels are: the others need not ask registries.
         located=missing or (wanted in _WITH_STATUS and not dry_analyse),
     )
@@ -174,40 +172,28 @@ _WITH_STATUS = (Format.TABLE, Format.JSON)
 
 @dataclass(frozen=True, kw_only=True)
 class _MatrixSelection:
-    """The selected cells of a matrix. With `located`, each cell says where its wheel is."""
+    """The selected cells of a matrix: with `earlier` fingerprints, those that have another one or are not in there.
+
+    With `located`, each cell says where its wheel is.
+    """
 
     settings: Settings
     preparer: Preparer
     choice: CellSelection
-    changed_since: str | None
+    earlier: Mapping[str, str | None] | None
     smoke: bool
-    allow_untested: bool
     located: bool
 
     def cells(self, check: Callable[[], None]) -> Cells:
         """Plan and select the cells; `check` raises to stop."""
         cells = self.choice.planned(self.settings, self.preparer, check)
-        if self.changed_since is not None:
+        earlier = self.earlier
+        if earlier is not None:
             # Before `smoke`: a few of the changed cells are wanted, not the changed ones of a few.
-            cells = self._only_changed(cells, self.changed_since, check)
+            cells = cells.where(lambda cell: earlier.get(cell.name) != cell.fingerprint)
         if self.smoke:
             cells = cells.smoke()
         return self._locate(cells, check) if self.located else cells
-
-    def _only_changed(self, cells: Cells, revision: str, check: Callable[[], None]) -> Cells:
-        """Return the cells that are new or changed; all of them if the matrix was malformed at the revision."""
-        file, machine = Path(cells.file), self.preparer.machine
-        try:
-            then = fingerprints_at(
-                revision, file, self.settings, machine, allow_untested=self.allow_untested, check=check
-            )
-        except ProfileError as error:
-            check()  # whoever interrupts us interrupts git
-            if error.problems[0].severity == "error":
-                raise
-            console.show_problems(error.problems)
-            return cells
-        return cells.where(lambda cell: then.get(cell.name) != cell.fingerprint)
 
     def _locate(self, cells: Cells, check: Callable[[], None]) -> Cells:
         """Return the cells with where the wheel of each is; with `missing`, only those whose wheel is nowhere."""
