@@ -42,6 +42,7 @@ pytestmark = pytest.mark.engine
 KERNEL = "tensorflow/core/kernels/relu_op.cc"
 SLOW_CONFIGURE = {"configure": after_first_line("echo configure is slow; sleep 300")}
 SLOW_COMPILE = {KERNEL: before("#define MINIATURE_SLOW_COMPILE 300\n")}
+PACKAGE = "tensorflow/tools/pip_package/BUILD"
 PACKER = "tensorflow/tools/pip_package/build_pip_package.py"
 BIG = '        (folder / "tensorflow/big.so").write_bytes(os.urandom(80 << 20))\n'
 BIG_WHEEL = {PACKER: replaced("        command = [", f"{BIG}        command = [")}
@@ -112,6 +113,23 @@ def test_a_compile_error_is_one_error_with_phase_first_line_log_and_next_command
     assert f"log: {by_name['edited.yaml']['log']}" in problem["message"]
     assert "tfdock shell" in problem["fix"]
     assert "MINIATURE_FAIL_COMPILE is defined" in Path(by_name["edited.yaml"]["log"]).read_text()
+
+
+def test_a_fetch_names_what_bazel_cannot_analyse_and_goes_on_with_the_next_profile(
+    tfdock: Tfdock, edited: EditedTree, profile: Path
+) -> None:
+    renamed = edited({PACKAGE: replaced('name = "wheel"', 'name = "wheels"')}, **CPU)
+    outcome = tfdock.run("fetch", renamed, profile, "--json")
+    assert outcome.code == 1, outcome.told
+    broken, sound = outcome.builds
+    assert [(row["profile"], row["status"]) for row in (broken, sound)] == [
+        (str(renamed), "failed"),
+        (str(profile), "fetched"),
+    ]
+    (problem,) = broken["problems"]
+    assert problem["code"] == "fetch-failed"
+    assert "no such target '//tensorflow/tools/pip_package:wheel'" in problem["message"]
+    assert tfdock.visible == []
 
 
 def test_a_configure_that_fails_is_named_with_what_it_said(tfdock: Tfdock, played: EditedTree) -> None:

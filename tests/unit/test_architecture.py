@@ -399,9 +399,8 @@ OPENED = {
         "bazel/cache/cache_folder.py", "bazel/cache/cache_pull.py", "bazel/cache/cache_usage.py",
         "bazel/cache/exchange.py", "bazel/remote/relay.py", "bazel/remote/remote_session.py",
         "builder/cache_overlay.py", "builder/compile_phase.py", "builder/seal_phase.py",
-        "images/runtime/runtime_trial.py", "matrix/analysis.py",
-        "offline/bundle_writer.py", "offline/fetch.py", "run/carrier.py", "run/disk_space.py", "run/journal.py",
-        "run/results.py", "verify/trial.py", "verify/trial_container.py",
+        "images/runtime/runtime_trial.py", "offline/bundle_writer.py", "offline/fetch.py", "run/carrier.py",
+        "run/disk_space.py", "run/journal.py", "run/results.py", "verify/trial.py", "verify/trial_container.py",
     },
     "open already, and bounded": {
         "builder/build_summary.py", "diagnose/report_bundle.py", "engine/engine_archives.py",

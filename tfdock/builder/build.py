@@ -71,8 +71,6 @@ def _run_build(session: BuildSession, request: BuildRequest) -> BuildResult:
     plan = session.fitted(request.prepared.plan)
     _check_machine(session, plan)
     _check_remote(session, plan)
-    # The run's id is a word that no earlier image has: a forced build makes its image anew.
-    request = replace(request, fresh=request.run if request.force else request.fresh)
     expected = expectation(plan, session.wheelhouse.records(), session.knowledge)
     with _run(session, request, plan, expected) as run:
         fetched = compile_phase.prepare_source(run)
@@ -160,24 +158,18 @@ def pins(session: BuildSession, request: BuildRequest) -> tuple[Pin, ...]:
 
 
 def fetch(session: BuildSession, request: BuildRequest, then: Callable[[BuildRun, FetchResult], _T]) -> _T:
-    """Make a plan's image and fetch its downloads, but compile nothing. Return the result of `then`.
+    """Make a plan's image, and let Bazel download and analyse everything, but compile nothing.
 
-    `then` is the phase `pack`. The run's containers and folders still exist while it works.
+    Return the result of `then`, the phase `pack`. The run's containers and folders still exist while it works.
     """
-    with fetched_build(session, request) as (run, fetched):
-        result, _ = run.timed("pack", lambda: then(run, fetched))
-        return result
-
-
-@contextmanager
-def fetched_build(session: BuildSession, request: BuildRequest) -> Iterator[tuple[BuildRun, FetchResult]]:
-    """Give a run with its image, after Bazel has downloaded and analysed everything. Nothing is compiled."""
     make_folder(session.wheelhouse.root)
     with _file_errors(session), session.wheelhouse.locked(request.prepared.plan.build_id):
         plan = session.fitted(request.prepared.plan)
         _check_image_space(session, plan)
         with _run(session, request, plan) as run:
-            yield run, compile_phase.prepare_source(run)
+            fetched = compile_phase.prepare_source(run)
+            result, _ = run.timed("pack", lambda: then(run, fetched))
+            return result
 
 
 # --- a run ----------------------------------------------------------------------------------------------------------

@@ -95,7 +95,9 @@ def _built_image(run: BuildRun, source_ref: str | None, number: int) -> _Image:
     Its stages are built one by one, because each has other rights: the toolchain stage knows nothing of the source,
     and once the source may run there is no network.
     """
-    plan, settings, fresh = run.plan, run.session.settings, run.request.fresh
+    plan, settings = run.plan, run.session.settings
+    # The run's id is a word that no earlier image has.
+    fresh = run.request.run if run.request.force else ""
     base, digest = _pull_base(run)
     # By its id, not by its name, an image is looked into and compiles: another run may move the name.
     name = plan.image_name if number == 1 else f"{plan.image_name}-{number}"

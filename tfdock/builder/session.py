@@ -91,8 +91,6 @@ class BuildRequest:
     """The inputs from a bundle: then nothing comes from a network."""
     repository: Path | None = None
     """A separate repository cache, instead of the one that all builds share."""
-    fresh: str = ""
-    """A word: all runs with the same word build the image again, and fetch its source again, once together."""
 
 
 def whole_machine(plan: BuildPlan, machine: Machine) -> BuildResources:

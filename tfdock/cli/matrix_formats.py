@@ -1,24 +1,16 @@
-"""Print a matrix for people and for CI services; run and print `matrix --dry-analyse`."""
+"""Print a matrix for people and for CI services."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import typer
-
 from tfdock.ci.pipeline import gitlab_jobs
-from tfdock.cli import ci_log, console
-from tfdock.cli.app import command, limit_from_now, print_json, stoppable
-from tfdock.cli.build_progress import session_for, shown_progress
-from tfdock.errors import combined_exit_code
-from tfdock.host.settings import Settings
-from tfdock.matrix.analysis import Analysis, analysed, analysis_row
-from tfdock.matrix.matrix_report import excluded_rows, fields_text
+from tfdock.cli import console
+from tfdock.matrix.matrix_report import fields_text
 from tfdock.matrix.planned_matrix import Cell, Cells, Status
 from tfdock.matrix.shards import GITHUB_JOBS, CellLoad, Job, jobs, split
 
@@ -105,70 +97,3 @@ def _expected_time(cells: Cells) -> str:
         return ""
     unknown = f", and {len(costs) - len(known)} of which nothing is known" if len(known) < len(costs) else ""
     return f"; about {console.duration(sum(known))} to build one after another{unknown}"
-
-
-_COLUMNS = ("wheel", "is", "what")
-
-
-@command("tfdock.matrix-analysis/1")
-def analyse(
-    cells_of: Callable[[Callable[[], None]], Cells], settings: Settings, *, time_limit: str | None, as_json: bool
-) -> None:
-    """Analyse the cells of a matrix and exit. `cells_of` selects them; its argument raises to stop."""
-    limit = limit_from_now(time_limit)
-    with stoppable("what was found is told") as stop, shown_progress() as listen:
-        cells = cells_of(stop.check)
-        session = replace(session_for(settings, cells.knowledge, listen, stop), limit=limit)
-        # Where nothing is to be analysed, no engine is needed.
-        analyses = analysed(cells, session, _show_analysis) if cells.wanted else ()
-    if as_json:
-        ok = all(analysis.outcome == "ok" for analysis in analyses)
-        rows = [analysis_row(analysis) for analysis in analyses]
-        document = {"matrix": cells.file, "cells": rows, "excluded": excluded_rows(cells)}
-        print_json("tfdock.matrix-analysis/1", ok, document)
-    else:
-        _show(cells, analyses)
-    ci_log.here().summary(f"{cells.file}: {_counts(cells, analyses)}", _COLUMNS, list(_rows(analyses)))
-    raise typer.Exit(combined_exit_code(analysis.exit_code for analysis in analyses))
-
-
-# --- for people -----------------------------------------------------------------------------------------------------
-
-
-def _show_analysis(analysis: Analysis) -> None:
-    """Print what became of a cell, when it has ended."""
-    style = console.Style(sys.stderr)
-    colour = style.good if analysis.outcome == "ok" else style.bad
-    console.say(f"{colour(analysis.outcome)}  {analysis.cell.name}")
-    console.show_problems(analysis.problems)
-    for note in analysis.notes:
-        console.tell(f"  note: {console.clean(note)}")
-
-
-def _show(cells: Cells, analyses: Sequence[Analysis]) -> None:
-    """Print the counts and a table."""
-    style = console.Style(sys.stdout)
-    console.result(f"{style.strong(console.clean(cells.file))}  {_counts(cells, analyses)}")
-    rows = [tuple(map(console.clean, row)) for row in _rows(analyses)]
-    for line in console.table([tuple(map(style.strong, _COLUMNS)), *rows]) if rows else ():
-        console.say(ci_log.here().harmless(line), stream=sys.stdout)  # it has Bazel's words in it
-
-
-def _rows(analyses: Sequence[Analysis]) -> Iterator[tuple[str, str, str]]:
-    for analysis in analyses:
-        details = "; ".join(analysis.notes)
-        if analysis.problems:
-            problem = analysis.problems[0]
-            details = f"[{problem.code}] {analysis.error or problem.message.partition(chr(10))[0]}"
-        yield analysis.cell.name, analysis.outcome, details
-
-
-def _counts(cells: Cells, analyses: Sequence[Analysis]) -> str:
-    """Return such as `3 ok, 1 drifted; not analysed: 2 impossible`."""
-    counts = _count_words(analysis.outcome for analysis in analyses)
-    others = _count_words(cell.status for cell in cells.cells if not cell.wanted)
-    return f"{counts or 'no cells'}{f'; not analysed: {others}' if others else ''}"
-
-
-def _count_words(words: Iterator[str]) -> str:
-    return ", ".join(f"{count} {word}" for word, count in Counter(words).items())

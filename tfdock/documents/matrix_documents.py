@@ -1,4 +1,4 @@
-"""Documents of a matrix: its cells, its jobs, its report, its analysis."""
+"""Documents of a matrix: its cells, its jobs, its report."""
 
 from __future__ import annotations
 
@@ -145,39 +145,3 @@ class MatrixReportDocument(MatrixResultJson):
     """Which document this is."""
     ok: bool
     """Whether the exit code is 0."""
-
-
-class AnalysedCellJson(TypedDict):
-    """What an analysis found of a cell."""
-
-    build_id: str
-    """The build id."""
-    fields: Mapping[str, object]
-    """What the cell says over the base, by dotted name."""
-    runner: Sequence[str]
-    """Labels of the machine that is to build it."""
-    status: Literal["ok", "drifted", "failed", "interrupted"]
-    """`drifted`: something upstream has changed; `failed`: it is this machine's."""
-    problems: Sequence[ProblemJson]
-    """What is wrong."""
-    error: str | None
-    """The line that reports it."""
-    notes: Sequence[str]
-    """What is not as it was in the last build."""
-    source: Mapping[str, str | None] | None
-    """The `ref` that was taken and what was `found` there; null for a local checkout."""
-    seconds: Mapping[str, float]
-    """Phase to seconds."""
-    log: str | None
-    """The log's path."""
-
-
-class MatrixAnalysisDocument(TypedDict):
-    """`tfdock matrix --dry-analyse`: whether each cell can still be built."""
-
-    matrix: str
-    """The matrix's file."""
-    cells: Sequence[AnalysedCellJson]
-    """What was analysed."""
-    excluded: Sequence[ExcludedCellJson]
-    """What cannot be built or is not wanted."""

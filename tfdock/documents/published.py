@@ -37,7 +37,6 @@ PRINTED: dict[str, tuple[type, ...]] = {
     "init": (knowledge_documents.InitDocument,),
     "inspect": (wheel_documents.InspectDocument,),
     "lock": (plan_documents.LockDocument,),
-    "matrix-analysis": (matrix_documents.MatrixAnalysisDocument,),
     "matrix-plan": (matrix_documents.MatrixPlanDocument,),
     "plan": (plan_documents.PlanDocument,),
     "pull": (build_documents.PullDocument,),

@@ -55,7 +55,7 @@ def matrix_document(cells: Cells, jobs: Sequence[Job]) -> dict[str, Any]:
     return {
         "matrix": cells.file,
         "include": [_included_row(by_name[name], number) for number, name in numbered],
-        "excluded": excluded_rows(cells),
+        "excluded": _excluded_rows(cells),
     }
 
 
@@ -74,7 +74,7 @@ def _included_row(cell: Cell, shard: int) -> dict[str, Any]:
     }
 
 
-def excluded_rows(cells: Cells) -> list[dict[str, Any]]:
+def _excluded_rows(cells: Cells) -> list[dict[str, Any]]:
     """Return the cells that cannot be built or are not wanted, each with its reason and its place."""
     return [
         {

@@ -28,8 +28,6 @@ from tfdock.host.files import held, make_private, write_atomically
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import UntrustedPath, remove_folder
 
-ANALYSIS = "analysis"
-"""The folder of the state with the logs of analyses and the files of their containers."""
 # Only such names are taken for runs: they become parts of paths and values of labels.
 _RUN = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 _LARGEST_ENTRY = 1 << 20
@@ -259,8 +257,7 @@ def clean_killed_run(settings: Settings, entry: RunEntry, engine: Engine) -> lis
 def _implied_folders(settings: Settings, entry: RunEntry) -> Iterator[Path]:
     """Yield the folders of a run with these settings, and a bundle's folder, whose name has the run id."""
     yield CacheFolder(settings.cache_dir.absolute()).output(entry.run)
-    for root in (settings.wheelhouse, settings.state_dir / ANALYSIS):
-        yield staging_folder(root.absolute(), entry.run)
+    yield staging_folder(settings.wheelhouse.absolute(), entry.run)
     staging = Path(entry.staging)
     # A bundle may be written anywhere, so its folder is known by the run id in its name.
     if staging.is_absolute() and re.fullmatch(rf"\..+\.{re.escape(entry.run)}", staging.name, re.DOTALL):

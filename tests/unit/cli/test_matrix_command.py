@@ -359,22 +359,6 @@ def test_a_table_gives_github_no_commands_whatever_a_reason_says(
         assert not re.search(r"^\s*::|##\[", result.stdout, re.MULTILINE)
 
 
-def test_an_analysis_gives_github_no_commands_whatever_bazel_says(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from tfdock.cli import matrix_formats
-    from tfdock.matrix.analysis import Analysis
-
-    monkeypatch.setattr(ci_log, "here", lambda: ci_log.GitHub({"GITHUB_ACTIONS": "true"}))
-    found = planned(folder)
-    problem = Problem(code="fetch-failed", message="x")
-    failed = Analysis(cell=found.wanted[0], outcome="drifted", problems=(problem,), error="ERROR: ##[add-mask]x")
-    matrix_formats._show(found, [failed])
-    told = capsys.readouterr().out
-    assert "add-mask" in told
-    assert "##[" not in told
-
-
 def test_a_jobs_page_does_not_call_missing_what_nobody_has_looked_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,10 @@ from tfdock.offline.fetch import Bundler, warm
 from tfdock.plan.prepare import Preparer
 
 
-@app.command(epilog="Example: `tfdock fetch rtx3080 -o rtx3080.tar`; elsewhere `tfdock build --from rtx3080.tar`.")
+@app.command(
+    epilog="Example: `tfdock fetch rtx3080 -o rtx3080.tar`; elsewhere `tfdock build --from rtx3080.tar`. Bazel "
+    "analyses everything and compiles nothing: what upstream has changed is named in minutes."
+)
 @command("tfdock.fetch/1")
 def fetch(
     profiles: Profiles,

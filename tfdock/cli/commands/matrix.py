@@ -22,14 +22,12 @@ from tfdock.cli.app import (
     Registry,
     Wheelhouse,
     app,
-    check_duration,
     command,
     preparer_for,
     print_json,
     settings_for,
     stoppable,
 )
-from tfdock.cli.matrix_formats import analyse
 from tfdock.cli.matrix_run import CellSelection, warn_registry
 from tfdock.errors import NetworkError
 from tfdock.host.settings import Settings
@@ -104,24 +102,6 @@ def matrix(
             show_default=False,
         ),
     ] = None,
-    dry_analyse: Annotated[
-        bool,
-        typer.Option(
-            "--dry-analyse",
-            help="Have the image and the downloads of each anew and let Bazel analyse it, but compile nothing: says "
-            "in minutes what others have changed.",
-        ),
-    ] = False,
-    time_limit: Annotated[
-        str | None,
-        typer.Option(
-            "--time-limit",
-            help="Analyse no longer than this (`50m`).",
-            metavar="TIME",
-            show_default=False,
-            callback=check_duration,
-        ),
-    ] = None,
     wheelhouse: Wheelhouse = None,
     cache_dir: CacheDir = None,
     registry: Registry = None,
@@ -132,7 +112,6 @@ def matrix(
     as_json: AsJson = False,
 ) -> None:
     wanted = Format.JSON if as_json else format_
-    _check_analysis(wanted, shards, time_limit, dry_analyse=dry_analyse)
     settings = settings_for(
         wheelhouse=wheelhouse,
         cache_dir=cache_dir,
@@ -149,21 +128,11 @@ def matrix(
         earlier=earlier_fingerprints(changed_since) if changed_since else None,
         smoke=smoke,
         # Only these formats say where wheels are: the others need not ask registries.
-        located=missing or (wanted in _WITH_STATUS and not dry_analyse),
+        located=missing or wanted in _WITH_STATUS,
     )
-    if dry_analyse:
-        # It exits by itself.
-        analyse(selection.cells, settings, time_limit=time_limit, as_json=wanted is Format.JSON)
     with stoppable("nothing was changed") as stop:
         cells = selection.cells(stop.check)
     _print_cells(cells, wanted, shards)
-
-
-def _check_analysis(wanted: Format, shards: int | None, time_limit: str | None, *, dry_analyse: bool) -> None:
-    if dry_analyse and (wanted in (Format.GITHUB, Format.GITLAB) or shards):
-        raise typer.BadParameter("an analysis makes no jobs: leave `--format github`, `gitlab` and `--shards` out")
-    if time_limit and not dry_analyse:
-        raise typer.BadParameter("`--time-limit` can be said of an analysis alone: `--dry-analyse`")
 
 
 _WITH_STATUS = (Format.TABLE, Format.JSON)
