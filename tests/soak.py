@@ -35,7 +35,7 @@ SOAK = {
     r"test_what_happened\.py::test_on_the_legacy_road": "test_build: the capability on the hermetic road",
     r"test_what_happened\.py::test_another_python": "a changed source file, a changed option, another variable",
     r"test_cache\.py::test_a_rebuilt_base_with_the_same_content": "test_what_happened: a warm build",
-    r"test_cache\.py::test_a_size_keeps": "unit tests of pruning; test_pruning_is_refused_while_a_build_runs",
+    r"test_cache\.py::test_what_a_size_took": "unit tests of pruning; test_pruning_is_refused_while_a_build_runs",
     r"test_remote\.py::test_a_worker_with_the_same_toolchain": "unit tests of flags; the cache that speaks gRPC",
     # --- memory, time, signals ---
     r"test_resources\.py::test_where_plain_bazel_dies": "unit tests of the second try",

@@ -396,7 +396,7 @@ OPENED = {
     "a checkout of sources, whose files are opened beneath its folder": {"plan/local_source.py"},
     "wheels that were checked a moment ago": {"builder/build.py", "cli/pull_text.py"},
     "in a folder that this user alone can write to": {
-        "bazel/cache/cache_folder.py", "bazel/cache/cache_pull.py", "bazel/cache/cache_usage.py",
+        "bazel/cache/cache_folder.py", "bazel/cache/cache_pull.py", "bazel/cache/domain_cache.py",
         "bazel/cache/exchange.py", "bazel/remote/relay.py", "bazel/remote/remote_session.py",
         "builder/cache_overlay.py", "builder/compile_phase.py", "builder/seal_phase.py",
         "images/runtime/runtime_trial.py", "offline/bundle_writer.py", "offline/fetch.py", "run/carrier.py",

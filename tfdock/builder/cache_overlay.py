@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from tfdock.bazel.cache.cache_folder import DiskCache
-from tfdock.bazel.cache.cache_usage import clear_work, drop_copies, filesystem_now
+from tfdock.bazel.cache.domain_cache import clear_work, drop_copies, filesystem_now
 from tfdock.builder.build_run import BuildRun
 from tfdock.errors import EngineError, Locked
 from tfdock.host.files import held, make_folder

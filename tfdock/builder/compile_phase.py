@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tfdock.bazel.cache import cache_usage
 from tfdock.bazel.cache.cache_folder import check_writable, opened
 from tfdock.bazel.cache.downloads import EVERYTHING, remove_changed_downloads, unchecked_since
 from tfdock.bazel.cache.source_archives import (
@@ -220,23 +219,8 @@ def _unpack_external(containers: BuildContainers) -> None:
 
 def compile_wheel(run: BuildRun, fetched: FetchResult) -> CompileResult:
     """Run the compile phase; return its attempts and its figures."""
-    result, seconds = run.timed("compile", lambda: _watch_cache(run, fetched))
+    result, seconds = run.timed("compile", partial(_compile, run, fetched))
     return replace(result, seconds={**fetched.seconds, "compile": seconds})
-
-
-def _watch_cache(run: BuildRun, fetched: FetchResult) -> CompileResult:
-    """Compile, and note what of the disk cache that used, where it lies on this machine."""
-    session = run.session
-    if not session.engine_info.local:
-        return _compile(run, fetched)
-    disk = run.disk_cache(fetched.image.toolchain)
-    with cache_usage.watch_usage(disk, run.plan.build_id, run.name) as watch:
-        if not watch.seen:
-            run.tell(f"{session.cache.root} keeps no times of access: {cache_usage.UNSEEN}")
-        result = _compile(run, fetched)
-        # Only a successful build says all that its profile needs, and replaces the earlier note.
-        watch.ok = True
-    return result
 
 
 def _compile(run: BuildRun, fetched: FetchResult) -> CompileResult:
@@ -245,6 +229,7 @@ def _compile(run: BuildRun, fetched: FetchResult) -> CompileResult:
     # Asked again: other builds may have ended, or begun, since this one did.
     plan = session.fitted(run.plan)
     disk = run.disk_cache(image.toolchain)
+    disk.note_build(plan.build_id)
     # A domain reads the cache of `release` as well, so that the build is cold only if both are empty.
     caches = [cache for cache in (disk, disk.release) if cache]
     cache_was_empty = session.engine_info.local and all(cache.is_empty() for cache in caches)

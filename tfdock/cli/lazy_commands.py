@@ -75,12 +75,9 @@ COMMANDS: Table = {
 }
 """In the order in which one meets them."""
 CACHE_COMMANDS: Table = {
-    "list": ("cache", "Say what is in the cache: sizes by toolchain and build id, and when they were used last."),
+    "list": ("cache", "Say what is in the cache: sizes by toolchain, and when they were used last."),
     "verify": ("cache", "Hash every entry of Bazel's disk caches again, and name each damaged one (exit status 4)."),
-    "prune": (
-        "cache",
-        "Remove what nobody needs, then what was used least recently; never what the last build of a profile used.",
-    ),
+    "prune": ("cache", "Remove what nobody needs, then what was used least recently."),
     "clean": ("cache", "Remove the whole cache, or one toolchain's: the next build compiles everything again."),
     "push": ("cache_exchange", "Send Bazel's disk cache to a registry: what is there already is not sent again."),
     "pull": (

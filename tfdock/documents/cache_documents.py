@@ -8,19 +8,6 @@ from typing import Literal
 from typing_extensions import TypedDict
 
 
-class CacheUseJson(TypedDict):
-    """What the last build of a build id used."""
-
-    build_id: str
-    """The build id."""
-    used: str | None
-    """When, such as `2026-01-31T09:30:00+00:00`."""
-    actions: int | None
-    """Actions that it used; null where the file system does not tell."""
-    size: int | None
-    """Bytes of what they need; null where the file system does not tell."""
-
-
 class CachedToolchainJson(TypedDict):
     """The disk cache of one toolchain and trust domain."""
 
@@ -40,8 +27,8 @@ class CachedToolchainJson(TypedDict):
     """Files that those need."""
     used: str | None
     """When it was used last; null for never."""
-    builds: Sequence[CacheUseJson]
-    """The builds that use it."""
+    builds: Sequence[object]
+    """Always empty: nobody notes any more what a build uses."""
 
 
 class OutputBaseJson(TypedDict):
@@ -140,7 +127,7 @@ class PrunedToolchainJson(TypedDict):
     blobs: int
     """Files that went."""
     builds: Sequence[str]
-    """Builds for which nothing is kept any more."""
+    """Always empty: nothing is kept for a build."""
 
 
 class PrunedOutputJson(TypedDict):

@@ -287,12 +287,6 @@ class UntrustedFolder:
         with folder:
             os.replace(file, last, dst_dir_fd=folder._descriptor)
 
-    def touch(self, name: str, times: tuple[int, int]) -> None:
-        """Set the times of access and of change, in nanoseconds. Of a link it sets the link's own times."""
-        folder, last = self._parent(name)
-        with folder:
-            os.utime(last, ns=times, dir_fd=folder._descriptor, follow_symlinks=False)
-
     def remove(self, name: str) -> None:
         """Remove a name that is not a folder, or nothing if it is gone. Of a link it removes the link."""
         try:

@@ -4,7 +4,7 @@
 <cache>/repository/                     Bazel's downloads, shared by all builds
 <cache>/disk/<toolchain key>/           Bazel's disk cache: its own files and nothing else
 <cache>/disk/<toolchain key>-<domain>/  the same of a trust domain other than `release`
-<cache>/disk/….about/                   which toolchain and domain that is, and what the builds with it used
+<cache>/disk/….about/                   which toolchain and domain that is, and which builds were made with it
 <cache>/disk/….work/                    the kernel's own, where a domain's cache lies over the one of `release`
 <cache>/output/<run id>/                a run's output base, as long as it lives or is kept
 <cache>/dependencies/, knowledge/, verify/    what trials of wheels fetched, tables as read, logs of trials
@@ -77,8 +77,8 @@ class CacheEntry:
 
     @property
     def used(self) -> int:
-        """The last time that it was read or written, in nanoseconds."""
-        # A file system without times of access notes only the write.
+        """The last time that it was read or written, in nanoseconds, as far as the file system tells."""
+        # With `relatime`, times of access move once a day; with `noatime`, what was written first goes first.
         return max(self.written, self.read)
 
 
@@ -179,6 +179,18 @@ class DiskCache:
     def description(self) -> Mapping[str, Any]:
         """Return the last note of `describe`; empty if there is none."""
         return UntrustedPath(self.about, "toolchain.json").load(dict[str, Any], _MOST_NOTE) or {}
+
+    def note_build(self, build_id: str) -> None:
+        """Note that a build of a build id compiles with it, for `last_build`."""
+        make_folder(self.about / "builds")
+        write_atomically(self.about / "builds" / build_id, b"")
+
+    def last_build(self, build_id: str) -> float | None:
+        """Return when a build of a build id last compiled with it, in Unix seconds; None if there was none."""
+        # Only the file's time counts: older versions listed in the file what the build used.
+        with suppress(FileNotFoundError):
+            return (self.about / "builds" / build_id).lstat().st_mtime
+        return None
 
 
 @dataclass(frozen=True, slots=True)

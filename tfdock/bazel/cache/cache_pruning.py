@@ -1,10 +1,10 @@
-"""Decide which entries of Bazel's disk caches go, and which stay so that the next build is warm. Pure."""
+"""Decide which entries of Bazel's disk caches go: the least recently used ones. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tfdock.errors import Problem, ProfileError
@@ -22,44 +22,17 @@ class CachedAction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
-    """The actions that the last build of a build id took from a cache or put there; None if reads leave no trace."""
-
-    build_id: str
-    used: float
-    actions: frozenset[str] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheContents:
-    """One disk cache: actions by key, sizes of blobs by digest, and the configurations that use it."""
+    """One disk cache: actions by key, and sizes of blobs by digest."""
 
     toolchain: str
     actions: Mapping[str, CachedAction]
     blobs: Mapping[str, int]
-    configurations: tuple[Configuration, ...] = ()
 
     @property
     def size(self) -> int:
         """Bytes of all entries."""
         return sum(action.size for action in self.actions.values()) + sum(self.blobs.values())
-
-    def needed(self, excluded: Collection[str]) -> frozenset[str]:
-        """Return the actions that the last build of some configuration used, without the `excluded` configurations.
-
-        Returns all actions if it is unknown of one configuration what it used.
-        """
-        remaining = [configuration for configuration in self.configurations if configuration.build_id not in excluded]
-        # Without times of access, every action may be one that the last build used.
-        if any(configuration.actions is None for configuration in remaining):
-            return frozenset(self.actions)
-        return frozenset().union(*(configuration.actions or () for configuration in remaining))
-
-    def size_of(self, actions: Iterable[str]) -> int:
-        """Bytes of these actions with all that they need, each blob once."""
-        present = [self.actions[key] for key in actions if key in self.actions]
-        blobs = {blob for action in present for blob in action.blobs}
-        return sum(action.size for action in present) + sum(self.blobs.get(blob, 0) for blob in blobs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +42,6 @@ class PrunePlan:
     toolchain: str
     actions: frozenset[str] = frozenset()
     blobs: frozenset[str] = frozenset()
-    configurations: tuple[str, ...] = ()
     size: int = 0
 
 
@@ -91,7 +63,6 @@ class _Decision:
 
     contents: CacheContents
     keep: dict[str, CachedAction] = field(init=False)
-    dropped: list[str] = field(default_factory=list)
     users: Counter[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +89,6 @@ class _Decision:
             toolchain=self.contents.toolchain,
             actions=actions,
             blobs=blobs,
-            configurations=tuple(self.dropped),
             size=size + sum(self.contents.blobs[blob] for blob in blobs),
         )
 
@@ -126,22 +96,25 @@ class _Decision:
 def prune(
     disks: Iterable[CacheContents], *, others: int = 0, max_size: int | None = None, before: float | None = None
 ) -> CachePrunePlan:
-    """Choose the entries that go. `others` are bytes that stay in any case; entries last used before `before` go.
+    """Choose the entries that go. `others` are bytes that stay in any case; actions last used before `before` go.
 
-    Configurations go by age as a whole. For a size, the least recently used actions go first, each with the blobs
-    that only it needs. What the last build of a remaining configuration used stays.
+    For a size, the least recently used actions go first. Each goes with the blobs that no other action needs.
     """
     decisions = [_Decision(contents) for contents in disks]
-    if before is not None:
-        for decision in decisions:
-            _drop_old(decision, before)
+    # By time, toolchain and key: a dry run and the real run choose the same entries.
+    candidates = sorted(
+        (
+            (action.used, decision.contents.toolchain, key, decision)
+            for decision in decisions
+            for key, action in decision.contents.actions.items()
+        ),
+        key=lambda candidate: candidate[:3],
+    )
     left = others + sum(_size(decision) for decision in decisions)
-    if max_size is not None:
-        # By time, toolchain and key: a dry run and the real run choose the same entries.
-        for _, _, key, decision in sorted(_candidates(decisions), key=lambda candidate: candidate[:3]):
-            if left <= max_size:
-                break
-            left -= decision.drop(key)
+    for used, _, key, decision in candidates:
+        if (before is None or used >= before) and (max_size is None or left <= max_size):
+            break
+        left -= decision.drop(key)
     return CachePrunePlan(
         disks=tuple(decision.result() for decision in decisions),
         left=left,
@@ -149,28 +122,9 @@ def prune(
     )
 
 
-def _drop_old(decision: _Decision, before: float) -> None:
-    decision.dropped = [
-        configuration.build_id for configuration in decision.contents.configurations if configuration.used < before
-    ]
-    needed = decision.contents.needed(decision.dropped)
-    for key, action in decision.contents.actions.items():
-        if key not in needed and action.used < before:
-            decision.drop(key)
-
-
 def _size(decision: _Decision) -> int:
     needed = sum(size for blob, size in decision.contents.blobs.items() if decision.users[blob])
     return needed + sum(action.size for action in decision.keep.values())
-
-
-def _candidates(decisions: Iterable[_Decision]) -> Iterable[tuple[float, str, str, _Decision]]:
-    """Yield the actions that may go, with the time of their last use."""
-    for decision in decisions:
-        needed = decision.contents.needed(decision.dropped)
-        for key, action in decision.keep.items():
-            if key not in needed:
-                yield action.used, decision.contents.toolchain, key, decision
 
 
 # --- what people type -----------------------------------------------------------------------------------------------

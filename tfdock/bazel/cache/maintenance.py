@@ -13,7 +13,7 @@ from pathlib import Path
 from tfdock.bazel.cache import action_cache, cache_pruning
 from tfdock.bazel.cache.action_cache import EMPTY, ActionResult, MalformedEntry
 from tfdock.bazel.cache.cache_folder import CacheEntry, CacheFolder, DiskCache, folders, opened
-from tfdock.bazel.cache.cache_usage import clear_work, forget, uses
+from tfdock.bazel.cache.domain_cache import clear_work
 from tfdock.host.untrusted_folders import folder_size, is_hollow, open_up, remove_folder, size_of
 from tfdock.resolve.tools import NATIVE
 
@@ -94,7 +94,6 @@ class Listing:
                 for key, entry in self.actions.items()
             },
             blobs={digest: entry.size for digest, entry in self.blobs.items()},
-            configurations=tuple(use.configuration for use in uses(self.disk)),
         )
 
     def _kept_with(self, key: str) -> tuple[str, ...]:
@@ -332,9 +331,9 @@ def prune(
 ) -> PrunedCache:
     """Make a cache smaller: first what nobody needs, then what was used least recently. The caller holds `alone`.
 
-    With `before` (Unix seconds), configurations go that were last used before it, and downloads: of Bazel's
-    repository cache, and for trials of wheels. With `max_size` (bytes of the whole folder), actions go as
-    `cache_pruning` decides.
+    With `before` (Unix seconds), actions go that were last used before it, and downloads: of Bazel's repository
+    cache, and for trials of wheels. With `max_size` (bytes of the whole folder), actions go as `cache_pruning`
+    decides.
     """
     output_folders = outputs(cache)
     listings = [listing(disk) for disk in cache.disks()]
@@ -405,8 +404,6 @@ def _apply(listed: Listing, plan: cache_pruning.PrunePlan) -> None:
     # Actions first: a blob without its action is waste, an action without its blob is a broken promise.
     _remove_entries(listed.disk, (listed.actions[key] for key in plan.actions))
     _remove_entries(listed.disk, (listed.blobs[digest] for digest in plan.blobs))
-    for build_id in plan.configurations:
-        forget(listed.disk, build_id)
     remaining = len(listed.actions) - len(plan.actions) + len(listed.blobs) - len(plan.blobs) + len(listed.foreign)
     # Foreign files count: nobody knows whose they are.
     if not remaining:

@@ -15,7 +15,6 @@ import typer
 from tfdock.bazel.cache import maintenance as cache_care
 from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
 from tfdock.bazel.cache.cache_pruning import read_age, read_size
-from tfdock.bazel.cache.cache_usage import uses
 from tfdock.bazel.cache.maintenance import Listing, Output, PrunedCache, VerifiedCache, verify_cache
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, CacheDir, command, local_engine, print_json, settings_for, stoppable
@@ -76,7 +75,7 @@ def _existing_cache(settings: Settings) -> CacheFolder | None:
 
 
 def _toolchain(listing: Listing) -> dict[str, Any]:
-    contents, described = listing.contents(), dict(listing.disk.description())
+    described = dict(listing.disk.description())
     trust = described.pop("trust", None)
     return {
         "key": listing.disk.key,
@@ -88,16 +87,7 @@ def _toolchain(listing: Listing) -> dict[str, Any]:
         "actions": len(listing.actions),
         "blobs": len(listing.blobs),
         "used": _moment(listing.used),
-        "builds": [
-            {
-                "build_id": use.build_id,
-                "used": _moment(use.when),
-                # None: the file system does not tell what is read.
-                "actions": None if use.actions is None else len(use.actions),
-                "size": None if use.actions is None else contents.size_of(use.actions),
-            }
-            for use in uses(listing.disk)
-        ],
+        "builds": [],
     }
 
 
@@ -153,14 +143,6 @@ def _show_toolchain(row: dict[str, Any], style: console.Style) -> None:
         console.result(
             f"  shared by `--trust`: {reasons}" if shared else f"  trust domain {row['domain']}: {reasons}"
         )
-    _table(
-        (
-            build["build_id"],
-            console.size(build["size"]) if build["size"] is not None else "unknown",
-            _ago(build["used"]),
-        )
-        for build in row["builds"]
-    )
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> None:
@@ -319,7 +301,7 @@ def _pruned_json(pruned: PrunedCache | None) -> dict[str, Any]:
                 "size": disk.size,
                 "actions": len(disk.actions),
                 "blobs": len(disk.blobs),
-                "builds": list(disk.configurations),
+                "builds": [],
             }
             for disk in pruned.disks
         ],
@@ -333,8 +315,7 @@ def _show_pruned(pruned: PrunedCache | None, images: list[ImageInfo], *, dry_run
     would = "would remove" if dry_run else "removed"
     for row in document["toolchains"]:
         if row["size"]:
-            builds = f"; no longer kept for: {', '.join(row['builds'])}" if row["builds"] else ""
-            removed = f"{row['actions']} actions and {row['blobs']} blobs, {console.size(row['size'])}{builds}"
+            removed = f"{row['actions']} actions and {row['blobs']} blobs, {console.size(row['size'])}"
             console.result(f"{row['key']}  {would} {removed}")
     for row in document["outputs"]:
         console.result(f"output of {row['run']}  {would} {console.size(row['size'])}")
@@ -349,10 +330,8 @@ def _show_pruned(pruned: PrunedCache | None, images: list[ImageInfo], *, dry_run
 def _warn_not_reached(pruned: PrunedCache, limit: int) -> None:
     problem = Problem(
         code="cache-size-not-reached",
-        message=f"{console.size(pruned.left)} are left, more than {console.size(limit)}: the last build of each "
-        "profile used them, or they are downloads",
-        fix="drop the profiles that are no longer built with `--older-than`, or a toolchain with "
-        "`tfdock cache clean --toolchain KEY`",
+        message=f"{console.size(pruned.left)} are left, more than {console.size(limit)}: a size takes no downloads",
+        fix="remove downloads that nobody used for long with `--older-than`, or all with `tfdock cache clean`",
         severity="warning",
     )
     console.show_problems([problem])

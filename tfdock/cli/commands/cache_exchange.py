@@ -13,7 +13,6 @@ import typer
 from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
 from tfdock.bazel.cache.cache_pull import PulledCache
 from tfdock.bazel.cache.cache_push import PushedCache
-from tfdock.bazel.cache.cache_usage import uses
 from tfdock.bazel.cache.exchange import Exchange
 from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.cli import console
@@ -178,7 +177,7 @@ def _select_toolchains(
 def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str:
     """Return the key of the toolchain of a profile's last build."""
     build_id = preparer_for(settings).prepare(profile).plan.build_id
-    builds = [(use.when, disk.key) for disk in disks for use in uses(disk) if use.build_id == build_id]
+    builds = [(when, disk.key) for disk in disks if (when := disk.last_build(build_id)) is not None]
     if not builds:
         raise ProfileError(
             Problem(

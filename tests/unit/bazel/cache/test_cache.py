@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -17,18 +16,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from bed import missing, needs_root
 from fake_engine import FakeEngine
 from typer.testing import CliRunner
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
-from tfdock.bazel.cache import cache_usage, maintenance
+from tfdock.bazel.cache import maintenance
 from tfdock.bazel.cache.action_cache import EMPTY, Digest, MalformedEntry, action_result, command_of, tree_files
 from tfdock.bazel.cache.cache_folder import TAG, CacheEntry, CacheFolder, DiskCache
 from tfdock.bazel.cache.cache_pull import CachePull
 from tfdock.bazel.cache.cache_push import inventory
 from tfdock.bazel.cache.downloads import remove_changed_downloads
-from tfdock.bazel.cache.maintenance import alone, listing, verify_cache
+from tfdock.bazel.cache.maintenance import Listing, alone, listing, verify_cache
 from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.cli.app import app
 from tfdock.cli.commands import cache as command
@@ -113,14 +111,6 @@ class Disk:
 
     def paths(self, *entries: CacheEntry) -> set[Path]:
         return {self.disk.folder / entry.name for entry in entries}
-
-    def note(self, build_id: str, actions: Iterable[str], when: float) -> None:
-        """As if a build had ended then that used these actions."""
-        with cache_usage.watch_usage(self.disk, build_id, "run") as watch:
-            watch.ok = True
-        keys = b"".join(bytes.fromhex(key) for key in sorted(actions))
-        head = {"build_id": build_id, "run": "run", "when": when, "seen": True}
-        (self.disk.about / "builds" / build_id).write_bytes(json.dumps(head).encode() + b"\n" + keys)
 
 
 @pytest.fixture
@@ -457,8 +447,6 @@ def test_no_link_that_a_container_left_leads_the_host_out_of_the_cache(disk: Dis
     link = disk.cache.root / name
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(outside)
-    with cache_usage.watch_usage(disk.disk, "tf", "run"):
-        pass
     verify_cache(disk.disk, repair=True)
     maintenance.prune(disk.cache, max_size=0, before=time.time() + DAY)
     assert remove_changed_downloads(disk.cache.repository, 0) in ([], [name.removeprefix("repository/")])
@@ -553,7 +541,6 @@ def test_files_that_disappear_meanwhile_are_no_error(disk: Disk, monkeypatch: py
     monkeypatch.setattr(DiskCache, "entries", racing)
     assert not verify_cache(disk.disk).findings
     maintenance.prune(disk.cache, max_size=0)
-    assert cache_usage.save_read_times(disk.disk) == frozenset()
 
 
 def test_what_cannot_be_read_is_not_said_to_be_sound_or_unused(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -572,8 +559,6 @@ def test_what_cannot_be_read_is_not_said_to_be_sound_or_unused(disk: Disk, monke
         with pytest.raises(PermissionError):
             look()
     assert folder_size(disk.disk.folder) > 0, "a size is of what can be seen"
-    with cache_usage.watch_usage(disk.disk, "tf", "run"):
-        pass
     monkeypatch.undo()
     assert disk.files == before
 
@@ -604,83 +589,32 @@ def test_what_is_too_large_for_a_message_is_not_read_into_memory(disk: Disk, tmp
 # --- what was used when ---------------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> None:
-    path.read_bytes()
-
-
-def test_a_build_is_known_by_what_it_read_and_wrote_however_often_it_was_read_before(disk: Disk) -> None:
-    if not cache_usage.reads_are_seen(disk.cache.root):
-        pytest.skip("this file system tells of no reads")
-    before, hit, idle = disk.action(b"before"), disk.action(b"hit"), disk.action(b"idle")
-    for round_ in range(3):  # of many reads, `relatime` shows the first
-        for key in (before, hit, idle):
-            read(disk.path("ac", key))
-        time.sleep(0.02)
-        with cache_usage.watch_usage(disk.disk, "tf", f"run {round_}") as watch:
-            read(disk.path("ac", hit))
-            new = disk.action(b"new %d" % round_)
-            watch.ok = True
-        (use,) = cache_usage.uses(disk.disk)
-        assert use.actions == frozenset({hit, new})
-        assert use.run == f"run {round_}"
-
-
-def test_the_time_of_the_last_read_is_kept_when_another_build_begins(disk: Disk) -> None:
+@pytest.mark.parametrize("limit", ["size", "age"])
+def test_the_entries_whose_later_time_is_the_oldest_go(disk: Disk, limit: str) -> None:
     now = time.time()
-    key = disk.action(b"x", used=now - 9 * DAY)
-    os.utime(disk.path("ac", key), (now - 3 * DAY, now - 9 * DAY))
-    cache_usage.save_read_times(disk.disk)
-    assert disk.path("ac", key).stat().st_mtime == pytest.approx(now - 3 * DAY, abs=1)
+    keys = []
+    for read, written in ((1, 9), (9, 1), (5, 6)):  # days ago
+        keys.append(disk.action(b"%d" % read * 5000))
+        os.utime(disk.path("ac", keys[-1]), (now - read * DAY, now - written * DAY))
+    if limit == "size":
+        maintenance.prune(disk.cache, max_size=folder_size(disk.cache.root) - 1)
+    else:
+        maintenance.prune(disk.cache, before=now - 3 * DAY)
+    assert set(listing(disk.disk).actions) == set(keys[:2])
+    assert listing(disk.disk).used == pytest.approx(now - DAY, abs=1)
+    assert not verify_cache(disk.disk).findings
 
 
-def test_a_build_that_failed_adds_to_what_is_known_and_takes_nothing_away(disk: Disk) -> None:
-    with cache_usage.watch_usage(disk.disk, "tf", "1") as watch:
-        first = disk.action(b"1")
-        watch.ok = True
-    time.sleep(0.02)
-    with contextlib.suppress(RuntimeError), cache_usage.watch_usage(disk.disk, "tf", "2"):
-        second = disk.action(b"2")
-        raise RuntimeError
-    (use,) = cache_usage.uses(disk.disk)
-    assert use.actions == frozenset({first, second})
-
-
-@pytest.mark.parametrize(("option", "seen"), [("noatime", False), ("relatime", True)])
-def test_whether_reads_are_seen_is_found_out_by_trying(tmp_path: Path, option: str, seen: bool) -> None:
-    needs_root("mounting a file system")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", option, "none", tmp_path], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        missing(f"cannot mount a file system: {mounted.stderr.decode().strip()}")
-    try:
-        assert cache_usage.reads_are_seen(tmp_path) is seen
-        assert not list(tmp_path.iterdir())
-    finally:
-        subprocess.run(["umount", tmp_path], check=True)
-
-
-def test_where_reads_leave_no_trace_nothing_is_said_to_be_unused(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_usage, "reads_are_seen", lambda _: False)
-    keys = {disk.action(b"1", used=1), disk.action(b"2", used=2)}
-    with cache_usage.watch_usage(disk.disk, "tf", "run") as watch:
-        watch.ok = True
-    assert [use.actions for use in cache_usage.uses(disk.disk)] == [None]
-    assert maintenance.prune(disk.cache, max_size=0).reached is False
-    assert keys <= set(listing(disk.disk).actions)
-    maintenance.prune(disk.cache, before=time.time() + 1)
-    assert not disk.disk.folder.exists()
-
-
-CUT = b'{"build_id": "tf", "run": "", "when": 1, "seen": true}\n123'
-NEVER = b'{"build_id": "tf", "run": "", "when": NaN, "seen": true}\n'
-
-
-@pytest.mark.parametrize("content", [b"", b"[]\n", b"{}\n", b'{"build_id": "x"}\n', b"\xff\n", CUT, NEVER])
-def test_a_note_that_is_not_whole_counts_for_nothing(disk: Disk, content: bytes) -> None:
-    disk.note("tf", [], 1)
-    (disk.disk.about / "builds/tf").write_bytes(content)
-    assert cache_usage.uses(disk.disk) == []
+def test_a_build_is_noted_by_its_build_id_alone_and_notes_of_older_versions_count(disk: Disk) -> None:
+    assert disk.disk.last_build("tf") is None
+    disk.disk.note_build("tf")
+    note = disk.disk.about / "builds/tf"
+    note.write_bytes(b'{"build_id": "tf", "run": "", "when": 1, "seen": true}\n' + bytes(64))
+    os.utime(note, (DAY, DAY))
+    assert disk.disk.last_build("tf") == DAY
+    disk.disk.note_build("tf")
+    assert disk.disk.last_build("tf") == pytest.approx(time.time(), abs=60)
+    assert note.read_bytes() == b""
 
 
 # --- is it sound? ---------------------------------------------------------------------------------------------------
@@ -832,28 +766,6 @@ def test_the_least_recently_used_go_first_and_what_they_share_with_others_stays(
     assert not verify_cache(disk.disk).findings
 
 
-def test_a_size_takes_nothing_that_the_last_build_of_a_configuration_used(disk: Disk) -> None:
-    now = time.time()
-    needed, _ = disk.action(b"n" * 5000, used=now - 90 * DAY), disk.action(b"o" * 5000, used=now)
-    disk.note("tf", [needed], now - 80 * DAY)
-    found = maintenance.prune(disk.cache, max_size=1000)
-    assert not found.reached
-    assert set(listing(disk.disk).actions) == {needed}
-    assert not verify_cache(disk.disk).findings
-
-
-def test_configurations_that_were_not_built_for_long_go_as_a_whole(disk: Disk) -> None:
-    now = time.time()
-    both, old = disk.action(b"both", used=now - 9 * DAY), disk.action(b"old", used=now - 9 * DAY)
-    new = disk.action(b"new", used=now)
-    disk.note("tf-old", [both, old], now - 9 * DAY)
-    disk.note("tf-new", [both, new], now - 1 * DAY)
-    found = maintenance.prune(disk.cache, before=now - 5 * DAY)
-    assert found.disks[0].configurations == ("tf-old",)
-    assert set(listing(disk.disk).actions) == {both, new}
-    assert [use.build_id for use in cache_usage.uses(disk.disk)] == ["tf-new"]
-
-
 def test_a_disk_cache_of_which_nothing_stays_goes_with_what_is_known_of_it(disk: Disk) -> None:
     disk.action(b"x", used=1)
     disk.disk.describe({"bazel": "1"})
@@ -932,25 +844,22 @@ def run(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
 Run = Callable[..., "tuple[int, str, str]"]
 
 
-def test_list_says_what_takes_how_much_and_for_which_build(run: Run, disk: Disk, tmp_path: Path) -> None:
-    keys = [disk.action(b"a" * 3000), disk.action(b"b" * 500)]
-    disk.note("tf2.18.0-py3.11-cpu-x86_64", keys[:1], time.time() - 3 * DAY)
+def test_list_says_what_takes_how_much_and_when_it_was_used(run: Run, disk: Disk, tmp_path: Path) -> None:
+    for data in (b"a" * 3000, b"b" * 500):
+        disk.action(data, used=time.time() - 3 * DAY)
     disk.disk.describe({"bazel": "6.5.0", "base": "tensorflow/build:2.18-python3.11"})
     (disk.cache.output("20261121-104600-3fa9c1")).mkdir(parents=True)
     code, text, _ = run("list")
     assert code == 0
     assert f"{KEY}  " in text
     assert "Bazel 6.5.0 in tensorflow/build:2.18-python3.11" in text
-    assert "tf2.18.0-py3.11-cpu-x86_64" in text
     assert "3 days ago" in text
     assert "20261121-104600-3fa9c1" in text
     document = json.loads(run("list", "--json")[1])
     assert document["schema"] == "tfdock.cache-list/1"
     (row,) = document["toolchains"]
     assert (row["key"], row["actions"], row["size"]) == (KEY, 2, listing(disk.disk).size)
-    (build,) = row["builds"]
-    assert build["actions"] == 1
-    assert 3000 < build["size"] < 3500
+    assert row["builds"] == []
     assert document["outputs"][0]["in_use"] is False
     assert document["size"] == sum(document["parts"].values())
     entry = RunEntry(run="20261121-104600-3fa9c1", build_id="tf", staging="", output="")
@@ -959,10 +868,13 @@ def test_list_says_what_takes_how_much_and_for_which_build(run: Run, disk: Disk,
         assert "in use" in run("list")[1]
 
 
-def test_a_time_that_no_calendar_has_is_no_reason_to_fail(run: Run, disk: Disk) -> None:
-    disk.note("tf", [disk.action(b"x", used=2**33)], 1e18)
+def test_a_time_that_no_calendar_has_is_no_reason_to_fail(
+    run: Run, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.action(b"x")
+    monkeypatch.setattr(Listing, "used", 1e18)  # not every file system keeps it
     (row,) = json.loads(run("list", "--json")[1])["toolchains"]
-    assert row["builds"][0]["used"] == "9999-12-31T23:59:59+00:00"
+    assert row["used"] == "9999-12-31T23:59:59+00:00"
     assert run("list")[0] == 0
 
 
@@ -1015,17 +927,21 @@ def test_prune_enters_folders_that_a_build_shut(disk: Disk) -> None:
 
 
 def test_prune_says_what_went_and_when_it_could_not_be_enough(run: Run, disk: Disk) -> None:
-    disk.note("tf", [disk.action(b"x" * 2000)], time.time())
-    disk.blob(b"y" * 1000)
+    disk.action(b"x" * 2000)
+    size = folder_size(disk.disk.folder)
+    download = disk.cache.repository / "content_addressable/sha256" / ("ab" * 32) / "file"
+    download.parent.mkdir(parents=True)
+    download.write_bytes(b"y" * 2000)
     code, text, told = run("prune", "--max-size", "1K", "--dry-run")
     assert code == 0
-    assert "would remove 1.0 kB" in text
+    assert "would remove 1 actions and 3 blobs, 2." in text
     assert "[cache-size-not-reached]" in told
     document = json.loads(run("prune", "--max-size", "1KiB", "--json")[1])
-    assert (document["reached"], document["size"]) == (False, 1000)
-    assert document["toolchains"][0]["blobs"] == 1
+    assert (document["reached"], document["size"], document["downloads"]) == (False, size, 0)
+    assert (document["toolchains"][0]["blobs"], document["toolchains"][0]["builds"]) == (3, [])
+    assert not disk.disk.folder.exists()
     assert run("prune", "--older-than", "0m")[0] == 0
-    assert folder_size(disk.disk.folder) == 0
+    assert not download.exists()
 
 
 @pytest.mark.parametrize(
@@ -1065,7 +981,7 @@ def test_images_without_a_name_go_and_one_that_is_used_stays(run: Run, monkeypat
 
 def test_clean_takes_one_toolchain_or_everything_but_the_mark(run: Run, disk: Disk) -> None:
     disk.action(b"x")
-    disk.note("tf", [], 1)
+    disk.disk.note_build("tf")
     (disk.cache.root / "repository/x").mkdir(parents=True)
     assert run("clean")[0] == 2, "there is no terminal to ask at"
     with disk.cache.in_use():  # it asks first: no build waits for an answer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tfdock.bazel.cache import downloads
-from tfdock.bazel.cache.cache_usage import filesystem_now
+from tfdock.bazel.cache.domain_cache import filesystem_now
 from tfdock.bazel.cache.downloads import remove_changed_downloads
 
 GOOD = b"an archive"

@@ -1,0 +1,68 @@
+"""Tidy the disk cache of a trust domain, which builds have over the cache of `release`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from tfdock.bazel.cache.action_cache import LARGEST
+from tfdock.bazel.cache.cache_folder import DiskCache, is_whiteout
+from tfdock.host.untrusted_folders import FoundFile, UntrustedFolder, remove_folder
+
+
+def filesystem_now(folder: Path) -> int:
+    """Return the time by the file system's own clock, in nanoseconds.
+
+    The kernel stamps files by ticks, which lag behind.
+    """
+    stamp = folder / f"stamp.{os.getpid()}-{threading.get_native_id()}"
+    try:
+        stamp.touch()
+        return stamp.stat().st_mtime_ns
+    finally:
+        stamp.unlink(missing_ok=True)
+
+
+def drop_copies(disk: DiskCache, release: DiskCache, since: int) -> int:
+    """Remove entries of a domain's cache that the cache below has too; return how many.
+
+    Newer Bazels touch the entries that they take, and the kernel copies a file before it is touched. Only entries
+    that changed since then (nanoseconds) are looked at. The caller holds the domain's cache alone, and no container
+    has it.
+    """
+    count = 0
+    with disk.opened() as own, release.opened() as below:
+        for file in own.entries(3):
+            # No container can set the time of status change back. A whiteout would hide an entry of `release`.
+            if file.status.st_ctime_ns >= since and (is_whiteout(file) or _is_copy(file, own, below)):
+                own.remove(file.name)
+                count += 1
+    return count
+
+
+def clear_work(disk: DiskCache) -> None:
+    """Remove the kernel's own folder beside a domain's cache, as far as this user may; no container has it."""
+    with suppress(OSError):
+        # It belongs to root. An ordinary user can remove it while it is empty.
+        for folder in (disk.work / "work", disk.work):
+            with suppress(FileNotFoundError):
+                folder.rmdir()
+    with suppress(OSError):
+        remove_folder(disk.work)
+
+
+def _is_copy(file: FoundFile, own: UntrustedFolder, below: UntrustedFolder) -> bool:
+    """Return whether the cache below has a file: an action with the same bytes, or a blob of the same name."""
+    if not file.is_plain:
+        return False
+    with suppress(OSError):
+        # The size rules out nearly all differing files without a read.
+        if below.status(file.name).st_size != file.status.st_size:
+            return False
+        if not file.name.startswith("ac"):
+            return True  # its name is the hash of its bytes
+        with own.open(file.name, unnoticed=True) as mine, below.open(file.name, unnoticed=True) as theirs:
+            return mine.read(LARGEST) == theirs.read(LARGEST)
+    return False
