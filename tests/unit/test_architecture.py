@@ -453,7 +453,7 @@ PARSERS = {
     "host/foreign_json.py",  # anybody's
     "engine/streams.py", "engine/engine_facts.py",  # the engine's
     "engine/engine_archives.py",  # an archive that an engine reads next: as Go reads it, and bounded
-    "engine/address.py", "diagnose/local_identity.py",  # the user's settings and logins
+    "engine/address.py",  # the user's settings
     "knowledge/loader.py", "builder/seal_phase.py",  # our own, a moment or a hash ago
 }  # fmt: skip
 

@@ -30,14 +30,15 @@ def write_bundle(
         raise typer.BadParameter(f"`{console.clean(str(output))}` is what it reports: name another file with `-o`")
     packed = bundle(subject, settings, preparer)
     path = output or Path(packed.name)
+    if not as_json:  # Before it is there, the user sees what it holds.
+        for line in _lines(packed):
+            console.tell(line)
     # A link is followed only where the user chose the name: in a shared folder, it may be a trap.
     write_bytes(path, packed.data, private=True, follow=output is not None)
     if as_json:
         _print_json(path, packed)
-        return
-    for line in _lines(packed):
-        console.tell(line)
-    console.say(str(path), stream=sys.stdout)
+    else:
+        console.say(str(path), stream=sys.stdout)
 
 
 def _is_same(output: Path, file: Path) -> bool:
@@ -68,6 +69,7 @@ def _lines(packed: ReportBundle) -> list[str]:
         f"{style.strong('taken out')}  {removed}",
         *(f"{style.strong('to know')}  {console.clean(note)}" for note in packed.notes),
         style.warn(
-            "look through it before you send it: nothing was sent, and what is secret to you alone is still in it"
+            "look through it before you send it: nothing was sent, and a secret that is in no variable or login of "
+            "yours is still in it"
         ),
     ]

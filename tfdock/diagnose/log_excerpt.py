@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from tfdock.diagnose.log_lines import Log, merge_spans
+from tfdock.diagnose.log_lines import Log
 
 AROUND = 60
 """Lines before and after a line that matters."""
@@ -24,8 +24,7 @@ class Excerpt:
 
     def __init__(self, wanted: Iterable[int]) -> None:
         self._log = Log()
-        windows = merge_spans((max(line - AROUND, 1), line + AROUND + 1) for line in wanted)
-        self._windows = [range(begin, end) for begin, end in windows]
+        self._windows = [range(max(line - AROUND, 1), line + AROUND + 1) for line in wanted]
         self._lines: dict[int, bytearray] = {}
         self._tail = bytearray()
         self._whole = True
@@ -41,17 +40,13 @@ class Excerpt:
         for block in self._log.close():
             self._take(block.data, block.line, block.since, block.until)
 
-    def parts(self) -> list[str]:
-        """Return the lines that stand together as harmless texts. No line is cut where a secret may stand."""
-        return ["\n".join(map(_harmless, lines)) for _, lines in self._parts()]
-
     def text(self, redact: Callable[[str], str]) -> str:
         """Return the excerpt with line numbers. Each part goes through `redact` before its lines are shortened."""
         shown = []
-        for (first, lines), part in zip(self._parts(), self.parts(), strict=True):
+        for first, lines in self._parts():
             last = first + len(lines) - 1
             shown.append(f"=== lines {first:,} to {last:,} of {self._log.lines:,} ===")
-            shown += map(_shorten, redact(part).split("\n"))
+            shown += map(_shorten, redact("\n".join(map(_harmless, lines))).split("\n"))
         return "\n".join([*shown, ""])
 
     def _take(self, data: bytes, line: int, since: int, until: int) -> None:

@@ -135,17 +135,6 @@ class Block:
         return tuple(filter(None, lines))
 
 
-def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return (begin, end) pairs in order; pairs that overlap or touch become one. `end` is behind the last place."""
-    merged: list[tuple[int, int]] = []
-    for begin, end in sorted(spans):
-        if merged and begin <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((begin, end))
-    return merged
-
-
 def bare(line: str) -> str:
     """Return a line without the prefixes of builders and CI systems, and without indentation."""
     for _ in range(_PREFIXES):

@@ -1,4 +1,4 @@
-"""Pack what an issue tracker needs of a failure into a zip, without secrets and names of people. Nothing is sent.
+"""Pack what an issue tracker needs of a failure into a zip, without the caller's secrets and names. Nothing is sent.
 
 Every tracker takes a zip and every desktop opens it, so that its user can look through it before sending it.
 The same material gives the same bytes: files in order, one time, one mode.
@@ -79,7 +79,7 @@ class _Material:
 
 
 def bundle(subject: ReportSubject, settings: Settings, preparer: Preparer) -> ReportBundle:
-    """Collect what is known of a failure, remove secrets and names, and return the packed report.
+    """Collect what is known of a failure, replace known secrets and names, and return the packed report.
 
     Raises ProfileError for a log that is not text and of no run of ours.
     """
@@ -87,8 +87,7 @@ def bundle(subject: ReportSubject, settings: Settings, preparer: Preparer) -> Re
     diagnosis, excerpt = _read_log(subject, preparer, notes)
     texts = _texts(subject.profile, notes)
     documents = _documents(subject, settings, preparer, diagnosis)
-    redactor = Redactor(local_identity.local_names(settings, profile=(subject.profile or {}).get("path")))
-    local_identity.learn(redactor)
+    redactor = Redactor(local_identity.known_texts(settings, profile=(subject.profile or {}).get("path")))
     files = _redact_files(_Material(documents=documents, texts=texts, log=excerpt, notes=notes), redactor)
     # A run's name may come from a file's name, which its owner chose.
     name = _safe_path(redactor.text(subject.name).replace("/", "_"))
@@ -191,12 +190,13 @@ def _environment(settings: Settings, preparer: Preparer) -> dict[str, object]:
         "gpus": [asdict(gpu) for gpu in local_gpus()],
         "free_bytes": {name: free_disk(path.absolute()) for name, path in places.items()},
         "settings": {field.name: _plain(getattr(settings, field.name)) for field in fields(settings)},
-        "variables": {name: _without_headers(name) for name in sorted(names)},
+        "variables": {name: _shown(name) for name in sorted(names)},
     }
 
 
-def _without_headers(name: str) -> str:
-    return "<secret>" if name == "TFDOCK_REMOTE_HEADER" else os.environ[name]
+def _shown(variable: str) -> str:
+    """Return the value of a variable; of a secret none, however short it is."""
+    return "<secret>" if local_identity.is_secret(variable) else os.environ[variable]
 
 
 def _plain(value: object) -> object:
@@ -241,16 +241,10 @@ def _name(folder: str, file: object) -> str:
 
 
 def _redact_files(material: _Material, redactor: Redactor) -> dict[str, bytes]:
-    """Return the files of the bundle. The redactor learns from everything before it removes anything.
+    """Return the files of the bundle, without what is known to be secret or personal.
 
-    Fields of a document that this tfdock does not write are left out, since nobody knows what they hold. They teach
-    the redactor all the same: a secret in them may also stand in the log.
+    Fields of a document that this tfdock does not write are left out, since nobody knows what they hold.
     """
-    log = material.log.parts() if material.log else []
-    for text in (*log, *material.texts.values(), *material.texts, *material.notes):
-        redactor.learn(text)
-    for document in material.documents.values():
-        redactor.learn_document(document)
     texts = material.texts.items()
     # File names are personal too: a profile may be called after a customer.
     files = {_safe_path(redactor.text(name)): redactor.text(_printable(text)) for name, text in texts}
@@ -277,7 +271,7 @@ def _safe_path(name: str) -> str:
 def _readme(files: Iterable[str], notes: Iterable[str], removed: Mapping[str, int]) -> str:
     lines = [
         f"A report of `tfdock report --bundle` (tfdock {__version__}, {SCHEMA}).",
-        "Look through it before you send it: what nobody could know to be a secret is still in it.",
+        "Look through it before you send it: a secret that is in no variable or login of yours is still in it.",
         "",
         "files",
         *(f"  {name}  {_CONTENT.get(name, 'the profile, those that it extends, its lock')}" for name in files),

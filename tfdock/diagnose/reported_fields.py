@@ -1,7 +1,7 @@
 """The fields of our own documents that go into a report; any other field is left out. Pure.
 
 A document may come from a newer tfdock or from a stranger: nobody knows what its other fields hold. The known fields
-are free text for the most part (flags, variables, messages), so that the redaction reads them as well.
+are free text for the most part (flags, variables, messages): known secrets are replaced in them as well.
 """
 
 from __future__ import annotations

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from tfdock.host.encodings import SHORTEST, unescaped
-
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _WORD = r"(?:[A-Za-z]{1,14}\d{0,4}|v?\d{1,9})"
 _PLAIN = re.compile(rf"[+~]?{_WORD}?(?:[-_.+:]{_WORD})*")
 """Words and numbers. Tokens have letters and digits in one, or are longer."""
+_ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
+_SHORTEST = 5
+"""Characters that a login needs to be replaced. A shorter one would be in every word."""
 
 
 def logins(value: str) -> tuple[str, ...]:
@@ -32,6 +33,12 @@ def logins(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(form for secret in secrets for form in (secret, unescaped(secret)) if form))
 
 
+def unescaped(text: str) -> str:
+    """Return a text of an address with its `%` escapes decoded once."""
+    # An escape is a byte: a character of UTF-8 may have four of them.
+    return _ESCAPES.sub(lambda run: bytes.fromhex(run[0].replace("%", "")).decode("utf-8", "replace"), text)
+
+
 class LoginFilter:
     """Hands on output in which `<login>` stands for each of some texts, however the output is cut.
 
@@ -40,7 +47,7 @@ class LoginFilter:
 
     def __init__(self, texts: Iterable[str], hear: Callable[[bytes], None]) -> None:
         # A variable of the environment may hold bytes that are not UTF-8.
-        encoded = {text.encode("utf-8", "surrogateescape") for text in texts if len(text) >= SHORTEST}
+        encoded = {text.encode("utf-8", "surrogateescape") for text in texts if len(text) >= _SHORTEST}
         # Longest first: of two alternatives, `re` takes the first that matches and would leave the rest.
         known = sorted(encoded, key=len, reverse=True)
         self._known = re.compile(b"|".join(map(re.escape, known))) if known else None

@@ -73,7 +73,7 @@ def report(
         bool,
         typer.Option(
             "--bundle",
-            help="Pack what an issue tracker needs of a failure, without secrets and names of people. Sends nothing.",
+            help="Pack what an issue tracker needs of a failure, without your own secrets and names. Sends nothing.",
         ),
     ] = False,
     profile: Annotated[
