@@ -14,19 +14,13 @@ import typer
 from tfdock.builder.session import BuildSession, BundledInputs
 from tfdock.cli import console
 from tfdock.cli.app import (
-    AllowEndpoint,
-    AllowPath,
     AllowUntested,
     AsJson,
-    CacheDir,
-    Knowledge,
     MatrixFile,
     Only,
-    Registry,
     Report,
     SomeProfiles,
     Trust,
-    Wheelhouse,
     app,
     check_duration,
     check_matrix_options,
@@ -34,7 +28,6 @@ from tfdock.cli.app import (
     limit_from_now,
     preparer_for,
     print_json,
-    settings_for,
     stoppable,
 )
 from tfdock.cli.build_progress import (
@@ -54,18 +47,20 @@ from tfdock.host.supervise import Stop
 from tfdock.plan.prepare import PreparedBuild, Preparer
 
 
+def _count(text: str) -> str:
+    if text != "auto" and not re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
+        raise typer.BadParameter(f"`{text}` is no number of builds; write `auto`, or a number from 1 on")
+    return text
+
+
 @app.command(
     epilog="Examples: `tfdock build rtx3080 --wheelhouse ~/wheels`, `tfdock build --matrix profiles/matrix.yaml "
     "--missing -j auto --report report`. Prints the wheels' paths."
 )
-@command("tfdock.build/1")
+@command("tfdock.build/1", "registries", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def build(
+    settings: Settings,
     profiles: SomeProfiles = None,
-    wheelhouse: Wheelhouse = None,
-    cache_dir: CacheDir = None,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
     force: Annotated[
         bool, typer.Option("--force", help="Build even what is up to date; fetch the source anew.")
     ] = False,
@@ -104,7 +99,6 @@ def build(
     no_pull: Annotated[
         bool, typer.Option("--no-pull", help="Build here what a registry of the setting `registries` may have.")
     ] = False,
-    registry: Registry = None,
     matrix: MatrixFile = None,
     only: Only = None,
     missing: Annotated[
@@ -126,17 +120,10 @@ def build(
     """What is here or in a registry is not built again."""
     _check_source(profiles, bundle, matrix, locked=locked)
     check_matrix_options(matrix, only=only, missing=missing, report=report)
-    settings = settings_for(
-        wheelhouse=wheelhouse,
-        cache_dir=cache_dir,
-        knowledge=knowledge,
-        # None leaves it to the settings: no flag allows what they forbid.
-        remote_upload=False if read_only_cache else None,
-        keep_output="failed" if keep_output else None,
-        registries=registry,
-        allow_paths=allow_path,
-        allow_endpoints=allow_endpoint,
-    )
+    if read_only_cache:
+        settings = replace(settings, remote_upload=False)
+    if keep_output:
+        settings = replace(settings, keep_output="failed")
     # Counted from here, because planning takes of the time as well.
     limit = limit_from_now(time_limit)
 
@@ -221,12 +208,6 @@ def _plan_bundle(
     bundled = prepare(bundle, names, preparer)
     plans = {prepared.file: prepared for prepared, _ in bundled}
     return plans.__getitem__, list(plans), {prepared.plan.build_id: inputs for prepared, inputs in bundled}
-
-
-def _count(text: str) -> str:
-    if text != "auto" and not re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
-        raise typer.BadParameter(f"`{text}` is no number of builds; write `auto`, or a number from 1 on")
-    return text
 
 
 def _planner(settings: Settings, preparer: Preparer, *, locked: bool) -> Callable[[str], PreparedBuild]:

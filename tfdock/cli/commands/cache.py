@@ -17,7 +17,7 @@ from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
 from tfdock.bazel.cache.cache_pruning import read_age, read_size
 from tfdock.bazel.cache.maintenance import Listing, Output, PrunedCache, VerifiedCache, verify_cache
 from tfdock.cli import console
-from tfdock.cli.app import AsJson, CacheDir, command, local_engine, print_json, settings_for, stoppable
+from tfdock.cli.app import AsJson, command, local_engine, print_json, stoppable
 from tfdock.cli.lazy_commands import cache_group
 from tfdock.engine.address import remote_engine_address
 from tfdock.engine.protocol import IMAGE_LABEL, Engine, ImageInfo
@@ -52,9 +52,8 @@ def _of_this_machine() -> None:
 
 
 @cache_group.command("list", epilog="Example: `tfdock cache list`.")
-@command("tfdock.cache-list/1")
-def list_(cache_dir: CacheDir = None, as_json: AsJson = False) -> None:
-    settings = settings_for(cache_dir=cache_dir)
+@command("tfdock.cache-list/1", "cache_dir")
+def list_(settings: Settings, as_json: AsJson = False) -> None:
     cache = _existing_cache(settings)
     document: dict[str, Any] = {
         "cache": str(settings.cache_dir.absolute()),
@@ -162,14 +161,13 @@ def _ago(moment: str | None) -> str:
 
 
 @cache_group.command(epilog="Example: `tfdock cache verify --repair`.")
-@command("tfdock.cache-verify/1")
+@command("tfdock.cache-verify/1", "cache_dir")
 def verify(
+    settings: Settings,
     toolchain: Toolchain = None,
     repair: Annotated[bool, typer.Option("--repair", help="Remove what is wrong, with what needs it.")] = False,
-    cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
-    settings = settings_for(cache_dir=cache_dir)
     cache = _existing_cache(settings)
     results = []
     with stoppable(kept="nothing was changed in the entries that were looked at") as stop:
@@ -236,8 +234,9 @@ def _show_verified(result: VerifiedCache, *, repair: bool) -> None:
 
 
 @cache_group.command(epilog="Example: `tfdock cache prune --max-size 20GiB --older-than 30d`.")
-@command("tfdock.cache-prune/1")
+@command("tfdock.cache-prune/1", "cache_dir")
 def prune(
+    settings: Settings,
     max_size: Annotated[
         str | None,
         typer.Option("--max-size", help="What the whole cache may take.", metavar="20GiB", show_default=False),
@@ -250,12 +249,11 @@ def prune(
         bool, typer.Option("--images", help="Nameless images too, which failed and replaced builds left.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing, say what would go.")] = False,
-    cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
     limit = None if max_size is None else read_size(max_size)
     before = None if older_than is None else time.time() - read_age(older_than)
-    cache = _existing_cache(settings_for(cache_dir=cache_dir))
+    cache = _existing_cache(settings)
     # Only images need an engine: caches can be pruned without one.
     engine = local_engine() if images else None
     with ExitStack() as locks:
@@ -341,14 +339,14 @@ def _warn_not_reached(pruned: PrunedCache, limit: int) -> None:
 
 
 @cache_group.command(epilog="Example: `tfdock cache clean --toolchain 0123456789abcdef --yes`.")
-@command("tfdock.cache-clean/1")
+@command("tfdock.cache-clean/1", "cache_dir")
 def clean(
+    settings: Settings,
     toolchain: Toolchain = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    cache_dir: CacheDir = None,
     as_json: AsJson = False,
 ) -> None:
-    cache = _existing_cache(settings_for(cache_dir=cache_dir))
+    cache = _existing_cache(settings)
     chosen = _select_disks(cache, toolchain)
     size = 0
     if cache and toolchain:

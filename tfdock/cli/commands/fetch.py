@@ -12,23 +12,18 @@ from tfdock.builder.locking import prepare_locked
 from tfdock.builder.session import BuildSession
 from tfdock.cli import console
 from tfdock.cli.app import (
-    AllowEndpoint,
-    AllowPath,
     AllowUntested,
     AsJson,
-    CacheDir,
-    Knowledge,
     Profiles,
-    Wheelhouse,
     app,
     command,
     preparer_for,
     print_json,
-    settings_for,
     stoppable,
 )
 from tfdock.cli.build_progress import session_for, shown_progress
 from tfdock.errors import TfdockError, as_document, combined_exit_code
+from tfdock.host.settings import Settings
 from tfdock.offline.bundle_writer import WrittenBundle
 from tfdock.offline.fetch import Bundler, warm
 from tfdock.plan.prepare import Preparer
@@ -38,31 +33,20 @@ from tfdock.plan.prepare import Preparer
     epilog="Example: `tfdock fetch rtx3080 -o rtx3080.tar`; elsewhere `tfdock build --from rtx3080.tar`. Bazel "
     "analyses everything and compiles nothing: what upstream has changed is named in minutes."
 )
-@command("tfdock.fetch/1")
+@command("tfdock.fetch/1", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def fetch(
+    settings: Settings,
     profiles: Profiles,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Write all of it into this file.", metavar="FILE", show_default=False),
     ] = None,
-    wheelhouse: Wheelhouse = None,
-    cache_dir: CacheDir = None,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
     allow_untested: AllowUntested = False,
     locked: Annotated[
         bool, typer.Option("--locked", help="Fetch what `tfdock lock` wrote down, or say which pin moved.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    settings = settings_for(
-        wheelhouse=wheelhouse,
-        cache_dir=cache_dir,
-        knowledge=knowledge,
-        allow_paths=allow_path,
-        allow_endpoints=allow_endpoint,
-    )
     preparer = preparer_for(settings, allow_untested=allow_untested)
     with stoppable(kept="what is fetched stays in the cache") as stop, shown_progress() as listen:
         session = session_for(settings, preparer.knowledge, listen, stop)

@@ -13,19 +13,12 @@ import typer
 
 from tfdock.cli import ci_log, console, matrix_formats
 from tfdock.cli.app import (
-    AllowEndpoint,
-    AllowPath,
     AllowUntested,
     AsJson,
-    CacheDir,
-    Knowledge,
-    Registry,
-    Wheelhouse,
     app,
     command,
     preparer_for,
     print_json,
-    settings_for,
     stoppable,
 )
 from tfdock.cli.matrix_run import CellSelection, warn_registry
@@ -53,8 +46,9 @@ class Format(StrEnum):
     epilog="Example: `tfdock matrix --missing --format github --shards 8`. Impossible cells fail nothing; where all "
     "are impossible, the exit status is 3."
 )
-@command("tfdock.matrix/1")
+@command("tfdock.matrix/1", "registries", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def matrix(
+    settings: Settings,
     file: Annotated[
         Path, typer.Argument(help="The matrix; profiles/matrix.yaml by default.", metavar="FILE", show_default=False)
     ] = MATRIX,
@@ -102,24 +96,10 @@ def matrix(
             show_default=False,
         ),
     ] = None,
-    wheelhouse: Wheelhouse = None,
-    cache_dir: CacheDir = None,
-    registry: Registry = None,
     allow_untested: AllowUntested = False,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
     wanted = Format.JSON if as_json else format_
-    settings = settings_for(
-        wheelhouse=wheelhouse,
-        cache_dir=cache_dir,
-        knowledge=knowledge,
-        registries=registry,
-        allow_paths=allow_path,
-        allow_endpoints=allow_endpoint,
-    )
     preparer = preparer_for(settings, allow_untested=allow_untested)
     selection = _MatrixSelection(
         settings=settings,

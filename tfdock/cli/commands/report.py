@@ -15,21 +15,16 @@ from tfdock.builder.build_summary import load_profile
 from tfdock.builder.run_document import failed_runs
 from tfdock.cli import console
 from tfdock.cli.app import (
-    AllowEndpoint,
-    AllowPath,
     AsJson,
-    CacheDir,
-    Knowledge,
-    Wheelhouse,
     app,
     command,
     print_json,
-    settings_for,
 )
 from tfdock.cli.pages.build_page import build_page
 from tfdock.cli.summary_text import tables
 from tfdock.errors import Problem, ProfileError
 from tfdock.host.files import write_text
+from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.wheelhouse.build_record import LARGEST_RECORD, SCHEMA
 from tfdock.wheelhouse.store import Wheelhouse as House
@@ -47,8 +42,9 @@ def _file(text: str) -> Path:
     epilog="Examples: `tfdock report tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64 -o page.html`; after a "
     "failure `tfdock report --bundle`. Exit status: 0, or 2 where there is no such record, or nothing to report."
 )
-@command("tfdock.report/1")
+@command("tfdock.report/1", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def report(
+    settings: Settings,
     record: Annotated[
         str | None,
         typer.Argument(
@@ -82,28 +78,15 @@ def report(
             "--profile", help="With --bundle: the profile that was built.", metavar="PROFILE", show_default=False
         ),
     ] = None,
-    wheelhouse: Wheelhouse = None,
-    cache_dir: CacheDir = None,
-    knowledge: Knowledge = None,
-    allow_path: AllowPath = None,
-    allow_endpoint: AllowEndpoint = None,
     as_json: AsJson = False,
 ) -> None:
     if bundle:
-        settings = settings_for(
-            wheelhouse=wheelhouse,
-            cache_dir=cache_dir,
-            knowledge=knowledge,
-            allow_paths=allow_path,
-            allow_endpoints=allow_endpoint,
-        )
         # Packing a report loads the planner and the wheelhouse, which a page of a record does not need.
         from tfdock.cli.bundle_report import write_bundle
 
         return write_bundle(record, profile, settings, output, as_json=as_json)
     if record is None or profile:
         raise typer.BadParameter("name a record, or give `--bundle` for a run that failed")
-    settings = settings_for(wheelhouse=wheelhouse)
     path = _find_record(record, settings.wheelhouse.absolute(), settings.state_dir)
     document = _load_record(path)
     try:
