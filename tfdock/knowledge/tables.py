@@ -71,6 +71,28 @@ def plain(text: str, file: str) -> object:
     return yaml_nodes.parse(text, file).value
 
 
+def _keyed(kind: type[_R]) -> cached_property[dict[Any, _R]]:
+    """Return a table as key -> row. The key is the row's `KEY`, a tuple for several fields."""
+    table: cached_property[dict[Any, _R]] = cached_property(lambda base: base.keyed(str(table.attrname), kind))
+    return table
+
+
+def _listed(kind: type[_R]) -> cached_property[tuple[_R, ...]]:
+    """Return a table as its rows; of rows with equal keys the last one holds."""
+    table: cached_property[tuple[_R, ...]] = cached_property(
+        lambda base: tuple(base.keyed(str(table.attrname), kind).values())
+    )
+    return table
+
+
+def _ordered(kind: type[_R], name: str = "", *, newest_first: bool = False) -> cached_property[tuple[_R, ...]]:
+    """Return a table as all its rows in order."""
+    table: cached_property[tuple[_R, ...]] = cached_property(
+        lambda base: base.rows(name or str(table.attrname), kind, newest_file_first=newest_first)
+    )
+    return table
+
+
 class KnowledgeBase:
     """All tables, each read when it is first asked for.
 
@@ -85,160 +107,68 @@ class KnowledgeBase:
         self._plain = read
         self._named: dict[str, dict[str, str]] = {}
 
-    @cached_property
-    def releases(self) -> dict[str, Release]:
-        """Minor release -> row."""
-        return self._keyed("releases", Release)
-
-    @cached_property
-    def variables(self) -> tuple[Variable, ...]:
-        """The variables of the contract, in order."""
-        return self._rows("variables", Variable)
-
-    @cached_property
-    def flags(self) -> tuple[Flag, ...]:
-        """The Bazel flags of the contract, in order; overlay rows come last, so that they win."""
-        return self._rows("flags", Flag)
-
-    @cached_property
-    def configs(self) -> tuple[Config, ...]:
-        """Configurations that are of no use here."""
-        return tuple(self._keyed("configs", Config).values())
-
-    @cached_property
-    def bazel_options(self) -> tuple[BazelOption, ...]:
-        """Options of Bazel itself, by purpose and version."""
-        return self._rows("bazel", BazelOption)
-
-    @cached_property
-    def cachebusters(self) -> tuple[Cachebuster, ...]:
-        """Variables that keep images from sharing a cache."""
-        return tuple(self._keyed("cachebusters", Cachebuster).values())
-
-    @cached_property
-    def harmless_options(self) -> tuple[HarmlessOption, ...]:
-        """Options of a profile with which a build may share the trust domain `release`."""
-        return tuple(self._keyed("harmless_options", HarmlessOption).values())
-
-    @cached_property
-    def toolkits(self) -> dict[tuple[str, str], Toolkit]:
-        """(toolkit, minor version) -> row."""
-        return self._keyed("toolkits", Toolkit)
-
-    @cached_property
-    def compilers(self) -> dict[tuple[str, str], Compiler]:
-        """(compiler, version) -> row."""
-        return self._keyed("compilers", Compiler)
-
-    @cached_property
-    def host_compilers(self) -> dict[tuple[str, str], PackagedCompiler]:
-        """(compiler, first version) -> row."""
-        return self._keyed("host_compilers", PackagedCompiler)
-
-    @cached_property
-    def drivers(self) -> dict[tuple[str, str], Driver]:
-        """(toolkit, major version) -> row."""
-        return self._keyed("drivers", Driver)
-
-    @cached_property
-    def architectures(self) -> tuple[Architecture, ...]:
-        """Generations of GPUs."""
-        return tuple(self._keyed("architectures", Architecture).values())
-
-    @cached_property
-    def libraries(self) -> tuple[LibraryRow, ...]:
-        """What versions of libraries run on and with."""
-        return tuple(self._keyed("libraries", LibraryRow).values())
-
-    @cached_property
-    def redistributables(self) -> dict[tuple[str, str], Redistributable]:
-        """(component, version) -> row."""
-        return self._keyed("redistributables", Redistributable)
-
-    @cached_property
-    def interpreters(self) -> dict[str, Interpreter]:
-        """Python minor version -> row."""
-        return self._keyed("interpreters", Interpreter)
-
-    @cached_property
-    def archives(self) -> tuple[ArchiveRow, ...]:
-        """Archives of components, in order of preference: overlay rows first."""
-        return self._rows("archives", ArchiveRow, newest_file_first=True)
-
-    @cached_property
-    def source_archives(self) -> tuple[SourceArchive, ...]:
-        """Archives of source trees whose own addresses are dead."""
-        return tuple(self._keyed("source_archives", SourceArchive).values())
-
-    @cached_property
-    def cpu_features(self) -> dict[str, CpuFeature]:
-        """Feature -> row."""
-        return self._keyed("cpu_features", CpuFeature)
-
-    @cached_property
-    def size_limits(self) -> tuple[SizeLimit, ...]:
-        """How large wheels may be, where."""
-        return tuple(self._keyed("size_limits", SizeLimit).values())
-
-    @cached_property
-    def runtimes(self) -> dict[str, RuntimeRow]:
-        """Python minor version -> row."""
-        return self._keyed("runtimes", RuntimeRow)
-
-    @cached_property
-    def probes(self) -> tuple[Probe, ...]:
-        """How wheels are tried, overlay rows first."""
-        return self._rows("probes", Probe, newest_file_first=True)
-
-    @cached_property
-    def requirement_limits(self) -> tuple[RequirementLimit, ...]:
-        """What is too new for wheels that require it."""
-        return tuple(self._keyed("requirement_limits", RequirementLimit).values())
-
-    @cached_property
-    def runtime_libraries(self) -> tuple[RuntimeLibrary, ...]:
-        """Libraries that are opened at run time."""
-        return tuple(self._keyed("runtime_libraries", RuntimeLibrary).values())
-
-    @cached_property
-    def runtime_toolkits(self) -> tuple[RuntimeToolkit, ...]:
-        """What releases call of a toolkit at run time."""
-        return tuple(self._keyed("runtime_toolkits", RuntimeToolkit).values())
-
-    @cached_property
-    def estimates(self) -> tuple[Estimate, ...]:
-        """Figures for planning, overlay rows first."""
-        return self._rows("estimates", Estimate, newest_file_first=True)
-
-    @cached_property
-    def companions(self) -> tuple[Companion, ...]:
-        """What comes with official wheels."""
-        return tuple(self._keyed("companions", Companion).values())
-
-    @cached_property
-    def generated_kernels(self) -> tuple[GeneratedKernels, ...]:
-        """What MLIR generated for official wheels."""
-        return tuple(self._keyed("generated_kernels", GeneratedKernels).values())
-
-    @cached_property
-    def runtime_compilers(self) -> tuple[RuntimeCompiler, ...]:
-        """How releases compile at run time."""
-        return tuple(self._keyed("runtime_compilers", RuntimeCompiler).values())
-
-    @cached_property
-    def wheel_libraries(self) -> tuple[WheelLibrary, ...]:
-        """Whose the libraries of a wheel are: overlay rows first."""
-        return self._rows("wheel_libraries", WheelLibrary, newest_file_first=True)
-
-    @cached_property
-    def ci_actions(self) -> dict[str, CiAction]:
-        """An action's name -> row."""
-        return self._keyed("ci_actions", CiAction)
-
-    @cached_property
-    def codes(self) -> dict[str, ErrorCode]:
-        """A problem's code -> row."""
-        return self._keyed("codes", ErrorCode)
+    releases = _keyed(Release)
+    """Minor release -> row."""
+    variables = _ordered(Variable)
+    """The variables of the contract, in order."""
+    flags = _ordered(Flag)
+    """The Bazel flags of the contract, in order; overlay rows come last, so that they win."""
+    configs = _listed(Config)
+    """Configurations that are of no use here."""
+    bazel_options = _ordered(BazelOption, "bazel")
+    """Options of Bazel itself, by purpose and version."""
+    cachebusters = _listed(Cachebuster)
+    """Variables that keep images from sharing a cache."""
+    harmless_options = _listed(HarmlessOption)
+    """Options of a profile with which a build may share the trust domain `release`."""
+    toolkits = _keyed(Toolkit)
+    """(toolkit, minor version) -> row."""
+    compilers = _keyed(Compiler)
+    """(compiler, version) -> row."""
+    host_compilers = _keyed(PackagedCompiler)
+    """(compiler, first version) -> row."""
+    drivers = _keyed(Driver)
+    """(toolkit, major version) -> row."""
+    architectures = _listed(Architecture)
+    """Generations of GPUs."""
+    libraries = _listed(LibraryRow)
+    """What versions of libraries run on and with."""
+    redistributables = _keyed(Redistributable)
+    """(component, version) -> row."""
+    interpreters = _keyed(Interpreter)
+    """Python minor version -> row."""
+    archives = _ordered(ArchiveRow, newest_first=True)
+    """Archives of components, in order of preference: overlay rows first."""
+    source_archives = _listed(SourceArchive)
+    """Archives of source trees whose own addresses are dead."""
+    cpu_features = _keyed(CpuFeature)
+    """Feature -> row."""
+    size_limits = _listed(SizeLimit)
+    """How large wheels may be, where."""
+    runtimes = _keyed(RuntimeRow)
+    """Python minor version -> row."""
+    probes = _ordered(Probe, newest_first=True)
+    """How wheels are tried, overlay rows first."""
+    requirement_limits = _listed(RequirementLimit)
+    """What is too new for wheels that require it."""
+    runtime_libraries = _listed(RuntimeLibrary)
+    """Libraries that are opened at run time."""
+    runtime_toolkits = _listed(RuntimeToolkit)
+    """What releases call of a toolkit at run time."""
+    estimates = _ordered(Estimate, newest_first=True)
+    """Figures for planning, overlay rows first."""
+    companions = _listed(Companion)
+    """What comes with official wheels."""
+    generated_kernels = _listed(GeneratedKernels)
+    """What MLIR generated for official wheels."""
+    runtime_compilers = _listed(RuntimeCompiler)
+    """How releases compile at run time."""
+    wheel_libraries = _ordered(WheelLibrary, newest_first=True)
+    """Whose the libraries of a wheel are: overlay rows first."""
+    ci_actions = _keyed(CiAction)
+    """An action's name -> row."""
+    codes = _keyed(ErrorCode)
+    """A problem's code -> row."""
 
     @cached_property
     def failures(self) -> dict[str, Failure]:
@@ -246,22 +176,14 @@ class KnowledgeBase:
         # Imported here: only commands that read a log need it.
         from tfdock.knowledge.failure_rows import Failure
 
-        return self._keyed("failures", Failure)
+        return self.keyed("failures", Failure)
 
-    @cached_property
-    def gpus(self) -> dict[str, Gpu]:
-        """Canonical short name -> row."""
-        return self._keyed("gpus", Gpu)
-
-    @cached_property
-    def images(self) -> tuple[ImageRow, ...]:
-        """Base images in order of preference: overlay rows first."""
-        return self._rows("images", ImageRow, newest_file_first=True)
-
-    @cached_property
-    def accelerators(self) -> dict[str, Accelerator]:
-        """Name -> row."""
-        return self._keyed("accelerators", Accelerator)
+    gpus = _keyed(Gpu)
+    """Canonical short name -> row."""
+    images = _ordered(ImageRow, newest_first=True)
+    """Base images in order of preference: overlay rows first."""
+    accelerators = _keyed(Accelerator)
+    """Name -> row."""
 
     @cached_property
     def version(self) -> str:
@@ -288,13 +210,13 @@ class KnowledgeBase:
         names = (row.source,) if isinstance(row.source, str) else row.source
         return "; ".join(named.get(name, name) for name in names)
 
-    def _keyed(self, table: str, kind: type[_R]) -> dict[Any, _R]:
+    def keyed(self, table: str, kind: type[_R]) -> dict[Any, _R]:
         """Return rows by `KEY`, a tuple for several fields; a later file's row replaces the earlier in its place."""
         # With one field it gives the value, with several a tuple.
         key = attrgetter(*kind.KEY)
-        return {key(row): row for row in self._rows(table, kind)}
+        return {key(row): row for row in self.rows(table, kind)}
 
-    def _rows(self, table: str, kind: type[_R], *, newest_file_first: bool = False) -> tuple[_R, ...]:
+    def rows(self, table: str, kind: type[_R], *, newest_file_first: bool = False) -> tuple[_R, ...]:
         files = list(self._texts.get(table, ()))
         # The first row that fits is used, so rows of an overlay must come before the shipped ones.
         if newest_file_first:
