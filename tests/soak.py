@@ -13,7 +13,8 @@ import pytest
 
 SOAK = {
     # --- engines ---
-    r"test_engines\.py::.*\[(docker28(?!-containerd)|podman)": "the main job on docker28-containerd and rootless",
+    r"test_engines\.py::test_a_build_is_interrupted.*\[(docker28(?!-containerd)|rootless|podman)": "on one engine",
+    r"test_engines\.py::(?!test_a_build_is).*\[(docker28(?!-containerd)|podman)": "docker28-containerd and rootless",
     r"test_engines\.py::.*\breal\]": "the same with a Bazel that is played back; the real one on the bed's engine",
     r"test_pipeline\.py::.*\[hermetic\]": "the same with a Bazel that is played back",
     r"test_played\.py::": "the tests that play Bazel back; the real one where keys, hits and wheels are asserted",
@@ -25,6 +26,9 @@ SOAK = {
     r"test_engine_dies\.py::.*(SIGTERM\]|frozen_for_a_while|stays_frozen)": "SIGKILL of the engine in each phase",
     r"test_little_room\.py::.*wheelhouse-and-cache": "the engine's disk; test_failures: wheelhouse and cache",
     r"test_odd_worlds\.py::.*(clock_that_is_set_back|prints_much)": "unit tests of the clock and of streams",
+    r"test_odd_worlds\.py::test_a_cache_of_another_user": "unit tests of cache folders",
+    r"test_odd_worlds\.py::test_a_registry_that_fails": "test_pull: a registry that is down",
+    r"test_we_die\.py::test_a_running_step_of_the_image": "whenever it is stopped or killed: 4 moments",
     r"test_we_die\.py::test_whenever.*10 moments\]": "4 moments",
     r"test_little_room\.py::test_what_is_killed_for_memory": "test_failures: more memory than allowed",
     # --- the legacy road, another Python, a debugger ---
@@ -37,10 +41,22 @@ SOAK = {
     r"test_cache\.py::test_a_rebuilt_base_with_the_same_content": "test_what_happened: a warm build",
     r"test_cache\.py::test_what_a_size_took": "unit tests of pruning; test_pruning_is_refused_while_a_build_runs",
     r"test_remote\.py::test_a_worker_with_the_same_toolchain": "unit tests of flags; the cache that speaks gRPC",
+    r"test_build\.py::test_two_profiles_in_one_call": "test_matrix_build; the capability of one profile",
+    r"test_build\.py::test_(a_ref_that_cannot_be_fetched|an_archive_with_a_patch)": "unit/plan; test_lock: a commit",
+    r"test_source_archives\.py::": "unit/knowledge: the table; test_offline",
+    r"test_domains\.py::test_where_the_engine_cannot_mount": "a hostile patch in a domain; unit/builder: the overlay",
+    r"test_remote\.py::test_a_cache_that_dies": "unit/bazel/remote: the relay; the caches over HTTP and gRPC",
+    r"test_what_happened\.py::test_another_environment_variable": "a changed compiler option, a changed source file",
+    r"test_cache\.py::test_an_output_that_is_gone": "a poisoned entry",
+    r"test_chain\.py::": "test_engines: a build that is interrupted and killed goes on",
+    r"test_diagnosed\.py::": "unit/diagnose; test_failures: a compile error; test_reported: a real failure",
     # --- memory, time, signals ---
     r"test_resources\.py::test_where_plain_bazel_dies": "unit tests of the second try",
     r"test_resources\.py::test_four.*real\]": "the same with a Bazel that is played back",
-    r"test_resources\.py::test_the_time_limit": "test_chain, where time limits cut builds",
+    r"test_resources\.py::test_the_time_limit": "unit/builder: limits; a signal in seal",
+    r"test_resources\.py::test_a_disk_that_fills": "faults/test_little_room: the engine's disk",
+    r"test_resources\.py::test_left_to_itself": "four profiles at once stay within the memory",
+    r"test_failures\.py::test_a_second_ctrl_c": "unit/builder; a signal in seal",
     r"test_resources\.py::test_ctrl_c_stops_all": "a signal in seal; unit tests of several builds",
     r"test_failures\.py::test_a_signal_in_a_phase.*\[(image|fetch|compile)\]": "in seal; faults/test_we_die",
     r"test_failures\.py::test_a_download_that_cannot_be_reached": "test_diagnosed: fetch_404; test_availability",
@@ -49,16 +65,22 @@ SOAK = {
     # --- attacks ---
     r"attacks/test_elsewhere\.py::.*\[(far|newer)-(SHA256SUMS|raw-WHEEL-swapped)": "these kinds for another user",
     r"attacks/test_elsewhere\.py::.*\[of_a_user-raw-WHEEL-link": "the link on engines elsewhere and newer",
+    r"attacks/test_elsewhere\.py::.*\[(far|newer)-proofs\]": "the same for another user",
     r"attacks/test_results\.py::.*\[(row-[123]|text-[12]|done-hard|done-fifo|SHA256SUMS-(swapped|sparse)|raw-many|"
     r"raw-WHEEL-(fifo|swapped|hard)|raw-line|raw-link)": "a kind at each place; unit: all kinds",
     r"test_edges\.py::.*(\bmany\]|_without_measure_is_read_or_refused)": "forty changed texts for each edge",
     # --- wheels ---
-    r"test_bad_wheels\.py::.*\[30 libraries that hold all": "the other hostile wheels of the sample",
+    r"test_bad_wheels\.py::.*\[(30 libraries that hold all|65533 sections|100,000 bundles)": "the other kinds",
+    r"test_wheel\.py::test_a_large_member": "test_bad_wheels: little memory",
+    r"test_gpu_code_properties\.py::test_damaged_code": "damage is read alike in any blocks",
+    r"test_impossible\.py::test_check_says_the_same": "each of them alone",
     r"test_official_wheels\.py::.*\[tensorflow(==2\.15\.1|==2\.21\.0|-cpu==2\.18\.0)\]": "2.18.0 and ROCm's 2.14",
     r"test_manylinux\.py::.*\[tensorflow-cpu": "numpy",
     r"test_runtime_images\.py::test_what_the_wheel_opens_of_cuda": "unit/images; the image for a CPU",
     r"test_runtime_images\.py::test_two_wheels_that_require_the_same": "unit/images: the order of the layers",
-    r"test_tensorflow_configure\.py::.*\[(a CPU by|this CPU|a CPU with|the same|three GPUs)": "the five others",
+    r"test_tensorflow_configure\.py::": "test_miniature_contract: the miniature's asks and writes the same",
+    r"test_verify\.py::test_a_kernel_library_for_another": "unit/verify: GPU code; a wheel that computes wrongly",
+    r"test_runtime_images\.py::test_a_wheel_without_a_record": "unit/images; an image of a build",
     r"test_verify\.py::test_the_official_wheel_of_tensorflow_1": "the official CPU wheel of 2.18",
 }
 """Expression -> what stays in `make test`."""
