@@ -112,7 +112,7 @@ PLANTS: dict[str, dict[str, Target]] = {
 """Links at places of ours, and what they lead to."""
 COMMANDS = (
     ("wheelhouse", "list"),
-    ("wheelhouse", "prune", "--older-than", "1d", "--failed"),
+    ("wheelhouse", "prune", "--older-than", "1d"),
     ("wheelhouse", "index"),
     ("doctor", "--fix"),
     ("report", "--bundle"),

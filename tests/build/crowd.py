@@ -132,9 +132,7 @@ def pull(place: Place, chance: random.Random) -> bool:
 def prune(place: Place, chance: random.Random) -> bool:
     """One rule or another."""
     rules = [Rules(max_size=0), Rules(before=time.time() - 0.2), Rules(max_size=500_000, keep=1), Rules(keep=1)]
-    wheelhouse_pruning.prune(
-        place.house, place.settings.state_dir, chance.choice(rules), failed=chance.random() < 0.5
-    )
+    wheelhouse_pruning.prune(place.house, place.settings.state_dir, chance.choice(rules))
     return True
 
 

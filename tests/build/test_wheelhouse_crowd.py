@@ -108,8 +108,7 @@ def test_eight_processes_leave_only_whole_wheels_whenever_they_are_killed(
     result = desk.build()
     assert result.status == "built"
     assert named(house) == set(whole(house)) >= {result.wheels[0].name}
-    # What killed prunes had moved aside goes once it is a day old.
-    assert [path for path in desk.left_behind if not Path(path).name.startswith("pruned-")] == []
+    assert desk.left_behind == []
 
 
 class Crowd:

@@ -11,7 +11,7 @@ from tfdock.engine.protocol import Engine
 from tfdock.errors import TfdockError
 from tfdock.host.settings import Settings
 from tfdock.run import journal
-from tfdock.wheelhouse.orphans import Orphan, find_half_written, remove_half_written
+from tfdock.wheelhouse.orphans import Orphan, find_half_written, remove_orphan
 from tfdock.wheelhouse.store import Wheelhouse
 
 _AGAIN = "run `tfdock doctor --fix` again when that is mended"
@@ -59,7 +59,7 @@ def remove_leftover(leftover: Leftover, settings: Settings, engine: Engine, engi
         elif leftover.strange is not None:
             return NotRemoved(why=leftover.strange.why, fix=_remove_by_hand([leftover.strange.path]))
         elif leftover.half is not None:
-            remove_half_written(_house(settings), leftover.half)
+            remove_orphan(_house(settings), leftover.half)
     except TfdockError as error:
         return NotRemoved(why="; ".join(problem.message for problem in error.problems))
     except OSError as error:

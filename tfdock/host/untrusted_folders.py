@@ -493,13 +493,6 @@ class UntrustedPath:
         with self._opened(make=True) as (root, name):
             root.receive(file, name)
 
-    def move(self, to: UntrustedPath) -> None:
-        """Give it another name below the same root, in a folder that exists."""
-        with self._opened() as (root, name):
-            (above, last), (target, other) = root._parent(name), root._parent(to.inside)
-            with above, target:
-                os.rename(last, other, src_dir_fd=above._descriptor, dst_dir_fd=target._descriptor)
-
     def remove(self) -> None:
         """Remove a name that is not a folder, or nothing if it is gone. Of a link it removes the link."""
         with suppress(FileNotFoundError, NotPlain), self._opened() as (root, name):

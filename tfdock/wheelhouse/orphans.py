@@ -1,4 +1,4 @@
-"""Find files in a wheelhouse that no wheel needs: remains of killed runs, failed builds and broken pulls."""
+"""Find and remove files in a wheelhouse that no wheel needs: remains of killed runs and broken pulls."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import re
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +15,11 @@ from tfdock.errors import Locked
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.run import journal
 from tfdock.types import BuildId
-from tfdock.wheelhouse.catalogue import StoredRecord, StoredWheel, records
 from tfdock.wheelhouse.simple_index import METADATA_SUFFIX
-from tfdock.wheelhouse.store import PULLED, Wheelhouse, kept_files
+from tfdock.wheelhouse.store import Wheelhouse
 
-ASIDE = "pruned-"
-"""Prefix of a folder of wheels that are being removed; a run id follows."""
+_ASIDE = "pruned-"
+"""Prefix of a folder that earlier versions moved wheels into before they removed them; a run id follows."""
 _ABANDONED = 86400.0
 """Seconds after which a staging folder is abandoned, if no known run has it."""
 _UNCONTINUED = 7 * 86400.0
@@ -37,6 +36,7 @@ _HALF_WRITTEN = re.compile(r"\..+\.[0-9]+-[0-9]+")
 Who holds the build id knows that no process writes them.
 """
 _HALF_KIND = "half written file"
+_STAGING_KIND = "staging of a run that was killed"
 
 Trace = frozenset[tuple[str, int, float, int]]
 """Path, inode, time and size of a file, or of a folder and all its contents. Every write changes one of them."""
@@ -67,12 +67,6 @@ class Orphan:
     def is_still_there(self) -> bool:
         """Return whether nobody has written to it since; METADATA must still lack its wheel."""
         return not _has_wheel(self.path) and _trace_of(self.path) == self.trace
-
-
-def merge(orphans: Sequence[Orphan], others: Sequence[Orphan]) -> list[Orphan]:
-    """Return all orphans, each once. An orphan inside a folder of `others` is left out: it goes with the folder."""
-    inside = tuple(f"{orphan.path.inside}/" for orphan in others)
-    return [*(orphan for orphan in orphans if not f"{orphan.path.inside}/".startswith(inside)), *others]
 
 
 def build_ids(house: Wheelhouse) -> set[BuildId]:
@@ -107,55 +101,23 @@ def find_half_written(house: Wheelhouse) -> Iterator[Orphan]:
             yield from (orphan for orphan in orphans if orphan.trace)
 
 
-def remove_half_written(house: Wheelhouse, orphan: Orphan) -> None:
-    """Remove a file of `find_half_written`, unless it has changed since; raise Locked if somebody uses it."""
-    with house.locked(orphan.build_id, patience=0) if orphan.build_id else house.changing():
-        if orphan.is_still_there():
+def remove_orphan(house: Wheelhouse, orphan: Orphan) -> bool:
+    """Remove an orphan. Return False if it has changed since: it stays. Raise Locked if somebody uses it, OSError."""
+    with _lock_of(house, orphan):
+        if not orphan.is_still_there():
+            return False
+        if orphan.path.is_folder():
+            orphan.path.remove_folder()
+        else:
             orphan.path.remove()
+        return True
 
 
-# --- of builds ------------------------------------------------------------------------------------------------------
-
-
-def traces(house: Wheelhouse) -> dict[UntrustedPath, Trace]:
-    """Return the traces of the records' folders and of each of their entries."""
-    folders = house.record_folders()
-    return {path: _trace_of(path) for folder in folders for path in (folder, *folder.entries())}
-
-
-def find_without_wheel(
-    house: Wheelhouse, traces: Mapping[UntrustedPath, Trace], kept: Sequence[StoredWheel]
-) -> Iterator[Orphan]:
-    """Yield the folders of builds without any wheel here.
-
-    Of other builds, yield logs of failed tries and refused wheels.
-    """
-    # By hash as well: somebody may have put another wheel under the name.
-    present = {(wheel.path.name, wheel.sha256) for wheel in kept if wheel.recorded}
-    known = {stored.folder: stored for stored in records(house)}
-    for folder in house.record_folders():
-        if folder not in known and (folder / "record.json").status():
-            continue  # damaged, or a later version's: nobody can say what it is the record of
-        stays_here = folder in known and any((file, sha256) in present for file, sha256, _ in known[folder].wheels)
-        # A pull that broke off a short time ago goes on behind these.
-        begun = {path.name for path in _pull_parts(folder) if not _is_uncontinued(path)}
-        whole_folder = not stays_here and not begun
-        needed = begun | (_needed_files(known[folder]) if stays_here else set())
-        for path in [folder] if whole_folder else [entry for entry in folder.entries() if entry.name not in needed]:
-            if path in traces:
-                kind = _describe(path, whole_folder=whole_folder)
-                yield Orphan(path=path, kind=kind, trace=traces[path], build_id=BuildId(folder.parent.name))
-
-
-def _needed_files(stored: StoredRecord) -> set[str]:
-    """Return the files of a build whose wheel is here."""
-    return {"record.json", PULLED, str(stored.record.get("log")), *kept_files(stored.record).values()}
-
-
-def _describe(path: UntrustedPath, *, whole_folder: bool) -> str:
-    if whole_folder:
-        return "record and logs of a build without wheel" if (path / "record.json").is_file() else "logs"
-    return "refused wheel" if path.name == "refused" else "of a build that did not end well"
+def _lock_of(house: Wheelhouse, orphan: Orphan) -> AbstractContextManager[None]:
+    # Nobody comes back to the folder of a killed run. To remove gigabytes takes a while, which nobody shall wait for.
+    if orphan.kind == _STAGING_KIND:
+        return nullcontext()
+    return house.locked(orphan.build_id, patience=0) if orphan.build_id else house.changing()
 
 
 # --- of runs and pulls ----------------------------------------------------------------------------------------------
@@ -172,8 +134,8 @@ def _abandoned_staging(house: Wheelhouse, state: Path, busy: Collection[str]) ->
     logs = {path.name: folder.parent.name for folder in house.record_folders() for path in folder.entries()}
     staged = house.staged.entries()
     # Only names of ours: a stranger's wheelhouse may hold anything there.
-    for folder in (path for path in staged if journal.is_run_id(path.name.removeprefix(ASIDE))):
-        orphan = Orphan(path=folder, kind="staging of a run that was killed", trace=_trace_of(folder))
+    for folder in (path for path in staged if journal.is_run_id(path.name.removeprefix(_ASIDE))):
+        orphan = Orphan(path=folder, kind=_STAGING_KIND, trace=_trace_of(folder))
         lives = folder.name in alive or logs.get(f"{folder.name}.log") in busy
         # Not at once: a run that has just begun has no log yet.
         if not lives and orphan.changed < time.time() - _ABANDONED:

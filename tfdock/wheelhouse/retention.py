@@ -103,50 +103,42 @@ class RetainableWheel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionChoice:
-    """The wheels that go, the oldest first. `left` bytes stay; `reached` is False if they are too many."""
+    """The wheels that go, the oldest first. `left` bytes stay."""
 
     gone: tuple[RetainableWheel, ...] = ()
     left: int = 0
-    reached: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules of retention. Wheels made before `before` go; then the oldest go until all take at most `max_size`
-    bytes.
+    """The rules of retention. A wheel goes if every rule that is given says so.
 
-    `keep` newest builds of each build id stay in any case. Alone, `keep` lets all others go. A rule that is None has
-    no effect.
+    `before`: it was made before. `max_size`: the wheels take more than so many bytes without those that are older and
+    go. `keep`: it is of none of the so many newest builds of its build id. A rule that is None is not given.
     """
 
     before: float | None = None
     max_size: int | None = None
     keep: int | None = None
 
-    def drops(self, finished: float) -> bool:
-        """Return whether a wheel made at that moment goes, if it is none of the newest, whatever room it takes."""
-        if self.before is None:
-            return self.keep is not None and self.max_size is None
-        return finished < self.before
-
 
 def choose(stock: Iterable[RetainableWheel], rules: Rules, *, others: int = 0) -> RetentionChoice:
-    """Choose the wheels that go.
+    """Choose the wheels that go; none without any rule.
 
     `others` are bytes of wheels that are not ours to remove; they count for the size.
     """
     # By name where times are equal: a dry run and the real run choose the same wheels.
     oldest_first = sorted(stock, key=lambda wheel: (wheel.finished, wheel.file))
     newest = _newest(oldest_first, rules.keep or 0)
-    free = [wheel for wheel in oldest_first if not wheel.busy and (wheel.build_id, wheel.fingerprint) not in newest]
-    gone = {wheel.file: wheel for wheel in free if rules.drops(wheel.finished)}
-    left = others + sum(wheel.size for wheel in oldest_first if wheel.file not in gone)
-    for wheel in free if rules.max_size is not None else ():
-        if left > (rules.max_size or 0) and wheel.file not in gone:
-            gone[wheel.file] = wheel
+    left = others + sum(wheel.size for wheel in oldest_first)
+    gone = []
+    for wheel in oldest_first if rules != Rules() else ():
+        too_large = rules.max_size is None or left > rules.max_size
+        old = rules.before is None or wheel.finished < rules.before
+        if too_large and old and not wheel.busy and (wheel.build_id, wheel.fingerprint) not in newest:
+            gone.append(wheel)
             left -= wheel.size
-    reached = rules.max_size is None or left <= rules.max_size
-    return RetentionChoice(gone=tuple(wheel for wheel in free if wheel.file in gone), left=left, reached=reached)
+    return RetentionChoice(gone=tuple(gone), left=left)
 
 
 def _newest(oldest_first: Iterable[RetainableWheel], count: int) -> set[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Prune a wheelhouse by the rules of `wheelhouse/retention`, and remove what failed runs left.
+"""Prune a wheelhouse by the rules of `wheelhouse/retention`, and remove what killed runs left.
 
 Wheels from elsewhere stay, and so does everything of a build id that a run holds. A wheel leaves the index before it
 is removed.
@@ -6,20 +6,17 @@ is removed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 
 from tfdock.errors import Locked
-from tfdock.host.files import FULL
 from tfdock.host.untrusted_folders import NotPlain, UntrustedPath
-from tfdock.run import journal
 from tfdock.types import BuildId
 from tfdock.wheelhouse.catalogue import StoredRecord, StoredWheel, list_wheels
 from tfdock.wheelhouse.index import WheelIndex, signature
-from tfdock.wheelhouse.orphans import ASIDE, Orphan, build_ids, find_orphans, find_without_wheel, merge, traces
+from tfdock.wheelhouse.orphans import Orphan, build_ids, find_orphans, remove_orphan
 from tfdock.wheelhouse.retention import RetainableWheel, RetentionChoice, Rules, choose
 from tfdock.wheelhouse.store import Wheelhouse
 
@@ -43,37 +40,25 @@ class PrunedWheelhouse:
         return sum(item.size for item in self.wheels) + sum(item.size for item in self.leftovers)
 
 
-def prune(
-    house: Wheelhouse, state: Path, rules: Rules, *, failed: bool = False, dry_run: bool = False
-) -> PrunedWheelhouse:
-    """Remove wheels by rule, and what killed runs left; with `failed` also what is left of builds without a wheel.
+def prune(house: Wheelhouse, state: Path, rules: Rules, *, dry_run: bool = False) -> PrunedWheelhouse:
+    """Remove wheels by rule, and what killed runs and broken pulls left. Raises OSError.
 
-    Those are logs, records, and wheels that were refused. What is younger than `rules.before` stays. `state` is the
-    folder of the journal of runs. Raises OSError.
+    `state` is the folder of the journal of runs.
     """
     busy = {build_id for build_id in sorted(build_ids(house)) if not _is_free(house, build_id)}
-    # Traced first: what a run writes from here on is no orphan, whichever wheels are found afterwards.
-    traces_before = traces(house) if failed else {}
     # `tuple`: no accelerators are needed to judge foreign wheels, which stay in any case.
     wheels = list_wheels(house, tuple)
     chosen = _choose_sound(wheels, rules, busy)
-    leftovers = list(find_orphans(house, state, busy))
-    if failed:
-        doomed = {wheel.file for wheel in chosen.gone}
-        kept_wheels = [wheel for wheel in wheels if wheel.path.name not in doomed]
-        unneeded = find_without_wheel(house, traces_before, kept_wheels)
-        old = [orphan for orphan in unneeded if rules.before is None or orphan.changed < rules.before]
-        leftovers = merge(leftovers, old)
-    leftovers = [orphan for orphan in leftovers if orphan.build_id not in busy]
+    leftovers = [orphan for orphan in find_orphans(house, state, busy) if orphan.build_id not in busy]
     removal = _Removal(house, wheels)
     if not dry_run:
         removal.remove(chosen.gone, leftovers)
-    kept_size = sum(wheel.size for wheel in chosen.gone if wheel in removal.kept)
+    left = chosen.left + sum(wheel.size for wheel in chosen.gone if wheel in removal.kept)
     return PrunedWheelhouse(
         wheels=tuple(wheel for wheel in chosen.gone if wheel not in removal.kept),
         leftovers=tuple(orphan for orphan in leftovers if orphan not in removal.kept),
-        left=chosen.left + kept_size,
-        reached=chosen.reached and (rules.max_size is None or chosen.left + kept_size <= rules.max_size),
+        left=left,
+        reached=rules.max_size is None or left <= rules.max_size,
         busy=tuple(sorted(busy | removal.busy)),
     )
 
@@ -130,37 +115,43 @@ def _retainable(wheel: StoredWheel, recorded: StoredRecord, busy: Collection[str
 
 
 class _Removal:
-    """Remove what was chosen. What has changed since, or what a run has come to need, is `kept`.
-
-    Everything is moved aside first, which takes no time: nobody waits while hundreds of megabytes are removed. Only
-    on a full disk is it removed at once.
-    """
+    """Remove what was chosen. What has changed since, or what a run has come to need, is `kept`."""
 
     def __init__(self, house: Wheelhouse, stored: Sequence[StoredWheel]) -> None:
         self._house = house
         self._found = {wheel.path.name: wheel for wheel in stored}
-        self._aside: UntrustedPath | None = house.staged / f"{ASIDE}{journal.new_run_id()}"
-        self._moved = count()
         self.kept: list[RetainableWheel | Orphan] = []
-        self.busy: set[str] = set()
+        self.busy: set[BuildId] = set()
 
     def remove(self, wheels: Sequence[RetainableWheel], leftovers: Sequence[Orphan]) -> None:
-        """Remove wheels and orphans, build id by build id; those without a build id come last."""
-        if not (wheels or leftovers):
-            return
-        self._make_room_aside()
+        """Remove wheels and orphans."""
+        for orphan in leftovers:
+            with self._unless_busy(orphan.build_id, [orphan]):
+                if not remove_orphan(self._house, orphan):
+                    self.kept.append(orphan)
+        if wheels:
+            self._remove_wheels(wheels)
+
+    @contextmanager
+    def _unless_busy(self, build_id: BuildId | None, items: Sequence[RetainableWheel | Orphan]) -> Iterator[None]:
+        """Keep what a run has come to hold since the choice: nobody waits for hours for it."""
+        try:
+            yield
+        except Locked:
+            self.busy.update([build_id] if build_id else ())
+            self.kept.extend(items)
+
+    def _remove_wheels(self, wheels: Sequence[RetainableWheel]) -> None:
         index = WheelIndex(self._house)
         with self._house.changing():
             # First out of the index, so that no installer is sent to a wheel that goes.
-            index.remove(item.file for item in wheels if self._is_same(item.file))
-        parts: dict[BuildId | None, list[RetainableWheel | Orphan]] = {}
-        everything: list[RetainableWheel | Orphan] = [*wheels, *leftovers]
-        for item in everything:
-            parts.setdefault(BuildId(item.build_id) if item.build_id else None, []).append(item)
-        for build_id, items in parts.items():
-            self._remove_build(build_id, items)
-        if self._aside:
-            self._aside.remove_folder()
+            index.remove(wheel.file for wheel in wheels if self._is_same(wheel.file))
+        of_build: dict[BuildId, list[RetainableWheel]] = {}
+        for wheel in wheels:
+            of_build.setdefault(BuildId(wheel.build_id), []).append(wheel)
+        for build_id, own in of_build.items():
+            with self._unless_busy(build_id, own), self._house.locked(build_id, patience=0):
+                self._remove_build(build_id, own)
         # What stayed after all comes back into the index.
         stayed = {
             item.file: self._found[item.file].sha256 or "" for item in self.kept if isinstance(item, RetainableWheel)
@@ -168,57 +159,24 @@ class _Removal:
         with self._house.changing():
             index.add({file: sha256 for file, sha256 in stayed.items() if self._is_same(file)})
 
-    def _make_room_aside(self) -> None:
-        try:
-            if self._aside:
-                self._aside.make(private=True)
-        except OSError as error:
-            # On a full disk not even a folder can be made, and that is when room is needed.
-            if error.errno not in FULL:
-                raise
-            self._aside = None
-
-    def _remove_build(self, build_id: BuildId | None, items: Sequence[RetainableWheel | Orphan]) -> None:
-        with ExitStack() as locks:
-            try:
-                if build_id is not None:
-                    # Taken anew: a run may have begun since the choice. Nobody waits for hours for it.
-                    locks.enter_context(self._house.locked(build_id, patience=0))
-            except Locked:
-                self.busy.add(str(build_id))
-                self.kept.extend(items)
-                return
-            locks.enter_context(self._house.changing())
-            for item in items:
-                self._remove_item(item)
-            if build_id is not None:
-                self._remove_constraints(build_id, items)
-
-    def _remove_item(self, item: RetainableWheel | Orphan) -> None:
-        path = self._house.at(item.file) if isinstance(item, RetainableWheel) else item.path
-        same = self._is_same(item.file) if isinstance(item, RetainableWheel) else item.is_still_there()
-        if not same:
-            self.kept.append(item)
-            return
-        with suppress(FileNotFoundError):
-            if self._aside:
-                # A number: files of several folders may have the same name.
-                path.move(self._aside / str(next(self._moved)))
-            elif path.is_folder():
-                path.remove_folder()
-            else:
-                path.remove()
-
-    def _is_same(self, file: str) -> bool:
-        status = self._house.at(file).status()
-        return status is not None and signature(status) == self._found[file].signature
-
-    def _remove_constraints(self, build_id: BuildId, items: Sequence[RetainableWheel | Orphan]) -> None:
-        """Remove the constraints of a build id that has no wheel left."""
-        gone = {item.file for item in items if isinstance(item, RetainableWheel) and item not in self.kept}
+    def _remove_build(self, build_id: BuildId, wheels: Sequence[RetainableWheel]) -> None:
+        """Remove wheels of a build id that the caller holds, and its constraints if no wheel of it is left."""
+        gone = set()
+        for wheel in wheels:
+            # Anew for each: somebody else may come in between.
+            with self._house.changing():
+                if self._is_same(wheel.file):
+                    self._house.at(wheel.file).remove()
+                    gone.add(wheel.file)
+                else:
+                    self.kept.append(wheel)
         own = {
             item.path.name for item in self._found.values() if item.recorded and item.recorded.build_id == build_id
         }
         # All wheels of the build id, those of other fingerprints too: they share the file.
         if gone and own <= gone:
             self._house.constraints(build_id).remove()
+
+    def _is_same(self, file: str) -> bool:
+        status = self._house.at(file).status()
+        return status is not None and signature(status) == self._found[file].signature

@@ -369,19 +369,21 @@ MANY = [stock("a1", 1), stock("a2", 2), stock("a3", 3), stock("b1", 1.5, build="
         (Rules(max_size=0), ["a1", "b1", "a2", "a3"]),
         (Rules(max_size=0, keep=1), ["a1", "a2"]),
         (Rules(max_size=45, before=1.2), ["a1"]),
+        (Rules(max_size=45, before=9), ["a1"]),
+        (Rules(max_size=0, before=1.2), ["a1"]),
+        (Rules(max_size=50, before=9, keep=1), []),
     ],
 )
-def test_rules_choose_the_oldest_and_spare_the_newest_of_each_build_id(rules: Rules, gone: list[str]) -> None:
+def test_the_oldest_go_that_every_given_rule_lets_go(rules: Rules, gone: list[str]) -> None:
     chosen = choose(MANY, rules)
     assert [one.file for one in chosen.gone] == gone
     assert chosen.left == 50 - 10 * len(gone)
-    assert chosen.reached is (rules.max_size is None or chosen.left <= rules.max_size)
 
 
 def test_wheels_from_elsewhere_count_and_stay() -> None:
     chosen = choose(MANY, Rules(max_size=100), others=1000)
     assert [one.file for one in chosen.gone] == ["a1", "b1", "a2", "a3"]
-    assert (chosen.left, chosen.reached) == (1010, False)
+    assert chosen.left == 1010
 
 
 @given(
@@ -401,10 +403,11 @@ def test_whatever_the_rules_what_is_busy_or_kept_stays(rows: list[Any], rules: R
     for build in "ab":
         own = [one for one in every if one.build_id == build]
         assert len(own) - len(gone & set(own)) >= min(rules.keep or 0, len(own))
-    if not chosen.reached:
-        free = [one for one in every if not one.busy and one not in gone and one.size]
-        assert all(sum(other.build_id == one.build_id for other in every if other not in gone) for one in free)
-        assert rules.keep or not free
+    assert all(rules.before is None or one.finished < rules.before for one in gone)
+    if rules.max_size is not None and gone:
+        assert chosen.left + chosen.gone[-1].size > rules.max_size, "no more than needed"
+        spared = rules.keep or rules.before is not None
+        assert spared or chosen.left <= rules.max_size or all(one in gone or one.busy for one in every)
 
 
 # --- prune --------------------------------------------------------------------------------------------------------
@@ -457,7 +460,7 @@ def test_wheels_from_elsewhere_and_changed_ones_are_left_alone(house: Wheelhouse
 
 def test_nothing_of_a_build_id_that_a_run_holds_is_touched(house: Wheelhouse, three: dict[str, Path]) -> None:
     with house.locked(houses.build_id("sm80")):
-        done = prune(house, Rules(max_size=0), failed=True)
+        done = prune(house, Rules(max_size=0))
         assert done.busy == (houses.build_id("sm80"),)
         assert three["sm80"].exists()
     assert set(named(house)) == {three["sm80"].name, three["foreign"].name}
@@ -507,45 +510,6 @@ def at(moment: float, path: Path) -> Iterator[None]:
         os.utime(one, (moment, moment))
 
 
-def test_what_failed_builds_left_goes_when_asked_for(house: Wheelhouse) -> None:
-    path = houses.publish(house)
-    own = houses.record_files(house)[0].parent
-    (own / "20261101-000001-bbbbbb.log").write_text("a try that failed")
-    (own / "refused").mkdir()
-    (own / "refused" / "x.whl").write_bytes(b"x" * 1000)
-    other = house.root / ".tfdock" / houses.build_id("sm90") / "0123456789ab"
-    other.mkdir(parents=True)
-    (other / "20261101-000002-cccccc.log").write_text("failed")
-    gone = houses.publish(house, "2.18.0+cuda12.5.sm89", name=houses.build_id("sm89"))
-    gone.unlink()
-    assert prune(house).leftovers == ()
-    done = prune(house, failed=True)
-    record = house.record_folder(houses.build_id("sm89"), "x").path.parent
-    assert {(one.path.parent.name, one.kind) for one in done.leftovers} == {
-        (own.name, "of a build that did not end well"),
-        (own.name, "refused wheel"),
-        (houses.build_id("sm90"), "logs"),
-        (houses.build_id("sm89"), "record and logs of a build without wheel"),
-    }
-    assert not other.exists()
-    assert not list(record.glob("*/"))
-    assert sorted(one.name for one in own.iterdir()) == ["20261101-000000-aaaaaa.log", "record.json"]
-    assert house.complete_record(houses.build_id(), json.loads((own / "record.json").read_text())["fingerprint"])
-    assert path.exists()
-    assert prune(house, failed=True).leftovers == ()
-
-
-def test_what_is_young_stays_by_age_and_what_a_new_run_wrote_to_stays(house: Wheelhouse) -> None:
-    folder = house.root / ".tfdock" / houses.build_id() / "0123456789ab"
-    folder.mkdir(parents=True)
-    (folder / "20261101-000002-cccccc.log").write_text("failed")
-    assert prune(house, Rules(before=time.time() - DAY), failed=True).leftovers == ()
-    with at(NOW - 900 * DAY, folder):
-        pass
-    assert len(prune(house, Rules(before=time.time() - DAY), failed=True, dry_run=True).leftovers) == 1
-    assert len(prune(house, Rules(before=time.time() - DAY), failed=True).leftovers) == 1
-
-
 def test_a_run_killed_while_it_replaces_a_wheel_leaves_none_that_no_record_knows(
     house: Wheelhouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -586,9 +550,9 @@ def test_what_killed_runs_left_goes(house: Wheelhouse) -> None:
     path = houses.publish(house)
     WheelIndex(house).update()
     staging = house.root / ".tfdock" / "staging"
-    for name in (KILLED, "20261101-000002-cccccc", "thesis"):
+    for name in (KILLED, f"pruned-{KILLED}", "20261101-000002-cccccc", "thesis"):
         (staging / name / "raw").mkdir(parents=True)
-    for name in (KILLED, "thesis"):
+    for name in (KILLED, f"pruned-{KILLED}", "thesis"):
         with at(time.time() - 2 * DAY, staging / name):
             pass
     (house.root / ".index.html.123-456").write_text("half")
@@ -598,6 +562,7 @@ def test_what_killed_runs_left_goes(house: Wheelhouse) -> None:
     done = prune(house)
     assert {one.path.inside for one in done.leftovers} == {
         f".tfdock/staging/{KILLED}",
+        f".tfdock/staging/pruned-{KILLED}",
         ".index.html.123-456",
         "simple/.index.html.123-456",
         "gone-1.0-py3-none-any.whl.metadata",
@@ -607,8 +572,7 @@ def test_what_killed_runs_left_goes(house: Wheelhouse) -> None:
     assert path.exists()
 
 
-@pytest.mark.parametrize("failed", [False, True])
-def test_what_a_pull_left_goes_when_nobody_will_go_on_with_it(house: Wheelhouse, failed: bool) -> None:
+def test_what_a_pull_left_goes_when_nobody_will_go_on_with_it(house: Wheelhouse) -> None:
     houses.publish(house)
     folders = {"whole": houses.record_files(house)[0].parent}
     for gpu in ("sm89", "sm90"):
@@ -619,8 +583,8 @@ def test_what_a_pull_left_goes_when_nobody_will_go_on_with_it(house: Wheelhouse,
     with at(time.time() - 8 * DAY, folders["whole"]), at(time.time() - 8 * DAY, folders["sm89"]):
         pass
     with house.locked(houses.build_id("sm89")):
-        assert len(prune(house, failed=failed, dry_run=True).leftovers) == 1
-    done = prune(house, failed=failed)
+        assert len(prune(house, dry_run=True).leftovers) == 1
+    done = prune(house)
     assert (len(done.leftovers), done.size) == (2, 2000)
     assert list(house.root.glob(".tfdock/*/*/pull-*.part")) == [folders["sm90"] / "pull-0123456789abcdef.part"]
 
@@ -645,19 +609,11 @@ def test_files_and_links_of_others_stay(house: Wheelhouse, three: dict[str, Path
     three["sm80"].rename(elsewhere)
     three["sm80"].symlink_to(elsewhere)
     for dry_run in (True, False):
-        done = prune(house, Rules(max_size=0), failed=True, dry_run=dry_run)
+        done = prune(house, Rules(max_size=0), dry_run=dry_run)
         assert {one.file for one in done.wheels} == {three["sm86"].name, three["sm89"].name}
-        assert not done.leftovers or all(one.build_id for one in done.leftovers)
+        assert done.leftovers == ()
     assert three["sm80"].is_symlink()
     assert all(path.exists() for path in own)
-
-
-def test_what_is_beside_a_record_that_cannot_be_read_stays(house: Wheelhouse) -> None:
-    houses.publish(house)
-    (file,) = houses.record_files(house)
-    file.write_text('{"schema": "tfdock.record/9"}')
-    assert prune(house, failed=True).leftovers == ()
-    assert len(list(file.parent.iterdir())) == 2
 
 
 def test_half_written_files_of_ours_go_wherever_they_lie(house: Wheelhouse) -> None:

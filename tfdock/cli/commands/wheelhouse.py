@@ -266,32 +266,32 @@ def _show_address(address: ServerAddress, wanted: str) -> None:
 def prune(
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", help="Wheels made before that go.", metavar="30d", show_default=False),
+        typer.Option("--older-than", help="A wheel goes if it was made before.", metavar="30d", show_default=False),
     ] = None,
     max_size: Annotated[
         str | None,
         typer.Option(
-            "--max-size", help="What all wheels may take; the oldest go.", metavar="20GiB", show_default=False
+            "--max-size", help="The oldest go, until all take no more.", metavar="20GiB", show_default=False
         ),
     ] = None,
     keep_latest: Annotated[
         int | None,
         typer.Option(
             "--keep-latest",
-            help="So many builds of each build id stay, whatever the other rules say; alone: the others go.",
+            help="A wheel goes if it is of none of the N newest builds of its build id.",
             metavar="N",
             min=1,
             show_default=False,
         ),
     ] = None,
-    failed: Annotated[
-        bool, typer.Option("--failed", help="Also logs, records and refused wheels of builds without a wheel here.")
-    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing, say what would go.")] = False,
     wheelhouse: Wheelhouse = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove wheels by rule, and what killed runs left; never a wheel from elsewhere, nor what a run is at."""
+    """Remove the wheels that every given rule lets go, and what killed runs left.
+
+    Wheels from elsewhere stay, and so does what a run is at.
+    """
     settings = settings_for(wheelhouse=wheelhouse)
     rules = Rules(
         before=None if older_than is None else time.time() - read_age(older_than),
@@ -299,7 +299,7 @@ def prune(
         keep=keep_latest,
     )
     with _open_wheelhouse(settings) as house:
-        pruned = wheelhouse_pruning.prune(house, settings.state_dir, rules, failed=failed, dry_run=dry_run)
+        pruned = wheelhouse_pruning.prune(house, settings.state_dir, rules, dry_run=dry_run)
         console.show_problems(unreadable_records(house))
     if as_json:
         print_json("tfdock.wheelhouse-prune/1", True, {"dry_run": dry_run, **_pruned_json(pruned)})
@@ -342,7 +342,7 @@ def _warn_not_reached(pruned: PrunedWheelhouse, limit: int) -> None:
     problem = Problem(
         code="wheelhouse-size-not-reached",
         message=f"wheels of {console.size(pruned.left)} are left, more than {console.size(limit)}",
-        fix="they come from elsewhere, are kept by `--keep-latest`, or a run has them: move them yourself",
+        fix="they come from elsewhere, another rule keeps them, or a run has them: move them yourself",
         severity="warning",
     )
     console.show_problems([problem])
