@@ -555,6 +555,9 @@ def test_what_killed_runs_left_goes(house: Wheelhouse) -> None:
     for name in (KILLED, f"pruned-{KILLED}", "thesis"):
         with at(time.time() - 2 * DAY, staging / name):
             pass
+    link, thesis = staging / "20261101-000003-dddddd", staging / "thesis"
+    link.symlink_to(thesis)
+    os.utime(link, (NOW - 900 * DAY, NOW - 900 * DAY), follow_symlinks=False)
     (house.root / ".index.html.123-456").write_text("half")
     (house.root / "simple" / ".index.html.123-456").write_text("half")
     (house.root / "gone-1.0-py3-none-any.whl.metadata").write_text("left")
@@ -563,11 +566,13 @@ def test_what_killed_runs_left_goes(house: Wheelhouse) -> None:
     assert {one.path.inside for one in done.leftovers} == {
         f".tfdock/staging/{KILLED}",
         f".tfdock/staging/pruned-{KILLED}",
+        f".tfdock/staging/{link.name}",
         ".index.html.123-456",
         "simple/.index.html.123-456",
         "gone-1.0-py3-none-any.whl.metadata",
     }
     assert {one.name for one in staging.iterdir()} == {"20261101-000002-cccccc", "thesis"}
+    assert (thesis / "raw").is_dir()
     assert named(house) == before
     assert path.exists()
 
