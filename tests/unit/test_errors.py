@@ -83,20 +83,16 @@ def test_an_interruption_tells_the_user_from_the_system() -> None:
     assert Interrupted(terminated=True).exit_code == 143
 
 
-def test_nothing_at_all_is_success() -> None:
+ORDER = (130, 143, 70, 6, 9, 8, 7, 1, 4, 2, 3)
+
+
+def test_nothing_at_all_is_success_and_every_failure_has_its_place() -> None:
     assert combined_exit_code([]) == 0
     assert combined_exit_code([0, 0]) == 0
-
-
-ORDER = (130, 143, 70, 6, 9, 8, 7, 1, 4, 2, 3)
+    assert {*ORDER} == {code for code in ExitCode if code}
 
 
 @pytest.mark.parametrize(("stronger", "weaker"), list(itertools.combinations(ORDER, 2)))
 def test_of_two_results_the_documented_one_decides(stronger: int, weaker: int) -> None:
     assert combined_exit_code([0, weaker, stronger, weaker]) == stronger
     assert combined_exit_code([stronger, weaker]) == stronger
-
-
-@pytest.mark.parametrize("code", [code for code in ExitCode if code])
-def test_no_failure_is_lost_beside_a_success(code: ExitCode) -> None:
-    assert combined_exit_code([ExitCode.OK, code]) == code

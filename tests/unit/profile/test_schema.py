@@ -48,13 +48,6 @@ def test_shipped_profiles_name_the_schema_and_satisfy_it(file: Path) -> None:
     assert complaints(text) == []
 
 
-@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
-def test_shipped_profiles_are_read(file: Path) -> None:
-    others = {other.name: other.read_text("utf-8") for other in SHIPPED}
-    profile, _ = profiles.read(file.read_text("utf-8"), str(file), others)
-    assert profile.schema_ == 1
-
-
 @pytest.mark.parametrize(
     "text",
     [
