@@ -143,57 +143,27 @@ def test_every_choice_has_a_value_a_source_and_a_reason(made_up: Desk, text: str
     ("text", "field", "value", "source", "reason"),
     [
         (HEAD, "python", "3.10", "profile", "as asked"),
-        (
-            'schema: 1\ntensorflow: "9.9"',
-            "tensorflow",
-            "9.9.1",
-            "releases.yaml 9.9",
-            "newest patch release of the minor",
-        ),
-        (
-            'schema: 1\ntensorflow: "9.9"',
-            "python",
-            "3.11",
-            "releases.yaml 9.9",
-            "newest Python the release is built for",
-        ),
+        ('schema: 1\ntensorflow: "9.9"', "tensorflow", "9.9.1", "releases.yaml 9.9",
+         "newest patch release of the minor"),
+        ('schema: 1\ntensorflow: "9.9"', "python", "3.11", "releases.yaml 9.9",
+         "newest Python the release is built for"),
         (HEAD, "accelerator", "cpu", "default", "no GPU is asked for"),
         (HEAD + "gpus: [one]", "accelerator", "cuda", "profile", "`gpus[0]` asks for it"),
         (HEAD + "gpus: [one]", "cuda", "20.1.0", "releases.yaml 9.9", "the version the release was tested with"),
         (HEAD + "gpus: [one]", "targets", "sm_86", "profile", "what one runs natively"),
-        (
-            HEAD + "gpus: [one, twelve]\nallow_untested: true",
-            "targets",
-            "sm_86, sm_120",
-            "profile",
-            "what one, twelve run natively",
-        ),
-        (
-            HEAD + "accelerator: cuda",
-            "targets",
-            "sm_86, compute_90",
-            "releases.yaml 9.9",
-            "the official wheel's list",
-        ),
+        (HEAD + "gpus: [one, twelve]\nallow_untested: true", "targets", "sm_86, sm_120", "profile",
+         "what one, twelve run natively"),
+        (HEAD + "accelerator: cuda", "targets", "sm_86, compute_90", "releases.yaml 9.9",
+         "the official wheel's list"),
         (HEAD + "gpus: [one]", "compiler", "clang", "releases.yaml 9.9", "the release's own GPU compiler"),
         (HEAD + "gpus: [twelve]", "compiler", "nvcc", "compilers.yaml", "clang 30 cannot emit sm_120"),
         (HEAD + "gpus: [one]\ncompiler: nvcc", "compiler", "nvcc", "profile", "as asked"),
         (OPEN + "cuda: '20.0'\ngpus: [one]", "cuda", "20.0.1", "profile", "newest known version of 20.0"),
         (OPEN + "cuda: '20'\ngpus: [one]", "cuda", "20.0.1", "profile", "newest known version of 20"),
-        (
-            HEAD,
-            "source",
-            "https://github.com/tensorflow/tensorflow.git v9.9.1",
-            "releases.yaml 9.9",
-            f"commit {'a' * 12}",
-        ),
-        (
-            HEAD,
-            "base",
-            "build/cpu:9.9.1",
-            "images.yaml",
-            "the known image for this release and Python; nobody has checked that it exists",
-        ),
+        (HEAD, "source", "https://github.com/tensorflow/tensorflow.git v9.9.1", "releases.yaml 9.9",
+         f"commit {'a' * 12}"),
+        (HEAD, "base", "build/cpu:9.9.1", "images.yaml",
+         "the known image for this release and Python; nobody has checked that it exists"),
         (HEAD, "xla", "true", "default", "TensorFlow's own default"),
         (HEAD + "xla: false", "xla", "false", "profile", "as asked"),
         (HEAD, "debug", "off", "default", "optimised, no symbols"),
@@ -202,7 +172,7 @@ def test_every_choice_has_a_value_a_source_and_a_reason(made_up: Desk, text: str
         (HEAD + "wheel: {name: mine}", "wheel.name", "mine", "profile", "as asked"),
         (HEAD, "wheel.local_version", "none", "default", "tells the wheel from the official one"),
     ],
-)
+)  # fmt: skip
 def test_a_choice_says_who_made_it_and_why(
     made_up: Desk, text: str, field: str, value: str, source: str, reason: str
 ) -> None:
@@ -213,260 +183,66 @@ def test_a_choice_says_who_made_it_and_why(
 # --- refusals -------------------------------------------------------------------------------------------------------
 
 REFUSALS = [
-    pytest.param(
-        'schema: 1\ntensorflow: "9.6.0"\n',
-        "release-unknown",
-        "tensorflow",
-        2,
-        id="unknown release",
-    ),
-    pytest.param(
-        'schema: 1\ntensorflow:\n  release: "9.9.7"\n',
-        "release-unknown",
-        "tensorflow.release",
-        3,
-        id="never released",
-    ),
-    pytest.param(
-        'schema: 1\ntensorflow: "9.9.1"\npython: "3.8"\n',
-        "python-unsupported",
-        "python",
-        3,
-        id="another Python",
-    ),
+    pytest.param('schema: 1\ntensorflow: "9.6.0"\n', "release-unknown", "tensorflow", 2, id="unknown release"),
+    pytest.param('schema: 1\ntensorflow:\n  release: "9.9.7"\n', "release-unknown", "tensorflow.release", 3,
+                 id="never released"),
+    pytest.param('schema: 1\ntensorflow: "9.9.1"\npython: "3.8"\n', "python-unsupported", "python", 3,
+                 id="another Python"),
     pytest.param(HEAD + "accelerator: xpo\n", "accelerator-unknown", "accelerator", 4, id="typo"),
-    pytest.param(
-        HEAD + "accelerator: abacus\n",
-        "accelerator-unknown",
-        "accelerator",
-        4,
-        id="nonsense",
-    ),
-    pytest.param(
-        HEAD + "accelerator: cpu\n\ngpus: [one]\n",
-        "accelerator-conflict",
-        "gpus[0]",
-        6,
-        id="a GPU and no accelerator",
-    ),
-    pytest.param(
-        HEAD + "components: {xpu: '5.0'}\ngpus: [one]\n",
-        "accelerator-conflict",
-        "components.xpu",
-        4,
-        id="two accelerators",
-    ),
-    pytest.param(
-        HEAD + "components:\n  magic: '1'\n",
-        "component-unused",
-        "components.magic",
-        5,
-        id="a component of nothing",
-    ),
-    pytest.param(
-        HEAD + "accelerator: xpu\ncomponents: {other: '1'}\n",
-        "component-unused",
-        "components.other",
-        5,
-        id="a component of something else",
-    ),
-    pytest.param(
-        'schema: 1\ntensorflow: "9.8.0"\naccelerator: xpu\n',
-        "accelerator-untested",
-        "accelerator",
-        3,
-        id="an accelerator nobody tried",
-    ),
-    pytest.param(
-        'schema: 1\ntensorflow: "9.8.0"\ngpus: [one]\n',
-        "component-missing",
-        "cudnn",
-        1,
-        id="no tested version",
-    ),
-    pytest.param(
-        HEAD + "gpus: [one]\ncuda: '20.0'\n",
-        "component-not-accepted",
-        "cuda",
-        5,
-        id="inexact key",
-    ),
-    pytest.param(
-        HEAD + "gpus: [one]\ncuda: '20.1'\n",
-        "component-not-accepted",
-        "cuda",
-        5,
-        id="inexact key of the tested",
-    ),
-    pytest.param(
-        HEAD + "gpus: [one]\ncuda: '7.5.18'\n",
-        "component-not-accepted",
-        "cuda",
-        5,
-        id="far key",
-    ),
-    pytest.param(
-        HEAD + "gpus: [one]\ncuda: '20.2.0'\n",
-        "component-untested",
-        "cuda",
-        5,
-        id="uncertain key",
-    ),
-    pytest.param(
-        OPEN + "gpus: [one]\ncuda: '20.1'\n",
-        "component-untested",
-        "cuda",
-        5,
-        id="another toolkit",
-    ),
-    pytest.param(
-        HEAD + "gpus: local\n",
-        "gpu-local-none",
-        "gpus",
-        4,
-        id="no GPU here",
-    ),
-    pytest.param(
-        HEAD + "gpus: [one, twelwe]\n",
-        "gpu-unknown",
-        "gpus[1]",
-        4,
-        id="GPU typo",
-    ),
-    pytest.param(
-        HEAD + "gpus: [zzz]\n",
-        "gpu-unknown",
-        "gpus[0]",
-        4,
-        id="unknown GPU alone",
-    ),
-    pytest.param(
-        HEAD + "accelerator: cpu\ngpus: [zzz]\n",
-        "gpu-unknown",
-        "gpus[0]",
-        5,
-        id="unknown GPU of a CPU",
-    ),
-    pytest.param(
-        HEAD + "compute_capabilities: [sm86]\n",
-        "target-syntax",
-        "compute_capabilities[0]",
-        4,
-        id="a target of nothing",
-    ),
-    pytest.param(
-        HEAD + "accelerator: xpu\ntargets: [xe1, xd2]\n",
-        "target-syntax",
-        "targets[1]",
-        5,
-        id="another target",
-    ),
-    pytest.param(
-        HEAD + "accelerator: cpu\ntargets: [zz1]\n",
-        "target-syntax",
-        "targets[0]",
-        5,
-        id="a target of a CPU",
-    ),
-    pytest.param(
-        'schema: 1\ntensorflow: "9.8.0"\naccelerator: cuda\ncudnn: "8.9"\n',
-        "targets-missing",
-        "accelerator",
-        3,
-        id="no official list",
-    ),
-    pytest.param(
-        OLD + "compute_capabilities: [sm_86]\n",
-        "capability-needs-ptx",
-        "compute_capabilities[0]",
-        3,
-        id="SASS of an old release",
-    ),
-    pytest.param(
-        HEAD + "compute_capabilities: [sm_90f]\n",
-        "capability-syntax",
-        "compute_capabilities[0]",
-        4,
-        id="a letter nobody knows",
-    ),
-    pytest.param(
-        OPEN + "compute_capabilities: [sm_90a]\ncuda: '20.1'\nallow_untested: false\n",
-        "capability-syntax",
-        "compute_capabilities[0]",
-        4,
-        id="new letter",
-    ),
-    pytest.param(
-        OPEN + "gpus: [one]\ncuda: '21.0'\n",
-        "component-untested",
-        "cuda",
-        5,
-        id="unknown toolkit",
-    ),
-    pytest.param(
-        HEAD + "compute_capabilities: [sm_90, sm_35]\n",
-        "target-not-in-toolkit",
-        "compute_capabilities[1]",
-        4,
-        id="too old a GPU",
-    ),
-    pytest.param(
-        OPEN + "gpus: [twelve]\n",
-        "target-not-in-toolkit",
-        "gpus[0]",
-        4,
-        id="too new a GPU",
-    ),
-    pytest.param(
-        HEAD + "compute_capabilities: [sm_99]\n",
-        "target-not-in-toolkit",
-        "compute_capabilities[0]",
-        4,
-        id="nobody's GPU",
-    ),
-    pytest.param(
-        HEAD + "gpus: [twelve]\ncompiler: clang\n",
-        "compiler-cannot-emit",
-        "compiler",
-        5,
-        id="clang for a new GPU",
-    ),
-    pytest.param(
-        HEAD + "compiler: nvcc\n",
-        "compiler-unused",
-        "compiler",
-        4,
-        id="a GPU compiler of a CPU",
-    ),
-    pytest.param(
-        'schema: 1\ntensorflow: "9.9.1"\npython: "3.9"\n',
-        "image-unknown",
-        "base",
-        1,
-        id="no image",
-    ),
-    pytest.param(
-        'schema: 1\ntensorflow: "9.9.1"\ncomponents: {xpu: "6.0"}\nallow_untested: true\ntargets: [xe1]\n',
-        "image-unknown",
-        "base",
-        1,
-        id="no image at all",
-    ),
-    pytest.param(
-        'schema: 1\ntensorflow: "9.7.0"\nxla: false\n',
-        "knowledge-placeholder",
-        "tensorflow",
-        2,
-        id="a hole in a row",
-    ),
-    pytest.param(
-        'schema: 1\ntensorflow: "9.7.0"\n',
-        "image-without-tool",
-        "base",
-        1,
-        id="a tool that is not in the image",
-    ),
-]
+    pytest.param(HEAD + "accelerator: abacus\n", "accelerator-unknown", "accelerator", 4, id="nonsense"),
+    pytest.param(HEAD + "accelerator: cpu\n\ngpus: [one]\n", "accelerator-conflict", "gpus[0]", 6,
+                 id="a GPU and no accelerator"),
+    pytest.param(HEAD + "components: {xpu: '5.0'}\ngpus: [one]\n", "accelerator-conflict", "components.xpu", 4,
+                 id="two accelerators"),
+    pytest.param(HEAD + "components:\n  magic: '1'\n", "component-unused", "components.magic", 5,
+                 id="a component of nothing"),
+    pytest.param(HEAD + "accelerator: xpu\ncomponents: {other: '1'}\n", "component-unused", "components.other", 5,
+                 id="a component of something else"),
+    pytest.param('schema: 1\ntensorflow: "9.8.0"\naccelerator: xpu\n', "accelerator-untested", "accelerator", 3,
+                 id="an accelerator nobody tried"),
+    pytest.param('schema: 1\ntensorflow: "9.8.0"\ngpus: [one]\n', "component-missing", "cudnn", 1,
+                 id="no tested version"),
+    pytest.param(HEAD + "gpus: [one]\ncuda: '20.0'\n", "component-not-accepted", "cuda", 5, id="inexact key"),
+    pytest.param(HEAD + "gpus: [one]\ncuda: '20.1'\n", "component-not-accepted", "cuda", 5,
+                 id="inexact key of the tested"),
+    pytest.param(HEAD + "gpus: [one]\ncuda: '7.5.18'\n", "component-not-accepted", "cuda", 5, id="far key"),
+    pytest.param(HEAD + "gpus: [one]\ncuda: '20.2.0'\n", "component-untested", "cuda", 5, id="uncertain key"),
+    pytest.param(OPEN + "gpus: [one]\ncuda: '20.1'\n", "component-untested", "cuda", 5, id="another toolkit"),
+    pytest.param(HEAD + "gpus: local\n", "gpu-local-none", "gpus", 4, id="no GPU here"),
+    pytest.param(HEAD + "gpus: [one, twelwe]\n", "gpu-unknown", "gpus[1]", 4, id="GPU typo"),
+    pytest.param(HEAD + "gpus: [zzz]\n", "gpu-unknown", "gpus[0]", 4, id="unknown GPU alone"),
+    pytest.param(HEAD + "accelerator: cpu\ngpus: [zzz]\n", "gpu-unknown", "gpus[0]", 5, id="unknown GPU of a CPU"),
+    pytest.param(HEAD + "compute_capabilities: [sm86]\n", "target-syntax", "compute_capabilities[0]", 4,
+                 id="a target of nothing"),
+    pytest.param(HEAD + "accelerator: xpu\ntargets: [xe1, xd2]\n", "target-syntax", "targets[1]", 5,
+                 id="another target"),
+    pytest.param(HEAD + "accelerator: cpu\ntargets: [zz1]\n", "target-syntax", "targets[0]", 5,
+                 id="a target of a CPU"),
+    pytest.param('schema: 1\ntensorflow: "9.8.0"\naccelerator: cuda\ncudnn: "8.9"\n', "targets-missing",
+                 "accelerator", 3, id="no official list"),
+    pytest.param(OLD + "compute_capabilities: [sm_86]\n", "capability-needs-ptx", "compute_capabilities[0]", 3,
+                 id="SASS of an old release"),
+    pytest.param(HEAD + "compute_capabilities: [sm_90f]\n", "capability-syntax", "compute_capabilities[0]", 4,
+                 id="a letter nobody knows"),
+    pytest.param(OPEN + "compute_capabilities: [sm_90a]\ncuda: '20.1'\nallow_untested: false\n", "capability-syntax",
+                 "compute_capabilities[0]", 4, id="new letter"),
+    pytest.param(OPEN + "gpus: [one]\ncuda: '21.0'\n", "component-untested", "cuda", 5, id="unknown toolkit"),
+    pytest.param(HEAD + "compute_capabilities: [sm_90, sm_35]\n", "target-not-in-toolkit", "compute_capabilities[1]",
+                 4, id="too old a GPU"),
+    pytest.param(OPEN + "gpus: [twelve]\n", "target-not-in-toolkit", "gpus[0]", 4, id="too new a GPU"),
+    pytest.param(HEAD + "compute_capabilities: [sm_99]\n", "target-not-in-toolkit", "compute_capabilities[0]", 4,
+                 id="nobody's GPU"),
+    pytest.param(HEAD + "gpus: [twelve]\ncompiler: clang\n", "compiler-cannot-emit", "compiler", 5,
+                 id="clang for a new GPU"),
+    pytest.param(HEAD + "compiler: nvcc\n", "compiler-unused", "compiler", 4, id="a GPU compiler of a CPU"),
+    pytest.param('schema: 1\ntensorflow: "9.9.1"\npython: "3.9"\n', "image-unknown", "base", 1, id="no image"),
+    pytest.param('schema: 1\ntensorflow: "9.9.1"\ncomponents: {xpu: "6.0"}\nallow_untested: true\ntargets: [xe1]\n',
+                 "image-unknown", "base", 1, id="no image at all"),
+    pytest.param('schema: 1\ntensorflow: "9.7.0"\nxla: false\n', "knowledge-placeholder", "tensorflow", 2,
+                 id="a hole in a row"),
+    pytest.param('schema: 1\ntensorflow: "9.7.0"\n', "image-without-tool", "base", 1,
+                 id="a tool that is not in the image"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "code", "field", "line"), REFUSALS)
@@ -482,12 +258,11 @@ def test_what_cannot_work_is_refused_at_its_line_with_a_way_out(
 @pytest.mark.parametrize(
     ("known", "said"),
     [
-        ("build/cuda:{version}", "build/cuda:{foo}"),
-        ("build/cuda:{version}", "build/cuda:{xpu}"),
+        ("build/cuda:{version}", "build/cuda:{foo}"), ("build/cuda:{version}", "build/cuda:{xpu}"),
         ("/cuda-{", "/x-{x_"),
     ],
     ids=["a name of nothing", "a component of another accelerator", "a path"],
-)
+)  # fmt: skip
 def test_an_image_that_asks_for_what_the_build_has_not_is_refused(made_up: Desk, known: str, said: str) -> None:
     tables = MADE_UP_TABLES | {"images": MADE_UP_TABLES["images"].replace(known, said)}
     texts = {name: [(f"{name}.yaml", text)] for name, text in tables.items()}
@@ -543,20 +318,14 @@ def test_a_way_out_reads_as_it_stands_in_a_profile(made_up: Desk) -> None:
         (HEAD + "accelerator: xpo\n", ["keep TensorFlow 9.9.1: `accelerator: xpu`"]),
         (HEAD + "gpus: [one, twelwe]\n", ["keep TensorFlow 9.9.1: `gpus: [one, twelve]`"]),
         (HEAD + "gpus: [twelve]\ncompiler: clang\n", ["keep TensorFlow 9.9.1, twelve: remove `compiler`"]),
-        (
-            HEAD + "gpus: [one]\ncuda: '20.2.0'\n",
-            [
-                'keep TensorFlow 9.9.1, one: `cuda: "20.1.0"`',
-                "keep TensorFlow 9.9.1, cuda 20.2.0, one: `allow_untested: true`",
-            ],
-        ),
+        (HEAD + "gpus: [one]\ncuda: '20.2.0'\n",
+         ['keep TensorFlow 9.9.1, one: `cuda: "20.1.0"`',
+         "keep TensorFlow 9.9.1, cuda 20.2.0, one: `allow_untested: true`"]),
         (OLD + "compute_capabilities: [sm_86]\n", ["keep TensorFlow 1.9.0: `compute_capabilities: [compute_86]`"]),
-        (
-            HEAD + "gpus: [one]\ncompute_capabilities: [sm_90]\n",
-            ["keep TensorFlow 9.9.1, one: remove `compute_capabilities`"],
-        ),
+        (HEAD + "gpus: [one]\ncompute_capabilities: [sm_90]\n",
+         ["keep TensorFlow 9.9.1, one: remove `compute_capabilities`"]),
     ],
-)
+)  # fmt: skip
 def test_the_nearest_way_comes_first_and_the_untested_last(made_up: Desk, text: str, ways: list[str]) -> None:
     found = [way.text for way in made_up.problems(text)[0].ways]
     assert [found[0], *found[len(found) - len(ways) + 1 :]] == ways
@@ -637,20 +406,11 @@ def test_a_clang_that_nobody_compiled_with_is_a_doubt_of_its_own(desk: Desk) -> 
 @pytest.mark.parametrize(
     ("name", "gpu"),
     [
-        ("one", "one"),
-        ("ONE", "one"),
-        ("NVIDIA Zeta One", "one"),
-        ("Zeta One", "one"),
-        ("zeta one", "one"),
-        ("Zeta Twelve Pro", "twelve"),
-        ("NVIDIA Zeta Twelve Pro", "twelve"),
-        ("Slab (big)", "slab"),
-        ("One", "one"),
-        ("NVIDIA One", "one"),
-        ("Zeta", None),
-        ("", None),
+        ("one", "one"), ("ONE", "one"), ("NVIDIA Zeta One", "one"), ("Zeta One", "one"), ("zeta one", "one"),
+        ("Zeta Twelve Pro", "twelve"), ("NVIDIA Zeta Twelve Pro", "twelve"), ("Slab (big)", "slab"), ("One", "one"),
+        ("NVIDIA One", "one"), ("Zeta", None), ("", None),
     ],
-)
+)  # fmt: skip
 def test_a_gpu_is_known_by_our_name_and_by_the_drivers_with_or_without_vendor(
     made_up: Desk, name: str, gpu: str | None
 ) -> None:
@@ -738,64 +498,37 @@ GIT = 'schema: 1\npython: "3.10"\ntensorflow: {release: "9.9.1", '
     [
         pytest.param(HEAD, "tf9.9.1-py3.10-cpu-x86_64", None, id="cpu"),
         pytest.param(GPU, "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-sm86-x86_64", "cuda20.1.sm86", id="gpu"),
-        pytest.param(
-            HEAD + "compute_capabilities: [sm_86, compute_90]\n",
-            "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-sm86-sm90-ptx90-x86_64",
-            "cuda20.1.sm86.sm90.ptx90",
-            id="ptx",
-        ),
-        pytest.param(
-            HEAD + "gpus: [slab]\n", "tf9.9.1-py3.10-xpu5.0.2-xdnn2-xe2-x86_64", "xpu5.0.xe2", id="accelerator"
-        ),
+        pytest.param(HEAD + "compute_capabilities: [sm_86, compute_90]\n",
+                     "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-sm86-sm90-ptx90-x86_64", "cuda20.1.sm86.sm90.ptx90",
+                     id="ptx"),
+        pytest.param(HEAD + "gpus: [slab]\n", "tf9.9.1-py3.10-xpu5.0.2-xdnn2-xe2-x86_64", "xpu5.0.xe2",
+                     id="accelerator"),
         pytest.param(HEAD + "optimize: native\n", "tf9.9.1-py3.10-cpu-native-x86_64", "native", id="native"),
-        pytest.param(
-            HEAD + "optimize: [avx2, sse4.2]\n",
-            "tf9.9.1-py3.10-cpu-avx2-sse42-x86_64",
-            "avx2.sse42",
-            id="cpu features",
-        ),
+        pytest.param(HEAD + "optimize: [avx2, sse4.2]\n", "tf9.9.1-py3.10-cpu-avx2-sse42-x86_64", "avx2.sse42",
+                     id="cpu features"),
         pytest.param(HEAD + "debug: true\n", "tf9.9.1-py3.10-cpu-dbg-x86_64", "dbg", id="debug"),
         pytest.param(HEAD + "xla: false\n", "tf9.9.1-py3.10-cpu-noxla-x86_64", "noxla", id="no XLA"),
-        pytest.param(
-            GPU + "compiler: nvcc\n",
-            "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-sm86-nvcc-x86_64",
-            "cuda20.1.sm86.nvcc",
-            id="nvcc asked",
-        ),
-        pytest.param(
-            HEAD + "gpus: [twelve]\n",
-            "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-sm120-nvcc-x86_64",
-            "cuda20.1.sm120.nvcc",
-            id="nvcc of itself",
-        ),
-        pytest.param(
-            OLD + "gpus: [one]\ncompiler: nvcc\n",
-            "tf1.9.0-py3.10-cuda20.0.1-cudnn6-sm86-ptx86-x86_64",
-            "cuda20.0.sm86.ptx86",
-            id="nvcc as ever",
-        ),
-        pytest.param(
-            GPU + "optimize: native\ndebug: true\ncompiler: nvcc\nxla: false\n",
-            "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-sm86-native-dbg-nvcc-noxla-x86_64",
-            "cuda20.1.sm86.native.dbg.nvcc.noxla",
-            id="all together",
-        ),
+        pytest.param(GPU + "compiler: nvcc\n", "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-sm86-nvcc-x86_64",
+                     "cuda20.1.sm86.nvcc", id="nvcc asked"),
+        pytest.param(HEAD + "gpus: [twelve]\n", "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-sm120-nvcc-x86_64",
+                     "cuda20.1.sm120.nvcc", id="nvcc of itself"),
+        pytest.param(OLD + "gpus: [one]\ncompiler: nvcc\n", "tf1.9.0-py3.10-cuda20.0.1-cudnn6-sm86-ptx86-x86_64",
+                     "cuda20.0.sm86.ptx86", id="nvcc as ever"),
+        pytest.param(GPU + "optimize: native\ndebug: true\ncompiler: nvcc\nxla: false\n",
+                     "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-sm86-native-dbg-nvcc-noxla-x86_64",
+                     "cuda20.1.sm86.native.dbg.nvcc.noxla", id="all together"),
         pytest.param(GIT + "ref: main}\n", "tf9.9.1.src55c8be45-py3.10-cpu-x86_64", "src55c8be45", id="another ref"),
         pytest.param(GIT + "ref: v9.9.1}\n", "tf9.9.1-py3.10-cpu-x86_64", None, id="the release's own tag"),
         pytest.param(GIT + "patches: [a.patch]}\n", "tf9.9.1-py3.10-cpu-p2d711642-x86_64", "p2d711642", id="a patch"),
         pytest.param(HEAD + "wheel: {local_version: mine}\n", "tf9.9.1-py3.10-cpu-x86_64", "mine", id="asked"),
         pytest.param(HEAD + "wheel: {name: tensorflow}\n", "tf9.9.1-py3.10-cpu-x86_64", None, id="the own name"),
-        pytest.param(
-            HEAD + "wheel: {name: Tensor.Flow}\n", "tf9.9.1-py3.10-cpu-tensor_flow-x86_64", None, id="a name"
-        ),
-        pytest.param(
-            GPU + f"wheel: {{name: {'long' * 20}}}\n",
-            "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-x1-ba95d159-5aa1dce7-x86_64",
-            "cuda20.1.sm86",
-            id="a long name",
-        ),
+        pytest.param(HEAD + "wheel: {name: Tensor.Flow}\n", "tf9.9.1-py3.10-cpu-tensor_flow-x86_64", None,
+                     id="a name"),
+        pytest.param(GPU + f"wheel: {{name: {'long' * 20}}}\n",
+                     "tf9.9.1-py3.10-cuda20.1.0-cudnn9.0.0-x1-ba95d159-5aa1dce7-x86_64", "cuda20.1.sm86",
+                     id="a long name"),
     ],
-)
+)  # fmt: skip
 def test_a_build_is_named_after_what_makes_it_different(
     made_up: Desk, text: str, build_id: str, local_version: str | None
 ) -> None:
@@ -812,13 +545,10 @@ def test_the_machine_is_the_last_word_of_the_name(made_up: Desk) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "ref: main",
-        "fallback: [main]",
-        "git: https://example.org/tf.git",
-        "path: x",
+        "ref: main", "fallback: [main]", "git: https://example.org/tf.git", "path: x",
         f"archive: https://x/y.zip, sha256: {'ab' * 32}",
     ],
-)
+)  # fmt: skip
 def test_any_source_but_the_releases_own_tag_is_named_by_its_hash(made_up: Desk, source: str) -> None:
     resolution = made_up.resolve(GIT + source + "}\n", local=LocalSource(tree="1" * 64))
     assert not resolution.source.official
@@ -919,13 +649,11 @@ def test_a_config_that_turns_another_accelerator_on_is_refused(desk: Desk, confi
     [
         ("true", ["--compilation_mode=dbg", "--strip=never", "--copt=-g"]),
         ("{mode: fastbuild, symbols: false}", ["--compilation_mode=fastbuild"]),
-        (
-            "{per_file: [{files: +a/.*, copts: [-g1, -O0]}]}",
-            ["--compilation_mode=dbg", "--strip=never", "--copt=-g", "--per_file_copt=+a/.*@-g1,-O0"],
-        ),
+        ("{per_file: [{files: +a/.*, copts: [-g1, -O0]}]}",
+         ["--compilation_mode=dbg", "--strip=never", "--copt=-g", "--per_file_copt=+a/.*@-g1,-O0"]),
         ("false", []),
     ],
-)
+)  # fmt: skip
 def test_debugging_is_flags(made_up: Desk, debug: str, flags: list[str]) -> None:
     assert list(made_up.resolve(HEAD + f"debug: {debug}\n").flags) == ["--config=opt", *flags]
 
@@ -1031,12 +759,10 @@ def test_a_script_that_packs_the_wheel_is_told_its_name_and_place(made_up: Desk)
 @pytest.mark.parametrize(
     ("version", "path"),
     [
-        ("1", "/opt/acc-1.0/acc"),
-        ("4.9.2", "/opt/acc-4.9/acc"),
-        ("5", "/opt/acc-5/acc"),
+        ("1", "/opt/acc-1.0/acc"), ("4.9.2", "/opt/acc-4.9/acc"), ("5", "/opt/acc-5/acc"),
         ("11.3", "/opt/acc-11/acc"),
     ],
-)
+)  # fmt: skip
 def test_a_host_compiler_by_version_stands_where_its_row_for_that_version_says(
     made_up: Desk, version: str, path: str
 ) -> None:
@@ -1047,15 +773,11 @@ def test_a_host_compiler_by_version_stands_where_its_row_for_that_version_says(
 @pytest.mark.parametrize(
     ("name", "version", "path"),
     [
-        ("gcc", "4.9.2", "/usr/bin/gcc-4.9"),
-        ("gcc", "5.4", "/usr/bin/gcc-5"),
-        ("gcc", "11", "/usr/bin/gcc-11"),
-        ("clang", "6.0", "/usr/lib/llvm-6.0/bin/clang"),
-        ("clang", "6", "/usr/lib/llvm-6.0/bin/clang"),
-        ("clang", "7.0", "/usr/lib/llvm-7/bin/clang"),
-        ("clang", "17", "/usr/lib/llvm-17/bin/clang"),
+        ("gcc", "4.9.2", "/usr/bin/gcc-4.9"), ("gcc", "5.4", "/usr/bin/gcc-5"), ("gcc", "11", "/usr/bin/gcc-11"),
+        ("clang", "6.0", "/usr/lib/llvm-6.0/bin/clang"), ("clang", "6", "/usr/lib/llvm-6.0/bin/clang"),
+        ("clang", "7.0", "/usr/lib/llvm-7/bin/clang"), ("clang", "17", "/usr/lib/llvm-17/bin/clang"),
     ],
-)
+)  # fmt: skip
 def test_a_host_compiler_by_version_stands_where_debian_and_ubuntu_put_it(
     made_up: Desk, name: str, version: str, path: str
 ) -> None:
@@ -1152,29 +874,17 @@ def test_a_compiler_that_nobody_knows_is_refused_with_those_that_are_known(
 @pytest.mark.parametrize(
     ("compiler", "code", "message", "why"),
     [
-        pytest.param(
-            "{name: acc, version: '10'}",
-            "host-compiler-too-new",
-            "npu 3.1 takes no acc newer than 9",
-            "`host_compiler` says acc 10",
-            id="too new",
-        ),
-        pytest.param(
-            "{name: acc, version: '4'}",
-            "host-compiler-too-old",
-            "TensorFlow 9.9 cannot be compiled by acc 4",
-            "acc 6 is the first that knows its C++ standard; without this refusal: `acc: what?`",
-            id="too old",
-        ),
-        pytest.param(
-            "{name: gcc, version: '6'}",
-            "host-compiler-too-old",
-            "TensorFlow 9.9 cannot be compiled by gcc 6",
-            "gcc 7 is the first that knows its C++ standard",
-            id="too old, without a symptom",
-        ),
+        pytest.param("{name: acc, version: '10'}", "host-compiler-too-new", "npu 3.1 takes no acc newer than 9",
+                     "`host_compiler` says acc 10", id="too new"),
+        pytest.param("{name: acc, version: '4'}", "host-compiler-too-old",
+                     "TensorFlow 9.9 cannot be compiled by acc 4",
+                     "acc 6 is the first that knows its C++ standard; without this refusal: `acc: what?`",
+                     id="too old"),
+        pytest.param("{name: gcc, version: '6'}", "host-compiler-too-old",
+                     "TensorFlow 9.9 cannot be compiled by gcc 6", "gcc 7 is the first that knows its C++ standard",
+                     id="too old, without a symptom"),
     ],
-)
+)  # fmt: skip
 def test_a_host_compiler_is_refused_in_words_of_the_rows_alone(
     bare: Desk, compiler: str, code: str, message: str, why: str
 ) -> None:

@@ -192,21 +192,13 @@ def test_a_version_has_one_normal_form_and_a_local_part() -> None:
 @pytest.mark.parametrize(
     ("python", "python_tag", "abi_tag", "runs"),
     [
-        ("3.11", "cp311", "cp311", True),
-        ("3.11", "cp310", "cp310", False),
-        ("3.11", "cp311", "none", True),
-        ("3.11", "cp39", "abi3", True),
-        ("3.11", "cp312", "abi3", False),
-        ("3.11", "py3", "none", True),
-        ("3.11", "py2.py3", "none", True),
-        ("3.11", "py2", "none", False),
-        ("3.11", "pp311", "pypy311_pp73", False),
-        ("3.13", "cp313", "cp313t", False),
-        ("3.7", "cp37", "cp37m", True),
-        ("2.7", "cp27", "cp27mu", True),
+        ("3.11", "cp311", "cp311", True), ("3.11", "cp310", "cp310", False), ("3.11", "cp311", "none", True),
+        ("3.11", "cp39", "abi3", True), ("3.11", "cp312", "abi3", False), ("3.11", "py3", "none", True),
+        ("3.11", "py2.py3", "none", True), ("3.11", "py2", "none", False), ("3.11", "pp311", "pypy311_pp73", False),
+        ("3.13", "cp313", "cp313t", False), ("3.7", "cp37", "cp37m", True), ("2.7", "cp27", "cp27mu", True),
         ("3.1", "cp311", "cp311", False),
     ],
-)
+)  # fmt: skip
 def test_a_python_takes_the_tags_that_pip_takes(python: str, python_tag: str, abi_tag: str, runs: bool) -> None:
     assert runs_on_python(python_tag, abi_tag, python) is runs
 
