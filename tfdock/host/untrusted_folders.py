@@ -529,12 +529,6 @@ def open_plain_file(path: Path | UntrustedPath) -> Iterator[BufferedReader | Non
         yield file
 
 
-def walk(path: Path) -> Iterator[FoundFile]:
-    """Yield all files and folders in a folder, as `UntrustedFolder.walk` does; nothing if the path is no folder."""
-    with suppress(OSError), UntrustedFolder.opened(path) as folder:
-        yield from folder.walk()
-
-
 def remove_folder(path: Path) -> None:
     """Remove a folder with everything in it, whatever the modes of the folders in it. Do nothing if it is gone.
 

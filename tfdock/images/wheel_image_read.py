@@ -44,7 +44,6 @@ LARGEST_WHEEL = 8 << 30
 """Bytes; TensorFlow's largest have 0.6 GB."""
 _CONFIG_TYPES = (CONFIG_TYPE, "application/vnd.docker.container.image.v1+json")
 _LAYER_TYPES = (LAYER_TYPE, "application/vnd.docker.image.rootfs.diff.tar", *PACKED_TYPES)
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _SUM_LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 
 

@@ -18,8 +18,6 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from tfdock.knowledge.rows import Expression, Row, RowPart, Template, placeholders
 
 Stage = Literal["configure", "bazel", "fetch", "compile", "link", "wheel", "runtime", "docker"]
-STAGES: tuple[str, ...] = Stage.__args__  # type: ignore[attr-defined]
-"""In the order in which a build meets them."""
 # Logs are searched for this text first. A short one would be found everywhere, and cost a closer look.
 Has = Annotated[str, StringConstraints(min_length=6, max_length=120, pattern=r"^[ -~]+$")]
 # Also UTF-8's quotes that were read as Latin-1 or as Windows-1252, or were lost (U+FFFD).

@@ -56,7 +56,6 @@ __all__ = [
     "metadata",
     "normalize",
     "read_wheel",
-    "requires_dist",
 ]
 
 
@@ -258,11 +257,6 @@ def core_metadata(file: BinaryIO, filename: str) -> tuple[WheelMetadata, bytes]:
     archive = open_archive(file)
     _check_identity(archive, name)
     return metadata_of(archive), document(archive, "METADATA")
-
-
-def requires_dist(file: BinaryIO) -> tuple[str, ...]:
-    """Return METADATA's Requires-Dist lines, as they stand. Raises `WheelError` as `metadata` does."""
-    return metadata(file).requires_dist
 
 
 # --- names ------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -50,7 +49,6 @@ _FEW = 100
 """Files that are synced one by one; for thousands that takes minutes."""
 _MOST_STATE = 64 << 20
 """Bytes of a page, and of the kept facts: some hundred for each of thousands of wheels."""
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,6 @@ from tfdock.host.untrusted_folders import (
     UntrustedFolder,
     UntrustedPath,
     remove_folder,
-    walk,
 )
 
 SECRET = b"a file of the user\n"
@@ -203,9 +202,7 @@ def test_a_walk_names_all_there_is_and_neither_follows_a_link_nor_fails(
     assert {one.name for one in opened.walk(1)} == {"a", "a/b", "a/link"}
     for _ in opened.walk():  # what goes meanwhile is left out
         shutil.rmtree(hostile / "a", ignore_errors=True)
-    assert list(opened.walk()) == list(walk(hostile)) == list(walk(hostile / "gone")) == []
-    (hostile / "link").symlink_to(outside)
-    assert list(walk(hostile / "link")) == []
+    assert list(opened.walk()) == []
 
 
 @pytest.mark.slow
