@@ -143,33 +143,28 @@ class _Removal:
 
     def _remove_wheels(self, wheels: Sequence[RetainableWheel]) -> None:
         index = WheelIndex(self._house)
-        with self._house.changing():
-            # First out of the index, so that no installer is sent to a wheel that goes.
-            index.remove(wheel.file for wheel in wheels if self._is_same(wheel.file))
         of_build: dict[BuildId, list[RetainableWheel]] = {}
         for wheel in wheels:
             of_build.setdefault(BuildId(wheel.build_id), []).append(wheel)
         for build_id, own in of_build.items():
-            with self._unless_busy(build_id, own), self._house.locked(build_id, patience=0):
-                self._remove_build(build_id, own)
-        # What stayed after all comes back into the index.
-        stayed = {
-            item.file: self._found[item.file].sha256 or "" for item in self.kept if isinstance(item, RetainableWheel)
-        }
+            with (
+                self._unless_busy(build_id, own),
+                self._house.locked(build_id, patience=0),
+                self._house.changing(),
+            ):
+                self._remove_build(build_id, own, index)
         with self._house.changing():
-            index.add({file: sha256 for file, sha256 in stayed.items() if self._is_same(file)})
+            # On a full disk the pages went, and now there is room for them.
+            index.add({})
 
-    def _remove_build(self, build_id: BuildId, wheels: Sequence[RetainableWheel]) -> None:
-        """Remove wheels of a build id that the caller holds, and its constraints if no wheel of it is left."""
-        gone = set()
-        for wheel in wheels:
-            # Anew for each: somebody else may come in between.
-            with self._house.changing():
-                if self._is_same(wheel.file):
-                    self._house.at(wheel.file).remove()
-                    gone.add(wheel.file)
-                else:
-                    self.kept.append(wheel)
+    def _remove_build(self, build_id: BuildId, wheels: Sequence[RetainableWheel], index: WheelIndex) -> None:
+        """Remove wheels of a build id, and its constraints if no wheel of it is left. The caller holds both locks."""
+        gone = {wheel.file for wheel in wheels if self._is_same(wheel.file)}
+        self.kept.extend(wheel for wheel in wheels if wheel.file not in gone)
+        # First out of the index, so that no installer is sent to a wheel that goes.
+        index.remove(gone)
+        for file in gone:
+            self._house.at(file).remove()
         own = {
             item.path.name for item in self._found.values() if item.recorded and item.recorded.build_id == build_id
         }

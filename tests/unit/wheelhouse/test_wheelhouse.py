@@ -503,6 +503,25 @@ def test_a_run_that_begins_meanwhile_keeps_its_wheel(
     assert three["sm80"].name in named(house)
 
 
+def test_an_index_that_is_made_meanwhile_names_no_wheel_that_goes(
+    house: Wheelhouse, three: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked, remove = Wheelhouse.locked, UntrustedPath.remove
+
+    def after_an_update(*words: Any, **options: Any) -> Any:
+        WheelIndex(house).update()
+        return locked(*words, **options)
+
+    def seen(path: UntrustedPath) -> None:
+        assert not path.name.endswith(".whl") or path.name not in named(house)
+        remove(path)
+
+    monkeypatch.setattr(Wheelhouse, "locked", after_an_update)
+    monkeypatch.setattr(UntrustedPath, "remove", seen)
+    assert len(prune(house, Rules(max_size=0)).wheels) == 3
+    assert set(named(house)) == {three["foreign"].name}
+
+
 @contextmanager
 def at(moment: float, path: Path) -> Iterator[None]:
     yield
