@@ -21,7 +21,16 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from tfdock.engine.protocol import RUN_LABEL, Cancel, ContainerSpec, ContainerState, EngineInfo, ImageBuild, ImageInfo
+from tfdock.engine.protocol import (
+    LARGEST_FILE,
+    RUN_LABEL,
+    Cancel,
+    ContainerSpec,
+    ContainerState,
+    EngineInfo,
+    ImageBuild,
+    ImageInfo,
+)
 from tfdock.errors import (
     BuildFailed,
     EngineError,
@@ -208,7 +217,7 @@ class FakeEngine:
     def build(self, request: ImageBuild, output: Output, cancel: Cancel) -> str:
         self._called("build", request)
         content = b"".join(request.context())
-        _check_context(content, request.dockerfile)
+        _check_context(content)
         build = self.on_build(request)
         for piece in build.output:
             _check_cancel(cancel)
@@ -343,12 +352,12 @@ class FakeEngine:
             state for state in states if label in state.labels and (value is None or state.labels[label] == value)
         ]
 
-    def read_file(self, container: str, path: str, limit: int = 1 << 20) -> bytes | None:
+    def read_file(self, container: str, path: str) -> bytes | None:
         self._called("read_file", container, path)
         found = self._container(container)
         content = found.run.files.get(path) if found else None
-        if content is not None and len(content) > limit:
-            raise _error("container-file-refused", f"{path} is over the limit of {limit} bytes")
+        if content is not None and len(content) > LARGEST_FILE:
+            raise _error("container-file-refused", f"{path} is over the limit of {LARGEST_FILE} bytes")
         return content
 
     def put(self, container: str, folder: str, archive: Iterable[bytes]) -> None:
@@ -448,7 +457,7 @@ class FakeEngine:
         return next((info for info in known if reference == info.id or reference in info.digests), None)
 
     def _built(self, content: bytes, request: ImageBuild, build: FakeBuild) -> str:
-        identity = f"{request.dockerfile} {request.target} {sorted(request.build_args.items())}".encode()
+        identity = f"{request.target} {sorted(request.build_args.items())}".encode()
         image = f"sha256:{hashlib.sha256(content + identity).hexdigest()}"
         self.images[image] = ImageInfo(id=image, labels=dict(build.labels), size=len(content))
         return image
@@ -481,10 +490,10 @@ def _error(code: str, message: str) -> EngineError:
     return EngineError(Problem(code=code, message=message))
 
 
-def _check_context(content: bytes, dockerfile: str) -> None:
+def _check_context(content: bytes) -> None:
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
-        if dockerfile not in tar.getnames():
-            raise BuildFailed(Problem(code="dockerfile-refused", message=f"there is no {dockerfile} in the context"))
+        if "Dockerfile" not in tar.getnames():
+            raise BuildFailed(Problem(code="dockerfile-refused", message="there is no Dockerfile in the context"))
 
 
 def _check_cancel(cancel: Cancel) -> None:

@@ -23,7 +23,6 @@ class ExitCode(IntEnum):
     USAGE = 2
     INCOMPATIBLE = 3
     VERIFICATION = 4
-    NOT_REPRODUCIBLE = 5
     ENGINE = 6
     NETWORK = 7
     RESOURCES = 8
@@ -34,7 +33,7 @@ class ExitCode(IntEnum):
 
 
 # With several results in one call the first of these that occurred wins.
-_PRECEDENCE = (130, 143, 70, 6, 9, 8, 7, 1, 4, 2, 3, 5)
+_PRECEDENCE = (130, 143, 70, 6, 9, 8, 7, 1, 4, 2, 3)
 
 
 def combined_exit_code(codes: Iterable[int]) -> int:

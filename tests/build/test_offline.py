@@ -98,8 +98,8 @@ class Online(Engine):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
 
-    def read_file(self, container: str, path: str, limit: int = 1 << 20) -> bytes | None:
-        super().read_file(container, path, limit)
+    def read_file(self, container: str, path: str) -> bytes | None:
+        super().read_file(container, path)
         files = {"/opt/tfdock/toolchain": TOOLCHAIN, "/opt/tfdock/pins": b"bazel " + b"7" * 64 + b"\n"}
         return files.get(path)
 

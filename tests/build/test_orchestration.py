@@ -140,8 +140,8 @@ class Engine(FakeEngine):
         self.on_run = lambda spec: self.phases.get(spec.name.rpartition("-")[2]) or verifying(spec)
         self.on_build = lambda request: FakeBuild(labels={TOOLCHAIN_LABEL: request.build_args.get("TOOLCHAIN", "")})
 
-    def read_file(self, container: str, path: str, limit: int = 1 << 20) -> bytes | None:
-        super().read_file(container, path, limit)
+    def read_file(self, container: str, path: str) -> bytes | None:
+        super().read_file(container, path)
         return {"/opt/tfdock/toolchain": b"bazel 4.2.3\n", "/opt/tfdock/source": f"{COMMIT}\n".encode()}.get(path)
 
     @property
@@ -326,7 +326,6 @@ def test_containers_are_walled_in_and_only_fetch_has_a_network(desk: Desk) -> No
     assert compile_.network == "none"
     assert fetch.network != "none"
     for spec in (fetch, compile_):
-        assert spec.hardened
         assert spec.user == f"{os.getuid()}:{os.getgid()}"
         assert (spec.memory, spec.pids) == (desk.plan.resources.memory, desk.plan.resources.pids)
         assert mounts(spec)["/tf/output"].parent.name == spec.labels["io.tfdock.run"]
@@ -352,10 +351,10 @@ def test_an_image_whose_later_steps_changed_the_toolchain_file_is_not_built_with
 ) -> None:
     read = Engine.read_file
 
-    def changed(engine: Engine, container: str, path: str, limit: int = 1 << 20) -> bytes | None:
+    def changed(engine: Engine, container: str, path: str) -> bytes | None:
         state = engine.state(container)
         final = state is not None and state.name.endswith("-look")
-        return b"chosen\n" if final and path == "/opt/tfdock/toolchain" else read(engine, container, path, limit)
+        return b"chosen\n" if final and path == "/opt/tfdock/toolchain" else read(engine, container, path)
 
     monkeypatch.setattr(Engine, "read_file", changed)
     desk.fails(BuildFailed, "toolchain-changed", "image")
@@ -792,7 +791,7 @@ def test_the_container_in_which_a_wheel_is_tried_is_walled_in(desk: Desk) -> Non
     desk.build()
     spec = desk.engine.specs["verify"]
     assert spec.image == desk.engine.registry[RUNTIME].id
-    assert (spec.network, spec.hardened, spec.read_only, spec.gpus) == ("none", True, True, False)
+    assert (spec.network, spec.read_only, spec.gpus) == ("none", True, False)
     assert spec.user == f"{os.getuid()}:{os.getgid()}"
     assert spec.memory is not None
     writable = [mount.target for mount in spec.mounts if not mount.read_only]
@@ -896,7 +895,7 @@ def test_what_a_wheel_requires_is_fetched_once_with_the_callers_settings_of_pip(
     assert spec.environment["PIP_INDEX_URL"] == "https://somebody:secret@example.org/simple"
     assert "--only-binary=:all:" in spec.command, "no code of a source archive runs beside the login"
     assert mounts(spec)[spec.environment["PIP_CERT"]] == tmp_path / "ca.pem"
-    assert (spec.network, spec.hardened, spec.read_only) == (None, True, True)
+    assert (spec.network, spec.read_only) == (None, True)
     (folder,) = (desk.settings.cache_dir / "dependencies").iterdir()
     assert mounts(desk.engine.specs["verify"])["/tfdock/dependencies"] == folder
     assert "PIP_INDEX_URL" not in desk.engine.specs["verify"].environment

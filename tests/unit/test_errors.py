@@ -42,7 +42,6 @@ def test_exit_codes_are_the_documented_ones() -> None:
         "USAGE": 2,
         "INCOMPATIBLE": 3,
         "VERIFICATION": 4,
-        "NOT_REPRODUCIBLE": 5,
         "ENGINE": 6,
         "NETWORK": 7,
         "RESOURCES": 8,

@@ -163,7 +163,6 @@ _FILES: Mapping[Service, Mapping[str, str]] = {
     },
     "gitlab": {".gitlab/{name}.yml": "gitlab.yml.j2", ".gitlab/{name}-build.yml": "gitlab-build.yml.j2"},
 }
-SERVICES = tuple(_FILES)
 
 
 def _name(path: str) -> str:

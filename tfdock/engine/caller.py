@@ -27,13 +27,12 @@ def host_options(spec: ContainerSpec, info: EngineInfo) -> dict[str, Any]:
         # The engine counts CPU time in billionths of a core.
         options["nano_cpus"] = int(spec.cpus * 1e9)
     # Compilers and Bazel need no capability, and what they run is a stranger's source.
-    security = ["no-new-privileges"] if spec.hardened else []
+    options["cap_drop"] = ["ALL"]
+    security = ["no-new-privileges"]
     # An engine elsewhere mounts only volumes, which it labels and maps itself.
     if info.local and info.selinux:
         # Not a new label for the folders (`z`): they are the caller's own, and other programs read them too.
         security.append("label=disable")
     if info.local and info.remaps_users:
         options["userns_mode"] = "host"
-    if spec.hardened:
-        options["cap_drop"] = ["ALL"]
-    return options | ({"security_opt": security} if security else {})
+    return options | {"security_opt": security}

@@ -49,6 +49,7 @@ from tfdock.engine.engine_errors import archive_refusal, own_words, push_refusal
 from tfdock.engine.engine_facts import engine_info
 from tfdock.engine.protocol import (
     IMAGE_LABEL,
+    LARGEST_FILE,
     RUN_LABEL,
     Cancel,
     ContainerSpec,
@@ -654,7 +655,7 @@ class DockerEngine:
         states = (self.state(container["Id"]) for container in listed)
         return [state for state in states if state is not None]
 
-    def read_file(self, container: str, path: str, limit: int = 1 << 20) -> bytes | None:
+    def read_file(self, container: str, path: str) -> bytes | None:
         action = f"read {path} out of the container {container}"
 
         def request(client: Sdk) -> bytes:
@@ -664,8 +665,8 @@ class DockerEngine:
                 if stat.get("linkTarget") not in (None, "", path):
                     raise unreadable_error(path, "it is not a regular file")
                 # Before its content is read: a program in the container chose the size.
-                if stat["size"] > limit:
-                    raise unreadable_error(path, f"its {stat['size']} bytes are over the limit of {limit}")
+                if stat["size"] > LARGEST_FILE:
+                    raise unreadable_error(path, f"its {stat['size']} bytes are over the limit of {LARGEST_FILE}")
                 return only_file(archive, path)
 
         return self._query(action, _none_for(_ABSENT, request))
@@ -810,7 +811,7 @@ def _build_request(request: ImageBuild, upload: EngineUpload) -> Callable[[Sdk],
     return lambda client: client.build(
         fileobj=upload,
         custom_context=True,
-        dockerfile=request.dockerfile,
+        dockerfile="Dockerfile",
         target=request.target,
         buildargs=dict(request.build_args),
         container_limits=limits,

@@ -28,6 +28,9 @@ BASE_LABEL = "io.tfdock.base"
 TOOLCHAIN_LABEL = "io.tfdock.toolchain"
 """Label of our images: the hash of the file that their toolchain stage wrote, before any source was in them."""
 
+LARGEST_FILE = 1 << 20
+"""Bytes of a file that is read out of a container: a program in there chooses its size."""
+
 
 class Cancel:
     """A request to stop, set once from a signal handler or another thread, with hooks that act on it."""
@@ -114,8 +117,6 @@ class ContainerSpec:
     cpus: float | None = None
     pids: int | None = None
     tmpfs: Mapping[str, str] = field(default_factory=dict)
-    hardened: bool = True
-    """Drop all capabilities and forbid new privileges."""
     debugger: bool = False
     """Allow ptrace, which a debugger needs: the engine's seccomp profile may forbid it without the capability."""
     read_only: bool = False
@@ -145,13 +146,12 @@ class ContainerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageBuild:
-    """A classic build: `context` is a whole tar archive with its Dockerfile at `dockerfile`.
+    """A classic build: `context` is a whole tar archive with a file `Dockerfile`.
 
     `target` is the last stage to build; None builds all.
     """
 
     context: Callable[[], Iterator[bytes]]
-    dockerfile: str = "Dockerfile"
     target: str | None = None
     build_args: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
@@ -228,8 +228,11 @@ class Engine(Protocol):
     def containers(self, label: str, value: str | None = None) -> list[ContainerState]:
         """Return all containers, running or not, that carry the label (with that value)."""
 
-    def read_file(self, container: str, path: str, limit: int = 1 << 20) -> bytes | None:
-        """Return a regular file's bytes from a container (running or only created); None if it is absent."""
+    def read_file(self, container: str, path: str) -> bytes | None:
+        """Return the bytes of a container's regular file, at most `LARGEST_FILE`; None if it is absent.
+
+        The container may run, or may only have been created.
+        """
 
     def put(self, container: str, folder: str, archive: Iterable[bytes]) -> None:
         """Unpack a tar archive in a folder of a container that does not run, with the owners that it names."""

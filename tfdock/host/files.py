@@ -23,7 +23,7 @@ from tfdock.host.hardware import free_disk, nearest
 from tfdock.host.untrusted_folders import UntrustedFolder, UntrustedPath
 
 
-def read_text(path: Path, *, code: str = "file-unreadable") -> str:
+def read_text(path: Path) -> str:
     """Return a file's text with its line ends; raises ProfileError if it cannot be read or is not UTF-8."""
     try:
         # `read_text` would translate line ends.
@@ -32,7 +32,7 @@ def read_text(path: Path, *, code: str = "file-unreadable") -> str:
         message, fix = f"not UTF-8 text (byte {error.start})", "save it as UTF-8; is it a YAML file at all?"
     except OSError as error:
         message, fix = f"cannot be read: {error.strerror}", "check the file's owner and mode"
-    raise ProfileError(Problem(code=code, message=message, fix=fix, file=str(path)))
+    raise ProfileError(Problem(code="file-unreadable", message=message, fix=fix, file=str(path)))
 
 
 def write_text(path: Path, text: str, *, follow: bool = False) -> None:
@@ -215,9 +215,8 @@ def held(
     *,
     alone: bool,
     waiting: Callable[[str], object] | None = None,
-    fix: str = "",
 ) -> Iterator[None]:
-    """Hold a lock file. `subject` names the thing for people, `fix` is what they can do.
+    """Hold a lock file. `subject` names the thing for people.
 
     If another process has it, `waiting` is called at least five times a second with that process's name, and may
     raise. Without `waiting`, Locked (`cache-locked`) is raised at once.
@@ -232,7 +231,7 @@ def held(
         while not _taken(file.fileno(), alone=alone):
             who = _lock_holders(file.fileno())
             if waiting is None:
-                fix = fix or "wait for it to end, then run the same command again"
+                fix = "wait for it to end, then run the same command again"
                 raise Locked(Problem(code="cache-locked", message=f"{subject} is in use by {who}", fix=fix))
             waiting(who)
             time.sleep(pause)

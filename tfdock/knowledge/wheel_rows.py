@@ -140,9 +140,7 @@ class Probe(Row):
 
     check: str
     releases: ReleaseRange
-    script: (
-        Annotated[str, text_like(re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*\.py\Z"), "script (`tf2/op.py`)")] | None
-    ) = None
+    script: Script | None = None
     absent: str | None = None
     seconds: int = 300
     environment: dict[str, Annotated[str, template_with("scratch")]] = Field(default_factory=dict)

@@ -177,7 +177,7 @@ def _refused(path: Path, error: BundleError) -> TfdockError:
     return ProfileError(Problem(code=error.code, message=f"{path} is not used: {error.message}", fix=fix))
 
 
-def file_chunks(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[bytes]:
+def file_chunks(path: Path, check: Callable[[], None]) -> Iterator[bytes]:
     """Yield a file's contents in pieces. `check` is called between them, and may raise."""
     with path.open("rb") as file:
         while piece := file.read(_PIECE):

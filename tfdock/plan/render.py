@@ -31,10 +31,9 @@ _BAZELISK = "https://releases.bazel.build"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildContext:
-    """A build context: path -> bytes, and the local checkout that belongs under `source/`, if any."""
+    """A build context: path -> bytes. A local checkout belongs under `source/`."""
 
     files: Mapping[str, bytes]
-    source_tree: str | None = None
 
     def executable(self, path: str) -> bool:
         """Return whether a file of the context is a program."""
@@ -64,9 +63,8 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
     for number, (name, patch) in enumerate(resolution.source.patches.items(), start=1):
         # The number keeps the order of the patches. Of a name only harmless letters stay.
         files[f"tfdock/patches/{number:03}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)}"] = patch
-    tree = resolution.source.location if resolution.source.kind == "path" else None
     # Sorted: the order of the files must not follow from the order of the code here.
-    return BuildContext(files=dict(sorted(files.items())), source_tree=tree)
+    return BuildContext(files=dict(sorted(files.items())))
 
 
 def toolchain_inputs(resolution: Resolution) -> str:

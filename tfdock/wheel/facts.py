@@ -181,7 +181,7 @@ FIXES: Mapping[str, str] = {
     "wheel-bad-compression": "Build the wheel again with stored or deflated members only.",
     "wheel-bad-metadata": "Build the wheel again with a current setuptools or wheel package.",
     "wheel-bad-name": "Name the file NAME-VERSION(-BUILD)-PYTHON-ABI-PLATFORM.whl, as the build did.",
-    "wheel-bad-rewrite": "Give a PEP 440 version, a distribution name, a platform tag such as linux_x86_64.",
+    "wheel-bad-rewrite": "Give a PEP 440 version.",
     "wheel-bomb": "Do not unpack this file. If it is yours, find out which member is almost all zeros.",
     "wheel-corrupt-member": "Fetch or build the wheel again: its bytes were damaged.",
     "wheel-duplicate-member": "Build the wheel again in an empty folder, so that files are packed once.",

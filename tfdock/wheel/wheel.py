@@ -50,7 +50,6 @@ __all__ = [
     "WheelError",
     "WheelFacts",
     "WheelMetadata",
-    "content_digest",
     "core_metadata",
     "deflate_backend",
     "metadata",
@@ -178,18 +177,15 @@ def normalize(
     *,
     epoch: int = EARLIEST_EPOCH,
     version: str | None = None,
-    name: str | None = None,
-    platform_tag: str | None = None,
 ) -> str:
     """Write to `target` the one wheel that stands for all wheels with the same contents; return its file
     name.
 
     Members are sorted, `.dist-info` last and RECORD last of all; they have one time, mode 755 or 644, no
     extra fields and no comments; folders are dropped, and so are the RECORD signatures, which the new
-    RECORD makes invalid. Contents stay as they are, but for RECORD and what `version`, `name` and
-    `platform_tag` ask to be rewritten: METADATA's Version and Name, WHEEL's Tag lines, the `.dist-info` and
-    `.data` folders, the file name. WHEEL's Tag lines otherwise keep their order: that is content, and
-    nothing that varies between two packings changes it.
+    RECORD makes invalid. Contents stay as they are, but for RECORD and where a `version` is given: METADATA's
+    Version, the `.dist-info` and `.data` folders, the file name. WHEEL's Tag lines keep their order: that is
+    content, and nothing that varies between two packings changes it.
 
     `epoch` is in seconds since 1970 UTC, rounded down to even and clamped to zip's years 1980 to 2107.
     `target` must be seekable and is overwritten from its start. The bytes also depend on the deflate
@@ -199,7 +195,7 @@ def normalize(
     would bless whatever damage the old one shows. After an error `target` holds rubbish.
     """
     old = _parse_filename(filename)
-    new = _renamed(old, version=version, name=name, platform_tag=platform_tag)
+    new = old if version is None else replace(old, version=_normal_version(version).replace("-", "_"))
     archive = open_archive(source)
     _check_identity(archive, old)
     if problem := _tag_problem(archive, old):
@@ -207,8 +203,8 @@ def normalize(
     rows, problems = _record_rows(archive)
     # A new RECORD would bless whatever damage the old one shows, so refuse the damage first.
     _raise_record_problems([*problems, *_listing_problems(archive, rows)])
-    folders = _Folders.between(archive.dist_info, new, version=version, name=name)
-    documents = _rewritten_documents(archive, old, new, name=name, version=version)
+    folders = _Folders.between(archive.dist_info, None if version is None else new.version)
+    documents = {} if version is None else {f"{archive.dist_info}/METADATA": _with_version(archive, version)}
     target.seek(0)
     writer = ZipWriter(target, epoch)
     entries = [
@@ -218,29 +214,6 @@ def normalize(
     writer.add_bytes(f"{folders.dist_info}/RECORD", _record_bytes(entries, folders.dist_info))
     writer.finish()
     return new.text
-
-
-def content_digest(file: BinaryIO) -> str:
-    """Return the sha256, hexadecimal, of what a wheel holds, whatever its packing.
-
-    It covers every file's name, whether it is executable, and the hash of its unpacked bytes. RECORD and
-    its signatures are left out, since RECORD repeats those facts in an order of its own: so a wheel and its
-    normalised form are equal, also when another deflate implementation packed them. Raises `WheelError` for
-    an unsound archive.
-    """
-    archive = open_archive(file)
-    skipped = archive.unhashed
-    # The prefix names the scheme: another scheme must not give an equal digest.
-    total = hashlib.sha256(b"tfdock.wheel-content/1\n")
-    # By the bytes of the names: the order in the archive is chance.
-    for member in sorted(archive.members, key=lambda member: member.name.encode()):
-        # RECORD repeats these facts in an order of its own, so it is left out.
-        if member.name not in skipped:
-            hasher = hashlib.sha256()
-            for piece in pieces(archive.source, member):
-                hasher.update(piece)
-            total.update(f"{member.mode:o} {hasher.hexdigest()} {member.name}\n".encode())
-    return total.hexdigest()
 
 
 def metadata(file: BinaryIO) -> WheelMetadata:
@@ -332,23 +305,6 @@ def _parse_filename(filename: str) -> _FileName:
     )
 
 
-def _renamed(old: _FileName, *, version: str | None, name: str | None, platform_tag: str | None) -> _FileName:
-    """Return the new file name, escaped as the wheel specification asks: `-` becomes `_`, `+` stays."""
-    new = old
-    if name is not None:
-        # The form of a name in the core metadata specification.
-        if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", name):
-            fail("wheel-bad-rewrite", f"`{name}` is not a distribution name.")
-        new = replace(new, distribution=canonicalize_name(name).replace("-", "_"))
-    if version is not None:
-        new = replace(new, version=_normal_version(version).replace("-", "_"))
-    if platform_tag is not None:
-        if not re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+)*", platform_tag):
-            fail("wheel-bad-rewrite", f"`{platform_tag}` is not a platform tag.")
-        new = replace(new, platform=platform_tag)
-    return new
-
-
 def _normal_version(version: str) -> str:
     try:
         return str(Version(version))
@@ -364,12 +320,10 @@ class _Folders:
     new_stem: str
 
     @classmethod
-    def between(cls, dist_info: str, new: _FileName, *, version: str | None, name: str | None) -> _Folders:
+    def between(cls, dist_info: str, new_version: str | None) -> _Folders:
         old_stem = dist_info.removesuffix(".dist-info")
-        old_name, _, old_version = old_stem.rpartition("-")
-        new_name = old_name if name is None else new.distribution
-        new_version = old_version if version is None else new.version
-        return cls(old_stem=old_stem, new_stem=f"{new_name}-{new_version}")
+        name = old_stem.rpartition("-")[0]
+        return cls(old_stem=old_stem, new_stem=old_stem if new_version is None else f"{name}-{new_version}")
 
     @property
     def dist_info(self) -> str:
@@ -377,7 +331,7 @@ class _Folders:
 
     def moved(self, path: str) -> str:
         top, slash, rest = path.partition("/")
-        # Installers find both folders by name and version, so both must follow a new one.
+        # Installers find both folders by the version, so both must follow a new one.
         for suffix in (".dist-info", ".data"):
             if top == self.old_stem + suffix:
                 return f"{self.new_stem}{suffix}{slash}{rest}"
@@ -510,49 +464,14 @@ def _wheel_tags(message: Message) -> frozenset[Tag]:
     return tags
 
 
-def _rewritten_documents(
-    archive: Archive, old: _FileName, new: _FileName, *, name: str | None, version: str | None
-) -> dict[str, bytes]:
-    """Return the new contents, by old member name, of the documents that change."""
-    documents: dict[str, bytes] = {}
-    if name is not None or version is not None:
-        data = document(archive, "METADATA")
-        if name is not None:
-            data = _with_header(data, "Name", name)
-        if version is not None:
-            data = _with_header(data, "Version", _normal_version(version))
-        documents[f"{archive.dist_info}/METADATA"] = data
-    if new.platform != old.platform:
-        documents[f"{archive.dist_info}/WHEEL"] = _with_platform(document(archive, "WHEEL"), new.platform)
-    return documents
-
-
-def _with_header(data: bytes, field: str, value: str) -> bytes:
-    """Replace a field's value in the header block; nothing else changes, line ends included."""
-    head, blank, body = _split_head(data)
-    pattern = re.compile(rb"^%b:[^\r\n]*(\r?\n[ \t][^\r\n]*)*" % field.encode(), re.MULTILINE | re.IGNORECASE)
-    # A function, and no template: a backslash in the value must stay one.
-    changed, count = pattern.subn(lambda _: f"{field}: {value}".encode(), head)
+def _with_version(archive: Archive, version: str) -> bytes:
+    """Return METADATA with another version in its header block; nothing else changes, line ends included."""
+    head, blank, body = _split_head(document(archive, "METADATA"))
+    pattern = re.compile(rb"^Version:[^\r\n]*(\r?\n[ \t][^\r\n]*)*", re.MULTILINE | re.IGNORECASE)
+    changed, count = pattern.subn(f"Version: {_normal_version(version)}".encode(), head)
     if count != 1:
-        fail("wheel-bad-metadata", f"METADATA has {count} {field} lines where one is needed.")
+        fail("wheel-bad-metadata", f"METADATA has {count} Version lines where one is needed.")
     return changed + blank + body
-
-
-def _with_platform(data: bytes, platform: str) -> bytes:
-    """Replace the Tag lines of WHEEL: each pair of Python and ABI, in order, with each new platform."""
-    head, blank, body = _split_head(data)
-    lines = head.splitlines(keepends=True)
-    first = next(at for at, line in enumerate(lines) if _is_tag_line(line))
-    end = b"\r\n" if lines[first].endswith(b"\r\n") else b"\n"
-    old = [line.decode().partition(":")[2].strip() for line in lines if _is_tag_line(line)]
-    pairs = dict.fromkeys(tag.rpartition("-")[0] for tag in old)
-    tags = [f"Tag: {pair}-{name}".encode() + end for pair in pairs for name in platform.split(".")]
-    others = [line for line in lines[first:] if not _is_tag_line(line)]
-    return b"".join([*lines[:first], *tags, *others]) + blank + body
-
-
-def _is_tag_line(line: bytes) -> bool:
-    return line.lower().startswith(b"tag:")
 
 
 def _split_head(data: bytes) -> tuple[bytes, bytes, bytes]:

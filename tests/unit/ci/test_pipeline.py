@@ -15,7 +15,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -24,7 +24,7 @@ from typer.testing import CliRunner, Result
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.ci import pipeline
 from tfdock.ci.pinned import unpinned
-from tfdock.ci.pipeline import SERVICES, Service, gitlab_jobs, shell_word
+from tfdock.ci.pipeline import Service, gitlab_jobs, shell_word
 from tfdock.cli.app import app
 from tfdock.knowledge import loader
 from tfdock.matrix import matrix_file as matrices
@@ -32,6 +32,7 @@ from tfdock.matrix.shards import GITHUB_JOBS, CellLoad, Job
 
 from ..desk import Desk
 
+SERVICES: tuple[Service, ...] = get_args(Service)
 EXAMPLE = Path(__file__).parents[3] / "ci/examples"
 PROGRAMS = Path(sys.executable).parent
 LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

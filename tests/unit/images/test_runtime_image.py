@@ -365,7 +365,7 @@ def test_an_image_is_built_tried_and_then_named(bench: TrialEnvironment, engine:
     assert steps.index("build") < len(steps) - 1 - steps[::-1].index("start") < steps.index("tag")
     (trial,) = [spec for (spec,) in engine.called("create") if getattr(spec, "name", "").endswith("-try")]
     assert isinstance(trial, ContainerSpec)
-    assert (trial.user, trial.read_only, trial.network, trial.hardened) == (None, True, "none", True)
+    assert (trial.user, trial.read_only, trial.network) == (None, True, "none")
 
 
 def test_what_is_there_is_not_made_again(bench: TrialEnvironment, engine: FakeEngine, tmp_path: Path) -> None:

@@ -130,7 +130,6 @@ def test_the_dockerfile_copies_what_is_in_the_context_and_nothing_is_left_over(s
     ]
     sources = {source for words in copied for source in words}
     assert sources - {"source/"} == set(context.files) - {"Dockerfile"}
-    assert ("source/" in sources) == (context.source_tree is not None)
 
 
 def test_two_profiles_of_a_release_share_all_layers_but_the_last(desk: Desk) -> None:
@@ -199,7 +198,6 @@ def test_each_kind_of_source_has_its_own_instructions(desk: Desk, source: str, l
     found = list(source_lines(context))
     assert found == lines
     assert ("tfdock/source.sh" in context.files) == (len(lines) > 1)
-    assert context.source_tree == ("../tensorflow" if "path" in source else None)
 
 
 def test_bazels_installer_is_that_of_the_images_machine(made_up: Desk) -> None:

@@ -26,7 +26,6 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 # RFC 9113, section 6: types of frames, and their flags.
 _DATA, _HEADERS, _PING, _WINDOW, _CONTINUATION = 0, 1, 6, 8, 9
 _END_STREAM, _END_HEADERS, _PADDED, _PRIORITY = 1, 4, 8, 32
-_ACK = 1
 # RFC 9113, section 6.7: exactly eight bytes.
 _ARE_YOU_THERE = b"tfdock ?"
 """Content of the relay's own pings."""
