@@ -48,10 +48,6 @@ OneProfile = Annotated[
     typer.Argument(help="A profile file, or the name of a shipped profile.", metavar="PROFILE", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Knowledge = Annotated[
-    list[Path] | None,
-    typer.Option("--knowledge", help="A folder of further knowledge rows.", metavar="DIR", show_default=False),
-]
 AllowUntested = Annotated[
     bool, typer.Option("--allow-untested", help="Take combinations that nobody is known to have tested.")
 ]
@@ -80,44 +76,6 @@ def _existing(text: str) -> Path:
     return path
 
 
-AllowPath = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--allow-path",
-        help="Let profiles name files of this folder too, outside their own project; may be given again.",
-        metavar="DIR",
-        show_default=False,
-        parser=_existing,
-    ),
-]
-AllowEndpoint = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow-endpoint",
-        help="Let profiles name this remote cache, executor, registry or git server; may be given again.",
-        metavar="URL",
-        show_default=False,
-    ),
-]
-Wheelhouse = Annotated[
-    Path | None,
-    typer.Option(
-        "--wheelhouse",
-        help="Where wheels go; ./wheelhouse by default.",
-        metavar="DIR",
-        show_default=False,
-        parser=_folder,
-    ),
-]
-Registry = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--registry",
-        help="A repository with wheel images, such as ghcr.io/me/wheels; may be given again.",
-        metavar="REPOSITORY",
-        show_default=False,
-    ),
-]
 MatrixFile = Annotated[
     Path | None,
     typer.Option(
@@ -145,22 +103,60 @@ Report = Annotated[
         show_default=False,
     ),
 ]
-CacheDir = Annotated[
-    Path | None,
-    typer.Option("--cache-dir", help="Where Bazel's caches lie.", metavar="DIR", show_default=False, parser=_folder),
-]
 
 
 # --- errors and documents -------------------------------------------------------------------------------------------
 
 
 SETTINGS = {
-    "registries": Registry,
-    "wheelhouse": Wheelhouse,
-    "cache_dir": CacheDir,
-    "knowledge": Knowledge,
-    "allow_paths": AllowPath,
-    "allow_endpoints": AllowEndpoint,
+    "registries": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--registry",
+            help="A repository with wheel images, such as ghcr.io/me/wheels; may be given again.",
+            metavar="REPOSITORY",
+            show_default=False,
+        ),
+    ],
+    "wheelhouse": Annotated[
+        Path | None,
+        typer.Option(
+            "--wheelhouse",
+            help="Where wheels go; ./wheelhouse by default.",
+            metavar="DIR",
+            show_default=False,
+            parser=_folder,
+        ),
+    ],
+    "cache_dir": Annotated[
+        Path | None,
+        typer.Option(
+            "--cache-dir", help="Where Bazel's caches lie.", metavar="DIR", show_default=False, parser=_folder
+        ),
+    ],
+    "knowledge": Annotated[
+        list[Path] | None,
+        typer.Option("--knowledge", help="A folder of further knowledge rows.", metavar="DIR", show_default=False),
+    ],
+    "allow_paths": Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--allow-path",
+            help="Let profiles name files of this folder too, outside their own project; may be given again.",
+            metavar="DIR",
+            show_default=False,
+            parser=_existing,
+        ),
+    ],
+    "allow_endpoints": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-endpoint",
+            help="Let profiles name this remote cache, executor, registry or git server; may be given again.",
+            metavar="URL",
+            show_default=False,
+        ),
+    ],
 }
 """Setting -> the option for it."""
 

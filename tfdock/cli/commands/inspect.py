@@ -15,11 +15,12 @@ from typing import Annotated, Any
 import typer
 
 from tfdock.cli import console
-from tfdock.cli.app import AsJson, Knowledge, app, command, knowledge_for, print_json, settings_for
+from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.gpu_text import RequestedGpus, answer, gpu_json, reasons, requested_gpus
 from tfdock.errors import ExitCode, as_document
 from tfdock.gpu.compatibility import XLA_TRACE, evidence_of, library_verdicts, own_libraries, serve
 from tfdock.gpu.coverage import coverage, coverage_rows
+from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.verify.manylinux import audit
 from tfdock.wheel.facts import GpuCode, Library, merged
@@ -37,8 +38,9 @@ Wheel = Annotated[
     epilog="Examples: `tfdock inspect tensorflow-2.18.0-….whl`, `tfdock inspect WHEEL --gpu rtx5090`, `--gpu 8.9`, "
     "`--gpu local`. Exit status: 0 sound (whatever the GPU), 2 no such file or GPU, 4 not a sound wheel.",
 )
-@command("tfdock.inspect/1")
+@command("tfdock.inspect/1", "knowledge")
 def inspect_(
+    settings: Settings,
     wheel: Wheel,
     gpu: Annotated[
         list[str] | None,
@@ -52,10 +54,9 @@ def inspect_(
     libraries: Annotated[
         bool, typer.Option("--libraries", help="Show every library, not only those with GPU code.")
     ] = False,
-    knowledge: Knowledge = None,
     as_json: AsJson = False,
 ) -> None:
-    base = knowledge_for(settings_for(knowledge=knowledge))
+    base = knowledge_for(settings)
     gpus = requested_gpus(base, gpu) if gpu else ()  # a misspelt name is told before anybody waits
     with console.ReadProgress(sys.stderr, wheel.name) as reading:
         # Only the judgement of a GPU needs the traces, and looking for them takes time.

@@ -15,7 +15,7 @@ import typer
 
 from tfdock.bazel.cache.cache_pruning import read_age, read_size
 from tfdock.cli import console
-from tfdock.cli.app import AsJson, Knowledge, Wheelhouse, app, command, knowledge_for, print_json, settings_for
+from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.errors import Problem, ProfileError, as_document
 from tfdock.host.files import file_error
 from tfdock.host.settings import Settings
@@ -60,10 +60,9 @@ def _open_wheelhouse(settings: Settings) -> Iterator[store.Wheelhouse]:
 
 
 @group.command("list", epilog="Example: `tfdock wheelhouse list --wheelhouse ~/wheels`.")
-@command("tfdock.wheelhouse-list/1")
-def list_(wheelhouse: Wheelhouse = None, knowledge: Knowledge = None, as_json: AsJson = False) -> None:
+@command("tfdock.wheelhouse-list/1", "wheelhouse", "knowledge")
+def list_(settings: Settings, as_json: AsJson = False) -> None:
     """Say what wheels there are: for which TensorFlow, Python and GPUs, whether they were verified, where from."""
-    settings = settings_for(wheelhouse=wheelhouse, knowledge=knowledge)
     with _open_wheelhouse(settings) as house:
         wheels = list_wheels(house, lambda: knowledge_for(settings).accelerators)
         warnings = unreadable_records(house)
@@ -154,13 +153,13 @@ def _ago(moment: float) -> str:
 @group.command(
     "index", epilog="Examples: `tfdock wheelhouse index`, then `pip install --extra-index-url file://… NAME`."
 )
-@command("tfdock.wheelhouse-index/1")
+@command("tfdock.wheelhouse-index/1", "wheelhouse")
 def index_(
-    wheelhouse: Wheelhouse = None,
+    settings: Settings,
     as_json: AsJson = False,
 ) -> None:
     """Make the index in `simple/`, from which pip and uv install; then it follows builds, pulls and prunes."""
-    with _open_wheelhouse(settings_for(wheelhouse=wheelhouse)) as house:
+    with _open_wheelhouse(settings) as house:
         indexed = WheelIndex(house).update(lambda file: console.say(f"reading {console.clean(file)}"))
     console.show_problems(indexed.left_out)
     pages = str(house.root / "simple")
@@ -180,8 +179,9 @@ def _wheels(count: int) -> str:
 
 
 @group.command(epilog="Example: `tfdock wheelhouse serve --host 0.0.0.0`. Ctrl-C ends it, with exit status 0.")
-@command("tfdock.wheelhouse-serve/1")
+@command("tfdock.wheelhouse-serve/1", "wheelhouse")
 def serve(
+    settings: Settings,
     host: Annotated[
         str, typer.Option("--host", help="Where to listen; anything but loopback lets others read.", metavar="HOST")
     ] = "127.0.0.1",
@@ -190,7 +190,6 @@ def serve(
         list[str] | None,
         typer.Option("--allow-host", help="Answer to this name too; repeatable.", metavar="NAME", show_default=False),
     ] = None,
-    wheelhouse: Wheelhouse = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve the wheelhouse over HTTP, to be read only: the index, the wheels, their constraints.
@@ -201,7 +200,7 @@ def serve(
     """
     from tfdock.wheelhouse import server  # see above
 
-    with _open_wheelhouse(settings_for(wheelhouse=wheelhouse)) as house:
+    with _open_wheelhouse(settings) as house:
         index = WheelIndex(house)
         if not index.exists:
             making = f"tfdock wheelhouse index --wheelhouse {shlex.quote(str(house.root))}"
@@ -262,8 +261,9 @@ def _show_address(address: ServerAddress, wanted: str) -> None:
 
 
 @group.command(epilog="Example: `tfdock wheelhouse prune --older-than 90d --keep-latest 1 --dry-run`.")
-@command("tfdock.wheelhouse-prune/1")
+@command("tfdock.wheelhouse-prune/1", "wheelhouse")
 def prune(
+    settings: Settings,
     older_than: Annotated[
         str | None,
         typer.Option("--older-than", help="A wheel goes if it was made before.", metavar="30d", show_default=False),
@@ -285,14 +285,12 @@ def prune(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing, say what would go.")] = False,
-    wheelhouse: Wheelhouse = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove the wheels that every given rule lets go, and what killed runs left.
 
     Wheels from elsewhere stay, and so does what a run is at.
     """
-    settings = settings_for(wheelhouse=wheelhouse)
     rules = Rules(
         before=None if older_than is None else time.time() - read_age(older_than),
         max_size=None if max_size is None else read_size(max_size),
