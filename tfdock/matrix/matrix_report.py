@@ -111,8 +111,10 @@ def earlier_fingerprints(file: Path) -> Mapping[str, str | None]:
 
     The document of a command that failed lists no cells. Raises ProfileError.
     """
+    # Somebody typed the name: a link there is followed.
+    path = file.resolve()
     try:
-        document = parse(_EarlierDocument, UntrustedPath(file.parent, file.name).read(_MOST_READ))
+        document = parse(_EarlierDocument, UntrustedPath(path.parent, path.name).read(_MOST_READ))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         problem = Problem(
