@@ -42,11 +42,11 @@ def combined_exit_code(codes: Iterable[int]) -> int:
     return next((code for code in _PRECEDENCE if code in seen), 0)
 
 
-def clean(text: str) -> str:
-    """Return text from elsewhere (profiles, logs, engines) without what could steer a terminal; keep line breaks."""
+def clean(text: str, *, keep: str = "\n", instead: str = "�") -> str:
+    """Return text from elsewhere (profiles, logs, engines) without what could steer a terminal, but for `keep`."""
     if text.isprintable():  # as nearly every line of a log is
         return text
-    return "".join(letter if letter.isprintable() or letter == "\n" else "�" for letter in text)
+    return "".join(letter if letter.isprintable() or letter in keep else instead for letter in text)
 
 
 Fix = str | Sequence[str]

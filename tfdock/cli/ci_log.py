@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from tfdock.errors import Problem
+from tfdock.errors import Problem, clean
 
 ANNOTATIONS = 9
 """GitHub shows ten errors of a step, and one of them is its own, that the step has failed."""
@@ -181,14 +181,9 @@ _MARKUP = re.compile(r"[^\w\s.,:/=+()-]|:(?=//)|(?<=[Ww]{3})\.|(?<![A-Za-z0-9])_
 def cell(text: str) -> str:
     """Return text as a cell of a table in Markdown: no markup, no line break, at most 300 characters."""
     # A reason may have megabytes, and a cell shows 300 characters.
-    line = " ".join(_printable(text[: 4 * _CELL]).split())
+    line = " ".join(clean(text[: 4 * _CELL], keep="", instead=" ").split())
     line = line if len(line) <= _CELL else f"{line[: _CELL - 1]}…"
     return _MARKUP.sub(lambda markup: f"&#{ord(markup[0])};", line)
-
-
-def _printable(text: str) -> str:
-    """Return text with a space for each character that cannot be printed."""
-    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def markdown(heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> str:
@@ -237,7 +232,7 @@ class GitLab(CiService):
         self._folds += 1
         # A job may run several commands, and a section's name must be its own.
         name = f"tfdock_{os.getpid()}_{self._folds}"
-        self._mark(f"section_start:{int(time.time())}:{name}[collapsed=true]", _printable(title))
+        self._mark(f"section_start:{int(time.time())}:{name}[collapsed=true]", clean(title, keep="", instead=" "))
         try:
             yield
         finally:

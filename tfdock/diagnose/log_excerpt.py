@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from tfdock.diagnose.log_lines import Log
+from tfdock.errors import clean
 
 AROUND = 60
 """Lines before and after a line that matters."""
@@ -94,7 +95,7 @@ def _harmless(line: bytes) -> str:
     """Return a line as text that steers no terminal. A line that is too long ends with its last whole word."""
     # A lone CR overwrites a line on a terminal: in a file each state gets a line.
     text = line[:_RAW].decode("utf-8", "replace").rstrip("\r").replace("\r", "\n")
-    text = "".join(character for character in text if character.isprintable() or character in "\t\n")
+    text = clean(text, keep="\t\n", instead="")
     if len(line) <= _RAW:
         return text
     return f"{text.rpartition(' ')[0]} … (a line of more than {_RAW:,} bytes)"

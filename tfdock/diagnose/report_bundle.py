@@ -29,7 +29,7 @@ from tfdock.diagnose.log_lines import BLOCK, unpacked
 from tfdock.diagnose.redaction import Redactor
 from tfdock.diagnose.reported_fields import FIELDS, keep_fields
 from tfdock.diagnose.reported_run import ReportSubject
-from tfdock.errors import ProfileError, as_document
+from tfdock.errors import ProfileError, as_document, clean
 from tfdock.host.hardware import free_disk, local_gpus
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import open_plain_file
@@ -91,10 +91,10 @@ def bundle(subject: ReportSubject, settings: Settings, preparer: Preparer) -> Re
     files = _redact_files(_Material(documents=documents, texts=texts, log=excerpt, notes=notes), redactor)
     # A run's name may come from a file's name, which its owner chose.
     name = _safe_path(redactor.text(subject.name).replace("/", "_"))
-    clean = tuple(redactor.text(note) for note in notes)
+    redacted = tuple(redactor.text(note) for note in notes)
     removed = dict(sorted(redactor.counts.items()))
-    files = {"README.txt": _readme(files, clean, removed).encode(), **files}
-    return ReportBundle(data=_zip(files), name=f"{FOLDER}-{name}.zip", files=files, notes=clean, removed=removed)
+    files = {"README.txt": _readme(files, redacted, removed).encode(), **files}
+    return ReportBundle(data=_zip(files), name=f"{FOLDER}-{name}.zip", files=files, notes=redacted, removed=removed)
 
 
 # --- what is known --------------------------------------------------------------------------------------------------
@@ -245,9 +245,11 @@ def _redact_files(material: _Material, redactor: Redactor) -> dict[str, bytes]:
 
     Fields of a document that this tfdock does not write are left out, since nobody knows what they hold.
     """
-    texts = material.texts.items()
     # File names are personal too: a profile may be called after a customer.
-    files = {_safe_path(redactor.text(name)): redactor.text(_printable(text)) for name, text in texts}
+    files = {
+        _safe_path(redactor.text(name)): redactor.text(clean(text, keep="\t\n\r", instead=""))
+        for name, text in material.texts.items()
+    }
     for name, document in material.documents.items():
         kept, left_out = keep_fields(document, FIELDS.get(name))
         redactor.counts += Counter({"unknown field": left_out})
@@ -255,10 +257,6 @@ def _redact_files(material: _Material, redactor: Redactor) -> dict[str, bytes]:
     if material.log:
         files["log.txt"] = material.log.text(redactor.text)
     return {name: text.encode("utf-8", "replace") for name, text in sorted(files.items())}
-
-
-def _printable(text: str) -> str:
-    return "".join(character for character in text if character.isprintable() or character in "\t\n\r")
 
 
 def _safe_path(name: str) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tfdock.errors import BuildFailed, DiskFull, Fix, Locked, Problem, ProfileError, TfdockError
+from tfdock.errors import BuildFailed, DiskFull, Fix, Locked, Problem, ProfileError, TfdockError, clean
 from tfdock.host.hardware import free_disk, nearest
 from tfdock.host.untrusted_folders import UntrustedFolder, UntrustedPath
 
@@ -281,5 +281,4 @@ def _describe_process(pid: int) -> str:
     own = next((place for place, word in enumerate(words) if Path(word).name == "tfdock"), None)
     text = " ".join(words if own is None else ["tfdock", *words[own + 1 :]])
     # A process chooses its own command line: it must not drive this terminal.
-    text = "".join(char if char.isprintable() else " " for char in text).strip()
-    return f"process {pid} ({text[:80]})"
+    return f"process {pid} ({clean(text, keep='', instead=' ').strip()[:80]})"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tfdock.errors import clean
 from tfdock.gpu.compatibility import built_with, own_libraries
 from tfdock.gpu.verdict import runs
 from tfdock.knowledge.contract import applies
@@ -318,7 +319,7 @@ def _plain_text(value: object) -> str:
     """Return a result as short text, without control characters for a terminal."""
     text = value if isinstance(value, str) else "" if value in ([], {}, None) else str(value)
     # A control sequence could rewrite the lines of other checks.
-    shown = "".join(character if character.isprintable() else " " for character in text)
+    shown = clean(text, keep="", instead=" ")
     return shown if len(shown) <= _MOST else f"{shown[:_MOST]}…"
 
 

@@ -120,8 +120,7 @@ def _listing(root: Path, wheels: Sequence[StoredWheel]) -> Iterator[str]:
 
 def _in_a_line(text: str) -> str:
     """Return text on one line: a file whose name has a line break must not look like two files."""
-    # `clean` keeps line breaks, and shows a NUL as `�`.
-    return console.clean(text.replace("\n", "\0"))
+    return console.clean(text, keep="")
 
 
 def _row(wheel: StoredWheel) -> tuple[str, ...]:

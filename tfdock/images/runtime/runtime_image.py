@@ -16,7 +16,7 @@ from packaging.requirements import InvalidRequirement
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tfdock.engine.protocol import Cancel, ImageBuild, ImageInfo
-from tfdock.errors import BuildFailed, Interrupted, NetworkError, Problem, ProfileError, WheelRefused
+from tfdock.errors import BuildFailed, Interrupted, NetworkError, Problem, ProfileError, WheelRefused, clean
 from tfdock.host.files import file_sha256, held
 from tfdock.images import wheel_image
 from tfdock.images.runtime.runtime_contents import (
@@ -307,10 +307,7 @@ class _RuntimeBuild(TrialContainers):
         )
         all_labels.pop(_CREATED)  # when that was, the engine says
         # Some of it comes from a record, which may be anybody's; a label is a line.
-        all_labels = {
-            name: "".join(letter if letter.isprintable() else " " for letter in text)
-            for name, text in all_labels.items()
-        }
+        all_labels = {name: clean(text, keep="", instead=" ") for name, text in all_labels.items()}
         return RuntimeImage(
             build_id=self._build.build_id,
             base=reference,
