@@ -6,8 +6,6 @@ and act on Ctrl-C, while a read that never returns harms nobody.
 
 from __future__ import annotations
 
-import codecs
-import re
 import threading
 import time
 from collections import deque
@@ -246,35 +244,24 @@ def until_stopped(do: Callable[[], _T], stop: Stop, on_tick: Callable[[float], o
 
 # --- output -------------------------------------------------------------------------------------------------------
 
-# CSI sequences, other escapes, then C0 and C1 but for tab and line feed (ECMA-48).
-_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
 
 class Lines:
-    """Bytes as they come -> whole lines fit for a terminal: decoded, no control characters, cut if very long."""
+    """The text of a log as it comes, in whole characters -> whole lines, cut if very long."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self._on_line = on_line
-        # An engine cuts characters at its chunk borders: decode across them.
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
 
     def feed(self, data: bytes) -> None:
         """Take some bytes."""
-        # Progress bars begin their line again with a bare CR.
-        *lines, rest = re.split(r"\r?\n|\r", self._rest + self._decoder.decode(data))
+        *lines, rest = (self._rest + data.decode("utf-8", "replace")).split("\n")
         for line in lines:
-            self._on_line(plain(line))
+            self._on_line(line[:MAX_LINE])
         # Cut an endless line here instead of collecting it: one of 60 MB was seen.
         self._rest = rest[:MAX_LINE]
 
     def close(self) -> None:
         """Pass on an unfinished last line."""
         if self._rest:
-            self._on_line(plain(self._rest))
+            self._on_line(self._rest)
             self._rest = ""
-
-
-def plain(text: str) -> str:
-    """Return text without terminal control, at most `MAX_LINE` long."""
-    return _CONTROL.sub("", text[:MAX_LINE])

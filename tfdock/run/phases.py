@@ -197,8 +197,9 @@ class PhaseRunner:
         lines, text = Lines(lambda text: self._line(tap.shown_line(text) if tap else text)), LogText()
 
         def show(data: bytes) -> None:
-            self.log.write(text.feed(data))
-            lines.feed(data)
+            written = text.feed(data)
+            self.log.write(written)
+            lines.feed(written)
 
         without_logins = LoginFilter(hidden, show)
 
@@ -219,7 +220,9 @@ class PhaseRunner:
         finally:
             with suppress(OSError):  # the first error is the one to report
                 without_logins.close()
-                self.log.write(text.close())
+                rest = text.close()
+                lines.feed(rest)
+                self.log.write(rest)
             lines.close()
 
     def _line(self, text: str) -> None:
