@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 INPUTS_SCHEMA = "tfdock.inputs/1"
@@ -67,12 +67,6 @@ class CacheMissReport:
     sentences: tuple[str, ...] = ()
     differences: tuple[InputDifference, ...] = ()
     not_compared: tuple[str, ...] = ()
-
-
-def as_json(report: CacheMissReport) -> dict[str, object]:
-    """Return a report in the form that a record holds."""
-    # Earlier versions counted misses by action. No key of a document is removed within its version.
-    return asdict(report) | {"misses": None}
 
 
 # --- what is compared ---------------------------------------------------------------------------------------------

@@ -279,6 +279,7 @@ def _first_code(result: Result) -> str:
 
 def failed(file: str, build_id: str | None, status: str, error: TfdockError, log: Path | None = None) -> Result:
     """Return the result of a build that failed, or of a profile that was refused."""
+    figures = figures_of(log, build_id) if build_id and log else None
     return {
         "build_id": build_id,
         "profile": file,
@@ -289,16 +290,11 @@ def failed(file: str, build_id: str | None, status: str, error: TfdockError, log
         "record": None,
         "log": str(log) if log else None,
         "seconds": {},
-        "cache": _action_counts(build_id, log),
+        # Of a build that compiled.
+        "cache": asdict(figures) if figures else None,
         "attempts": 0,
         "exit_code": int(error.exit_code),
     }
-
-
-def _action_counts(build_id: str | None, log: Path | None) -> dict[str, int] | None:
-    """Return Bazel's action counts of a build that compiled and failed; None where there are none."""
-    figures = figures_of(log, build_id) if build_id and log else None
-    return asdict(figures) if figures else None
 
 
 _output_lock = threading.Lock()

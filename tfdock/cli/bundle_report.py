@@ -36,7 +36,9 @@ def write_bundle(
     # A link is followed only where the user chose the name: in a shared folder, it may be a trap.
     write_bytes(path, packed.data, private=True, follow=output is not None)
     if as_json:
-        _print_json(path, packed)
+        files = [{"name": name, "size": len(data)} for name, data in packed.files.items()]
+        document = {"bundle": str(path), "files": files, "removed": packed.removed, "notes": packed.notes}
+        print_json("tfdock.report/1", True, document)
     else:
         console.say(str(path), stream=sys.stdout)
 
@@ -44,19 +46,6 @@ def write_bundle(
 def _is_same(output: Path, file: Path) -> bool:
     # By the file itself, because two paths may lead to it.
     return output.exists() and file.exists() and output.samefile(file)
-
-
-def _print_json(path: Path, packed: ReportBundle) -> None:
-    print_json(
-        "tfdock.report/1",
-        True,
-        {
-            "bundle": str(path),
-            "files": [{"name": name, "size": len(data)} for name, data in packed.files.items()],
-            "removed": dict(packed.removed),
-            "notes": list(packed.notes),
-        },
-    )
 
 
 def _lines(packed: ReportBundle) -> list[str]:

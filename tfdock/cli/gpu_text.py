@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from tfdock.cli.console import Style, clean
@@ -68,10 +68,10 @@ def gpu_json(service: Compatibility, libraries: Sequence[LibraryService] | None 
         "runs": service.runs,
         "by": service.by,
         "reason": service.reason,
-        "limits": list(service.all_limits),
+        "limits": service.all_limits,
     }
     if libraries is not None:
-        document["libraries"] = [asdict(library) for library in libraries]
+        document["libraries"] = libraries
     return document
 
 

@@ -186,7 +186,7 @@ def _environment(settings: Settings, preparer: Preparer) -> dict[str, object]:
         "knowledge": preparer.knowledge.version,
         "python": platform.python_version(),
         "system": {"kernel": f"{system.system} {system.release}", "machine": system.machine, "name": _distribution()},
-        "machine": {"cpus": preparer.machine.cpus, "memory": preparer.machine.memory, "swap": preparer.machine.swap},
+        "machine": asdict(preparer.machine),
         "gpus": [asdict(gpu) for gpu in local_gpus()],
         "free_bytes": {name: free_disk(path.absolute()) for name, path in places.items()},
         "settings": {field.name: _plain(getattr(settings, field.name)) for field in fields(settings)},

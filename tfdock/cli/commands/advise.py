@@ -16,7 +16,7 @@ import typer
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, reasons, requested_gpus
-from tfdock.errors import Problem, ProfileError, as_document
+from tfdock.errors import Problem, ProfileError
 from tfdock.gpu.compatibility import Compatibility
 from tfdock.host.files import write_text
 from tfdock.host.settings import Settings
@@ -128,16 +128,16 @@ def _document(base: KnowledgeBase, advice: Advice, output: Path | None) -> dict[
         "wheel": _wheel_json(advice.wheel),
         "native_wheel": _wheel_json(advice.native) if advice.native else None,
         "instead": _wheel_json(advice.instead) if advice.instead else None,
-        "vendor_wheel": asdict(advice.vendors) if advice.vendors else None,
-        "apart": list(advice.apart),
+        "vendor_wheel": advice.vendors,
+        "apart": advice.apart,
         "profile": offer.text if offer else None,
         "profile_tensorflow": str(offer.resolution.version) if offer else None,
         "build_id": offer.resolution.build_id if offer else None,
         "profile_file": str(output) if output and offer else None,
-        "plan": asdict(advice.plan) if advice.plan else None,
-        "alternative_plan": asdict(advice.alternative) if advice.alternative else None,
+        "plan": advice.plan,
+        "alternative_plan": advice.alternative,
         "untested_profile": advice.untested.text if advice.untested else None,
-        "refused": [as_document(problem) for problem in advice.refused],
+        "refused": advice.refused,
         "jit": _figure_json(base, advice.jit) if advice.jit else None,
         "figures": [_figure_json(base, row) for row in advice.figures],
     }

@@ -263,7 +263,7 @@ def prune(
             pruned = cache_care.prune(cache, max_size=limit, before=before, dry_run=dry_run)
         gone = _prune_images(engine, dry_run=dry_run) if engine else []
     if as_json:
-        document = {"dry_run": dry_run, "images": [asdict(image) for image in gone], **_pruned_json(pruned)}
+        document = {"dry_run": dry_run, "images": gone, **_pruned_json(pruned)}
         print_json("tfdock.cache-prune/1", True, document)
     else:
         _show_pruned(pruned, gone, dry_run=dry_run)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -84,12 +83,7 @@ def push(
     for toolchain in pushed:
         _show_pushed(toolchain)
     if as_json:
-        document = {
-            "reference": str(image),
-            "digest": digest,
-            "toolchains": [asdict(toolchain) for toolchain in pushed],
-        }
-        print_json("tfdock.cache-push/1", True, document)
+        print_json("tfdock.cache-push/1", True, {"reference": str(image), "digest": digest, "toolchains": pushed})
     elif digest:
         console.say(f"{image}@{digest}", stream=sys.stdout)
 
@@ -111,8 +105,7 @@ def pull(
     for toolchain in pulled:
         _show_pulled(toolchain)
     if as_json:
-        document = {"reference": str(image), "toolchains": list(map(asdict, pulled))}
-        print_json("tfdock.cache-pull/1", True, document)
+        print_json("tfdock.cache-pull/1", True, {"reference": str(image), "toolchains": pulled})
 
 
 def _parse_reference(text: str, *, writing: bool) -> ImageRef:

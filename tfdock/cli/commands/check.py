@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,7 +21,7 @@ from tfdock.cli.app import (
     stoppable,
 )
 from tfdock.engine.engine_facts import quick_facts
-from tfdock.errors import ExitCode, Problem, TfdockError, as_document, combined_exit_code
+from tfdock.errors import ExitCode, Problem, TfdockError, combined_exit_code
 from tfdock.host import hardware
 from tfdock.host.settings import Settings
 from tfdock.plan.preflight import PreflightCheck, machine_findings
@@ -100,11 +100,11 @@ class _CheckResult:
             "file": self.file,
             "ok": not self.exit_code,
             "build_id": self.build_id,
-            "problems": [as_document(problem) for problem in self.problems],
-            "untested": [as_document(problem) for problem in self.untested],
-            "warnings": [as_document(one) for one in (*self.warnings, *_lacking((*self.machine, *self.engine)))],
+            "problems": self.problems,
+            "untested": self.untested,
+            "warnings": [*self.warnings, *_lacking((*self.machine, *self.engine))],
             "skipped": [{"rule": check.name, "reason": check.found} for check in skipped],
-            "online": [asdict(row) for row in self.online],
+            "online": self.online,
         }
 
 

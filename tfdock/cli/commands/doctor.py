@@ -20,7 +20,7 @@ from tfdock.cli.app import (
     preparer_for,
     print_json,
 )
-from tfdock.errors import Problem, TfdockError, as_document, combined_exit_code
+from tfdock.errors import Problem, TfdockError, combined_exit_code
 from tfdock.host.settings import Settings
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.preflight import FAILED, PreflightCheck
@@ -57,7 +57,7 @@ def doctor(
     checks = [*checks, *refused]
     failed = [check for check in checks if check.status == "failed"]
     if as_json:
-        print_json("tfdock.doctor/1", not failed, {"checks": [as_document(check) for check in checks]})
+        print_json("tfdock.doctor/1", not failed, {"checks": checks})
     else:
         _show(checks, profiles or [])
     console.show_problems(problems)

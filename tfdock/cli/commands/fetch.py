@@ -22,7 +22,7 @@ from tfdock.cli.app import (
     stoppable,
 )
 from tfdock.cli.build_progress import session_for, shown_progress
-from tfdock.errors import TfdockError, as_document, combined_exit_code
+from tfdock.errors import TfdockError, combined_exit_code
 from tfdock.host.settings import Settings
 from tfdock.offline.bundle_writer import WrittenBundle
 from tfdock.offline.fetch import Bundler, warm
@@ -74,8 +74,7 @@ def _warm(profiles: list[str], preparer: Preparer, session: BuildSession, *, loc
         except TfdockError as error:
             codes.append(int(error.exit_code))
             console.show_problems(error.problems)
-            problems = [as_document(problem) for problem in error.problems]
-            results.append(_fetched_row(None, name) | {"status": "failed", "problems": problems})
+            results.append(_fetched_row(None, name) | {"status": "failed", "problems": error.problems})
     if as_json:
         print_json("tfdock.fetch/1", not codes, {"builds": results, "bundle": None})
     raise typer.Exit(combined_exit_code(codes))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -90,7 +89,7 @@ def runtime(
     image, program = _make_image(settings, name, wish, allow_untested=allow_untested)
     _show(image, program)
     if as_json:
-        print_json("tfdock.image-runtime/1", True, {"image": asdict(image)})
+        print_json("tfdock.image-runtime/1", True, {"image": image})
     else:
         console.say(_pushed_name(image.pushed) if image.pushed else image.name, stream=sys.stdout)
 

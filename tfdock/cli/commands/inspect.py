@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -97,7 +97,9 @@ def _clean_list(texts: Iterable[str]) -> str:
 
 
 def _document(base: KnowledgeBase, inspection: Inspection, gpus: Sequence[RequestedGpus]) -> dict[str, Any]:
-    wheel = inspection.wheel
+    wheel = as_document(inspection.wheel)
+    record = {"ok": wheel.pop("record_ok"), "problems": wheel.pop("record_problems")}
+    tag_problem = wheel.pop("tag_problem") or None
     own = own_libraries(base, inspection.libraries)
     names = {library.path for library in own}
     evidence = evidence_of(base, inspection)
@@ -106,22 +108,14 @@ def _document(base: KnowledgeBase, inspection: Inspection, gpus: Sequence[Reques
         for request in gpus
     ]
     return {
-        "name": wheel.name,
-        "version": wheel.version,
-        "build": wheel.build,
-        "python_tag": wheel.python_tag,
-        "abi_tag": wheel.abi_tag,
-        "platform_tag": wheel.platform_tag,
-        "size": wheel.size,
-        "sha256": wheel.sha256,
-        "members": wheel.members,
+        **wheel,
         "gpu_code": code_json(merged(library.loadable for library in own)),
         "libraries": [{"own": library.path in names, **library_json(library)} for library in inspection.libraries],
         "build_info": inspection.build_info,
-        "record": {"ok": wheel.record_ok, "problems": [as_document(problem) for problem in wheel.record_problems]},
-        "tag_problem": wheel.tag_problem or None,
+        "record": record,
+        "tag_problem": tag_problem,
         "requires_python": inspection.metadata.requires_python,
-        "requires_dist": list(inspection.metadata.requires_dist),
+        "requires_dist": inspection.metadata.requires_dist,
         "extras": _extras(inspection),
         "manylinux": _manylinux(inspection),
         **({"gpu": answers[0]} if len(answers) == 1 else {}),
@@ -151,34 +145,19 @@ def _manylinux(inspection: Inspection) -> dict[str, Any]:
 
 def code_json(code: GpuCode) -> dict[str, Any]:
     """Return GPU code for a JSON document."""
-    return {
-        "sass": list(code.sass),
-        "ptx": list(code.ptx),
-        "amdgpu": list(code.amdgpu),
-        "images": [asdict(image) for image in code.images],
-        "containers": [asdict(held) for held in code.containers],
-    }
+    return {"sass": code.sass, "ptx": code.ptx, "amdgpu": code.amdgpu, **as_document(code)}
+
+
+_CODE_KEYS = {"loadable": "gpu_code", "relocatable": "relocatable_code", "embedded": "embedded_code"}
+"""The keys of a library's GPU code, where they are not called like its fields."""
 
 
 def library_json(library: Library) -> dict[str, Any]:
     """Return a library for a JSON document."""
+    facts = {field.name: getattr(library, field.name) for field in fields(library) if field.name != "versions"}
     return {
-        "path": library.path,
-        "size": library.size,
-        "machine": library.machine,
-        "soname": library.soname or None,
-        "needed": list(library.needed),
-        "runpath": list(library.runpath),
-        "rpath": list(library.rpath),
-        "glibc": library.glibc or None,
-        "libstdcxx": library.libstdcxx or None,
-        "debug_info": library.debug_info,
-        "executable_stack": library.executable_stack,
-        "text_relocations": library.text_relocations,
-        "gpu_code": code_json(library.loadable),
-        "relocatable_code": code_json(library.relocatable),
-        "embedded_code": code_json(library.embedded) if library.embedded is not None else None,
-        "problems": list(library.problems),
+        _CODE_KEYS.get(name, name): code_json(fact) if isinstance(fact, GpuCode) else None if fact == "" else fact
+        for name, fact in facts.items()
     }
 
 

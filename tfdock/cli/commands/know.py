@@ -16,7 +16,7 @@ import typer
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.gpu_text import requested_gpus
-from tfdock.errors import Problem, ProfileError, TfdockError, as_document
+from tfdock.errors import Problem, ProfileError, TfdockError
 from tfdock.gpu.devices import named, search, title, unknown_gpu
 from tfdock.host.settings import Settings
 from tfdock.knowledge.gpu_rows import Gpu
@@ -296,8 +296,7 @@ def explain(
         raise ProfileError(Problem(code="code-unknown", message=f"there is no code `{code}`", fix=fix))
     problems = _problems_of(base, row)
     if as_json:
-        document = {**_code_json(row), "problems": [as_document(problem) for problem in problems]}
-        print_json("tfdock.explain/1", True, document)
+        print_json("tfdock.explain/1", True, {**_code_json(row), "problems": problems})
     else:
         _print(_code_lines(row, problems))
 

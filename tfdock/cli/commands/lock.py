@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -23,7 +22,7 @@ from tfdock.cli.app import (
     stoppable,
 )
 from tfdock.cli.build_progress import session_for, shown_progress
-from tfdock.errors import TfdockError, as_document, combined_exit_code
+from tfdock.errors import TfdockError, combined_exit_code
 from tfdock.host.settings import Settings
 from tfdock.plan.lock_file import Lock
 from tfdock.plan.prepare import Preparer
@@ -69,9 +68,7 @@ def lock(
 def _lock_profile(name: str, preparer: Preparer, session: BuildSession) -> dict[str, Any]:
     written = write_lock(name, preparer, session, session.tell)
     _show(written)
-    return _row(name, str(written.path), written.lock) | {
-        "moved": [asdict(difference) for difference in written.differences]
-    }
+    return _row(name, str(written.path), written.lock) | {"moved": written.differences}
 
 
 def _check_profile(name: str, preparer: Preparer, settings: Settings) -> dict[str, Any]:
@@ -95,9 +92,8 @@ def _row(name: str, file: str, lock: Lock) -> dict[str, Any]:
 
 
 def _refusal_row(name: str, error: TfdockError) -> dict[str, Any]:
-    problems = [as_document(problem) for problem in error.problems]
     unknown = dict.fromkeys(("file", "build_id", "fingerprint", "knowledge"))
-    return {"profile": name, "ok": False, **unknown, "pins": [], "moved": [], "problems": problems}
+    return {"profile": name, "ok": False, **unknown, "pins": [], "moved": [], "problems": error.problems}
 
 
 def _show(written: WrittenLock) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +27,7 @@ from tfdock.cli.build_progress import shown_progress
 from tfdock.cli.commands.inspect import Wheel, library_json
 from tfdock.cli.diagnosis_text import show
 from tfdock.diagnose.diagnose_logs import diagnose_run_log
-from tfdock.errors import EngineError, ExitCode, WheelRefused, as_document, combined_exit_code
+from tfdock.errors import EngineError, ExitCode, WheelRefused, combined_exit_code
 from tfdock.gpu.compatibility import evidence_of, own_libraries
 from tfdock.gpu.coverage import coverage
 from tfdock.host.settings import Settings
@@ -158,7 +158,7 @@ def _document(
     inspection: Inspection | None,
     verification: Verification,
 ) -> dict[str, Any]:
-    """Return the JSON document; the page is made from it too."""
+    """Return the JSON document."""
     problems = verification.impossible.problems if verification.impossible else ()
     return {
         "ok": verification.ok and not problems,
@@ -166,10 +166,10 @@ def _document(
         "sha256": inspection.wheel.sha256 if inspection else None,
         "profile": profile,
         "build_id": asked.resolution.build_id if asked else None,
-        "checks": [asdict(check) for check in verification.checks],
-        "told_by_wheel": list(answered_by_wheel(verification.checks)),
+        "checks": verification.checks,
+        "told_by_wheel": answered_by_wheel(verification.checks),
         "runtime": verification.runtime,
-        "problems": [as_document(problem) for problem in problems],
+        "problems": problems,
         **(_facts(base, inspection) if inspection else {}),
         "gpu_code": verification.document["gpu_code"] if inspection else None,
     }
@@ -185,7 +185,7 @@ def _facts(base: KnowledgeBase, inspection: Inspection) -> dict[str, Any]:
         "abi_tag": wheel.abi_tag,
         "platform_tag": wheel.platform_tag,
         "size": wheel.size,
-        "coverage": [asdict(row) for row in coverage(base, evidence_of(base, inspection))],
+        "coverage": coverage(base, evidence_of(base, inspection)),
         "libraries": [{"own": library.path in own, **library_json(library)} for library in inspection.libraries],
     }
 
@@ -221,10 +221,10 @@ def _lines(verification: Verification) -> Iterator[str]:
 
 def _ending(document: Mapping[str, Any]) -> str:
     """Return such as `17 passed, 7 skipped: tensorflow_cpu-2.18.0-….whl, tried in python:3.11-slim-bookworm`."""
-    counted = Counter(check["status"] for check in document["checks"])
+    counted = Counter(check.status for check in document["checks"])
     counts = ", ".join(f"{counted[status]} {status}" for status in ("passed", "failed", "skipped") if counted[status])
     against = f", against {document['profile']}" if document["profile"] else ""
-    installed = any(check["name"] == "install" and check["status"] != "skipped" for check in document["checks"])
+    installed = any(check.name == "install" and check.status != "skipped" for check in document["checks"])
     tried = f", tried in {document['runtime']}" if installed else ""
     return f"{counts}: {console.clean(document['wheel'])}{against}{tried}"
 

@@ -76,7 +76,6 @@ def list_(settings: Settings, as_json: AsJson = False) -> None:
 
 
 def _wheel_json(wheel: StoredWheel) -> dict[str, Any]:
-    claims = wheel.claims
     return {
         "file": wheel.path.name,
         "size": wheel.size,
@@ -84,12 +83,7 @@ def _wheel_json(wheel: StoredWheel) -> dict[str, Any]:
         "name": wheel.name,
         "version": wheel.version,
         "tags": wheel.tags,
-        "tensorflow": claims.tensorflow,
-        "python": claims.python,
-        "accelerator": claims.accelerator,
-        "toolkit": claims.toolkit,
-        "gpu_code": None if claims.gpu_code is None else list(claims.gpu_code),
-        "verified": claims.verified,
+        **as_document(wheel.claims),
         "finished": datetime.fromtimestamp(wheel.finished, UTC).isoformat(timespec="seconds"),
         "origin": _origin(wheel),
         "pulled_from": wheel.pulled_from,
@@ -318,7 +312,7 @@ def _pruned_json(pruned: PrunedWheelhouse) -> dict[str, Any]:
         "leftovers": [
             {"path": orphan.path.inside, "what": orphan.kind, "size": orphan.size} for orphan in pruned.leftovers
         ],
-        "busy": list(pruned.busy),
+        "busy": pruned.busy,
     }
 
 
