@@ -79,7 +79,7 @@ def push(
         with _exchange(cache, image) as (exchange, stop):
             pushed, digest = until_stopped(lambda: exchange.push(keys), stop)
     else:
-        console.say(f"the cache {settings.cache_dir} holds nothing yet: nothing is pushed", stream=sys.stderr)
+        console.say(f"the cache {settings.cache_dir} holds nothing yet: nothing is pushed")
     for toolchain in pushed:
         _show_pushed(toolchain)
     if as_json:
@@ -187,7 +187,7 @@ def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str
 def _exchange(cache: CacheFolder, image: ImageRef) -> Iterator[tuple[Exchange, Stop]]:
     with stoppable("what has arrived is kept") as stop:
         stored = StoredCache(image, stop.check)
-        yield Exchange(cache, stored, lambda text: console.say(text, stream=sys.stderr), stop), stop
+        yield Exchange(cache, stored, console.say, stop), stop
 
 
 def _show_pushed(pushed: PushedCache) -> None:
@@ -197,7 +197,7 @@ def _show_pushed(pushed: PushedCache) -> None:
     more = f"; {pushed.gone} packs replaced" if pushed.gone else ""
     more += f"; {pushed.incomplete} actions left out, whose outputs are not here" if pushed.incomplete else ""
     more += f"; {pushed.native} actions left out, compiled for this machine's CPU alone" if pushed.native else ""
-    console.say(f"{style.good(pushed.toolchain)}: {text}{more}", stream=sys.stderr)
+    console.say(f"{style.good(pushed.toolchain)}: {text}{more}")
 
 
 def _show_pulled(pulled: PulledCache) -> None:
@@ -205,4 +205,4 @@ def _show_pulled(pulled: PulledCache) -> None:
     packs = "1 pack" if pulled.packs == 1 else f"{pulled.packs} packs"
     text = f"pulled {pulled.entries} entries, {console.size(pulled.received)} in {packs}; {pulled.there} were there"
     more = f"; {pulled.incomplete} actions left out, whose outputs are nowhere" if pulled.incomplete else ""
-    console.say(f"{style.good(pulled.toolchain)}: {text}{more}", stream=sys.stderr)
+    console.say(f"{style.good(pulled.toolchain)}: {text}{more}")

@@ -78,7 +78,7 @@ def pack(
     image_pack.check_pack_target(output)
     with _select(settings, asked, "nothing was written", allow_untested=allow_untested) as (selection, shipped, stop):
         size = until_stopped(lambda: image_pack.pack(shipped, selection.stream, output, stop.check), stop)
-    _say(f"{console.Style(sys.stderr).good('packed')}  {output}  {console.size(size)}")
+    console.say(f"{console.Style(sys.stderr).good('packed')}  {output}  {console.size(size)}")
     _show_tags(shipped)
     if as_json:
         file = {"path": str(output), "size": size}
@@ -119,10 +119,10 @@ def push(
         stop,
     ):
         repository = Repository(where.registry, where.repository)
-        sending = Push(repository, selection.stream, _say, stop.check)
+        sending = Push(repository, selection.stream, console.say, stop.check)
         pushed = until_stopped(lambda: sending.push(shipped), stop)
     sent, there = console.size(pushed.sent), console.size(pushed.there)
-    _say(f"{console.Style(sys.stderr).good('pushed')}  {where}: {sent} sent, {there} there before")
+    console.say(f"{console.Style(sys.stderr).good('pushed')}  {where}: {sent} sent, {there} there before")
     _show_tags(shipped)
     if as_json:
         document = {
@@ -169,16 +169,14 @@ def _planner(settings: Settings, *, allow_untested: bool) -> Callable[[str], Bui
     return lambda name: preparer_for(settings, allow_untested=allow_untested).prepare(name).plan
 
 
-def _say(text: str) -> None:
-    console.say(text, stream=sys.stderr)
-
-
 def _show_tags(shipped: Shipment) -> None:
     """Print the tags of each image, and the builds that get no moving tag."""
     for _, tags in shipped.named:
-        _say("  tags  " + ", ".join(tags))
+        console.say("  tags  " + ", ".join(tags))
     for build_id in shipped.unmoved:
-        _say(f"  {build_id} gets no moving tag: it is not in the trust domain `release` (`--as TAG` names a tag)")
+        console.say(
+            f"  {build_id} gets no moving tag: it is not in the trust domain `release` (`--as TAG` names a tag)"
+        )
 
 
 def _image_rows(shipped: Shipment) -> list[dict[str, Any]]:

@@ -304,7 +304,7 @@ def _pull_matrix(finder: _ImageFinder, choice: CellSelection, stop: Stop, *, as_
     cells = choice.here(settings, preparer_for(settings, allow_untested=finder.allow_untested), stop.check)
     warn_registry(cells, settings)
     todo = [cell for cell in cells.wanted if cell.status == "missing"]
-    _say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to pull")
+    console.say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to pull")
     results = [_result(finder, finder.cell(cells, cell), stop) for cell in todo]
     finished = FinishedMatrix(
         cells=cells,
@@ -320,7 +320,7 @@ def _pull_item(settings: Settings, item: _PullItem, stop: Stop) -> list[dict[str
     gpus = LocalGpus(settings)
     house = House(settings.wheelhouse.absolute())
     with console.ReadProgress(sys.stderr, item.name, "received") as reading:
-        pulling = ImagePull(house, stop.check, _say, reading, gpus.reader)
+        pulling = ImagePull(house, stop.check, console.say, reading, gpus.reader)
 
         def find_and_pull() -> tuple[StoredImage, list[PulledImage]]:
             image = item.find(stop.check)
@@ -343,8 +343,4 @@ class _Waiting:
         """Take the seconds without an answer."""
         if silent > _SILENT and not (self.reported or self.reading.total):
             self.reported = True
-            _say(f"waiting for an answer about {self.name}")
-
-
-def _say(text: str) -> None:
-    console.say(text, stream=sys.stderr)
+            console.say(f"waiting for an answer about {self.name}")
