@@ -81,11 +81,6 @@ def tell(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> None
         say(line, stream=stream)
 
 
-def for_people(stream: TextIO) -> bool:
-    """Return whether a person reads the stream, on a screen of limited width; a pipe has no width."""
-    return stream.isatty() or _asked_columns() > 0
-
-
 def result(text: str) -> None:
     """Print a line of the result: as it stands for programs, no wider than the screen for people."""
     tell(text, stream=sys.stdout)
@@ -93,10 +88,10 @@ def result(text: str) -> None:
 
 def width(stream: TextIO) -> int:
     """Return the columns of a line: COLUMNS, else the width of the stream's terminal, and no limit in a pipe."""
-    if not for_people(stream):
-        return _ENDLESS
     columns = _asked_columns()
     if not columns:
+        if not stream.isatty():
+            return _ENDLESS
         try:
             columns = os.get_terminal_size(stream.fileno()).columns
         except (OSError, ValueError, AttributeError):  # no terminal, no descriptor, or closed
@@ -221,6 +216,12 @@ def duration(seconds: float) -> str:
     hours, rest = divmod(total, 3600)
     minutes, rest = divmod(rest, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def ago(moment: float) -> str:
+    """Return a moment, in seconds since 1970, for people: `today`, `3 days ago`."""
+    days = (time.time() - moment) / 86400
+    return "today" if days < 1 else f"{days:.0f} day{'s' if days >= 1.5 else ''} ago"
 
 
 def size(count: int) -> str:

@@ -204,8 +204,7 @@ def _show_outcomes(report: matrix_report.Document) -> None:
     rows = list(matrix_page.table(report))
     style = console.Style(sys.stderr)
     console.say()
-    cleaned = [tuple(map(console.clean, row)) for row in rows]
-    for line in console.table(cleaned, columns=console.width(sys.stderr)) if cleaned else ():
+    for line in console.table([tuple(map(console.clean, row)) for row in rows], columns=console.width(sys.stderr)):
         console.say(line)
     colour = style.good if report["ok"] else style.bad
     counts, took = matrix_page.counts(report), console.duration(report["seconds"])

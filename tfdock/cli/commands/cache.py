@@ -26,7 +26,6 @@ from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import folder_size
 from tfdock.run.journal import living_runs
 
-_DAY = 86400
 _LAST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 
 Toolchain = Annotated[
@@ -145,16 +144,12 @@ def _show_toolchain(row: dict[str, Any], style: console.Style) -> None:
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> None:
-    lines = [tuple(console.clean(cell) for cell in row) for row in rows]
-    for line in console.table(lines) if lines else ():
+    for line in console.table([tuple(map(console.clean, row)) for row in rows]):
         console.say(line, stream=sys.stdout)
 
 
 def _ago(moment: str | None) -> str:
-    if moment is None:
-        return "never"
-    days = (time.time() - datetime.fromisoformat(moment).timestamp()) / _DAY
-    return "today" if days < 1 else f"{days:.0f} days ago"
+    return "never" if moment is None else console.ago(datetime.fromisoformat(moment).timestamp())
 
 
 # --- verify ---------------------------------------------------------------------------------------------------------

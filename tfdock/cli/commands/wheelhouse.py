@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 group = typer.Typer(name="wheelhouse", no_args_is_help=True)
 app.add_typer(group)
 
-_DAY = 86400
-
 
 @contextmanager
 def _open_wheelhouse(settings: Settings) -> Iterator[store.Wheelhouse]:
@@ -128,16 +126,11 @@ def _row(wheel: StoredWheel) -> tuple[str, ...]:
         "-" if claims.accelerator == "cpu" else code,
         _VERIFIED[claims.verified],
         console.size(wheel.size),
-        _ago(wheel.finished),
+        console.ago(wheel.finished),
         {"foreign": "elsewhere", "built": "here", "pulled": "registry"}[_origin(wheel)],
         f"{wheel.path.name}{f', from {wheel.pulled_from}' if wheel.pulled_from else ''}"
         f"{f': {wheel.problem}' if wheel.problem else ''}",
     )
-
-
-def _ago(moment: float) -> str:
-    days = (time.time() - moment) / _DAY
-    return "today" if days < 1 else f"{days:.0f} day{'s' if days >= 1.5 else ''} ago"
 
 
 # --- index ----------------------------------------------------------------------------------------------------------
@@ -319,7 +312,7 @@ def _pruned_json(pruned: PrunedWheelhouse) -> dict[str, Any]:
 def _show_pruned(pruned: PrunedWheelhouse, *, dry_run: bool) -> None:
     would = "would remove" if dry_run else "removed"
     for wheel in pruned.wheels:
-        details = f"{console.size(wheel.size)}, made {_ago(wheel.finished)}"
+        details = f"{console.size(wheel.size)}, made {console.ago(wheel.finished)}"
         console.result(f"{would} {_in_a_line(wheel.file)}  {details}")
     for orphan in pruned.leftovers:
         path = _in_a_line(orphan.path.inside)
