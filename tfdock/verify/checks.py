@@ -42,6 +42,13 @@ class Check:
     found: str = ""
     reason: str = ""
 
+    @property
+    def account(self) -> str:
+        """What was expected and what was found, and the reason, as far as there are any."""
+        expected = f"expected {self.expected}" if self.expected else ""
+        found = f"found {self.found}" if self.found else ""
+        return "; ".join(part for part in (expected, found, self.reason) if part)
+
 
 def passed(checks: Iterable[Check]) -> bool:
     """Return whether no check has failed."""

@@ -152,7 +152,7 @@ def _runtime(knowledge: KnowledgeBase, inspection: Inspection, resolution: Resol
 
 def refusal(verifications: Sequence[Verification], kept: Sequence[Path]) -> VerificationFailed:
     """Return the error for a build whose wheels failed checks. `kept` are the paths of the wheels."""
-    failed = [_format_failure(check) for verification in verifications for check in verification.failed]
+    failed = [f"`{check.name}`: {check.account}" for verification in verifications for check in verification.failed]
     return VerificationFailed(
         Problem(
             code="wheel-refused",
@@ -168,9 +168,3 @@ def combined_document(verifications: Sequence[Verification]) -> dict[str, Any]:
     documents = [verification.document for verification in verifications]
     first = documents[0]
     return {**first, "checks": [check for document in documents for check in document["checks"]]}
-
-
-def _format_failure(check: Check) -> str:
-    """Return a failed check as one line."""
-    parts = [f"expected {check.expected}" if check.expected else "", f"found {check.found}" if check.found else ""]
-    return f"`{check.name}`: {'; '.join(part for part in (*parts, check.reason) if part)}"

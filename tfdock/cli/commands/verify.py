@@ -201,7 +201,8 @@ def _show(document: dict[str, Any], verification: Verification, *, as_json: bool
             console.tell(f"note: the wheel's own code answered {names[0]} to {names[-1]}; the file shows the rest")
         console.say(_ending(document), stream=sys.stdout)
     for check in verification.failed:
-        console.tell(f"{console.Style(sys.stderr).bad('failed:')} {_sentence(check)}")
+        account = console.clean(f"{check.name}: {check.account}")
+        console.tell(f"{console.Style(sys.stderr).bad('failed:')} {account}")
     if verification.impossible:
         console.show_problems(verification.impossible.problems)
 
@@ -233,12 +234,3 @@ def _found_text(check: Check) -> str:
     """Return what a check found, and the reason if it has not passed."""
     reason = check.reason if check.status != "passed" else ""
     return "; ".join(console.clean(part) for part in (check.found, reason) if part)
-
-
-def _sentence(check: Check) -> str:
-    parts = [
-        f"expected {check.expected}" if check.expected else "",
-        f"found {check.found}" if check.found else "",
-        check.reason,
-    ]
-    return console.clean(f"{check.name}: {'; '.join(part for part in parts if part)}")
