@@ -49,6 +49,12 @@ def clean(text: str, *, keep: str = "\n", instead: str = "�") -> str:
     return "".join(letter if letter.isprintable() or letter in keep else instead for letter in text)
 
 
+def joined(words: Iterable[str]) -> str:
+    """Return words, at least one, as a sentence has them: `a, b and c`."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 Fix = str | Sequence[str]
 """What to do about a problem: one text, or several, any of which is enough."""
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tfdock.errors import joined
+
 INPUTS_SCHEMA = "tfdock.inputs/1"
 _NAMED = 3
 """Names of a kind that are listed one by one."""
@@ -319,15 +321,11 @@ def _not_compared(before: Inputs, after: Inputs) -> Iterator[str]:
 
 
 def _nothing_differs(uncompared: Sequence[str], *, cache_was_empty: bool) -> str:
-    lacking = f" ({_join(uncompared)} could not be)" if uncompared else ""
+    lacking = f" ({joined(uncompared)} could not be)" if uncompared else ""
     text = f"nothing that was compared differs from the last build{lacking}"
     if cache_was_empty:
         return f"{text}, but its disk cache was empty: it was pruned or removed, or the cache folder is another one"
     return f"{text}: part of the cache was pruned, or these actions are not kept in any cache"
-
-
-def _join(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
 
 
 # --- documents of any shape ---------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tfdock.errors import OR, ExitCode, Problem
+from tfdock.errors import OR, ExitCode, Problem, joined
 from tfdock.gpu import verdict
 from tfdock.gpu.devices import architecture_of, is_embedded
 from tfdock.knowledge.fits import own_driver, toolkit_floor, toolkit_of_ptx
@@ -391,7 +391,7 @@ def any_disk_checks(places: Sequence[WritableFolder]) -> Iterator[PreflightCheck
 def _disk_check(group: Sequence[WritableFolder], needed: int, least: int) -> PreflightCheck:
     """Compare the free space of one file system with its share of what a build needs, and needs at least."""
     free = min((place.free for place in group if place.free is not None), default=None)
-    names = _join_words(f"{place.what} ({place.path})" for place in group)
+    names = joined(f"{place.what} ({place.path})" for place in group)
     if free is None:
         return PreflightCheck(name="disk", status=SKIPPED, found=f"cannot see how much is free for {names}")
     # Folders on one file system share its space, so their needs add up.
@@ -542,8 +542,3 @@ def engine_ability_checks(info: EngineFacts, *, uid: int, network: str | None) -
 
 def _format_size(size: int) -> str:
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size // MIB} MiB"
-
-
-def _join_words(words: Iterable[str]) -> str:
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last

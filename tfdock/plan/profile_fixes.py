@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from tfdock.errors import Suggestion
+from tfdock.errors import Suggestion, joined
 from tfdock.gpu.devices import find_gpu
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.tables import KnowledgeBase
@@ -65,10 +65,7 @@ class Context:
 def asked(row: Failure, context: Context) -> str:
     """Return what the profile asks that bears on a failure: `your profile asks sm_120 and CUDA 12.5.1`."""
     words = [word for subject in row.asks if (word := _word(subject, context))]
-    if not words:
-        return ""
-    listed = f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
-    return f"your profile asks {listed}"
+    return f"your profile asks {joined(words)}" if words else ""
 
 
 def _word(subject: str, context: Context) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.errors import Incompatible, Problem, ProfileError, joined
 from tfdock.gpu.devices import dotted, find_gpu, is_target, sorted_targets, spelled, unknown_gpu
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.gpu_rows import Gpu
@@ -32,8 +32,7 @@ class StarterDevices:
     @property
     def words(self) -> str:
         """For a sentence: `rtx3080 and h100`."""
-        *first, last = [gpu.gpu for gpu in self.gpus] or [*self.targets] or [self.accelerator.accelerator.upper()]
-        return f"{', '.join(first)} and {last}" if first else last
+        return joined([gpu.gpu for gpu in self.gpus] or self.targets or [self.accelerator.accelerator.upper()])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
