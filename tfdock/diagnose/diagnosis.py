@@ -82,7 +82,7 @@ class Diagnosis:
 
 def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis:
     """Return what a log shows: its causes in order, in words."""
-    rows = knowledge.failures
+    rows, end = knowledge.failures, seen.success
     # Before failures are chosen: a grave warning becomes one of them.
     sightings = _with_grave_failures(seen.sightings, rows, profile_fixes.accelerator(context) if context else "")
     failed = [sighting for sighting in sightings if rows[sighting.rule].is_failure]
@@ -97,13 +97,8 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
         # Harmless lines need no change of the profile, so that they get no context.
         warnings=tuple(_finding(sighting, rows[sighting.rule], seen, knowledge, None) for sighting in noise),
         suspects=tuple(suspect for suspect in seen.suspects if not _is_noise(suspect, noise, rows)),
-        success=_good_end(seen, rows) if not ranked else None,
+        success=GoodEnd(id=end.rule, line=end.line, cause=rows[end.rule].cause) if end and not ranked else None,
     )
-
-
-def _good_end(seen: LogSightings, rows: Mapping[str, Failure]) -> GoodEnd | None:
-    end = seen.success
-    return GoodEnd(id=end.rule, line=end.line, cause=rows[end.rule].cause) if end else None
 
 
 def _is_noise(suspect: SuspectLine, noise: Sequence[Sighting], rows: Mapping[str, Failure]) -> bool:

@@ -329,7 +329,7 @@ class Limits:
         if apart:
             yield f"{self._collectives()}{self._where(apart)}"
         for runs, consequence in (
-            ("no", self._failing()),
+            ("no", f"those kernels fail{self._symptom('kernel-not-served')}"),
             ("ptx-jit", "the driver compiles their kernels at the first start"),
         ):
             parts = [part for part in weaker if part.verdict.runs == runs and not part.linked]
@@ -337,9 +337,6 @@ class Limits:
                 have = "nothing that runs" if runs == "no" else "no machine code that runs"
                 where = self._where(parts)
                 yield f"some containers of its kernels have {have} on {self._gpu.target}: {consequence}{where}"
-
-    def _failing(self) -> str:
-        return f"those kernels fail{self._symptom('kernel-not-served')}"
 
     def _collectives(self) -> str:
         """Return the limit of NCCL, which the device linker makes: one GPU works, several together do not."""

@@ -157,7 +157,7 @@ def _names(source: UntrustedFolder, inside: str, parts: list[str]) -> Iterator[s
     Raises NotPlain with the name of a file in the place of a folder.
     """
     part, *rest = parts
-    if not _is_open(part):
+    if not any(letter in part for letter in "*?["):
         names = [part]
     else:
         try:
@@ -173,10 +173,6 @@ def _names(source: UntrustedFolder, inside: str, parts: list[str]) -> Iterator[s
             yield from _names(source, f"{inside}{name}/", rest)
         else:
             yield inside + name
-
-
-def _is_open(part: str) -> bool:
-    return any(letter in part for letter in "*?[")
 
 
 def copy_from_archive(archive: Iterable[bytes], expected: Iterable[ExpectedFiles], kept: Path) -> list[str]:

@@ -91,11 +91,6 @@ class Layers:
         return cls(shelves=shelves, pushes=document.pushes)
 
 
-def is_cache(manifest: Manifest) -> bool:
-    """Return whether a manifest says that it is a cache, and not an image."""
-    return manifest.config.media_type == CONFIG_TYPE
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
     """A shelf in the configuration: `seen` of each of its packs."""
@@ -165,7 +160,7 @@ class StoredCache(NamedArtifact):
             return None
         with self.well_formed(stored.digest):
             manifest = Manifest.read(stored.data)
-            if not is_cache(manifest):
+            if manifest.config.media_type != CONFIG_TYPE:
                 raise self.other_kind(stored.digest)
             config = self.repository.small_blob(manifest.config, MOST_CONFIG)
             return Layers.read(manifest, config), stored.digest

@@ -164,18 +164,15 @@ def check(remote: Remote, settings: Settings) -> None:
 
 def engine_far_error(remote: Remote) -> TfdockError:
     """Return the error for an engine on another machine: no socket connects its containers to this process."""
+    roles = " and the ".join(f"remote {role}" for role, _ in remote.endpoints)
     return EngineError(
         Problem(
             code="remote-engine-far",
-            message=f"the engine runs on another machine: from there nothing leads to the {_describe_roles(remote)}",
+            message=f"the engine runs on another machine: from there nothing leads to the {roles}",
             fix="run tfdock on the engine's machine, or build without "
             + " and ".join(_variable(role) for role, _ in remote.endpoints),
         )
     )
-
-
-def _describe_roles(remote: Remote) -> str:
-    return " and the ".join(f"remote {role}" for role, _ in remote.endpoints)
 
 
 def _variable(role: str) -> str:
