@@ -37,44 +37,24 @@ NAMES = (
     "size", "build-paths",
 )  # fmt: skip
 
-CUDA = """
-schema: 1
-tensorflow: "2.18.0"
-python: "3.11"
-cuda: "12.5.1"
-cudnn: "9.3.0"
-compute_capabilities: [sm_80, compute_86]
-"""
-CPU = """
-schema: 1
-tensorflow: "2.18.0"
-python: "3.11"
-accelerator: cpu
-"""
-ROCM = """
-schema: 1
-tensorflow: "2.18.0"
-amdgpu_targets: [gfx90a, gfx942]
-allow_untested: true
-"""
+HEAD = 'schema: 1\ntensorflow: "2.18.0"\n'
+CPU = f'{HEAD}python: "3.11"\naccelerator: cpu\n'
+CUDA = f'{HEAD}python: "3.11"\ncuda: "12.5.1"\ncudnn: "9.3.0"\ncompute_capabilities: [sm_80, compute_86]\n'
+ROCM = f"{HEAD}amdgpu_targets: [gfx90a, gfx942]\nallow_untested: true\n"
 MIB = 1 << 20
 CC, FRAMEWORK = "tensorflow/libtensorflow_cc.so.2", "tensorflow/libtensorflow_framework.so.2"
 INTERNAL = "tensorflow/python/_pywrap_tensorflow_internal.so"
 RCCL = "tensorflow/librccl.so.1"
-MADE_UP = "\n".join(["schema: 1", 'tensorflow: "9.9.1"', 'python: "3.11"', "targets: [xe1]", "accelerator: xpu"])
+MADE_UP = 'schema: 1\ntensorflow: "9.9.1"\npython: "3.11"\ntargets: [xe1]\naccelerator: xpu\n'
+LOCAL = "2.18.0+cuda12.5.sm80.sm86.ptx86"
 
 
 # --- builders: valid by default, breakable by argument --------------------------------------------------------------
 
 
 def container(*targets: str, count: int = 1, stub: bool = False) -> Containers:
-    return Containers(
-        sass=tuple(one for one in targets if one.startswith("sm_")),
-        ptx=tuple(one for one in targets if one.startswith("compute_")),
-        amdgpu=tuple(one for one in targets if one.startswith("gfx")),
-        count=count,
-        stub=stub,
-    )
+    sass, ptx, amdgpu = (tuple(one for one in targets if one.startswith(kind)) for kind in ("sm_", "compute_", "gfx"))
+    return Containers(sass=sass, ptx=ptx, amdgpu=amdgpu, count=count, stub=stub)
 
 
 def code(*containers: Containers) -> GpuCode:
@@ -82,9 +62,8 @@ def code(*containers: Containers) -> GpuCode:
     images: dict[tuple[Kind, str], int] = {}
     for one in containers:
         kinds: Mapping[Kind, Sequence[str]] = {"sass": one.sass, "ptx": one.ptx, "amdgpu": one.amdgpu}
-        for kind, targets in kinds.items():
-            for target in targets:
-                images[kind, target] = images.get((kind, target), 0) + one.count
+        for key in ((kind, target) for kind, targets in kinds.items() for target in targets):
+            images[key] = images.get(key, 0) + one.count
     made = (
         Images(kind=kind, target=target, count=count, size=count, packing=("raw",))
         for (kind, target), count in images.items()
@@ -115,27 +94,15 @@ def inspection(
 ) -> Inspection:
     """The wheel that the profile CUDA asks for."""
     wheel = WheelFacts(
-        name="tensorflow",
-        version="2.18.0+cuda12.5.sm80.sm86.ptx86",
-        build="",
-        python_tag="cp311",
-        abi_tag="cp311",
-        platform_tag="linux_x86_64",
-        size=90 * MIB,
-        sha256="0" * 64,
-        members=20000,
-        record_ok=True,
-        record_problems=(),
+        name="tensorflow", version=LOCAL, build="", python_tag="cp311", abi_tag="cp311", platform_tag="linux_x86_64",
+        size=90 * MIB, sha256="0" * 64, members=20000, record_ok=True, record_problems=(),
+    )  # fmt: skip
+    metadata = WheelMetadata(
+        name="tensorflow", version=LOCAL, requires_python=">=3.9", requires_dist=(), provides_extra=()
     )
     return Inspection(
         wheel=replace(wheel, **changes),
-        metadata=WheelMetadata(
-            name="tensorflow",
-            version=wheel.version,
-            requires_python=">=3.9",
-            requires_dist=(),
-            provides_extra=(),
-        ),
+        metadata=metadata,
         libraries=tuple(libraries),
         build_info=build_info,
         traces=traces or {},
@@ -220,20 +187,24 @@ def test_a_file_that_is_no_sound_wheel_has_failed_its_integrity_and_nothing_else
 # --- the file and its name ------------------------------------------------------------------------------------------
 
 
-def test_a_record_that_is_wrong_and_a_library_that_is_damaged_fail_the_integrity() -> None:
-    problem = RecordProblem(path="tensorflow/x.py", code="record-hash", message="has another sha256")
-    wrong = checked(inspection(record_ok=False, record_problems=(problem,)))["file-integrity"]
-    assert wrong.status == "failed"
-    assert "tensorflow/x.py" in wrong.reason
-    damaged = checked(inspection(libraries=[library(CC, container(*ASKED), problems=("it ends in a section",))]))
-    assert damaged["file-integrity"].status == "failed"
-    assert CC in damaged["file-integrity"].reason
-    assert "it ends in a section" in damaged["file-integrity"].reason
-
-
-def test_a_wheel_that_was_given_other_tags_by_renaming_it_fails_the_integrity() -> None:
-    check = checked(inspection(tag_problem="WHEEL has the tags x, but the file is named y."))["file-integrity"]
-    assert (check.status, check.reason) == ("failed", "WHEEL has the tags x, but the file is named y.")
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        pytest.param(
+            {"record_ok": False, "record_problems": (RecordProblem(path="x.py", code="c", message="another sum"),)},
+            "x.py", id="a wrong record",
+        ),
+        pytest.param(
+            {"libraries": [library(CC, container(*ASKED), problems=("it ends in a section",))]},
+            f"`{CC}`: it ends in a section", id="a damaged library",
+        ),
+        pytest.param({"tag_problem": "WHEEL has the tags x."}, "WHEEL has the tags x.", id="other tags by renaming"),
+    ],
+)  # fmt: skip
+def test_what_is_not_as_the_wheel_says_of_itself_fails_the_integrity(changes: dict[str, Any], told: str) -> None:
+    check = checked(inspection(**changes))["file-integrity"]
+    assert check.status == "failed"
+    assert told in check.reason
 
 
 def test_a_thousand_problems_are_told_in_a_line() -> None:
@@ -254,17 +225,17 @@ def test_names_are_compared_as_pip_does() -> None:
 @pytest.mark.parametrize(
     ("version", "ok"),
     [
-        ("2.18.0+cuda12.5.sm80.sm86.ptx86", True),
+        (LOCAL, True),
         ("2.18.0", False),
-        ("2.18.1+cuda12.5.sm80.sm86.ptx86", False),
-        ("2.18.0.dev0+cuda12.5.sm80.sm86.ptx86", False),
+        (LOCAL.replace("18.0", "18.1"), False),
+        (LOCAL.replace("18.0", "18.0.dev0"), False),
         ("2.18.0+cuda12.5.sm80", False),
     ],
 )
 def test_the_version_is_the_releases_with_the_local_part_of_the_profile(version: str, ok: bool) -> None:
     check = checked(inspection(version=version))["version"]
     assert check.status == ("passed" if ok else "failed")
-    assert (check.expected, check.found) == ("2.18.0+cuda12.5.sm80.sm86.ptx86", version)
+    assert (check.expected, check.found) == (LOCAL, version)
 
 
 def test_of_another_source_than_the_releases_tag_only_the_local_part_is_held_against_the_profile() -> None:
@@ -273,7 +244,7 @@ def test_of_another_source_than_the_releases_tag_only_the_local_part_is_held_aga
     assert local
     assert failed(inspection(version=f"2.18.7.dev1+{local}"), profile) == []
     assert failed(inspection(version="2.18.0"), profile) == ["version"]
-    assert failed(inspection(version="2.18.0+cuda12.5.sm80.sm86.ptx86"), profile) == ["version"]
+    assert failed(inspection(version=LOCAL), profile) == ["version"]
 
 
 def test_a_portable_cpu_wheel_has_no_local_part() -> None:
@@ -303,71 +274,67 @@ def test_one_library_swapped_for_another_architecture_fails_on_exactly_that() ->
     swapped = inspection(libraries=[*OWN[:2], library(INTERNAL, container("sm_75"))])
     assert failed(swapped) == ["gpu-code"]
     check = checked(swapped)["gpu-code"]
-    assert check.expected == "sm_80, sm_86, compute_86"
-    assert check.found == "sm_75, sm_80, sm_86, compute_86"
+    assert (check.expected, check.found) == ("sm_80, sm_86, compute_86", "sm_75, sm_80, sm_86, compute_86")
     assert check.reason == f"`{INTERNAL}`: no sm_80, sm_86, compute_86, but sm_75"
 
 
-def test_a_library_that_lacks_what_others_have_is_named_though_the_union_is_as_asked() -> None:
-    check = gpu_code(OWN[0], library(FRAMEWORK, container("sm_80", "compute_86")))
-    assert (check.status, check.found) == ("failed", check.expected)
-    assert check.reason == f"`{FRAMEWORK}`: no sm_86"
+LETTER = CUDA.replace("[sm_80, compute_86]", "[sm_90a]") + "allow_untested: true\n"
+ALL, NO_PTX, NO_86 = (
+    container(*ASKED, count=200),
+    container("sm_80", "sm_86"),
+    container("sm_80", "compute_86", count=3),
+)
+STUB, SM_90 = container("sm_75", stub=True), container("sm_90")
+AMD = container("gfx90a", "gfx942", count=9)
+BUNDLED = library(RCCL, container("gfx803", "gfx906"))
+MORE = library(CC, container(*ASKED, "sm_90", "compute_90"))
+ONLY_LINKED = replace(library(CC), relocatable=code(ALL))
 
 
-def test_libraries_that_differ_in_the_same_way_are_told_together() -> None:
-    other = container("sm_90")
-    check = gpu_code(library(CC, other), library(FRAMEWORK, other), library(INTERNAL, container(*ASKED)))
-    assert check.reason == f"`{CC}`, `{FRAMEWORK}`: no sm_80, sm_86, compute_86, but sm_90"
-
-
-def test_more_than_was_asked_fails_only_where_it_is_strict() -> None:
-    more = library(CC, container(*ASKED, "sm_90", "compute_90"))
-    assert gpu_code(more).reason == f"`{CC}`: sm_90, compute_90 besides"
-    relaxed = gpu_code(more, strict=False)
-    assert (relaxed.status, relaxed.reason) == ("passed", "")
-    assert relaxed.expected == "at least sm_80, sm_86, compute_86"
-    assert gpu_code(library(CC, container("sm_86", "compute_86", "sm_90")), strict=False).status == "failed"
-
-
-def test_containers_that_lack_machine_code_which_others_have_are_counted() -> None:
-    check = gpu_code(library(CC, container(*ASKED, count=200), container("sm_80", "compute_86", count=3)))
-    assert check.status == "failed"
-    assert check.reason == f"`{CC}`: no sm_86 in 3 of the containers"
-    assert gpu_code(library(CC, container(*ASKED, count=200), container("sm_80", count=3)), strict=False).status == (
-        "failed"
-    )
-
-
-def test_containers_without_ptx_are_usual_and_stubs_are_nobodys_kernels() -> None:
-    assert gpu_code(library(CC, container(*ASKED), container("sm_80", "sm_86"))).status == "passed"
-    stub = container("sm_75", stub=True)
-    assert gpu_code(library(CC, container(*ASKED), stub)).status == "passed"
-    assert gpu_code(library(CC, stub)).reason == "no library of TensorFlow's own has any"
-    assert gpu_code(library(CC, container("sm_80", "sm_86"))).reason == f"`{CC}`: no compute_86"
-
-
-def test_code_that_is_input_of_the_device_linker_never_runs_and_counts_for_nothing() -> None:
-    rdc = replace(library(CC, container(*ASKED)), relocatable=code(container("compute_52")))
-    assert gpu_code(rdc).status == "passed"
-    only = replace(library(CC), relocatable=code(container(*ASKED)))
-    assert gpu_code(only).status == "failed"
-
-
-def test_letters_of_a_target_count() -> None:
-    profile = CUDA.replace("[sm_80, compute_86]", "[sm_90a]") + "allow_untested: true\n"
-    assert gpu_code(library(CC, container("sm_90a")), profile=profile).status == "passed"
-    assert gpu_code(library(CC, container("sm_90")), profile=profile).reason == (f"`{CC}`: no sm_90a, but sm_90")
-
-
-def test_amd_code_is_compared_by_its_targets_and_bundled_libraries_say_nothing() -> None:
-    every = ("gfx90a", "gfx942")
-    bundled = library(RCCL, container("gfx803", "gfx906"))
-    assert gpu_code(library(CC, container(*every, count=9)), bundled, profile=ROCM).status == "passed"
-    assert gpu_code(library(CC, container("gfx90a")), bundled, profile=ROCM).reason == f"`{CC}`: no gfx942"
-    assert gpu_code(library(CC, container(*every), container("gfx90a")), profile=ROCM).reason == (
-        f"`{CC}`: no gfx942 in 1 of the containers"
-    )
-    assert gpu_code(library(CC, container("sm_86")), profile=ROCM).status == "failed"
+@pytest.mark.parametrize(
+    ("libraries", "more", "reason"),
+    [
+        pytest.param([OWN[0], library(FRAMEWORK, NO_86)], {}, f"`{FRAMEWORK}`: no sm_86", id="others have it"),
+        pytest.param(
+            [library(CC, SM_90), library(FRAMEWORK, SM_90), library(INTERNAL, ALL)], {},
+            f"`{CC}`, `{FRAMEWORK}`: no sm_80, sm_86, compute_86, but sm_90", id="two differ in the same way",
+        ),
+        pytest.param([MORE], {}, f"`{CC}`: sm_90, compute_90 besides", id="more than was asked"),
+        pytest.param([MORE], {"strict": False}, "", id="more than was asked, not strict"),
+        pytest.param(
+            [library(CC, container("sm_86", "compute_86", "sm_90"))], {"strict": False}, f"`{CC}`: no sm_80",
+            id="less and more than was asked, not strict",
+        ),
+        pytest.param([library(CC, ALL, NO_86)], {}, f"`{CC}`: no sm_86 in 3 of the containers", id="some containers"),
+        pytest.param(
+            [library(CC, ALL, container("sm_80", count=3))], {"strict": False},
+            f"`{CC}`: no sm_86 in 3 of the containers", id="some containers, not strict",
+        ),
+        pytest.param([library(CC, ALL, NO_PTX)], {}, "", id="containers without PTX"),
+        pytest.param([library(CC, NO_PTX)], {}, f"`{CC}`: no compute_86", id="no container with PTX"),
+        pytest.param([library(CC, ALL, STUB)], {}, "", id="a stub beside them"),
+        pytest.param([library(CC, STUB)], {}, "no library of TensorFlow's own has any", id="stubs alone"),
+        pytest.param(
+            [replace(library(CC, ALL), relocatable=code(container("compute_52")))], {}, "", id="linker's input too",
+        ),
+        pytest.param([ONLY_LINKED], {}, "no library of TensorFlow's own has any", id="input of the linker alone"),
+        pytest.param([library(CC, container("sm_90a"))], {"profile": LETTER}, "", id="a letter"),
+        pytest.param([library(CC, SM_90)], {"profile": LETTER}, f"`{CC}`: no sm_90a, but sm_90", id="no letter"),
+        pytest.param([library(CC, AMD), BUNDLED], {"profile": ROCM}, "", id="AMD, and a bundled library"),
+        pytest.param([library(CC, container("gfx90a")), BUNDLED], {"profile": ROCM}, f"`{CC}`: no gfx942", id="less"),
+        pytest.param(
+            [library(CC, AMD, container("gfx90a"))], {"profile": ROCM}, f"`{CC}`: no gfx942 in 1 of the containers",
+            id="AMD, some containers",
+        ),
+        pytest.param([library(CC, SM_90)], {"profile": ROCM}, f"`{CC}`: no gfx90a, gfx942, but sm_90", id="NVIDIA's"),
+    ],
+)  # fmt: skip
+def test_what_its_gpu_code_lacks_or_has_too_much_is_the_reason(
+    libraries: Sequence[Library], more: dict[str, Any], reason: str
+) -> None:
+    check = gpu_code(*libraries, **more)
+    assert (check.status, check.reason) == ("failed" if reason else "passed", reason)
+    assert check.expected.startswith("at least ") is (more.get("strict") is False)
 
 
 def test_of_an_accelerator_whose_code_nobody_reads_nothing_is_claimed(made_up: Desk) -> None:
@@ -418,17 +385,21 @@ def test_versions_agree_with_build_info_as_far_as_both_are_written(
     assert checks["cuda"].expected == "12.5.1"
 
 
-def test_what_the_wheel_says_less_exactly_than_the_profile_is_told() -> None:
-    assert checked()["cudnn"].reason == "the wheel says no more than 9"
-    assert checked()["cuda"].reason == ""
-
-
-def test_rocm_of_which_no_build_info_tells_is_skipped_with_that_reason() -> None:
-    check = checked(inspection(build_info={"is_cuda_build": False, "is_rocm_build": True}), ROCM)["rocm"]
-    assert (check.status, check.reason) == ("skipped", "its build_info does not say which ROCm")
-    assert checked(profile=ROCM)["rocm"].status == "failed"
-    cuda = checked(profile=ROCM)["cuda"]
-    assert (cuda.status, cuda.reason) == ("failed", "its build_info names a CUDA that the profile does not")
+@pytest.mark.parametrize(
+    ("profile", "info", "name", "status", "reason"),
+    [
+        (CUDA, BUILD_INFO, "cudnn", "passed", "the wheel says no more than 9"),
+        (CUDA, BUILD_INFO, "cuda", "passed", ""),
+        (ROCM, {"is_rocm_build": True}, "rocm", "skipped", "its build_info does not say which ROCm"),
+        (ROCM, BUILD_INFO, "rocm", "failed", "its build_info says that it is not built with ROCm"),
+        (ROCM, BUILD_INFO, "cuda", "failed", "its build_info names a CUDA that the profile does not"),
+    ],
+)
+def test_what_the_wheel_says_less_exactly_or_otherwise_than_the_profile_is_told(
+    profile: str, info: Mapping[str, object], name: str, status: str, reason: str
+) -> None:
+    check = checked(inspection(build_info=info), profile)[name]
+    assert (check.status, check.reason) == (status, reason)
 
 
 # --- CPU code -------------------------------------------------------------------------------------------------------
@@ -495,24 +466,27 @@ def test_configurations_that_switch_a_feature_on_are_those_of_releases() -> None
 # --- where it can go ------------------------------------------------------------------------------------------------
 
 
-def test_a_plain_linux_tag_passes_and_says_which_manylinux_it_would_satisfy() -> None:
-    check = checked()["manylinux"]
-    assert (check.status, check.expected, check.found) == ("passed", "linux_x86_64", "manylinux_2_17_x86_64")
+TAG = "manylinux_2_17_x86_64.manylinux2014_x86_64"
+GLIBC = "`x.so` wants GLIBC_2.34 of libc.so.6"
+TOO_NEW = Manylinux(fits="manylinux_2_34_x86_64", obstacles=dict.fromkeys(TAG.split("."), (GLIBC,)))
 
 
-def test_a_tag_that_its_libraries_do_not_satisfy_fails_with_what_stands_in_the_way() -> None:
-    tag = "manylinux_2_17_x86_64.manylinux2014_x86_64"
-    obstacles = dict.fromkeys(tag.split("."), ("`x.so` wants GLIBC_2.34 of libc.so.6",))
-    fact = Manylinux(fits="manylinux_2_34_x86_64", obstacles=obstacles)
+@pytest.mark.parametrize(
+    ("tag", "fact", "status", "found", "reason"),
+    [
+        ("linux_x86_64", LINUX, "passed", "manylinux_2_17_x86_64", ""),
+        (TAG, LINUX, "passed", "manylinux_2_17_x86_64", ""),
+        (TAG, TOO_NEW, "failed", "manylinux_2_34_x86_64", GLIBC),
+        ("linux_x86_64", "auditwheel is not here", "skipped", "", "auditwheel is not here"),
+    ],
+)
+def test_a_plain_linux_tag_passes_and_another_one_if_its_libraries_satisfy_it(
+    tag: str, fact: Manylinux | str, status: str, found: str, reason: str
+) -> None:
     check = checked(inspection(platform_tag=tag), manylinux=fact)["manylinux"]
-    assert (check.status, check.found) == ("failed", "manylinux_2_34_x86_64")
-    assert "GLIBC_2.34" in check.reason
-    assert checked(inspection(platform_tag=tag))["manylinux"].status == "passed"
-
-
-def test_what_could_not_be_judged_is_skipped_with_the_reason() -> None:
-    check = checked(manylinux="auditwheel is not here")["manylinux"]
-    assert (check.status, check.reason) == ("skipped", "auditwheel is not here")
+    assert (check.status, check.expected) == (status, tag)
+    assert found in check.found
+    assert reason in check.reason
 
 
 @pytest.mark.parametrize(
