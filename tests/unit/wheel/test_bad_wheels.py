@@ -275,10 +275,6 @@ LIES: dict[str, tuple[Build, str]] = {
         lambda: make_wheel(record=lambda rows: [*rows, ["../../etc/passwd", "sha256=x", "1"]]),
         "record-no-such-file",
     ),
-    "RECORD says md5": (
-        lambda: make_wheel(record=lambda rows: [[rows[0][0], "md5=x", rows[0][2]], *rows[1:]]),
-        "record-weak-hash",
-    ),
     "RECORD has another's hash": (
         lambda: make_wheel(record=lambda rows: [[rows[0][0], rows[1][1], rows[0][2]], *rows[1:]]),
         "record-wrong-hash",
