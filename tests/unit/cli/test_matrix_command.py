@@ -89,6 +89,11 @@ def run(folder: Path, *words: str, code: int = 0, **variables: str) -> Result:
     return result
 
 
+def matrix(folder: Path, text: str) -> None:
+    """Write a matrix over the base."""
+    (folder / "m.yaml").write_text(f"schema: 1\nbase: base.yaml\n{text}")
+
+
 def document(folder: Path, *words: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(run(folder, *words, "--format", "json").stdout)
     assert list(found)[:2] == ["schema", "ok"]
@@ -116,14 +121,8 @@ def planned(folder: Path) -> Cells:
 def test_each_cell_is_planned_as_the_profile_alone_would_be(folder: Path) -> None:
     found = planned(folder)
     preparer = Preparer(load({}, {}), MACHINE)
-    assert [cell.status for cell in found.cells] == [
-        "missing",
-        "missing",
-        "impossible",
-        "missing",
-        "excluded",
-        "impossible",
-    ]
+    statuses = "missing missing impossible missing excluded impossible"
+    assert [cell.status for cell in found.cells] == statuses.split()
     for cell in found.wanted:
         (folder / "alone.yaml").write_text(json.dumps(cell.profile))
         alone = preparer.prepare(str(folder / "alone.yaml")).plan
@@ -153,7 +152,7 @@ def test_what_cannot_be_is_told_with_the_knowledge_bases_own_code_at_its_line_an
 
 
 def test_two_cells_that_are_one_wheel_are_refused_with_both_lines(folder: Path) -> None:
-    (folder / "m.yaml").write_text("schema: 1\nbase: base.yaml\naxes:\n  gpus:\n    - [rtx3080]\n    - [rtx3090]\n")
+    matrix(folder, "axes:\n  gpus:\n    - [rtx3080]\n    - [rtx3090]\n")
     (problem,) = refused(folder)
     assert (problem.code, problem.line, problem.column) == ("build-id-twice", 6, 7)
     assert problem.message == f"two cells are one wheel, {FIRST}: this and that of line 5, column 7"
@@ -162,7 +161,7 @@ def test_two_cells_that_are_one_wheel_are_refused_with_both_lines(folder: Path) 
 
 
 def test_two_cells_that_differ_in_the_name_of_the_wheel_alone_are_two_builds(folder: Path) -> None:
-    (folder / "m.yaml").write_text("schema: 1\nbase: base.yaml\naxes:\n  wheel.name: [tensorflow, my-tensorflow]\n")
+    matrix(folder, "axes:\n  wheel.name: [tensorflow, my-tensorflow]\n")
     cells = document(folder)["include"]
     assert [one["build_id"] for one in cells] == [FIRST, FIRST.replace("-x86_64", "-my_tensorflow-x86_64")]
 
@@ -180,7 +179,7 @@ def test_two_cells_whose_wheels_are_files_of_one_name_are_refused(folder: Path) 
 
 def test_what_is_wrong_with_a_value_is_told_once_however_many_cells_have_it(folder: Path) -> None:
     axes = 'axes: {python: ["3.11", "3.12"], tensorflow: ["2.18.0", 2.17], gpus: [[rtx3080], [rtx2080]]}\n'
-    (folder / "m.yaml").write_text("schema: 1\nbase: base.yaml\n" + axes)
+    matrix(folder, axes)
     (problem,) = refused(folder)
     assert (problem.code, problem.line, problem.column) == ("version-not-text", 3, 57)
 
@@ -202,7 +201,7 @@ def test_a_rule_that_is_misspelt_is_refused(folder: Path, rule: str, code: str, 
 
 def test_what_a_cell_names_is_relative_to_the_matrix_and_must_be_there(folder: Path) -> None:
     source = "tensorflow: [{release: '2.18.0', patches: [a.patch]}]"
-    (folder / "m.yaml").write_text(f"schema: 1\nbase: base.yaml\naxes: {{{source}}}\n")
+    matrix(folder, f"axes: {{{source}}}\n")
     (problem,) = refused(folder)
     assert (problem.code, problem.line, problem.column) == ("source-missing", 3, 51)
     (folder / "a.patch").write_text(PATCH)
@@ -296,7 +295,7 @@ def test_an_unknown_name_is_an_error_of_its_place_and_no_impossible_cell(folder:
         ('tensorflow: ["2.18.0", "2.99.0"]', "m.yaml:4:26", "release-unknown"),
         ("gpus: [[rtx3080], [rtx3O80]]", "m.yaml:4:22", "gpu-unknown"),
     ):
-        (folder / "m.yaml").write_text(f"schema: 1\nbase: base.yaml\naxes:\n  {axis}\n")
+        matrix(folder, f"axes:\n  {axis}\n")
         result = run(folder, "--missing", "--format", "github", code=2)
         assert (result.stdout, result.stderr.count("error: ")) == ("", 1)
         assert re.search(rf"{place}: error: .*\[{code}\]", result.stderr)
@@ -304,9 +303,10 @@ def test_an_unknown_name_is_an_error_of_its_place_and_no_impossible_cell(folder:
 
 @pytest.mark.parametrize("words", [("--missing", "--format", "github"), ("--format", "gitlab"), ("--only", "x*"), ()])
 def test_a_matrix_without_a_possible_cell_is_refused_with_the_reasons(folder: Path, words: tuple[str, ...]) -> None:
-    (folder / "m.yaml").write_text(
-        "schema: 1\nbase: base.yaml\naxes:\n  python: ['3.11', '3.12']\n  gpus: [[rtx5090], [rtx2080]]\n"
-        "exclude: [{when: {gpus: [rtx2080]}, reason: none here}]\n"
+    matrix(
+        folder,
+        "axes:\n  python: ['3.11', '3.12']\n  gpus: [[rtx5090], [rtx2080]]\n"
+        "exclude: [{when: {gpus: [rtx2080]}, reason: none here}]\n",
     )
     result = run(folder, *words, code=3)
     assert result.stdout == ""
@@ -315,7 +315,7 @@ def test_a_matrix_without_a_possible_cell_is_refused_with_the_reasons(folder: Pa
 
 
 def test_a_matrix_without_a_possible_cell_is_not_built(folder: Path) -> None:
-    (folder / "m.yaml").write_text("schema: 1\nbase: base.yaml\naxes:\n  gpus: [[rtx5090]]\n")
+    matrix(folder, "axes:\n  gpus: [[rtx5090]]\n")
     result = CliRunner().invoke(app, ["build", "--matrix", str(folder / "m.yaml"), "--wheelhouse", str(folder / "w")])
     assert (result.exit_code, "[matrix-impossible]" in result.stderr) == (3, True), result.output
 
@@ -332,7 +332,7 @@ def test_without_an_engine_a_matrix_says_so_once_and_builds_no_cell(folder: Path
 
 
 def test_where_every_wheel_exists_nothing_is_left_and_the_reason_is_said(folder: Path) -> None:
-    (folder / "m.yaml").write_text("schema: 1\nbase: base.yaml\naxes:\n  gpus: [[rtx3080], [rtx5090]]\n")
+    matrix(folder, "axes:\n  gpus: [[rtx3080], [rtx5090]]\n")
     publish(houses.house(folder / "wheels"), document(folder)["include"][0])
     result = run(folder, "--missing", "--format", "github")
     assert json.loads(result.stdout) == {"include": []}
