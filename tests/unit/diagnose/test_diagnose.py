@@ -44,6 +44,7 @@ KNOWLEDGE = loader.knowledge()
 ROWS = list(KNOWLEDGE.failures.values())
 ARCH = "nvcc fatal   : Unsupported gpu architecture 'compute_35'"
 KILLED = "gcc: internal compiler error: Killed (program cc1plus)"
+WELL = "INFO: Build completed successfully, 12 total actions"
 HEADER = "a.cc:1:10: fatal error: Python.h: No such file or directory"
 
 
@@ -61,6 +62,15 @@ def ids(*chunks: str | bytes) -> list[str]:
 def run(*words: str | Path, stdin: bytes | None = None) -> Result:
     environment = {"COLUMNS": "400", "NO_COLOR": "1"}
     return CliRunner().invoke(app, ["diagnose", *map(str, words)], env=environment, input=stdin)
+
+
+def document_of(*words: str | Path, stdin: bytes | None = None) -> Any:
+    return json.loads(run(*words, "--json", stdin=stdin).stdout)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "build.log"
 
 
 # --- forms of logs --------------------------------------------------------------------------------------------------
@@ -86,10 +96,8 @@ def test_what_builders_and_ci_systems_put_before_a_line_is_no_part_of_it(prefix:
 
 
 def test_a_file_of_an_engine_has_its_lines_in_json() -> None:
-    line = json.dumps({"log": f"{ARCH}\r\n", "stream": "stderr", "time": "2024-05-06T07:30:55.118230412Z"})
-    (found,) = diagnosed(
-        f"{line.replace(': ', ':').replace(', ', ',')}\n".replace("fatal   :U", "fatal   : U")
-    ).findings
+    line = {"log": f"{ARCH}\r\n", "stream": "stderr", "time": "2024-05-06T07:30:55.118230412Z"}
+    (found,) = diagnosed(f"{json.dumps(line, separators=(',', ':'))}\n").findings
     assert (found.id, found.excerpt) == ("nvcc_unsupported_arch", ARCH)
 
 
@@ -101,41 +109,26 @@ def test_quotes_may_be_of_any_kind_and_broken(quotes: str) -> None:
     assert ids(latin) == ["gcc13_cstdint"]
 
 
-@pytest.mark.parametrize(
-    "log",
-    [
-        f"one\r\n{ARCH}\r\nthree\r\n".encode(),
-        f"[1 / 9] Compiling\r[2 / 9] Compiling\n\x1b[0m\x1b[31m\x1b[1mnvcc fatal \x1b[0m  : {ARCH[15:]}\n".encode(),
-        f"[1 / 9] Compiling\n[2 / 9] Compiling a\r{ARCH}\r[3 / 9] Compiling\n".encode(),
-        f"\x1b]0;title\x07one\n\x1b_bk;t=1714980655118\x07{ARCH}\n".encode(),
-        f"\xfe\x80\x00broken\n{ARCH}\n".encode("latin-1"),
-        gzip.compress(f"one\n{ARCH}\n".encode()),
-        gzip.compress(b"one\n") + gzip.compress(f"{ARCH}\n".encode()) + bytes(512),
-        f"one\n{ARCH}\n".encode("utf-16"),
-        f"one\n{ARCH}\n".encode("utf-16-be").join([b"\xfe\xff", b""]),
-        f"\ufeffone\n{ARCH}".encode(),
-        f"one\n{ARCH}\n".encode("utf-16-le"),
-        f"one\n{ARCH}\n".encode("utf-16-be"),
-        bytes(9000) + f"one\n{ARCH}\n".encode(),
-        f"one{chr(0) * 4000}\n{ARCH}\n".encode(),
-    ],
-    ids=[
-        "crlf",
-        "colours",
-        "cr",
-        "osc",
-        "bytes",
-        "gzip",
-        "members",
-        "utf-16",
-        "utf-16-be",
-        "bom",
-        "utf-16-le without its mark",
-        "utf-16-be without its mark",
-        "zeros before",
-        "zeros in it",
-    ],
-)
+TWO = f"one\n{ARCH}\n"
+FORMS = {
+    "crlf": f"one\r\n{ARCH}\r\nthree\r\n".encode(),
+    "colours": f"[1 / 9] a\r[2 / 9] b\n\x1b[0m\x1b[31m\x1b[1mnvcc fatal \x1b[0m  : {ARCH[15:]}\n".encode(),
+    "cr": f"[1 / 9] Compiling\n[2 / 9] Compiling a\r{ARCH}\r[3 / 9] Compiling\n".encode(),
+    "osc": f"\x1b]0;title\x07one\n\x1b_bk;t=1714980655118\x07{ARCH}\n".encode(),
+    "bytes": f"\xfe\x80\x00broken\n{ARCH}\n".encode("latin-1"),
+    "gzip": gzip.compress(TWO.encode()),
+    "members": gzip.compress(b"one\n") + gzip.compress(f"{ARCH}\n".encode()) + bytes(512),
+    "utf-16": TWO.encode("utf-16"),
+    "utf-16-be": TWO.encode("utf-16-be").join([b"\xfe\xff", b""]),
+    "bom": f"\ufeffone\n{ARCH}".encode(),
+    "utf-16-le without its mark": TWO.encode("utf-16-le"),
+    "utf-16-be without its mark": TWO.encode("utf-16-be"),
+    "zeros before": bytes(9000) + TWO.encode(),
+    "zeros in it": f"one{chr(0) * 4000}\n{ARCH}\n".encode(),
+}
+
+
+@pytest.mark.parametrize("log", FORMS.values(), ids=FORMS)
 def test_a_log_may_be_coloured_overwritten_packed_or_broken(log: bytes) -> None:
     (found,) = diagnosed(log).findings
     assert (found.id, found.line, found.values) == ("nvcc_unsupported_arch", 2, {"arch": "compute_35"})
@@ -224,7 +217,7 @@ def test_which_numpy_is_the_older_one_is_told(line: str, numbers: tuple[str, str
 
 def test_a_pull_that_failed_before_bazel_completed_stopped_nothing() -> None:
     limit = b"toomanyrequests: You have reached your pull rate limit.\n"
-    well = b"INFO: Build completed successfully, 212 total actions\n"
+    well = f"{WELL}\n"
     assert [one.id for one in diagnosed(limit).findings] == ["pull_rate_limit"]
     assert diagnosed(limit, well).findings == ()
     assert [one.id for one in diagnosed(well, limit).findings] == ["pull_rate_limit"]
@@ -309,7 +302,7 @@ def test_nothing_of_a_log_reaches_a_terminal_raw(tmp_path: Path) -> None:
     for result in (run(log), run(other), run(log, "--json"), run(other, "--json")):
         assert result.exit_code == 0, result.output
         assert all(one.isprintable() or one == "\n" for one in result.output)
-    assert json.loads(run(log, "--json").stdout)["findings"][0]["id"] == "target_not_found"
+    assert document_of(log)["findings"][0]["id"] == "target_not_found"
 
 
 def test_nothing_of_a_log_or_of_its_name_is_a_command_to_a_ci_service(
@@ -329,21 +322,13 @@ def test_nothing_of_a_log_or_of_its_name_is_a_command_to_a_ci_service(
 
 
 def test_the_first_that_stopped_something_is_before_what_follows_and_what_was_survived() -> None:
-    log = "\n".join(
-        [
-            "W asm_compiler.cc:81] Your CUDA software stack is old. We fallback to the NVIDIA driver",
-            HEADER,
-            KILLED,
-            "The command '/bin/sh -c bazel build //x' returned a non-zero code: 137",
-        ]
-    )
-    found = diagnosed(log).findings
+    survived = "W asm_compiler.cc:81] Your CUDA software stack is old. We fallback to the NVIDIA driver"
+    docker = "The command '/bin/sh -c bazel build //x' returned a non-zero code: 137"
+    found = diagnosed("\n".join([survived, HEADER, KILLED, docker])).findings
     assert [(one.id, one.confidence) for one in found] == [
-        ("python_h_missing", "high"),
-        ("cc1plus_killed", "high"),
-        ("docker_build_oom_137", "medium"),
+        ("python_h_missing", "high"), ("cc1plus_killed", "high"), ("docker_build_oom_137", "medium"),
         ("ptxas_too_old_for_gpu", "medium"),
-    ]
+    ]  # fmt: skip
 
 
 def test_what_was_survived_is_a_guess_where_something_else_stopped_it() -> None:
@@ -359,31 +344,23 @@ def test_what_was_tried_again_and_then_went_well_is_not_the_cause() -> None:
     timeout = "ERROR: java.io.IOException: Error downloading [http://a/z.tar.gz] to /x/z.tar.gz: Read timed out"
     again = f"{timeout}\nINFO: Analyzed target //tensorflow/tools/pip_package:wheel (3 packages loaded).\n{HEADER}\n"
     assert ids(again) == ["python_h_missing"]
-    assert ids(f"{timeout}\nINFO: Analyzed target //x\nINFO: Build completed successfully, 3 total actions\n") == []
-    assert ids(f"{KILLED}\nINFO: Build completed successfully, 3 total actions\n{timeout}") == ["fetch_timeout"]
+    assert ids(f"{timeout}\nINFO: Analyzed target //x\n{WELL}\n") == []
+    assert ids(f"{KILLED}\n{WELL}\n{timeout}") == ["fetch_timeout"]
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        f"note: yesterday's build ended with {ARCH}",
-        f"+ echo '{ARCH}'",
-        f"Step 3/9 : RUN echo {ARCH}",
-        f"#7 [3/9] RUN echo {ARCH}",
-        f"WARNING: retrying after: {HEADER}",
-        f"the previous run ended with: {KILLED}",
-        f"attempt 1 of 3 failed, retrying; it said {HEADER}",
-        'Expected error: "No space left on device"',
-        f"  | {HEADER}",
-        f"# {HEADER}",
-        f"> {ARCH}",
-        f"  137 | #error -- unsupported GNU version! {HEADER}",
+        f"note: yesterday's build ended with {ARCH}", f"+ echo '{ARCH}'", f"Step 3/9 : RUN echo {ARCH}",
+        f"#7 [3/9] RUN echo {ARCH}", f"WARNING: retrying after: {HEADER}", f"the previous run ended with: {KILLED}",
+        f"attempt 1 of 3 failed, retrying; it said {HEADER}", 'Expected error: "No space left on device"',
+        f"  | {HEADER}", f"# {HEADER}", f"> {ARCH}", f"  137 | #error -- unsupported GNU version! {HEADER}",
         "INFO: From Compiling x: no space left on device: never mind",
         "[       OK ] DiskTest.No space left on device (0 ms)",
         "//tensorflow/core:collect2_ld_terminated_with_signal_9_test PASSED in 0.1s",
         "int Server_terminated_abruptly(int error_code) { return 14; }",
     ],
-)
+)  # fmt: skip
 def test_a_line_that_only_quotes_or_warns_is_no_failure(line: str) -> None:
     assert ids(f"{line}\n") == []
 
@@ -439,12 +416,7 @@ def profile_of(tmp_path: Path, **fields: Any) -> Path:
             "TensorFlow 2.18.0 and Bazel 6.5.0",
             {"bazel.configs": None},
         ),
-        (
-            {"accelerator": "cpu", "resources": {"jobs": 4}},
-            KILLED,
-            "",
-            {"resources.jobs": 2},
-        ),
+        ({"accelerator": "cpu", "resources": {"jobs": 4}}, KILLED, "", {"resources.jobs": 2}),
         (
             {"accelerator": "cpu", "resources": {"memory": "3584MiB", "jobs": 1}},
             KILLED,
@@ -460,12 +432,11 @@ def profile_of(tmp_path: Path, **fields: Any) -> Path:
     ],
 )
 def test_a_profile_says_what_it_asks_and_gets_a_change_that_check_accepts(
-    tmp_path: Path, fields: dict[str, Any], line: str, asked: str, change: dict[str, Any]
+    tmp_path: Path, log: Path, fields: dict[str, Any], line: str, asked: str, change: dict[str, Any]
 ) -> None:
     profile = profile_of(tmp_path, **fields)
-    log = tmp_path / "build.log"
     log.write_text(f"{line}\n")
-    document = json.loads(run(log, "--profile", profile, "--json").stdout)
+    document = document_of(log, "--profile", profile)
     (found,) = document["findings"]
     assert asked in found["asked"]
     assert found["asked"].startswith("your profile asks ")
@@ -502,7 +473,7 @@ def test_what_it_says_can_be_pasted_in_place_of_what_the_profile_says(
 ) -> None:
     profile, log = profile_of(tmp_path, accelerator="cpu", resources=resources), tmp_path / "build.log"
     log.write_text(f"{KILLED}\n")
-    (found,) = json.loads(run(log, "--profile", profile, "--json").stdout)["findings"]
+    (found,) = document_of(log, "--profile", profile)["findings"]
     (way,) = found["changes"]
     assert way["text"] == f"`{written}`"
     (pasted,) = re.findall("`([^`]+)`", way["text"])
@@ -537,47 +508,36 @@ def test_a_change_that_changes_nothing_is_not_offered(tmp_path: Path, name: str)
         log = tmp_path / "build.log"
         log.write_text(line if name == "cudnn" else "Could not find any cuda.h in any subdirectory:\n")
         profile = profile_of(tmp_path, gpus=["rtx3080"], allow_untested=True, **{**tested, name: version})
-        (found,) = json.loads(run(log, "--profile", profile, "--json").stdout)["findings"]
+        (found,) = document_of(log, "--profile", profile)["findings"]
         assert [one["change"] for one in found["changes"]] == changes
 
 
-NVCC = "nvcc fatal   : Unsupported gpu architecture 'compute_86'"
+AMPERE, BLACKWELL = ({"gpus": [name], "cuda": "12.5.1"} for name in ("rtx3080", "rtx5090"))
+CUDA_H = "Could not find any cuda.h matching version '{}' in any subdirectory:"
+NVCC = ARCH.replace("35", "86")
 GNU = "host_config.h:139:2: error: #error -- unsupported GNU version! gcc versions later than {} are not supported!"
 
 
 @pytest.mark.parametrize(
     ("fields", "line", "misfit"),
     [
-        ({"gpus": ["rtx3080"], "cuda": "12.5.1"}, NVCC, "CUDA 12.5.1 of your profile knows compute_86"),
-        ({"gpus": ["rtx5090"], "cuda": "12.5.1"}, NVCC, "CUDA 12.5.1 of your profile knows compute_86"),
-        (
-            {"gpus": ["rtx3080"]},
-            NVCC.replace("86", "120"),
-            "your profile asks sm_86, and the log is about compute_120",
-        ),
-        ({"gpus": ["rtx5090"], "cuda": "12.5.1"}, NVCC.replace("86", "120"), ""),
-        ({"gpus": ["rtx3080"], "cuda": "12.5.1"}, GNU.format(11), "takes gcc 13, and that of the log gcc 11 at most"),
-        ({"gpus": ["rtx3080"], "cuda": "12.5.1"}, GNU.format(13), ""),
-        (
-            {"gpus": ["rtx3080"], "cuda": "12.5.1"},
-            "Could not find any cuda.h matching version '11.2' in any subdirectory:",
-            "your profile asks CUDA 12.5.1, and the log is about CUDA 11.2",
-        ),
-        (
-            {"gpus": ["rtx3080"], "cuda": "12.5.1"},
-            "Could not find any cuda.h matching version '12.5' in any subdirectory:",
-            "",
-        ),
+        (AMPERE, NVCC, "CUDA 12.5.1 of your profile knows compute_86"),
+        (BLACKWELL, NVCC, "CUDA 12.5.1 of your profile knows compute_86"),
+        ({"gpus": ["rtx3080"]}, NVCC.replace("86", "120"), "profile asks sm_86, and the log is about compute_120"),
+        (BLACKWELL, NVCC.replace("86", "120"), ""),
+        (AMPERE, GNU.format(11), "takes gcc 13, and that of the log gcc 11 at most"),
+        (AMPERE, GNU.format(13), ""),
+        (AMPERE, CUDA_H.format("11.2"), "your profile asks CUDA 12.5.1, and the log is about CUDA 11.2"),
+        (AMPERE, CUDA_H.format("12.5"), ""),
         ({"accelerator": "cpu"}, NVCC, ""),
     ],
 )
 def test_a_log_that_cannot_be_of_that_profile_is_told_and_gets_no_change(
-    tmp_path: Path, fields: dict[str, Any], line: str, misfit: str
+    tmp_path: Path, log: Path, fields: dict[str, Any], line: str, misfit: str
 ) -> None:
-    log = tmp_path / "build.log"
     log.write_text(f"{line}\n")
     profile = profile_of(tmp_path, **fields)
-    (found,) = json.loads(run(log, "--profile", profile, "--json").stdout)["findings"]
+    (found,) = document_of(log, "--profile", profile)["findings"]
     assert misfit in found["misfit"]
     assert bool(misfit) is bool(found["misfit"])
     if misfit:
@@ -593,8 +553,7 @@ IGNORED = "I cudart_stub.cc:29] Ignore above cudart dlerror if you do not have a
 
 
 @pytest.mark.slow
-def test_a_runtime_library_that_is_missing_is_a_failure_where_a_gpu_is_asked_for(tmp_path: Path) -> None:
-    log = tmp_path / "run.log"
+def test_a_runtime_library_that_is_missing_is_a_failure_where_a_gpu_is_asked_for(tmp_path: Path, log: Path) -> None:
     log.write_text(f"one\n{CUDART}\n{IGNORED}\n")
     for fields, ids_found in (
         ({"gpus": ["rtx3080"]}, ["libcudart_not_loaded"]),
@@ -602,21 +561,20 @@ def test_a_runtime_library_that_is_missing_is_a_failure_where_a_gpu_is_asked_for
         ({"accelerator": "cpu"}, []),
     ):
         words = (log, "--profile", profile_of(tmp_path, **fields))
-        document = json.loads(run(*words, "--explain-warnings", "--json").stdout)
+        document = document_of(*words, "--explain-warnings")
         assert [one["id"] for one in document["findings"]] == ids_found
         assert len(document["warnings"]) == (not ids_found)
         assert ("2 lines look bad and are harmless as a rule" in run(*words).stdout) is (not ids_found)
-    (found,) = json.loads(run(log, "--profile", profile_of(tmp_path, gpus=["rtx3080"]), "--json").stdout)["findings"]
+    (found,) = document_of(log, "--profile", profile_of(tmp_path, gpus=["rtx3080"]))["findings"]
     assert (found["line"], found["count"], found["values"]) == (2, 2, {"library": "libcudart.so.11.0"})
 
 
-def test_a_driver_that_is_missing_is_a_failure_where_a_gpu_is_asked_for(tmp_path: Path) -> None:
-    log = tmp_path / "run.log"
+def test_a_driver_that_is_missing_is_a_failure_where_a_gpu_is_asked_for(tmp_path: Path, log: Path) -> None:
     log.write_text("2025-01-01 00:00:00.1: E cuda_driver.cc:152] failed call to cuInit: UNKNOWN ERROR (303)\n")
-    alone = json.loads(run(log, "--explain-warnings", "--json").stdout)
+    alone = document_of(log, "--explain-warnings")
     assert (alone["findings"], alone["suspects"]) == ([], []), "a harmless line is no suspicious one"
     assert [one["id"] for one in alone["warnings"]] == ["libcuda_not_here"]
-    (found,) = json.loads(run(log, "--profile", profile_of(tmp_path, gpus=["rtx3080"]), "--json").stdout)["findings"]
+    (found,) = document_of(log, "--profile", profile_of(tmp_path, gpus=["rtx3080"]))["findings"]
     assert (found["id"], found["confidence"]) == ("nvidia_driver_missing", "low"), (
         "the trial of a build without a GPU says it too"
     )
@@ -626,11 +584,11 @@ def test_a_driver_that_is_missing_is_a_failure_where_a_gpu_is_asked_for(tmp_path
 @pytest.mark.parametrize(
     ("log", "end"),
     [
-        (f"{KILLED}\nINFO: Build completed successfully, 12 total actions\n", ("bazel_completed", 2)),
-        ("INFO: Build completed successfully, 12 total actions\nuploading\n", ("bazel_completed", 1)),
-        ("INFO: Build completed successfully, 12 total actions\na.c:1: error: no\n", None),
-        (f"INFO: Build completed successfully, 12 total actions\n{KILLED}\n", None),
-        ("INFO: Build completed successfully, 12 total actions\n=== tfdock: wheel of x ===\n", None),
+        (f"{KILLED}\n{WELL}\n", ("bazel_completed", 2)),
+        (f"{WELL}\nuploading\n", ("bazel_completed", 1)),
+        (f"{WELL}\na.c:1: error: no\n", None),
+        (f"{WELL}\n{KILLED}\n", None),
+        (f"{WELL}\n=== tfdock: wheel of x ===\n", None),
         ("INFO: Analyzed target //a:b (1 packages loaded).\n", None),
         ("nothing\n", None),
     ],
@@ -638,7 +596,7 @@ def test_a_driver_that_is_missing_is_a_failure_where_a_gpu_is_asked_for(tmp_path
 def test_a_log_that_ends_well_is_told_so(tmp_path: Path, log: str, end: tuple[str, int] | None) -> None:
     file = tmp_path / "a.log"
     file.write_text(log)
-    (read,) = json.loads(run(file, "--json").stdout)["logs"]
+    (read,) = document_of(file)["logs"]
     assert (read["success"] and (read["success"]["id"], read["success"]["line"])) == end
     told = run(file).stdout
     assert (f"{file}:{end[1] if end else 0}: it ended well: Bazel built all" in told) is bool(end)
@@ -659,22 +617,18 @@ def test_the_first_library_that_is_missing_is_the_one_that_is_named() -> None:
 
 
 def test_a_diagnosis_never_hides_the_failure_that_it_is_about(tmp_path: Path) -> None:
-    preparer = preparer_for(settings_for())
-    assert diagnose_run_log(None, KNOWLEDGE) is None
-    assert diagnose_run_log(tmp_path / "gone.log", KNOWLEDGE) is None
-    assert load_context(str(tmp_path / "gone.yaml"), preparer) is None
+    assert diagnose_run_log(None, KNOWLEDGE) is diagnose_run_log(tmp_path / "gone.log", KNOWLEDGE) is None
+    assert load_context(str(tmp_path / "gone.yaml"), preparer_for(settings_for())) is None
 
 
-def test_what_the_log_of_a_run_says_of_steps_that_are_over_is_not_the_cause(tmp_path: Path) -> None:
-    log = tmp_path / "run.log"
+def test_what_the_log_of_a_run_says_of_steps_that_are_over_is_not_the_cause(log: Path) -> None:
     log.write_text(f"=== tfdock: compile of x ===\n{KILLED}\n=== tfdock: compile of x ===\n{HEADER}\n")
     found = diagnose_run_log(log, KNOWLEDGE)
     assert found is not None
     assert [(one.id, one.line) for one in found.findings] == [("python_h_missing", 4)]
 
 
-def test_what_no_program_said_is_written_down_by_the_run(tmp_path: Path) -> None:
-    log = tmp_path / "run.log"
+def test_what_no_program_said_is_written_down_by_the_run(log: Path) -> None:
     with log.open("wb") as file:
         runner = PhaseRunner(carrier=Carrier(FakeEngine(), "r", True), log=file, listen=lambda _: None, stop=Stop())
         message = "127.0.0.1:5551 has no image tensorflow/build:9, or does not show it to you"
@@ -689,8 +643,7 @@ def test_what_no_program_said_is_written_down_by_the_run(tmp_path: Path) -> None
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def test_it_prints_table_cause_fix_line_excerpt_and_source(tmp_path: Path) -> None:
-    log = tmp_path / "build.log"
+def test_it_prints_table_cause_fix_line_excerpt_and_source(log: Path) -> None:
     log.write_text(f"one\n{HEADER}\n{KILLED}\n")
     told = run(log).stdout.splitlines()
     assert told[0].split() == ["line", "stage", "cause"]
@@ -701,23 +654,19 @@ def test_it_prints_table_cause_fix_line_excerpt_and_source(tmp_path: Path) -> No
     assert any(line.startswith("  source: https://") for line in told)
 
 
-def test_the_document_has_the_keys_that_others_rely_on(tmp_path: Path) -> None:
-    log = tmp_path / "build.log"
-    log.write_text(f"one\n{ARCH}\n")
-    result = run(log, "--json")
-    assert result.exit_code == 0
-    document = json.loads(result.stdout)
+def test_the_document_has_the_keys_that_others_rely_on(log: Path) -> None:
+    log.write_text(TWO)
+    assert run(log, "--json").exit_code == 0
+    document = document_of(log)
     assert list(document)[:3] == ["schema", "ok", "findings"]
     assert (document["schema"], document["ok"]) == ("tfdock.diagnose/1", True)
     (found,) = document["findings"]
-    assert {"id", "stage", "confidence", "line", "excerpt", "cause", "fix", "source"} <= set(found)
-    assert (found["id"], found["stage"], found["confidence"], found["line"]) == (
-        "nvcc_unsupported_arch", "compile", "high", 2,
-    )  # fmt: skip
+    expected = {"id": "nvcc_unsupported_arch", "stage": "compile", "confidence": "high", "line": 2}
+    assert found.items() >= expected.items()
+    assert {"excerpt", "cause", "fix", "source"} <= set(found)
 
 
-def test_several_logs_and_standard_input_are_each_told_by_name(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
+def test_several_logs_and_standard_input_are_each_told_by_name(log: Path) -> None:
     log.write_text(ARCH)
     result = run(log, "-", stdin=f"{KILLED}\n".encode())
     assert f"{log}:1" in result.stdout
@@ -726,8 +675,7 @@ def test_several_logs_and_standard_input_are_each_told_by_name(tmp_path: Path) -
     assert [(one["id"], one["file"]) for one in document["findings"]] == [("cc1plus_killed", "-")]
 
 
-def test_noise_is_explained_when_asked(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
+def test_noise_is_explained_when_asked(log: Path) -> None:
     log.write_text("I port.cc:153] oneDNN custom operations are on. You may see\n2.18.0\n")
     told, how, hint = run(log).stdout.splitlines()
     assert told == f"{log}: no failure that is known, in 2 lines"
@@ -737,12 +685,11 @@ def test_noise_is_explained_when_asked(tmp_path: Path) -> None:
     assert "harmless:" in told
     assert "as a rule" not in told
     assert "onednn_on" in told
-    document = json.loads(run(log, "--explain-warnings", "--json").stdout)
+    document = document_of(log, "--explain-warnings")
     assert (document["findings"], [one["id"] for one in document["warnings"]]) == ([], ["onednn_on"])
 
 
-def test_where_nothing_is_known_it_says_so_with_suspicious_lines_and_how_to_report_it(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
+def test_where_nothing_is_known_it_says_so_with_suspicious_lines_and_how_to_report_it(log: Path) -> None:
     many = "".join(f"frob.c:{number}: error: frobnication {number}\n" for number in range(10_000))
     log.write_text(f"one\n{many}FAILED: frobnication\n")
     told = run(log).stdout
@@ -752,7 +699,7 @@ def test_where_nothing_is_known_it_says_so_with_suspicious_lines_and_how_to_repo
     assert "FAILED: frobnication" in told
     assert "To report it" in told
     assert len(told.splitlines()) < 20
-    document = json.loads(run(log, "--json").stdout)
+    document = document_of(log)
     assert document["findings"] == []
     assert document["suspects"][0] == {"file": str(log), "line": 2, "text": "frob.c:0: error: frobnication 0"}
 
@@ -784,11 +731,11 @@ def test_the_logs_that_can_be_read_are_told_though_others_cannot(tmp_path: Path)
     assert result.exit_code == 2
     assert f"nvcc_unsupported_arch [compile, sure] {log}:1" in result.stdout
     assert result.stderr.count("[file-unreadable]") == 2
-    document = json.loads(run(gone, log, "--json").stdout)
+    document = document_of(gone, log)
     assert document["ok"] is False
     assert [one["file"] for one in document["findings"]] == [str(log)]
     assert [one["file"] for one in document["problems"]] == [str(gone)]
-    assert "problems" not in json.loads(run(log, "--json").stdout)
+    assert "problems" not in document_of(log)
 
 
 def zipped() -> bytes:
@@ -839,13 +786,10 @@ def test_in_an_archive_of_tar_logs_are_read() -> None:
     assert ids(packed.getvalue()) == ids(gzip.compress(packed.getvalue())) == ["nvcc_unsupported_arch"]
 
 
-def test_of_an_empty_log_it_says_where_errors_are() -> None:
+def test_an_empty_log_is_a_log_and_it_says_where_errors_are() -> None:
+    assert diagnosed(b"") == Diagnosis(lines=0, findings=())
+    assert list(Log().close()) == []
     result = run(stdin=b"")
     assert result.exit_code == 0
     assert "-: the log is empty: what fails is said on standard error, which `2>&1` sends along" in result.stderr
     assert "2>&1" not in run(stdin=b"one\n").stderr
-
-
-def test_an_empty_log_is_a_log() -> None:
-    assert diagnosed(b"") == Diagnosis(lines=0, findings=())
-    assert list(Log().close()) == []
