@@ -137,7 +137,8 @@ class Engine(FakeEngine):
         )
         self.registry[RUNTIME] = ImageInfo(id="sha256:" + "e" * 64, tags=(RUNTIME,))
         self.phases = {"fetch": FakeRun(output=[b"fetched\n"]), "compile": FakeRun(effect=leaving(wheel()))}
-        self.on_run = lambda spec: self.phases.get(spec.name.rpartition("-")[2]) or verifying(spec)
+        self.trial: Callable[[ContainerSpec], FakeRun] = verifying
+        self.on_run = lambda spec: self.phases.get(spec.name.rpartition("-")[2]) or self.trial(spec)
         self.on_build = lambda request: FakeBuild(labels={TOOLCHAIN_LABEL: request.build_args.get("TOOLCHAIN", "")})
 
     def read_file(self, container: str, path: str) -> bytes | None:
@@ -145,10 +146,18 @@ class Engine(FakeEngine):
         return {"/opt/tfdock/toolchain": b"bazel 4.2.3\n", "/opt/tfdock/source": f"{COMMIT}\n".encode()}.get(path)
 
     @property
+    def created(self) -> list[ContainerSpec]:
+        return [spec for (spec,) in self.called("create") if isinstance(spec, ContainerSpec)]
+
+    @property
     def specs(self) -> dict[str, ContainerSpec]:
         """The containers created, by phase."""
-        created = [spec for (spec,) in self.called("create")]
-        return {spec.name.rpartition("-")[2]: spec for spec in created if isinstance(spec, ContainerSpec)}
+        return {spec.name.rpartition("-")[2]: spec for spec in self.created}
+
+    @property
+    def requests(self) -> list[ImageBuild]:
+        """The image builds that were asked for."""
+        return [request for (request,) in self.called("build") if isinstance(request, ImageBuild)]
 
     def lose(self, method: str) -> None:
         self.fail_next(method, EngineLost(Problem(code="engine-lost", message="the engine was lost")))
@@ -303,19 +312,13 @@ def test_a_build_of_another_trust_domain_is_refused_before_its_work_where_a_rele
 
 def test_a_log_holds_no_control_sequences_wherever_they_are_cut(desk: Desk) -> None:
     pieces = [
-        b"\x1b[31mred\x1b[",
-        b"0m\n",
-        b"\x1b]52;c;cm0g",
-        b"LXJm\x07clip\n10 %\r",
-        b"20 %\n",
-        b"caf\xe9\n",
+        b"\x1b[31mred\x1b[", b"0m\n", b"\x1b]52;c;cm0g", b"LXJm\x07clip\n10 %\r", b"20 %\n", b"caf\xe9\n",
         b"\x1b]0;open",
-    ]
+    ]  # fmt: skip
     desk.engine.phases["compile"] = FakeRun(output=pieces, pause=0.02, effect=leaving(wheel()))
-    result = desk.build()
-    assert result.status == "built"
-    log = (desk.settings.wheelhouse / ".tfdock").glob("*/*/*.log")
-    data = next(log).read_bytes()
+    assert desk.build().status == "built"
+    data = desk.log
+
     assert b"\nred\nclip\n10 %\n20 %\ncaf\xe9\n]0;open" in data
     assert not set(data) & set({*range(0x20)} - {0x09, 0x0A})
 
@@ -332,37 +335,30 @@ def test_containers_are_walled_in_and_only_fetch_has_a_network(desk: Desk) -> No
     assert "/tf/staging" not in mounts(fetch)
 
 
-def test_every_run_has_an_output_base_of_its_own(desk: Desk) -> None:
-    desk.build()
-    first = mounts(desk.engine.specs["compile"])["/tf/output"]
-    desk.build(force=True)
-    assert mounts(desk.engine.specs["compile"])["/tf/output"] != first
-
-
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        pytest.param(None, "image-incomplete", id="no toolchain"),
+        pytest.param(b"chosen\n", "toolchain-changed", id="changed by later steps"),
+    ],
+)
 def test_an_image_that_does_not_know_its_toolchain_is_not_built_with(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Engine, "read_file", lambda *_: None)
-    desk.fails(BuildFailed, "image-incomplete", "image")
-
-
-def test_an_image_whose_later_steps_changed_the_toolchain_file_is_not_built_with(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, content: bytes | None, code: str
 ) -> None:
     read = Engine.read_file
 
     def changed(engine: Engine, container: str, path: str) -> bytes | None:
         state = engine.state(container)
-        final = state is not None and state.name.endswith("-look")
-        return b"chosen\n" if final and path == "/opt/tfdock/toolchain" else read(engine, container, path)
+        wrong = content is None or (state is not None and state.name.endswith("-look"))
+        return content if wrong and path == "/opt/tfdock/toolchain" else read(engine, container, path)
 
     monkeypatch.setattr(Engine, "read_file", changed)
-    desk.fails(BuildFailed, "toolchain-changed", "image")
+    desk.fails(BuildFailed, code, "image")
 
 
 def test_the_toolchain_is_read_from_a_stage_that_has_no_source_and_configure_has_no_network(desk: Desk) -> None:
     desk.build()
-    requests = [request for (request,) in desk.engine.called("build") if isinstance(request, ImageBuild)]
+    requests = desk.engine.requests
     assert [request.target for request in requests] == ["toolchain", "source", None]
     assert requests[-1].network == "none"
     assert "none" not in {request.network for request in requests[:-1]}
@@ -385,7 +381,7 @@ def test_proxies_reach_the_steps_with_a_network_and_no_other_and_their_login_is_
     )
     desk.engine.phases["fetch"] = FakeRun(output=[printed[:25], printed[25:]])
     desk.build()
-    requests = [request for (request,) in desk.engine.called("build") if isinstance(request, ImageBuild)]
+    requests = desk.engine.requests
     assert [variables.items() <= dict(request.build_args).items() for request in requests] == [True, True, False]
     assert set(requests[-1].build_args) & set(variables) == set()
     environments = {name: set(spec.environment) & set(variables) for name, spec in desk.engine.specs.items()}
@@ -428,15 +424,9 @@ def test_a_login_is_told_to_be_readable_by_a_source_of_a_domain_of_its_own(
 
 @pytest.mark.parametrize(
     ("method", "phase"),
-    [
-        ("pull", "image"),
-        ("build", "image"),
-        ("tag", "image"),
-        ("read_file", "image"),
-        ("start", "fetch"),
-        ("follow", "fetch"),
-    ],
-)
+    [("pull", "image"), ("build", "image"), ("tag", "image"), ("read_file", "image"), ("start", "fetch"),
+     ("follow", "fetch")],
+)  # fmt: skip
 def test_an_engine_that_is_lost_is_told_with_the_phase_and_the_next_run_builds(
     desk: Desk, method: str, phase: str
 ) -> None:
@@ -546,9 +536,8 @@ def test_an_engine_elsewhere_has_volumes_and_what_it_leaves_comes_back(desk: Des
     result = desk.build()
     assert result.status == "built"
     assert result.record["engine"]["local"] is False
-    created = [spec for (spec,) in desk.engine.called("create") if isinstance(spec, ContainerSpec)]
-    assert {mount.kind for spec in created for mount in spec.mounts} == {"volume"}
-    verify = next(spec for spec in created if spec.name.endswith("-verify"))
+    assert {mount.kind for spec in desk.engine.created for mount in spec.mounts} == {"volume"}
+    verify = desk.engine.specs["verify"]
     assert all(mount.read_only for mount in verify.mounts if mount.target != "/tfdock/work")
     assert desk.left_behind == []
     kept = sorted(desk.engine.volume_labels)
@@ -598,15 +587,43 @@ def test_an_archive_that_breaks_off_on_its_way_back_is_an_error_of_the_engine(tm
 # --- containers that end in other ways ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("exit_code", [0, 1, 137])
-def test_a_process_killed_for_memory_fails_the_build_whatever_the_exit_code(desk: Desk, exit_code: int) -> None:
-    desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel()), oom_killed=True, exit_code=exit_code)
-    desk.fails(OutOfMemory, "out-of-memory", "compile")
+def changed_wheel(spec: ContainerSpec) -> None:
+    """Change the wheel after its sum was taken."""
+    leaving(wheel())(spec)
+    (raw,) = (mounts(spec)["/tf/staging"] / "raw").iterdir()
+    raw.write_bytes(wheel() + b"?")
 
 
-def test_a_container_killed_from_outside_is_no_build_failure(desk: Desk) -> None:
-    desk.engine.phases["compile"] = FakeRun(exit_code=137)
-    desk.fails(EngineLost, "container-killed", "compile")
+GOOD = leaving(wheel())
+
+
+ENDS: dict[str, tuple[FakeRun, type[TfdockError], str, str]] = {
+    "out of memory, exit code 0": (FakeRun(effect=GOOD, oom_killed=True), OutOfMemory, "out-of-memory", "compile"),
+    "out of memory, 1": (FakeRun(effect=GOOD, oom_killed=True, exit_code=1), OutOfMemory, "out-of-memory", "compile"),
+    "out of memory, 137": (FakeRun(oom_killed=True, exit_code=137), OutOfMemory, "out-of-memory", "compile"),
+    "killed from outside": (FakeRun(exit_code=137), EngineLost, "container-killed", "compile"),
+    "full disk": (FakeRun(output=[b"No space left on device\n"], exit_code=1), DiskFull, "disk-full", "compile"),
+    "no marker": (FakeRun(), BuildFailed, "build-unfinished", "seal"),
+    "another run's": (FakeRun(effect=leaving(wheel(), run="other")), BuildFailed, "build-unfinished", "seal"),
+    "another Python": (FakeRun(effect=leaving(wheel("cp312"), "cp312")), WheelRefused, "wheel-wrong-python", "seal"),
+    "not as RECORD says": (
+        FakeRun(effect=leaving(wheel(damaged=True))),
+        WheelRefused,
+        "wheel-record-mismatch",
+        "seal",
+    ),
+    "no wheel at all": (FakeRun(effect=leaving(b"PK, but not for long")), WheelRefused, "wheel-not-a-zip", "seal"),
+    "half a wheel": (FakeRun(effect=leaving(wheel()[:-30])), WheelRefused, "wheel-not-a-zip", "seal"),
+    "changed after its sum was taken": (FakeRun(effect=changed_wheel), WheelRefused, "wheel-changed", "seal"),
+}
+
+
+@pytest.mark.parametrize(("run", "kind", "code", "phase"), ENDS.values(), ids=ENDS)
+def test_a_compile_that_ends_so_fails_the_build(
+    desk: Desk, run: FakeRun, kind: type[TfdockError], code: str, phase: str
+) -> None:
+    desk.engine.phases["compile"] = run
+    desk.fails(kind, code, phase)
 
 
 def test_a_container_that_is_gone_is_no_success(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -615,55 +632,6 @@ def test_a_container_that_is_gone_is_no_success(desk: Desk, monkeypatch: pytest.
     with pytest.raises(EngineLost) as caught:
         desk.build()
     assert caught.value.problems[0].code == "container-gone"
-
-
-@pytest.mark.parametrize("run", [None, "another run"])
-def test_a_success_without_the_marker_of_this_run_is_none(desk: Desk, run: str | None) -> None:
-    effect = leaving(wheel(), run=run) if run else None
-    desk.engine.phases["compile"] = FakeRun(effect=effect)
-    desk.fails(BuildFailed, "build-unfinished", "seal")
-
-
-def test_the_words_of_a_full_disk_are_understood(desk: Desk) -> None:
-    desk.engine.phases["compile"] = FakeRun(output=[b"as: write error: No space left on device\n"], exit_code=1)
-    with pytest.raises(TfdockError) as caught:
-        desk.build()
-    assert (caught.value.problems[0].code, caught.value.exit_code) == ("disk-full", 8)
-
-
-# --- wheels that may not be published -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("effect", "code"),
-    [
-        pytest.param(leaving(wheel("cp312"), "cp312"), "wheel-wrong-python", id="another Python"),
-        pytest.param(leaving(wheel(damaged=True)), None, id="not what its RECORD says"),
-        pytest.param(leaving(b"PK, but not for long"), None, id="no wheel at all"),
-        pytest.param(leaving(wheel()[:-30]), None, id="half a wheel"),
-    ],
-)
-def test_a_wheel_that_is_not_sound_is_refused(
-    desk: Desk, effect: Callable[[ContainerSpec], None], code: str | None
-) -> None:
-    desk.engine.phases["compile"] = FakeRun(effect=effect)
-    with pytest.raises(WheelRefused) as caught:
-        desk.build()
-    (problem,) = caught.value.problems
-    assert code in (None, problem.code)
-    assert "phase seal" in problem.message
-    assert list(desk.settings.wheelhouse.glob("*.whl")) == []
-    assert desk.left_behind == []
-
-
-def test_a_wheel_that_changed_after_its_sum_was_taken_is_refused(desk: Desk) -> None:
-    def effect(spec: ContainerSpec) -> None:
-        leaving(wheel())(spec)
-        (raw,) = (mounts(spec)["/tf/staging"] / "raw").iterdir()
-        raw.write_bytes(wheel() + b"?")
-
-    desk.engine.phases["compile"] = FakeRun(effect=effect)
-    desk.fails(WheelRefused, "wheel-changed", "seal")
 
 
 # --- time and stops -----------------------------------------------------------------------------------------------
@@ -775,7 +743,7 @@ def test_a_wheel_is_tried_in_a_clean_container_before_it_is_published(desk: Desk
         published.append(any(desk.settings.wheelhouse.glob("*.whl")))
         return verifying(spec)
 
-    desk.engine.on_run = lambda spec: desk.engine.phases.get(spec.name.rpartition("-")[2]) or trying(spec)
+    desk.engine.trial = trying
     verification = desk.build().record["verification"]
     assert published == [False]
     assert statuses(verification, "failed") == []
@@ -812,14 +780,12 @@ def refused(desk: Desk) -> Path:
 
 def test_a_wheel_that_fails_a_check_is_refused_and_kept_and_a_good_one_follows(desk: Desk) -> None:
     failing = {"outcome": "failed", "reason": "killed by SIGILL"}
-    desk.engine.on_run = lambda spec: (
-        desk.engine.phases.get(spec.name.rpartition("-")[2]) or verifying(spec, op=failing, gradient=failing)
-    )
+    desk.engine.trial = lambda spec: verifying(spec, op=failing, gradient=failing)
     kept = refused(desk)
     verification = json.loads((kept.parent / "verification.json").read_bytes())
     assert statuses(verification, "failed") == ["op", "gradient"]
     assert refused(desk) == kept
-    desk.engine.on_run = lambda spec: desk.engine.phases.get(spec.name.rpartition("-")[2]) or verifying(spec)
+    desk.engine.trial = verifying
     assert desk.build().status == "built"
 
 
@@ -834,7 +800,7 @@ def test_a_wheel_that_ends_the_container_has_failed_the_check_that_was_due(desk:
         run = verifying(spec)
         return FakeRun(output=[line for line in run.output if b'"op"' not in line][:4], exit_code=1)
 
-    desk.engine.on_run = lambda spec: desk.engine.phases.get(spec.name.rpartition("-")[2]) or dying(spec)
+    desk.engine.trial = dying
     kept = refused(desk)
     verification = json.loads((kept.parent / "verification.json").read_bytes())
     assert statuses(verification, "failed") == ["import"]
@@ -854,32 +820,36 @@ def test_a_wheel_whose_runtime_image_cannot_be_had_is_published_with_a_warning(d
     published_untried(desk, "has no image")
 
 
-def test_a_runtime_image_that_cannot_run_the_checks_is_not_the_wheels_fault(desk: Desk) -> None:
-    desk.engine.phases["verify"] = FakeRun(output=[b"sh: no python\n"], exit_code=127)
-    published_untried(desk, "exit status 127: sh: no python")
-
-
 def test_a_profile_may_leave_the_trial_out(tmp_path: Path) -> None:
     desk = Desk(tmp_path, verify={"run": False})
     verification = desk.build().record["verification"]
     assert reasons(verification)["op"] == "the profile says `verify: {run: false}`"
     assert "verify" not in desk.engine.specs
-    assert [notice for notice in desk.notices if "[trust-shared]" not in notice] == []
+    assert desk.notices == []
 
 
-def test_a_profile_names_another_image_to_try_it_in(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, runtime="example.org/python:mine")
-    desk.engine.registry["example.org/python:mine"] = ImageInfo(id="sha256:" + "f" * 64)
-    assert desk.build().record["verification"]["runtime"] == "example.org/python:mine"
-    assert desk.engine.specs["verify"].image == "sha256:" + "f" * 64
+MINE = "example.org/python:mine"
+
+
+@pytest.fixture
+def own_runtime(tmp_path: Path) -> Desk:
+    """A build whose profile names its runtime image; the wheel requires something."""
+    desk = Desk(tmp_path, runtime=MINE)
+    desk.engine.registry[MINE] = ImageInfo(id="sha256:" + "f" * 64)
+    desk.engine.phases["compile"] = requiring(REQUIRES)
+    return desk
 
 
 REQUIRES = 'Requires-Dist: numpy<2.1\nRequires-Dist: cudnn==9; extra == "and-cuda"\nProvides-Extra: and-cuda\n'
 
 
-def fetching(folder: str = "wheels") -> FakeRun:
-    """What the container does that fetches what a wheel requires."""
-    return FakeRun(effect=lambda spec: (mounts(spec)["/tfdock/made"] / folder).mkdir())
+def requiring(lines: str) -> FakeRun:
+    """A compile that leaves a wheel with these lines in its METADATA."""
+    return FakeRun(effect=leaving(wheel(requires=lines)))
+
+
+FETCHED = FakeRun(effect=lambda spec: (mounts(spec)["/tfdock/made"] / "wheels").mkdir())
+"""What the container does that fetches what a wheel requires."""
 
 
 def test_what_a_wheel_requires_is_fetched_once_with_the_callers_settings_of_pip(
@@ -888,8 +858,7 @@ def test_what_a_wheel_requires_is_fetched_once_with_the_callers_settings_of_pip(
     (tmp_path / "ca.pem").touch()
     monkeypatch.setenv("PIP_INDEX_URL", "https://somebody:secret@example.org/simple")
     monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.pem"))
-    desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel(requires=REQUIRES)))
-    desk.engine.phases["dependencies"] = fetching()
+    desk.engine.phases |= {"compile": requiring(REQUIRES), "dependencies": FETCHED}
     result = desk.build()
     spec = desk.engine.specs["dependencies"]
     assert spec.environment["PIP_INDEX_URL"] == "https://somebody:secret@example.org/simple"
@@ -902,9 +871,9 @@ def test_what_a_wheel_requires_is_fetched_once_with_the_callers_settings_of_pip(
     written = [result.record_path, result.log_path]
     assert [path for path in written if b"secret" in path.read_bytes()] == []
 
-    before = len(desk.engine.called("create"))
+    before = len(desk.engine.created)
     desk.build(force=True)
-    names = [spec.name.rpartition("-")[2] for (spec,) in desk.engine.called("create")[before:]]  # type: ignore[attr-defined]
+    names = [spec.name.rpartition("-")[2] for spec in desk.engine.created[before:]]
     assert names == ["toolchain", "look", "fetch", "compile", "verify"]
 
 
@@ -917,27 +886,22 @@ LOGINS = {
 
 @pytest.mark.parametrize("name", LOGINS)
 def test_a_runtime_image_of_a_profile_is_given_no_login(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    own_runtime: Desk, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, LOGINS[name])
-    desk = Desk(tmp_path, runtime="example.org/python:mine")
-    desk.engine.registry["example.org/python:mine"] = ImageInfo(id="sha256:" + "f" * 64)
-    desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel(requires=REQUIRES)))
-    published_untried(desk, f"{name} may hold a login")
-    assert "dependencies" not in desk.engine.specs
+    published_untried(own_runtime, f"{name} may hold a login")
+    assert "dependencies" not in own_runtime.engine.specs
 
 
-def test_a_runtime_image_of_a_profile_reaches_an_index_that_wants_no_login(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_runtime_image_of_a_profile_reaches_an_index_that_wants_no_login_and_tries_the_wheel(
+    own_runtime: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "https://example.org/simple")
-    desk = Desk(tmp_path, runtime="example.org/python:mine")
-    desk.engine.registry["example.org/python:mine"] = ImageInfo(id="sha256:" + "f" * 64)
-    desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel(requires=REQUIRES)))
-    desk.engine.phases["dependencies"] = fetching()
-    desk.build()
-    spec = desk.engine.specs["dependencies"]
-    assert (spec.image, spec.environment["PIP_INDEX_URL"]) == ("sha256:" + "f" * 64, "https://example.org/simple")
+    own_runtime.engine.phases["dependencies"] = FETCHED
+    assert own_runtime.build().record["verification"]["runtime"] == MINE
+    spec = own_runtime.engine.specs["dependencies"]
+    assert spec.environment["PIP_INDEX_URL"] == "https://example.org/simple"
+    assert spec.image == own_runtime.engine.specs["verify"].image == "sha256:" + "f" * 64
     assert "--only-binary=:all:" not in spec.command
 
 
@@ -946,7 +910,7 @@ def test_no_login_is_in_what_is_told_while_requirements_are_fetched(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, LOGINS[name])
-    desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel(requires=REQUIRES)))
+    desk.engine.phases["compile"] = requiring(REQUIRES)
     said = f"ERROR: nothing at {LOGINS[name]}\n".encode()
     desk.engine.phases["dependencies"] = FakeRun(output=[said[:60], said[60:]], exit_code=1)
     published_untried(desk, "nothing at http")
@@ -956,26 +920,27 @@ def test_no_login_is_in_what_is_told_while_requirements_are_fetched(
     assert [secret for secret in (b"swordfish", b"HjKKZJn6dY8xYB3h") if secret in told] == []
 
 
-def test_a_wheel_whose_requirements_cannot_be_had_is_published_with_a_warning(desk: Desk) -> None:
-    desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel(requires=REQUIRES)))
-    said = b"ERROR: No matching distribution found for numpy<2.1\n"
-    desk.engine.phases["dependencies"] = FakeRun(output=[b"WARNING: retrying\n", said], exit_code=1)
-    published_untried(desk, "No matching distribution found for numpy<2.1")
-    assert list(desk.settings.cache_dir.glob("dependencies/*")) == []
+NO_NUMPY = "ERROR: No matching distribution found for numpy<2.1\n"
+NONE_FETCHED = FakeRun(output=[b"WARNING: retrying\n", NO_NUMPY.encode()], exit_code=1)
 
 
 @pytest.mark.parametrize(
-    "requires",
+    ("phases", "reason"),
     [
-        "Requires-Dist: numpy @ https://example.org/numpy.whl\n",
-        "Requires-Dist: --index-url x\n",
-        "Requires-Dist: x===${PIP_INDEX_URL}\n",
+        ({"verify": FakeRun(output=[b"sh: no python\n"], exit_code=127)}, "exit status 127: sh: no python"),
+        ({"compile": requiring(REQUIRES), "dependencies": NONE_FETCHED}, NO_NUMPY[7:-1]),
+        *(({"compile": requiring(f"Requires-Dist: {line}\n")}, "it requires ")
+          for line in ("numpy @ https://example.org/numpy.whl", "--index-url x", "x===${PIP_INDEX_URL}")),
     ],
-)
-def test_a_wheel_cannot_say_where_its_requirements_are_fetched_from(desk: Desk, requires: str) -> None:
-    desk.engine.phases["compile"] = FakeRun(effect=leaving(wheel(requires=requires)))
-    published_untried(desk, "it requires ")
-    assert "dependencies" not in desk.engine.specs
+    ids=["the image runs no check", "what it requires cannot be had", *["it says where what it requires is"] * 3],
+)  # fmt: skip
+def test_a_wheel_that_cannot_be_tried_is_published_with_a_warning(
+    desk: Desk, phases: dict[str, FakeRun], reason: str
+) -> None:
+    desk.engine.phases |= phases
+    published_untried(desk, reason)
+    assert ("dependencies" in desk.engine.specs) is ("dependencies" in phases)
+    assert list(desk.settings.cache_dir.glob("dependencies/*")) == []
 
 
 def test_a_trial_that_runs_out_of_memory_is_not_the_wheels_fault(desk: Desk) -> None:
@@ -988,7 +953,7 @@ def test_a_trial_that_fails_on_a_full_disk_is_not_the_wheels_fault(desk: Desk) -
         run = verifying(spec, install={"outcome": "failed", "reason": "pip failed"})
         return FakeRun(output=[b"OSError: [Errno 28] No space left on device\n", *run.output])
 
-    desk.engine.on_run = lambda spec: desk.engine.phases.get(spec.name.rpartition("-")[2]) or full(spec)
+    desk.engine.trial = full
     desk.fails(DiskFull, "disk-full", "verify")
 
 
@@ -1026,21 +991,20 @@ def on_gpu(desk: Desk, *runtimes: str) -> None:
         "gpu_driver": {"found": {"driver": "550.54"}},
         "libraries": {"outcome": "skipped"},
     }
-    desk.engine.on_run = lambda spec: desk.engine.phases.get(spec.name.rpartition("-")[2]) or verifying(spec, **more)
+    desk.engine.trial = lambda spec: verifying(spec, **more)
 
 
-def test_where_the_engine_has_a_gpu_runtime_a_wheel_for_gpus_is_tried_on_them(desk: Desk) -> None:
-    on_gpu(desk, "nvidia", "runc")
-    verification = desk.build().record["verification"]
-    assert desk.engine.specs["verify"].gpus
-    assert set(statuses(verification, "passed")) > {"gpu-devices", "gpu-first-op", "gpu-native", "gpu-driver"}
-
-
-def test_where_the_engine_has_none_the_checks_on_a_gpu_are_skipped(desk: Desk) -> None:
-    on_gpu(desk, "runc")
-    found = reasons(desk.build().record["verification"])
-    assert not desk.engine.specs["verify"].gpus
-    assert found["gpu-devices"].startswith("the engine gives containers no such GPU")
+@pytest.mark.parametrize("runtimes", [("nvidia", "runc"), ("runc",)])
+def test_a_wheel_for_gpus_is_tried_on_them_where_the_engine_has_a_gpu_runtime(
+    desk: Desk, runtimes: tuple[str, ...]
+) -> None:
+    on_gpu(desk, *runtimes)
+    found = desk.build().record["verification"]
+    assert desk.engine.specs["verify"].gpus is ("nvidia" in runtimes)
+    if "nvidia" in runtimes:
+        assert set(statuses(found, "passed")) > {"gpu-devices", "gpu-first-op", "gpu-native", "gpu-driver"}
+    else:
+        assert reasons(found)["gpu-devices"].startswith("the engine gives containers no such GPU")
 
 
 def test_where_the_gpu_runtime_has_no_gpu_to_give_the_rest_is_tried_all_the_same(desk: Desk) -> None:
@@ -1065,18 +1029,12 @@ def test_where_the_gpu_runtime_has_no_gpu_to_give_the_rest_is_tried_all_the_same
 
 def refs(desk: Desk) -> list[str]:
     """The source refs that images were built of."""
-    requests = [request for (request,) in desk.engine.called("build")]
-    built = [request for request in requests if isinstance(request, ImageBuild) and request.target == "source"]
-    return [request.build_args["SOURCE_REF"] for request in built]
+    return [request.build_args["SOURCE_REF"] for request in desk.engine.requests if request.target == "source"]
 
 
 def step_failed(status: int) -> FakeBuild:
     problem = Problem(code="image-step-failed", message=f"a step failed with exit code {status}")
     return FakeBuild(error=BuildFailed(problem, status=status))
-
-
-def failing_source(status: int) -> Callable[[ImageBuild], FakeBuild]:
-    return lambda request: step_failed(status) if request.target == "source" else FakeBuild()
 
 
 @pytest.mark.parametrize("status", [1, 68], ids=["configure fails", "cannot be fetched"])
@@ -1092,14 +1050,8 @@ def test_a_ref_whose_image_fails_gives_way_to_the_next(desk: Desk, status: int) 
 
 def test_a_ref_that_cannot_be_analysed_gives_way_to_the_next(desk: Desk) -> None:
     answers = iter([FakeRun(output=[b"ERROR: no such target\n"], exit_code=1), FakeRun()])
-    compiling = desk.engine.phases["compile"]
-    desk.engine.on_run = lambda spec: (
-        next(answers)
-        if spec.name.endswith("fetch")
-        else compiling
-        if spec.name.endswith("compile")
-        else verifying(spec)
-    )
+    usual = desk.engine.on_run
+    desk.engine.on_run = lambda spec: next(answers) if spec.name.endswith("fetch") else usual(spec)
     assert desk.build().record["source"]["ref"] == "second"
 
 
@@ -1116,13 +1068,16 @@ def test_a_registry_that_fails_is_not_the_fault_of_a_ref(desk: Desk) -> None:
     assert len(desk.engine.called("pull")) == 1
 
 
-def test_when_every_ref_fails_the_last_one_says_why(desk: Desk) -> None:
-    desk.engine.on_build = failing_source(68)
-    desk.fails(NetworkError, "source-unreachable", "image")
-    assert refs(desk) == ["first", "second"]
-
-
-def test_a_pin_that_moved_is_refused_and_no_other_ref_is_tried(desk: Desk) -> None:
-    desk.engine.on_build = failing_source(65)
-    desk.fails(Incompatible, "pin-moved", "image")
-    assert refs(desk) == ["first"]
+@pytest.mark.parametrize(
+    ("status", "kind", "code", "tried"),
+    [
+        pytest.param(68, NetworkError, "source-unreachable", ["first", "second"], id="every ref fails"),
+        pytest.param(65, Incompatible, "pin-moved", ["first"], id="a pin that moved: no other ref is tried"),
+    ],
+)
+def test_a_source_that_no_ref_gives_is_told(
+    desk: Desk, status: int, kind: type[TfdockError], code: str, tried: list[str]
+) -> None:
+    desk.engine.on_build = lambda request: step_failed(status) if request.target == "source" else FakeBuild()
+    desk.fails(kind, code, "image")
+    assert refs(desk) == tried
