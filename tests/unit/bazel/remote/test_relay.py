@@ -27,14 +27,14 @@ from tfdock.knowledge import loader
 from tfdock.profile.endpoint import parse
 from tfdock.types import Remote
 
-from .test_remote_session import KEY, SECRET, Cache, Client, grpc_server, helper, http_cache, told
+from .test_remote_session import KEY, SECRET, Cache, Client, grpc_server, helper, http_cache, relayed, told
 
 DENIED = b"HTTP/1.1 403 Forbidden"
 API = "/build.bazel.remote.execution.v2."
 
 
 @contextlib.contextmanager
-def raw_server(talk: Callable[[socket.socket], None]) -> Iterator[int]:
+def raw_server(talk: Callable[[socket.socket], object]) -> Iterator[int]:
     """A port of this machine where each connection is talked to like that."""
 
     def one(connection: socket.socket) -> None:
@@ -49,6 +49,15 @@ def raw_server(talk: Callable[[socket.socket], None]) -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=serve, daemon=True).start()
         yield server.getsockname()[1]
+
+
+@contextlib.contextmanager
+def before(
+    talk: Callable[[socket.socket], object], folder: Path, *headers: tuple[str, str]
+) -> Iterator[relay_line.RelayLine]:
+    """A relay to an HTTP server that talks like that."""
+    with raw_server(talk) as port, relayed(folder, f"http://127.0.0.1:{port}/pre", *headers) as line:
+        yield line
 
 
 @contextlib.contextmanager
@@ -68,7 +77,7 @@ def said(connection: socket.socket) -> bytes:
     return found
 
 
-def speaking(*answers: bytes) -> tuple[Callable[[socket.socket], None], list[bytes]]:
+def speaking(*answers: bytes) -> tuple[Callable[[socket.socket], object], list[bytes]]:
     """A server that gives an answer for each thing it hears, and what it heard."""
     heard: list[bytes] = []
 
@@ -114,12 +123,10 @@ SMUGGLED = f"PUT {KEY[:-1]}1 HTTP/1.1\r\ncontent-length: 1\r\n\r\nx"
 @pytest.mark.filterwarnings("error")
 def test_what_bazel_would_not_ask_reaches_nobody(request_: str, tmp_path: Path) -> None:
     talk, heard = speaking(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
-    with raw_server(talk) as port:
-        line = relay_line.RelayLine(parse(f"http://127.0.0.1:{port}/pre"), (("Authorization", SECRET),))
-        with relay.running({"cache": line}, tmp_path), dialled(tmp_path / "cache") as client:
-            with contextlib.suppress(OSError):  # it may have been cut off meanwhile
-                client.sendall(request_.encode())
-            answer = said(client)
+    with before(talk, tmp_path, ("Authorization", SECRET)), dialled(tmp_path / "cache") as client:
+        with contextlib.suppress(OSError):  # it may have been cut off meanwhile
+            client.sendall(request_.encode())
+        answer = said(client)
     assert answer == b"" or answer.startswith(DENIED)
     assert not any(heard)
 
@@ -127,22 +134,22 @@ def test_what_bazel_would_not_ask_reaches_nobody(request_: str, tmp_path: Path) 
 @pytest.mark.parametrize("size", [b"-1", b"+1", b"0x1", b"1_0", b"", b"1" * 20, b"2"])
 def test_a_chunk_that_others_could_read_otherwise_ends_the_request(size: bytes, tmp_path: Path) -> None:
     talk, heard = speaking(b"")
-    with raw_server(talk) as port:
-        line = relay_line.RelayLine(parse(f"http://127.0.0.1:{port}"))
-        with relay.running({"cache": line}, tmp_path), dialled(tmp_path / "cache") as client:
-            head = f"PUT {KEY} HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n".encode()
-            client.sendall(head + size + b"\r\nx\r\nZZ\r\n0\r\n\r\n")
-            assert said(client) == b""
+    with before(talk, tmp_path), dialled(tmp_path / "cache") as client:
+        head = f"PUT {KEY} HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+        client.sendall(head + size + b"\r\nx\r\nZZ\r\n0\r\n\r\n")
+        assert said(client) == b""
     assert size == b"2" or not b"".join(heard).partition(b"\r\n\r\n")[2]
 
 
 def test_of_a_request_only_what_a_cache_needs_is_handed_on(tmp_path: Path) -> None:
-    with http_cache(Cache()) as cache:
-        line = relay_line.RelayLine(parse(cache.url), (("X-Key", SECRET),))
-        with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
-            own = {"X-Key": "mine", "X-Forwarded-For": "1.2.3.4", "Upgrade": "h2c", "Cookie": "a", "Accept": "*/*"}
-            client.request("GET", KEY, headers={**own, "Authorization": "Basic bWluZQ==", "Host": "elsewhere"})
-            assert client.getresponse().read() == b""
+    with (
+        http_cache(Cache()) as cache,
+        relayed(tmp_path, cache.url, ("X-Key", SECRET)),
+        Client(tmp_path / "cache") as client,
+    ):
+        own = {"X-Key": "mine", "X-Forwarded-For": "1.2.3.4", "Upgrade": "h2c", "Cookie": "a", "Accept": "*/*"}
+        client.request("GET", KEY, headers={**own, "Authorization": "Basic bWluZQ==", "Host": "elsewhere"})
+        assert client.getresponse().read() == b""
     ((_, _, sent),) = cache.asked
     kept = {name.lower(): value for name, value in sent.items()}
     assert kept.pop("host") == f"127.0.0.1:{cache.port}"
@@ -160,33 +167,29 @@ def test_a_chunk_of_any_size_is_carried_in_pieces(tmp_path: Path) -> None:
         taken.set()
         connection.recv(1)
 
-    with raw_server(talk) as port:
-        line = relay_line.RelayLine(parse(f"http://127.0.0.1:{port}"))
-        with relay.running({"cache": line}, tmp_path), dialled(tmp_path / "cache") as client:
-            client.sendall(f"PUT {KEY} HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nffffffffff\r\n".encode())
-            for _ in range(64):
-                client.sendall(bytes(1 << 16))
-            assert taken.wait(10)
+    with before(talk, tmp_path), dialled(tmp_path / "cache") as client:
+        client.sendall(f"PUT {KEY} HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nffffffffff\r\n".encode())
+        for _ in range(64):
+            client.sendall(bytes(1 << 16))
+        assert taken.wait(10)
 
 
 @pytest.mark.slow
 def test_connections_are_not_endless_and_the_next_ones_are_served_when_others_go(tmp_path: Path) -> None:
-    with http_cache(Cache()) as cache:
-        line = relay_line.RelayLine(parse(cache.url))
-        with relay.running({"cache": line}, tmp_path):
-            with contextlib.ExitStack() as stack:
-                clients = [stack.enter_context(dialled(tmp_path / "cache")) for _ in range(relay.CONNECTIONS + 8)]
-                time.sleep(0.5)
-                assert sum(not one.recv(1) for one in clients[relay.CONNECTIONS :]) == 8
-            time.sleep(0.2)
-            with Client(tmp_path / "cache") as client:
-                assert client.ask("GET", KEY)[0] == 404
+    with http_cache(Cache()) as cache, relayed(tmp_path, cache.url):
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(dialled(tmp_path / "cache")) for _ in range(relay.CONNECTIONS + 8)]
+            time.sleep(0.5)
+            assert sum(not one.recv(1) for one in clients[relay.CONNECTIONS :]) == 8
+        time.sleep(0.2)
+        with Client(tmp_path / "cache") as client:
+            assert client.ask("GET", KEY)[0] == 404
 
 
 def test_the_socket_is_for_its_owner_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        with relay.running({"cache": relay_line.RelayLine(parse("http://127.0.0.1:1"))}, tmp_path):
+        with relayed(tmp_path, "http://127.0.0.1:1"):
             assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o600
     finally:
         os.umask(before)
@@ -210,19 +213,19 @@ def test_the_socket_is_for_its_owner_alone(tmp_path: Path) -> None:
     ],
     ids=lambda answer: repr(answer[:30]),
 )
-@pytest.mark.parametrize("method", ["GET", "PUT"])
+@pytest.mark.parametrize(("method", "answered"), [("GET", 404), ("PUT", 200)])
 def test_what_is_no_answer_is_a_miss_and_no_word_of_pythons(
-    answer: bytes, method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    answer: bytes,
+    method: str,
+    answered: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(relay_line, "SILENCE", 0.5)
     talk, _ = speaking(answer)
-    with raw_server(talk) as port:
-        line = relay_line.RelayLine(parse(f"http://127.0.0.1:{port}"))
-        with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
-            assert client.ask(method, KEY, b"x" if method == "PUT" else None) == (
-                404 if method == "GET" else 200,
-                b"",
-            )
+    with before(talk, tmp_path), Client(tmp_path / "cache") as client:
+        assert client.ask(*((method, KEY, b"x") if method == "PUT" else (method, KEY))) == (answered, b"")
     assert not caplog.records
 
 
@@ -233,7 +236,7 @@ def test_a_server_that_answers_but_does_not_serve_is_told_of_in_one_line(tmp_pat
         with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
             assert client.ask("PUT", KEY, b"x") == (200, b"")
             assert client.ask("GET", KEY) == (404, b"")
-            (text,) = told({"cache": line})
+            (text,) = told(line)
             assert "HTTP status 503" in text
             assert line.lost is None
             del cache.refuse["GET"]
@@ -242,13 +245,8 @@ def test_a_server_that_answers_but_does_not_serve_is_told_of_in_one_line(tmp_pat
 
 
 def test_a_server_that_dies_while_it_takes_an_upload_is_not_bazels_to_tell(tmp_path: Path) -> None:
-    def talk(connection: socket.socket) -> None:
-        connection.recv(1000)
-
-    with raw_server(talk) as port:
-        line = relay_line.RelayLine(parse(f"http://127.0.0.1:{port}"))
-        with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
-            assert client.ask("PUT", KEY, b"x" * 5_000_000) == (200, b"")
+    with before(lambda connection: connection.recv(1000), tmp_path), Client(tmp_path / "cache") as client:
+        assert client.ask("PUT", KEY, b"x" * 5_000_000) == (200, b"")
 
 
 @pytest.mark.slow
@@ -256,15 +254,10 @@ def test_a_server_that_stops_taking_an_upload_is_gone(tmp_path: Path, monkeypatc
     monkeypatch.setattr(relay_line, "SILENCE", 0.5)
     held = threading.Event()
 
-    def talk(_: socket.socket) -> None:
-        held.wait()
-
-    with raw_server(talk) as port:
-        line = relay_line.RelayLine(parse(f"http://127.0.0.1:{port}"))
-        with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
-            assert client.ask("PUT", KEY, b"x" * 30_000_000) == (200, b"")
-            assert line.lost == "it does not answer"
-        held.set()
+    with before(lambda _: held.wait(), tmp_path) as line, Client(tmp_path / "cache") as client:
+        assert client.ask("PUT", KEY, b"x" * 30_000_000) == (200, b"")
+        assert line.lost == "it does not answer"
+    held.set()
 
 
 def test_an_answer_that_breaks_off_is_not_taken_for_whole(tmp_path: Path) -> None:
@@ -272,11 +265,9 @@ def test_an_answer_that_breaks_off_is_not_taken_for_whole(tmp_path: Path) -> Non
         connection.recv(1 << 16)
         connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf")
 
-    with raw_server(talk) as port:
-        line = relay_line.RelayLine(parse(f"http://127.0.0.1:{port}"))
-        with relay.running({"cache": line}, tmp_path), dialled(tmp_path / "cache") as client:
-            client.sendall(f"GET {KEY} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
-            answer = said(client)
+    with before(talk, tmp_path) as line, dialled(tmp_path / "cache") as client:
+        client.sendall(f"GET {KEY} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        answer = said(client)
     assert answer.endswith(b"\r\n\r\nhalf")
     assert line.hits == 0
 
@@ -327,10 +318,8 @@ def test_who_may_not_write_may_call_what_is_known_to_read_and_an_executor_gets_w
 ) -> None:
     asked: list[dict[str, str]] = []
     every = [*READING, *SENDING, *RUNNING, *NEVER]
-    with grpc_server("0", asked) as url:
-        line = relay_line.RelayLine(parse(url), upload=upload, executes=executes)
-        with relay.running({"cache": line}, tmp_path):
-            found = asked_by(tmp_path / "cache", *(call_of(path) for path in every))
+    with grpc_server("0", asked) as url, relayed(tmp_path, url, upload=upload, executes=executes):
+        found = asked_by(tmp_path / "cache", *(call_of(path) for path in every))
     assert [one[":path"] for one in asked] == passed
     assert [status for _, status in sorted(found.items())] == [b"0" if path in passed else b"7" for path in every]
 
@@ -341,7 +330,7 @@ def test_a_call_that_names_its_path_not_once_is_refused(names: tuple[str, ...], 
     first, *rest = [pair for pair in call_of("") if pair[0] != ":path"]
     with (
         grpc_server("0", asked) as url,
-        relay.running({"cache": relay_line.RelayLine(parse(url), upload=False)}, tmp_path),
+        relayed(tmp_path, url, upload=False),
     ):
         odd = (first, *((name, READING[0]) for name in names), *rest)
         found = asked_by(tmp_path / "cache", odd, call_of(READING[0]))
@@ -361,11 +350,9 @@ def test_read_only_holds_for_cache_and_executor(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_call_cannot_name_another_host_or_bring_credentials_of_its_own(tmp_path: Path) -> None:
     asked: list[dict[str, str]] = []
-    with grpc_server("0", asked) as url:
-        line = relay_line.RelayLine(parse(url), (("X-Key", SECRET),))
-        with relay.running({"cache": line}, tmp_path):
-            own = call_of(READING[0], ("host", "mine"), ("x-key", "mine"), ("authorization", "mine"))
-            asked_by(tmp_path / "cache", own)
+    with grpc_server("0", asked) as url, relayed(tmp_path, url, ("X-Key", SECRET)):
+        own = call_of(READING[0], ("host", "mine"), ("x-key", "mine"), ("authorization", "mine"))
+        asked_by(tmp_path / "cache", own)
     (headers,) = asked
     assert "mine" not in headers.values()
     assert headers["x-key"] == SECRET
@@ -385,27 +372,27 @@ def test_what_is_no_http2_ends_the_connection_and_no_other(
     frames: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[dict[str, str]] = []
-    with grpc_server("0", asked) as url:
-        line = relay_line.RelayLine(parse(url), upload=False)
-        with relay.running({"cache": line}, tmp_path):
-            with dialled(tmp_path / "cache") as client:
-                with contextlib.suppress(OSError):
-                    client.sendall(PREFACE + frames)
-                    client.shutdown(socket.SHUT_WR)
-                said(client)
-            assert asked_by(tmp_path / "cache", call_of(READING[0])) == {1: b"0"}
+    with grpc_server("0", asked) as url, relayed(tmp_path, url, upload=False):
+        with dialled(tmp_path / "cache") as client:
+            with contextlib.suppress(OSError):
+                client.sendall(PREFACE + frames)
+                client.shutdown(socket.SHUT_WR)
+            said(client)
+        assert asked_by(tmp_path / "cache", call_of(READING[0])) == {1: b"0"}
     assert len(asked) == 1
     assert not caplog.records
 
 
 def test_nothing_of_a_client_that_speaks_another_protocol_reaches_the_endpoint(tmp_path: Path) -> None:
     heard: list[bytes] = []
-    with raw_server(lambda connection: heard.append(connection.recv(1 << 16))) as port:
-        line = relay_line.RelayLine(parse(f"grpc://127.0.0.1:{port}"), upload=False)
-        with relay.running({"cache": line}, tmp_path), dialled(tmp_path / "cache") as client:
-            client.sendall(b"PUT /ac/" + b"0" * 64 + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
-            client.shutdown(socket.SHUT_WR)
-            said(client)
+    with (
+        raw_server(lambda connection: heard.append(connection.recv(1 << 16))) as port,
+        relayed(tmp_path, f"grpc://127.0.0.1:{port}", upload=False),
+        dialled(tmp_path / "cache") as client,
+    ):
+        client.sendall(b"PUT /ac/" + b"0" * 64 + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+        client.shutdown(socket.SHUT_WR)
+        said(client)
     assert b"".join(heard) == b""
 
 
@@ -428,7 +415,7 @@ def test_large_frames_that_never_come_keep_no_other_call_waiting_and_end(
     asked: list[dict[str, str]] = []
     with (
         grpc_server("0", asked) as url,
-        relay.running({"cache": relay_line.RelayLine(parse(url))}, tmp_path),
+        relayed(tmp_path, url),
         contextlib.ExitStack() as clients,
     ):
         begun = [clients.enter_context(dialled(tmp_path / "cache")) for _ in range(12)]
@@ -520,8 +507,7 @@ def test_a_certificate_of_another_host_is_not_trusted(tmp_path: Path, monkeypatc
         monkeypatch.setenv(remote_session.VARIABLE, f"X-Key: {SECRET}")
         found = problem_of(url, Settings(remote_cache=url))
         assert found.startswith("remote-untrusted")
-        line = relay_line.RelayLine(parse(url), (("X-Key", SECRET),))
-        with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
+        with relayed(tmp_path, url, ("X-Key", SECRET)) as line, Client(tmp_path / "cache") as client:
             assert client.ask("GET", KEY) == (404, b"")
         assert line.lost
         assert "not trusted" in line.lost
@@ -552,7 +538,7 @@ print(client.getresponse().status)
     def few() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
 
-    with http_cache(Cache()) as cache, relay.running({"cache": relay_line.RelayLine(parse(cache.url))}, tmp_path):
+    with http_cache(Cache()) as cache, relayed(tmp_path, cache.url):
         words = [sys.executable, str(script), f"{port}={tmp_path}/cache", "--", sys.executable, "-c", ask]
         done = subprocess.run(words, check=False, capture_output=True, text=True, preexec_fn=few, timeout=60)
     assert done.stdout == "404\n", done.stderr

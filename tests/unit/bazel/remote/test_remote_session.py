@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import h2.config
@@ -102,14 +102,9 @@ def test_settings_say_the_same_and_a_wrong_one_names_its_variable() -> None:
         "TFDOCK_REMOTE_JOBS": "70",
         "TFDOCK_REMOTE_UPLOAD": "false",
     }
-    found = load({}, given).remote
-    assert found == Remote(
-        cache=parse(given["TFDOCK_REMOTE_CACHE"]),
-        executor=parse("grpcs://executor.example"),
-        instance="main",
-        upload=False,
-        jobs=70,
-    )
+    cache, executor = parse(given["TFDOCK_REMOTE_CACHE"]), parse(given["TFDOCK_REMOTE_EXECUTOR"])
+    expected = Remote(cache=cache, executor=executor, instance="main", upload=False, jobs=70)
+    assert load({}, given).remote == expected
     assert load({"remote_upload": None}, {}).remote.upload
     for name, wrong in (("CACHE", "http://a:c2VjcmV0@b"), ("EXECUTOR", "http://b"), ("UPLOAD", "no"), ("JOBS", "-1")):
         with pytest.raises(ProfileError) as caught:
@@ -153,43 +148,40 @@ def test_the_toolchain_is_part_of_every_action_with_and_without_a_remote_cache(d
         assert "--remote_default_exec_properties=tfdock-toolchain={toolchain}" in words(desk, text)
 
 
-def test_a_bazel_whose_options_nobody_tried_is_refused_with_a_way_on() -> None:
+CACHED, EXECUTED = Remote(cache=parse("http://cache.example")), Remote(executor=parse("grpcs://x.example"))
+
+
+@pytest.mark.parametrize(
+    ("remote", "bazel", "native", "code", "fix"),
+    [
+        pytest.param(
+            CACHED, "0.7.0", False, "remote-bazel-too-old", "TFDOCK_REMOTE_CACHE", id="options nobody tried"
+        ),
+        pytest.param(
+            replace(EXECUTED, cache=CACHED.cache), "7.4.1", False, "remote-http-executor", "", id="HTTP cache"
+        ),
+        pytest.param(EXECUTED, "7.4.1", True, "native-shared", "TFDOCK_REMOTE_EXECUTOR", id="one machine's CPU"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused_with_a_way_on(
+    remote: Remote, bazel: str, native: bool, code: str, fix: str
+) -> None:
     with pytest.raises(TfdockError) as caught:
-        decided.check(Remote(cache=parse("http://cache.example")), "0.7.0", lambda *_: ())
+        decided.check(remote, bazel, lambda *_: ("--some",) if bazel != "0.7.0" else (), native=native)
     (problem,) = caught.value.problems
-    assert problem.code == "remote-bazel-too-old"
-    assert "TFDOCK_REMOTE_CACHE" in problem.fix
+    assert (problem.code, problem.field) == (code, "optimize" if native else problem.field)
+    assert problem.fix
+    assert fix in problem.fix
+    decided.check(Remote(), bazel, lambda *_: (), native=native)
 
 
-def test_an_executor_beside_an_http_cache_is_refused_as_bazel_would() -> None:
-    both = Remote(cache=parse("http://cache.example"), executor=parse("grpcs://executor.example"))
-    with pytest.raises(TfdockError) as caught:
-        decided.check(both, "7.4.1", lambda *_: ("--some",))
-    assert caught.value.problems[0].code == "remote-http-executor"
-    assert caught.value.problems[0].fix
-
-
-def test_code_for_one_machines_cpu_is_not_shared_by_its_settings_either() -> None:
-    with pytest.raises(TfdockError) as caught:
-        decided.check(Remote(executor=parse("grpcs://x.example")), "7.4.1", lambda *_: ("--some",), native=True)
-    (problem,) = caught.value.problems
-    assert (problem.code, problem.field) == ("native-shared", "optimize")
-    assert "TFDOCK_REMOTE_EXECUTOR" in problem.fix
-    decided.check(Remote(), "7.4.1", lambda *_: (), native=True)
-
-
-def test_nothing_is_uploaded_that_profile_or_machine_want_to_keep() -> None:
-    for profile in (True, False):
-        for machine in (True, False):
-            found = decided.asked(profiles.Cache(upload=profile), Remote(upload=machine))
-            assert found.upload is (profile and machine)
+@pytest.mark.parametrize("profile", [True, False])
+@pytest.mark.parametrize("machine", [True, False])
+def test_nothing_is_uploaded_that_profile_or_machine_want_to_keep(profile: bool, machine: bool) -> None:
+    assert decided.asked(profiles.Cache(upload=profile), Remote(upload=machine)).upload is (profile and machine)
 
 
 # --- credentials --------------------------------------------------------------------------------------------------
-
-
-def settings(**values: object) -> Settings:
-    return Settings(**values)  # type: ignore[arg-type]
 
 
 def headers(endpoint: str, machine: Settings) -> tuple[tuple[str, str], ...]:
@@ -205,7 +197,7 @@ def helper(folder: Path, script: str) -> str:
 
 def test_the_environments_credentials_go_to_this_machines_endpoints_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(remote_session.VARIABLE, f"Authorization: Bearer {SECRET}\nX-Key: 1")
-    own = settings(remote_cache="https://cache.example")
+    own = Settings(remote_cache="https://cache.example")
     assert headers("https://cache.example", own) == (("Authorization", f"Bearer {SECRET}"), ("X-Key", "1"))
     assert headers("https://a-strangers.example", own) == ()
     assert headers("http://cache.example", own) == (), "not even without TLS"
@@ -213,7 +205,7 @@ def test_the_environments_credentials_go_to_this_machines_endpoints_only(monkeyp
 
 def test_a_helper_is_asked_by_bazels_protocol(tmp_path: Path) -> None:
     script = f'cat >{tmp_path}/asked; echo $1 >>{tmp_path}/asked; echo \'{{"headers": {{"X-Token": ["{SECRET}"]}}}}\''
-    machine = settings(remote_credential_helper=helper(tmp_path, script))
+    machine = Settings(remote_credential_helper=helper(tmp_path, script))
     assert headers("grpcs://cache.example/", machine) == (("X-Token", SECRET),)
     assert (tmp_path / "asked").read_text() == '{"uri": "https://cache.example:443"}get\n'
 
@@ -227,26 +219,25 @@ def test_a_helper_is_asked_by_bazels_protocol(tmp_path: Path) -> None:
         f'echo \'{{"headers": ["{SECRET}"]}}\'',
         f'echo \'{{"headers": {{"X": ["{SECRET}\\\\nY: 1"]}}}}\'',
         f'echo \'{{"headers": {{"X {SECRET}": ["1"]}}}}\'',
+        None,
     ],
 )
-def test_a_helper_that_fails_is_named_and_what_it_said_is_not_repeated(tmp_path: Path, script: str) -> None:
-    program = helper(tmp_path, script)
-    machine = settings(remote_credential_helper=program)
+def test_credentials_that_cannot_be_had_are_told_and_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None
+) -> None:
+    """From a helper, which is named, or (None) from a variable that is no header."""
+    url = "https://cache.example"
+    if script is None:
+        monkeypatch.setenv(remote_session.VARIABLE, SECRET)
+    program = "" if script is None else helper(tmp_path, script)
+    machine = Settings(remote_credential_helper=program) if program else Settings(remote_cache=url)
     with pytest.raises(TfdockError) as caught:
-        headers("https://cache.example", machine)
+        headers(url, machine)
     (problem,) = caught.value.problems
     assert problem.code == "remote-credentials"
     assert program in problem.message
     assert SECRET not in str(problem)
-    assert caught.value.__cause__ is None
-
-
-def test_a_variable_that_is_no_header_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(remote_session.VARIABLE, SECRET)
-    with pytest.raises(TfdockError) as caught:
-        headers("https://cache.example", settings(remote_cache="https://cache.example"))
-    assert caught.value.problems[0].code == "remote-credentials"
-    assert SECRET not in str(caught.value)
+    assert not program or caught.value.__cause__ is None
 
 
 # --- an HTTP cache that can be told what to do --------------------------------------------------------------------
@@ -273,16 +264,12 @@ def handler(cache: Cache) -> type[http.server.BaseHTTPRequestHandler]:
 
         def answer(self, status: int, body: bytes = b"") -> None:
             self.send_response(status)
-            if cache.chunked and body:
-                self.send_header("Transfer-Encoding", "chunked")
-                self.end_headers()
-                for at in range(0, len(body), 1000):
-                    piece = body[at : at + 1000]
-                    self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
-                self.wfile.write(b"0\r\n\r\n")
-                return
-            self.send_header("Content-Length", str(len(body)))
+            chunked = cache.chunked and body
+            self.send_header(*("Transfer-Encoding", "chunked") if chunked else ("Content-Length", str(len(body))))
             self.end_headers()
+            if chunked:
+                pieces = [body[at : at + 1000] for at in range(0, len(body), 1000)]
+                body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in [*pieces, b""])
             self.wfile.write(body)
 
         def do_GET(self) -> None:
@@ -348,39 +335,50 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 KEY = "/ac/" + "0" * 64
 
 
+@contextlib.contextmanager
+def relayed(
+    folder: Path, url: str, *headers: tuple[str, str], upload: bool = True, executes: bool = False
+) -> Iterator[relay_line.RelayLine]:
+    """A relay to that address, whose socket is `cache` in the folder."""
+    line = relay_line.RelayLine(parse(url), headers, upload=upload, executes=executes)
+    with relay.running({"cache": line}, folder):
+        yield line
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 def test_requests_get_host_path_and_credentials_and_bodies_pass_as_they_are(tmp_path: Path, chunked: bool) -> None:
-    with http_cache(Cache(chunked=chunked)) as cache:
-        line = relay_line.RelayLine(parse(cache.url), (("Authorization", f"Basic {SECRET}"),))
-        with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
-            body = bytes(range(256)) * 4000
-            assert client.ask("GET", KEY)[0] == 404
-            assert client.ask("PUT", KEY, body)[0] == 201
-            assert client.ask("GET", KEY) == (200, body)
-            with Client(tmp_path / "cache") as another:
-                assert another.ask("GET", KEY) == (200, body)
+    body = bytes(range(256)) * 4000
+    with (
+        http_cache(Cache(chunked=chunked)) as cache,
+        relayed(tmp_path, cache.url, ("Authorization", f"Basic {SECRET}")) as line,
+        Client(tmp_path / "cache") as client,
+        Client(tmp_path / "cache") as another,
+    ):
+        assert client.ask("GET", KEY)[0] == 404
+        assert client.ask("PUT", KEY, body)[0] == 201
+        assert client.ask("GET", KEY) == another.ask("GET", KEY) == (200, body)
     assert cache.held == {f"/pre/fix{KEY}": body}
     for _, target, sent in cache.asked:
-        assert target == f"/pre/fix{KEY}"
-        assert sent["host"] == f"127.0.0.1:{cache.port}"
-        assert sent["Authorization"] == f"Basic {SECRET}"
-    assert line.hits == 2
-    assert line.sent == len(body)
+        told = (target, sent["host"], sent["Authorization"])
+        assert told == (f"/pre/fix{KEY}", f"127.0.0.1:{cache.port}", f"Basic {SECRET}")
+    assert (line.hits, line.sent) == (2, len(body))
     assert line.received >= 2 * len(body)
     assert SECRET not in repr(line)
 
 
 def test_a_job_that_may_not_write_is_stopped_before_the_endpoint(tmp_path: Path) -> None:
-    with http_cache(Cache()) as cache:
-        line = relay_line.RelayLine(parse(cache.url), upload=False)
-        with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
-            assert client.ask("PUT", KEY, b"x" * 10_000_000)[0] == 403, "it hears so once all of it is sent"
+    with (
+        http_cache(Cache()) as cache,
+        relayed(tmp_path, cache.url, upload=False),
+        Client(tmp_path / "cache") as client,
+    ):
+        assert client.ask("PUT", KEY, b"x" * 10_000_000)[0] == 403, "it hears so once all of it is sent"
         assert cache.asked == []
 
 
-def told(lines: dict[str, relay_line.RelayLine]) -> list[str]:
+def told(line: relay_line.RelayLine) -> list[str]:
     heard: list[str] = []
-    link = remote_session.EndpointWatch(lines, lambda event: heard.append(getattr(event, "text", "")))
+    link = remote_session.EndpointWatch({"cache": line}, lambda event: heard.append(getattr(event, "text", "")))
     link.feed(b"")
     link.feed(b"")
     return heard
@@ -388,29 +386,29 @@ def told(lines: dict[str, relay_line.RelayLine]) -> list[str]:
 
 @pytest.mark.usefixtures("quick")
 def test_an_endpoint_that_goes_away_has_nothing_takes_everything_and_is_told_of_once(tmp_path: Path) -> None:
-    cache = Cache()
-    with http_cache(cache):
-        line = relay_line.RelayLine(parse(cache.url))
-    with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
+    with http_cache(Cache()) as cache:
+        pass
+    with relayed(tmp_path, cache.url) as line, Client(tmp_path / "cache") as client:
         assert client.ask("GET", KEY) == (404, b"")
         assert client.ask("PUT", KEY, b"x" * 100_000) == (200, b"")
         assert line.lost == "connection refused"
-        (text,) = told({"cache": line})
-        assert text.startswith(f"warning: the remote cache http://127.0.0.1:{cache.port} is gone")
+        (text,) = told(line)
+    assert text.startswith(f"warning: the remote cache http://127.0.0.1:{cache.port} is gone")
 
 
 def test_credentials_that_run_out_and_uploads_that_are_refused_end_in_one_line_each(tmp_path: Path) -> None:
-    with http_cache(Cache()) as cache:
-        line = relay_line.RelayLine(parse(cache.url))
-        with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
-            cache.refuse["PUT"] = 405
-            assert client.ask("PUT", KEY, b"x")[0] == 200
-            assert client.ask("PUT", KEY, b"x")[0] == 200
-            assert [method for method, _, _ in cache.asked] == ["PUT"]
-            assert "takes no uploads" in told({"cache": line})[0]
-            cache.refuse["GET"] = 401
-            assert client.ask("GET", KEY) == (404, b"")
-            assert "no longer takes the credentials" in told({"cache": line})[0]
+    with (
+        http_cache(Cache(refuse={"PUT": 405})) as cache,
+        relayed(tmp_path, cache.url) as line,
+        Client(tmp_path / "cache") as client,
+    ):
+        assert client.ask("PUT", KEY, b"x")[0] == 200
+        assert client.ask("PUT", KEY, b"x")[0] == 200
+        assert [method for method, _, _ in cache.asked] == ["PUT"]
+        assert "takes no uploads" in told(line)[0]
+        cache.refuse["GET"] = 401
+        assert client.ask("GET", KEY) == (404, b"")
+        assert "no longer takes the credentials" in told(line)[0]
 
 
 def test_a_server_that_breaks_off_is_a_miss_and_the_next_question_is_asked_again(tmp_path: Path) -> None:
@@ -425,8 +423,7 @@ def test_a_server_that_breaks_off_is_a_miss_and_the_next_question_is_asked_again
                     connection.sendall(answer)
 
         threading.Thread(target=serve, daemon=True).start()
-        line = relay_line.RelayLine(parse(url))
-        with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
+        with relayed(tmp_path, url) as line, Client(tmp_path / "cache") as client:
             assert client.ask("GET", KEY) == (404, b"")
             assert client.ask("GET", KEY) == (200, b"ok")
         assert line.lost is None
@@ -435,8 +432,7 @@ def test_a_server_that_breaks_off_is_a_miss_and_the_next_question_is_asked_again
 def test_a_folder_deeper_than_a_sockets_path_may_be_serves_too(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
-    with http_cache(Cache()) as cache, relay.running({"cache": relay_line.RelayLine(parse(cache.url))}, deep):
-        (tmp_path / "near").symlink_to(deep)
+    with relayed(deep, "http://127.0.0.1:1"):
         assert (deep / "cache").is_socket()
     assert not (deep / "cache").exists()
 
@@ -484,39 +480,37 @@ def call(path: Path) -> tuple[str, str]:
 
 def test_a_call_gets_the_endpoints_name_and_credentials(tmp_path: Path) -> None:
     asked: list[dict[str, str]] = []
-    with grpc_server("0", asked) as url:
-        line = relay_line.RelayLine(parse(url), (("Authorization", f"Bearer {SECRET}" + "x" * 20_000),))
-        with relay.running({"cache": line}, tmp_path):
-            assert call(tmp_path / "cache") == ("0", "as told")
+    login = f"Bearer {SECRET}" + "x" * 20_000  # in more frames than one
+    with grpc_server("0", asked) as url, relayed(tmp_path, url, ("Authorization", login)):
+        assert call(tmp_path / "cache") == ("0", "as told")
     (headers,) = asked
-    assert headers[":authority"] == url.removeprefix("grpc://")
-    assert headers["authorization"] == f"Bearer {SECRET}" + "x" * 20_000, "in more frames than one"
+    assert (headers[":authority"], headers["authorization"]) == (url.removeprefix("grpc://"), login)
     assert headers[":path"].endswith("Capabilities/GetCapabilities")
 
 
 def test_a_job_that_may_not_write_is_stopped_before_a_server_that_speaks_grpc_too(tmp_path: Path) -> None:
     asked: list[dict[str, str]] = []
-    with grpc_server("0", asked) as url:
-        line = relay_line.RelayLine(parse(url), upload=False)
-        with relay.running({"cache": line}, tmp_path), socket.socket(socket.AF_UNIX) as plain:
-            plain.settimeout(20)
-            plain.connect(str(tmp_path / "cache"))
-            connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding=None))
-            connection.initiate_connection()
-            told: dict[int, bytes] = {}
-            for stream, path in (
-                (1, "/google.bytestream.ByteStream/Write"),
-                (3, "/google.bytestream.ByteStream/Read"),
-            ):
-                head = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x")]
-                connection.send_headers(stream, head)
-                connection.send_data(stream, b"x" * 10_000, end_stream=True)
-            while len(told) < 2:
-                plain.sendall(connection.data_to_send())
-                for event in connection.receive_data(plain.recv(1 << 16)):
-                    if isinstance(event, h2.events.ResponseReceived):
-                        told[event.stream_id] = dict(event.headers or ())[b"grpc-status"]
-            assert connection.outbound_flow_control_window > 65_535 - 10_001, "the window was given back"
+    with (
+        grpc_server("0", asked) as url,
+        relayed(tmp_path, url, upload=False),
+        socket.socket(socket.AF_UNIX) as plain,
+    ):
+        plain.settimeout(20)
+        plain.connect(str(tmp_path / "cache"))
+        connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding=None))
+        connection.initiate_connection()
+        told: dict[int, bytes] = {}
+        for stream, method in (1, "Write"), (3, "Read"):
+            path = f"/google.bytestream.ByteStream/{method}"
+            head = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x")]
+            connection.send_headers(stream, head)
+            connection.send_data(stream, b"x" * 10_000, end_stream=True)
+        while len(told) < 2:
+            plain.sendall(connection.data_to_send())
+            for event in connection.receive_data(plain.recv(1 << 16)):
+                if isinstance(event, h2.events.ResponseReceived):
+                    told[event.stream_id] = dict(event.headers or ())[b"grpc-status"]
+        assert connection.outbound_flow_control_window > 65_535 - 10_001, "the window was given back"
     assert told == {1: b"7", 3: b"0"}
     assert [one[":path"] for one in asked] == ["/google.bytestream.ByteStream/Read"]
 
@@ -574,9 +568,9 @@ def test_in_place_of_an_endpoint_that_is_gone_somebody_can_do_all_and_has_nothin
 # --- asked at the start -------------------------------------------------------------------------------------------
 
 
-def refused(url: str, machine: Settings | None = None) -> str:
+def refused(url: str) -> str:
     with pytest.raises(TfdockError) as caught:
-        remote_session.check(Remote(cache=parse(url)), machine or Settings())
+        remote_session.check(Remote(cache=parse(url)), Settings())
     (problem,) = caught.value.problems
     assert problem.fix
     assert re.search(r"the remote cache \w+://[\w.:]+", problem.message)
@@ -590,10 +584,9 @@ def test_an_http_cache_is_asked_before_the_build() -> None:
         for status, code in ((401, "remote-denied"), (403, "remote-denied"), (500, "remote-unusable")):
             cache.refuse["GET"] = status
             assert refused(cache.url) == code
-        assert refused(cache.url.replace("http:", "https:")) == "remote-unreachable"
-        assert refused(cache.url.partition("/pre")[0].replace("http:", "grpc:")) == "remote-unreachable"
-    assert refused(cache.url) == "remote-unreachable"
-    assert refused("http://no-such-host.invalid") == "remote-unreachable"
+        others = cache.url.replace("http:", "https:"), f"grpc://127.0.0.1:{cache.port}"
+        assert [refused(url) for url in others] == ["remote-unreachable"] * 2
+    assert refused(cache.url) == refused("http://no-such-host.invalid") == "remote-unreachable"
 
 
 def test_a_server_that_speaks_grpc_is_asked_before_the_build() -> None:
@@ -627,20 +620,12 @@ def test_the_forwarder_hands_connections_on_and_ends_as_its_command_does(tmp_pat
     script.write_text(loader.templates()["run/forward.py"])
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    with http_cache(Cache()) as cache, relay.running({"cache": relay_line.RelayLine(parse(cache.url))}, tmp_path):
+    with http_cache(Cache()) as cache, relayed(tmp_path, cache.url):
         ask = (
             "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', int(sys.argv[1]));"
             f"c.request('PUT', '{KEY}', b'x' * 300000); c.getresponse().read();"
             f"c.request('GET', '{KEY}'); sys.exit(len(c.getresponse().read()) % 251)"
         )
-        command = [
-            sys.executable,
-            str(script),
-            f"{port}={tmp_path}/cache",
-            "--",
-            sys.executable,
-            "-c",
-            ask,
-            str(port),
-        ]
+        python = sys.executable
+        command = [python, str(script), f"{port}={tmp_path}/cache", "--", python, "-c", ask, str(port)]
         assert subprocess.run(command, timeout=120, check=False).returncode == 300_000 % 251
