@@ -21,39 +21,41 @@ OLD = ("name", "driver_version", "memory.total")
 # --- nvidia-smi: recorded forms of its answers ----------------------------------------------------------------------
 
 
-def test_each_line_of_nvidia_smi_is_a_gpu() -> None:
-    text = "NVIDIA GeForce RTX 3080, 8.6, 550.54.14, 10240 MiB\nNVIDIA GeForce RTX 5090, 12.0, 550.54.14, 32607 MiB\n"
-    found = hardware.nvidia_devices(text, NEW, ended_well=True)
-    assert found.gpus == (
-        LocalGpu(name="NVIDIA GeForce RTX 3080", accelerator="cuda", target="8.6", memory=10240 * MIB),
-        LocalGpu(name="NVIDIA GeForce RTX 5090", accelerator="cuda", target="12.0", memory=32607 * MIB),
-    )
-    assert (found.driver, found.trouble) == ("550.54.14", "")
+def cuda(name: str, target: str | None = None, memory: int | None = None) -> LocalGpu:
+    return LocalGpu(name=name, accelerator="cuda", target=target, memory=memory and memory * MIB)
 
 
-def test_an_old_driver_tells_no_capability() -> None:
-    found = hardware.nvidia_devices("Tesla K80, 470.256.02, 11441 MiB\n" * 2, OLD, ended_well=True)
-    assert [(gpu.name, gpu.target) for gpu in found.gpus] == [("Tesla K80", None)] * 2
-    assert found.driver == "470.256.02"
+T4 = "NVIDIA T4, passively cooled"
+L4 = "NVIDIA L4, 8.9, 550.54.14, 23034 MiB\nWARNING: infoROM is corrupted at gpu 0000:00:03.0\n"
 
 
-@pytest.mark.parametrize("word", ["[N/A]", "[Insufficient Permissions]", "[Unknown Error]", "[Not Supported]"])
-def test_a_value_that_is_not_told_is_not_known(word: str) -> None:
-    found = hardware.nvidia_devices(f"NVIDIA GB10, {word}, 580.95.05, {word}\n", NEW, ended_well=True)
-    assert found.gpus == (LocalGpu(name="NVIDIA GB10", accelerator="cuda"),)
-    assert found.driver == "580.95.05"
+@pytest.mark.parametrize(
+    ("text", "fields", "gpus", "driver"),
+    [
+        pytest.param("RTX 3080, 8.6, 550.54.14, 10240 MiB\nRTX 5090, 12.0, 550.54.14, 32607 MiB\n", NEW,
+                     [cuda("RTX 3080", "8.6", 10240), cuda("RTX 5090", "12.0", 32607)], "550.54.14", id="each"),
+        pytest.param("Tesla K80, 470.256.02, 11441 MiB\n" * 2, OLD, [cuda("Tesla K80", None, 11441)] * 2,
+                     "470.256.02", id="an old driver tells no capability"),
+        *(pytest.param(f"NVIDIA GB10, {word}, 580.95.05, {word}\n", NEW, [cuda("NVIDIA GB10")], "580.95.05", id=word)
+          for word in ("[N/A]", "[Insufficient Permissions]", "[Unknown Error]", "[Not Supported]")),
+        pytest.param("A100, 8.0, [N/A], [N/A]\n", NEW, [cuda("A100", "8.0")], "", id="no driver version"),
+        pytest.param(f"{T4}, 7.5, 535.1.2, 15360 MiB\n", NEW, [cuda(T4, "7.5", 15360)], "535.1.2", id="a comma"),
+        pytest.param(L4, NEW, [cuda("NVIDIA L4", "8.9", 23034)], "550.54.14", id="a warning after it is no GPU"),
+    ],
+)  # fmt: skip
+def test_each_line_of_nvidia_smi_is_a_gpu(
+    text: str, fields: tuple[str, ...], gpus: list[LocalGpu], driver: str
+) -> None:
+    found = hardware.nvidia_devices(text, fields, ended_well=True)
+    assert (list(found.gpus), found.driver, found.trouble) == (gpus, driver, "")
 
 
-def test_a_gpu_whose_driver_version_is_not_told_is_still_there() -> None:
-    found = hardware.nvidia_devices("NVIDIA A100-SXM4-40GB, 8.0, [N/A], [N/A]\n", NEW, ended_well=True)
-    assert ([gpu.target for gpu in found.gpus], found.driver) == (["8.0"], "")
+@pytest.mark.parametrize("text", ["", "\n", "\x00\xff, , ,\n", ",,,\n", "a, 8.6, twelve, 1 MiB\n"])
+def test_nonsense_is_no_gpu(text: str) -> None:
+    assert hardware.nvidia_devices(text, NEW, ended_well=True).gpus == ()
 
 
-def test_a_comma_in_a_name_stays_there() -> None:
-    found = hardware.nvidia_devices("NVIDIA T4, passively cooled, 7.5, 535.1.2, 15360 MiB\n", NEW, ended_well=True)
-    assert [(gpu.name, gpu.target) for gpu in found.gpus] == [("NVIDIA T4, passively cooled", "7.5")]
-
-
+@pytest.mark.parametrize("ended_well", [True, False])
 @pytest.mark.parametrize(
     "text",
     [
@@ -63,15 +65,11 @@ def test_a_comma_in_a_name_stays_there() -> None:
         "NVIDIA driver is installed and running.\n\n",
     ],
 )
-def test_words_instead_of_gpus_are_told_on(text: str) -> None:
-    found = hardware.nvidia_devices(text, NEW, ended_well=False)
+def test_words_instead_of_gpus_are_told_on_even_where_it_ends_well(text: str, ended_well: bool) -> None:
+    found = hardware.nvidia_devices(text, NEW, ended_well=ended_well)
     assert found.gpus == ()
     assert found.trouble.startswith(f"nvidia-smi: {text[:20]}")
     assert "\n" not in found.trouble
-
-
-def test_no_devices_is_trouble_even_where_it_ends_well() -> None:
-    assert hardware.nvidia_devices("No devices were found\n", NEW, ended_well=True).trouble
 
 
 def test_a_gpu_that_is_lost_hides_no_other() -> None:
@@ -84,36 +82,17 @@ def test_a_gpu_that_is_lost_hides_no_other() -> None:
     assert "0000:41:00.0" in found.trouble
 
 
-def test_a_warning_after_the_answer_is_no_gpu() -> None:
-    text = "NVIDIA L4, 8.9, 550.54.14, 23034 MiB\nWARNING: infoROM is corrupted at gpu 0000:00:03.0\n"
-    found = hardware.nvidia_devices(text, NEW, ended_well=True)
-    assert ([gpu.name for gpu in found.gpus], found.trouble) == (["NVIDIA L4"], "")
-
-
-@pytest.mark.parametrize("text", ["", "\n", "\x00\xff, , ,\n", ",,,\n", "a, 8.6, twelve, 1 MiB\n"])
-def test_nonsense_is_no_gpu(text: str) -> None:
-    assert hardware.nvidia_devices(text, NEW, ended_well=True).gpus == ()
-
-
 @pytest.mark.parametrize(
-    ("text", "version"),
+    ("line", "version"),
     [
-        (
-            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024\n"
-            "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n",
-            "550.54.14",
-        ),
-        (
-            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs-builder)\n"
-            "GCC version:  gcc version 13.3.0\n",
-            "570.86.15",
-        ),
-        ("GCC version:  gcc version 13.3.0\n", ""),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024\n", "550.54.14"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs)\n", "570.86.15"),
         ("", ""),
     ],
 )
-def test_the_loaded_module_tells_its_version(text: str, version: str) -> None:
-    assert hardware.loaded_driver(text) == version
+def test_the_loaded_module_tells_its_version(line: str, version: str) -> None:
+    assert hardware.loaded_driver(f"{line}GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n") == version
+    assert hardware.loaded_driver("") == ""
 
 
 # --- programs that imitate nvidia-smi and rocminfo ------------------------------------------------------------------
@@ -142,16 +121,13 @@ def test_without_their_tools_there_are_no_gpus_and_no_trouble() -> None:
 
 
 def test_an_older_nvidia_smi_is_asked_again_for_less(path: Path) -> None:
-    imitate(
-        path,
-        "nvidia-smi",
-        """case "$1" in
+    script = """case "$1" in
         *compute_cap*) echo 'Field "compute_cap" is not a valid field to query.'; exit 2 ;;
         --query-gpu=name,driver_version,memory.total) echo 'GeForce GTX 1080, 460.32.03, 8119 MiB' ;;
-        esac""",
-    )
+        esac"""
+    imitate(path, "nvidia-smi", script)
     host = hardware.read_host()
-    assert host.gpus == (LocalGpu(name="GeForce GTX 1080", accelerator="cuda", memory=8119 * MIB),)
+    assert host.gpus == (cuda("GeForce GTX 1080", memory=8119),)
     assert (host.drivers["cuda"], dict(host.troubles)) == ("460.32.03", {})
 
 
@@ -164,12 +140,6 @@ def test_the_loaded_module_wins_over_a_library_that_does_not_match_it(
     host = hardware.read_host()
     assert (host.drivers["cuda"], host.gpus) == ("535.161.07", ())
     assert "version mismatch" in host.troubles["cuda"]
-
-
-def test_a_tool_that_never_answers_is_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "_ANSWER_SECONDS", 0.2)
-    imitate(path, "nvidia-smi", "exec /bin/sleep 60")
-    assert "no answer" in hardware.read_host().troubles["cuda"]
 
 
 @pytest.mark.slow
@@ -197,12 +167,16 @@ def still_run(group: int) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it is still running, as is meant
-def test_a_tool_that_does_not_even_die_holds_nobody_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_tool_that_never_answers_is_left_even_if_it_does_not_die(
+    path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
     monkeypatch.setattr(hardware, "_ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(hardware, "_DYING_SECONDS", 0.2)
+    monkeypatch.setattr(hardware, "_DYING_SECONDS", 10 if dies else 0.2)
     killed: list[int] = []
     with monkeypatch.context() as patch:
-        patch.setattr(os, "killpg", lambda group, _: killed.append(group))
+        if not dies:
+            patch.setattr(os, "killpg", lambda group, _: killed.append(group))
         imitate(path, "nvidia-smi", "exec /bin/sleep 60")
         assert "no answer" in hardware.read_host().troubles["cuda"]
     for group in killed:
@@ -316,43 +290,28 @@ V1 = (
 )
 
 
-def test_the_limits_of_every_group_above_hold_too() -> None:
-    found = hardware.control_groups("0::/user.slice/user-1000.slice/job.scope\n", V2)
-    assert [str(folder) for folder in found] == [
-        "/sys/fs/cgroup/user.slice/user-1000.slice/job.scope",
-        "/sys/fs/cgroup/user.slice/user-1000.slice",
-        "/sys/fs/cgroup/user.slice",
-        "/sys/fs/cgroup",
-    ]
-
-
-def test_version_1_has_a_tree_for_each_controller() -> None:
-    found = hardware.control_groups("7:pids:/p\n5:memory:/m\n4:cpu,cpuacct:/c\n0::/system.slice\n", V1)
-    assert {folder.relative_to("/sys/fs/cgroup").as_posix() for folder in found} == {
-        "memory/m",
-        "memory",
-        "cpu,cpuacct/c",
-        "cpu,cpuacct",
-    }
+MEMORY = "33 32 0:29 {} /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"
 
 
 @pytest.mark.parametrize(
-    ("cgroup", "root"),
+    ("cgroup", "mounts", "folders"),
     [
-        ("5:memory:/docker/abc\n", "/docker/abc"),  # a container of version 1 sees its group as the root of the mount
-        ("5:memory:/\n", "/"),
-        ("5:memory:/../outside\n", "/"),
-        ("5:memory:/elsewhere\n", "/docker/abc"),
+        pytest.param("0::/a/b\n", V2, ["a/b", "a", "."], id="the limits of every group above hold too"),
+        pytest.param("7:pids:/p\n5:memory:/m\n4:cpu,cpuacct:/c\n0::/s\n", V1,
+                     ["memory/m", "memory", "cpu,cpuacct/c", "cpu,cpuacct"], id="a tree for each controller"),
+        # A container of version 1 sees its group as the root of the mount.
+        pytest.param("5:memory:/docker/abc\n", MEMORY.format("/docker/abc"), ["memory"], id="own group is the mount"),
+        pytest.param("5:memory:/\n", MEMORY.format("/"), ["memory"], id="root"),
+        pytest.param("5:memory:/../outside\n", MEMORY.format("/"), ["memory"], id="outside"),
+        pytest.param("5:memory:/elsewhere\n", MEMORY.format("/docker/abc"), ["memory"], id="elsewhere"),
+        pytest.param("", "", [], id="no groups"),
+        pytest.param("0::/x\n", "nonsense\n", [], id="no mounts"),
+        pytest.param("nonsense\n", V2, [], id="nonsense"),
     ],
-)
-def test_in_a_container_the_own_group_is_the_mount_itself(cgroup: str, root: str) -> None:
-    mounts = f"33 32 0:29 {root} /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"
-    assert hardware.control_groups(cgroup, mounts) == (Path("/sys/fs/cgroup/memory"),)
-
-
-@pytest.mark.parametrize(("cgroup", "mounts"), [("", ""), ("0::/x\n", "nonsense\n"), ("nonsense\n", V2)])
-def test_without_control_groups_there_is_nothing_to_look_at(cgroup: str, mounts: str) -> None:
-    assert hardware.control_groups(cgroup, mounts) == ()
+)  # fmt: skip
+def test_limits_are_looked_for_in_these_folders(cgroup: str, mounts: str, folders: list[str]) -> None:
+    found = hardware.control_groups(cgroup, mounts)
+    assert sorted(folder.relative_to("/sys/fs/cgroup").as_posix() for folder in found) == sorted(folders)
 
 
 def group(folder: Path, **files: str) -> Path:
@@ -372,22 +331,15 @@ def test_memory_limits_are_those_that_are_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "cores"),
     [
-        ({"cpu__max": "200000 100000"}, [2]),
-        ({"cpu__max": "150000 50000"}, [3]),
-        ({"cpu__max": "50000 100000"}, [1]),
-        ({"cpu__max": "max 100000"}, []),
+        *(({"cpu__max": text}, [cores]) for text, cores in {
+            "200000 100000": 2, "150000 50000": 3, "50000 100000": 1, "0 100000": 1}.items()),
+        *(({"cpu__max": text}, []) for text in (
+            "max 100000", "", "100000 0", "² 100000", "9" * 5000, "1.5 2 x", "\0\xff")),
         ({"cpu__cfs_quota_us": "400000", "cpu__cfs_period_us": "100000"}, [4]),
         ({"cpu__cfs_quota_us": "-1", "cpu__cfs_period_us": "100000"}, []),
-        ({"cpu__max": ""}, []),
-        ({"cpu__max": "0 100000"}, [1]),
-        ({"cpu__max": "100000 0"}, []),
-        ({"cpu__max": "² 100000"}, []),
-        ({"cpu__max": "9" * 5000}, []),
-        ({"cpu__max": "1.5 2 x"}, []),
-        ({"cpu__max": "\0\xff"}, []),
         ({}, []),
     ],
-)
+)  # fmt: skip
 def test_a_quota_is_whole_cores_but_one_at_least(tmp_path: Path, files: dict[str, str], cores: list[int]) -> None:
     assert list(hardware.core_limits([group(tmp_path, **files)])) == cores
 
@@ -463,12 +415,11 @@ MOUNTS = """\
 """
 
 
-def test_subvolumes_of_one_disk_share_it() -> None:
-    devices = {path: hardware.mounted_from(MOUNTS, Path(path)) for path in ("/home/me/cache", "/var/lib/docker")}
-    assert set(devices.values()) == {"/dev/nvme0n1p2"}
-    assert hardware.mounted_from(MOUNTS, Path("/mnt/big disk/wheels")) == "/dev/sda1"
-
-
-def test_what_lies_on_no_device_goes_by_its_number() -> None:
-    assert hardware.mounted_from(MOUNTS, Path("/tmp/x")) is None
-    assert hardware.mounted_from("", Path("/tmp/x")) is None
+@pytest.mark.parametrize(
+    ("path", "device"),
+    [("/home/me/cache", "/dev/nvme0n1p2"), ("/var/lib/docker", "/dev/nvme0n1p2"), ("/mnt/big disk/x", "/dev/sda1"),
+     ("/tmp/x", None)],
+)  # fmt: skip
+def test_subvolumes_of_one_disk_share_it_and_what_lies_on_none_has_none(path: str, device: str | None) -> None:
+    assert hardware.mounted_from(MOUNTS, Path(path)) == device
+    assert hardware.mounted_from("", Path(path)) is None
