@@ -70,62 +70,52 @@ CHANGES: dict[str, Change] = {
     "other unpinned refs": lambda one: replace(one, source=git(commit=None, refs=("v1", "v2"))),
     "archive": lambda one: replace(one, source=Source(kind="archive", location="https://x", sha256="e" * 64)),
     "another archive": lambda one: replace(one, source=Source(kind="archive", location="https://x", sha256="f" * 64)),
-    "a tree": lambda one: replace(one, source=Source(kind="path", location="x", sha256="e" * 64)),
+    "a tree": lambda one: replace(one, source=tree("x")),
     "another tree": lambda one: replace(one, source=Source(kind="path", location="x", sha256="f" * 64)),
 }
 
 
 @pytest.fixture
 def resolution(desk: Desk) -> Resolution:
-    return replace(desk.resolve(HEAD + "gpus: [rtx3080, a100]\n"), source=git())
+    return replace(desk.resolve(GPUS), source=git())
 
 
 CONTEXT = BuildContext(files={"Dockerfile": b"FROM x\n", "tfdock/environment": b"A=1\n"})
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_what_decides_the_wheels_bytes_changes_the_fingerprint(resolution: Resolution, change: Change) -> None:
-    assert fingerprint(change(resolution), CONTEXT) != fingerprint(resolution, CONTEXT)
+FILES: dict[str, dict[str, bytes]] = {
+    "a byte": {"Dockerfile": b"FROM x \n", "tfdock/environment": b"A=1\n"},
+    "a file less": {"Dockerfile": b"FROM x\n"},
+    "a name": {"Dockerfile": b"FROM x\n", "tfdock/environ": b"A=1\n"},
+    "exchanged": {"Dockerfile": b"A=1\n", "tfdock/environment": b"FROM x\n"},
+}
 
 
-def test_every_change_gives_a_fingerprint_of_its_own(resolution: Resolution) -> None:
-    prints = [fingerprint(change(resolution), CONTEXT) for change in CHANGES.values()]
-    assert len(set(prints)) == len(prints)
+def test_what_decides_the_wheels_bytes_gives_a_fingerprint_of_its_own(resolution: Resolution) -> None:
+    prints = {"none": fingerprint(resolution, CONTEXT)}
+    prints |= {name: fingerprint(change(resolution), CONTEXT) for name, change in CHANGES.items()}
+    prints |= {name: fingerprint(resolution, BuildContext(files=files)) for name, files in FILES.items()}
+    owners: dict[str, list[str]] = {}
+    for name, found in prints.items():
+        owners.setdefault(found, []).append(name)
+    assert [names for names in owners.values() if len(names) > 1] == []
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"Dockerfile": b"FROM x \n", "tfdock/environment": b"A=1\n"},
-        {"Dockerfile": b"FROM x\n"},
-        {"Dockerfile": b"FROM x\n", "tfdock/environ": b"A=1\n"},
-        {"Dockerfile": b"A=1\n", "tfdock/environment": b"FROM x\n"},
-    ],
-    ids=["a byte", "a file less", "a name", "exchanged"],
-)
-def test_the_rendered_context_is_in_the_fingerprint(resolution: Resolution, files: dict[str, bytes]) -> None:
-    assert fingerprint(resolution, BuildContext(files=files)) != fingerprint(resolution, CONTEXT)
+def tree(place: str) -> Source:
+    return Source(kind="path", location=place, sha256="e" * 64)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda one: replace(one, choices=(), untested=()),
-        lambda one: replace(one, source=replace(one.source, refs=("another", "names"), official=True)),
-        lambda one: replace(one, environment=dict(reversed(one.environment.items()))),
-        lambda one: replace(one, components=dict(reversed(one.components.items()))),
-        lambda one: replace(one, runtime=ImageRef("python", tag="3.11"), runtime_asked=True),
-        lambda one: replace(one, verify=Verify(run=False, gpu_code="relaxed")),
-    ],
-    ids=[
-        "reasons",
-        "the refs of a known commit",
-        "order of the environment",
-        "order of components",
-        "the image to try it in",
-        "how it is checked",
-    ],
-)
+SAME: dict[str, Change] = {
+    "reasons": lambda one: replace(one, choices=(), untested=()),
+    "the refs of a known commit": lambda one: replace(one, source=git(refs=("another", "names"), official=True)),
+    "order of the environment": lambda one: replace(one, environment=dict(reversed([*one.environment.items()]))),
+    "order of components": lambda one: replace(one, components=dict(reversed([*one.components.items()]))),
+    "the image to try it in": lambda one: replace(one, runtime=ImageRef("python", tag="3.11"), runtime_asked=True),
+    "how it is checked": lambda one: replace(one, verify=Verify(run=False, gpu_code="relaxed")),
+}
+
+
+@pytest.mark.parametrize("change", SAME.values(), ids=SAME)
 def test_what_does_not_decide_the_wheels_bytes_is_not_in_the_fingerprint(
     resolution: Resolution, change: Change
 ) -> None:
@@ -133,29 +123,25 @@ def test_what_does_not_decide_the_wheels_bytes_is_not_in_the_fingerprint(
 
 
 def test_where_a_hashed_source_lies_is_not_in_the_fingerprint(resolution: Resolution) -> None:
-    trees = [Source(kind="path", location=place, sha256="e" * 64) for place in ("../a", "/b")]
-    assert len({fingerprint(replace(resolution, source=tree), CONTEXT) for tree in trees}) == 1
+    assert len({fingerprint(replace(resolution, source=tree(place)), CONTEXT) for place in ("../a", "/b")}) == 1
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(HEAD + "gpus: [rtx3080, a100] # my cards\n\n", id="comments and blank lines"),
-        pytest.param('gpus: [rtx3080, a100]\npython: "3.11"\ntensorflow: "2.18.0"\nschema: 1\n', id="order of keys"),
-        pytest.param(HEAD + "gpus: [a100, rtx3080, rtx3080]\n", id="order of GPUs"),
-        pytest.param(HEAD + "compute_capabilities: [sm_86, sm_80]\n", id="other words for the same"),
-        pytest.param(
-            HEAD + "gpus: [rtx3080, a100]\ncuda: '12.5.1'\ncompiler: clang\nxla: true\n", id="defaults written out"
-        ),
-        pytest.param(
-            HEAD + "gpus: [rtx3080, a100]\nresources: {jobs: 3, memory: 9G, cpus: 2, disk: 1G}\n", id="resources"
-        ),
-        pytest.param(HEAD + "gpus: [rtx3080, a100]\nresources: {time_limit: 5h}\n", id="time limit"),
-        pytest.param(HEAD + "gpus: [rtx3080, a100]\nallow_untested: true\n", id="leave to try the untested"),
-    ],
-)
+GPUS = HEAD + "gpus: [rtx3080, a100]\n"
+OTHER_WORDS = {
+    "comments and blank lines": HEAD + "gpus: [rtx3080, a100] # my cards\n\n",
+    "order of keys": 'gpus: [rtx3080, a100]\npython: "3.11"\ntensorflow: "2.18.0"\nschema: 1\n',
+    "order of GPUs": HEAD + "gpus: [a100, rtx3080, rtx3080]\n",
+    "other words for the same": HEAD + "compute_capabilities: [sm_86, sm_80]\n",
+    "defaults written out": GPUS + "cuda: '12.5.1'\ncompiler: clang\nxla: true\n",
+    "resources": GPUS + "resources: {jobs: 3, memory: 9G, cpus: 2, disk: 1G}\n",
+    "time limit": GPUS + "resources: {time_limit: 5h}\n",
+    "leave to try the untested": GPUS + "allow_untested: true\n",
+}
+
+
+@pytest.mark.parametrize("text", OTHER_WORDS.values(), ids=OTHER_WORDS)
 def test_two_ways_to_say_the_same_are_one_build(desk: Desk, text: str) -> None:
-    one, other = desk.plan(HEAD + "gpus: [rtx3080, a100]\n"), desk.plan(text)
+    one, other = desk.plan(GPUS), desk.plan(text)
     assert (other.build_id, other.fingerprint) == (one.build_id, one.fingerprint)
 
 
@@ -192,18 +178,11 @@ def test_a_fingerprint_is_a_sha256_and_names_the_image(desk: Desk) -> None:
 # --- toolchain key --------------------------------------------------------------------------------------------------
 
 
-def test_the_toolchain_key_is_short_hexadecimal_and_always_the_same() -> None:
+def test_the_toolchain_key_is_short_hexadecimal_always_the_same_and_another_for_other_tools() -> None:
     # Written down: a key that changes by itself throws everybody's disk cache away.
     assert toolchain_key(b"bazel 6.5.0\n") == "465ced34f48cb214"
-
-
-@pytest.mark.parametrize(
-    "toolchain",
-    [b"bazel 6.5.1\n", b"", b"bazel 6.5.0\nfiles 12\n"],
-    ids=["another Bazel", "no tools", "other files"],
-)
-def test_other_tools_have_another_cache(toolchain: bytes) -> None:
-    assert toolchain_key(toolchain) != toolchain_key(b"bazel 6.5.0\n")
+    others = (b"bazel 6.5.0\n", b"bazel 6.5.1\n", b"", b"bazel 6.5.0\nfiles 12\n")
+    assert len({toolchain_key(toolchain) for toolchain in others}) == len(others)
 
 
 def test_a_toolchain_is_described_for_people() -> None:
@@ -263,20 +242,9 @@ def test_memory_in_which_bazel_itself_cannot_live_is_refused(desk: Desk) -> None
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [
-        ("1024", 1024),
-        ("1K", 1024),
-        ("1KiB", 1024),
-        ("512MiB", 512 * MIB),
-        ("512M", 512 * MIB),
-        ("24GiB", 24 * GIB),
-        ("24GB", 24 * GIB),
-        ("24 G", 24 * GIB),
-        ("1.5GiB", 3 * GIB // 2),
-        ("2T", 2048 * GIB),
-        ("0.5 TiB", 512 * GIB),
-    ],
-)
+    [("1024", 1024), ("1K", 1024), ("1KiB", 1024), ("512MiB", 512 * MIB), ("512M", 512 * MIB), ("24GiB", 24 * GIB),
+     ("24GB", 24 * GIB), ("24 G", 24 * GIB), ("1.5GiB", 3 * GIB // 2), ("2T", 2048 * GIB), ("0.5 TiB", 512 * GIB)],
+)  # fmt: skip
 def test_amounts_of_memory_are_binary(text: str, value: int) -> None:
     assert parse_bytes(text) == value
 
@@ -296,41 +264,26 @@ NEW_RESOURCES = ("--local_ram_resources=100", "--local_cpu_resources=8", "--jobs
 LOCAL_CACHE = ("--experimental_local_disk_cache", "--experimental_local_disk_cache_path=/c")
 
 
+OLD_REPOSITORY, REPOSITORY = ("--experimental_repository_cache=/c",), ("--repository_cache=/c",)
+DISK, EVENTS = ("--disk_cache=/c",), ("--build_event_json_file=/c",)
+
+
 @pytest.mark.parametrize(
-    ("bazel", "disk", "repository", "resources", "events"),
+    ("bazel", "expected"),
     [
-        ("0.5.4", (), ("--experimental_repository_cache=/c",), OLD_RESOURCES, ()),
-        ("0.8.0", LOCAL_CACHE, ("--experimental_repository_cache=/c",), OLD_RESOURCES, ()),
-        ("0.13.0", LOCAL_CACHE, ("--experimental_repository_cache=/c",), OLD_RESOURCES, ()),
-        ("0.13.1", LOCAL_CACHE, ("--experimental_repository_cache=/c",), OLD_RESOURCES, ()),
-        (
-            "0.14.0",
-            ("--disk_cache=/c",),
-            ("--experimental_repository_cache=/c",),
-            OLD_RESOURCES,
-            ("--build_event_json_file=/c",),
-        ),
-        ("0.26.1", ("--disk_cache=/c",), ("--repository_cache=/c",), NEW_RESOURCES, ("--build_event_json_file=/c",)),
-        ("4.2.3", ("--disk_cache=/c",), ("--repository_cache=/c",), NEW_RESOURCES, ("--build_event_json_file=/c",)),
-        ("7.4.1", ("--disk_cache=/c",), ("--repository_cache=/c",), NEW_RESOURCES, ("--build_event_json_file=/c",)),
+        ("0.5.4", [(), OLD_REPOSITORY, OLD_RESOURCES, ()]),
+        ("0.8.0", [LOCAL_CACHE, OLD_REPOSITORY, OLD_RESOURCES, ()]),
+        ("0.13.0", [LOCAL_CACHE, OLD_REPOSITORY, OLD_RESOURCES, ()]),
+        ("0.13.1", [LOCAL_CACHE, OLD_REPOSITORY, OLD_RESOURCES, ()]),
+        ("0.14.0", [DISK, OLD_REPOSITORY, OLD_RESOURCES, EVENTS]),
+        ("0.26.1", [DISK, REPOSITORY, NEW_RESOURCES, EVENTS]),
+        ("4.2.3", [DISK, REPOSITORY, NEW_RESOURCES, EVENTS]),
+        ("7.4.1", [DISK, REPOSITORY, NEW_RESOURCES, EVENTS]),
     ],
 )
-def test_each_bazel_is_told_in_words_that_it_knows(
-    desk: Desk,
-    bazel: str,
-    disk: tuple[str, ...],
-    repository: tuple[str, ...],
-    resources: tuple[str, ...],
-    events: tuple[str, ...],
-) -> None:
-    assert bazel_options(desk.knowledge, bazel, "disk_cache", VALUES) == disk
-    assert bazel_options(desk.knowledge, bazel, "repository_cache", VALUES) == repository
-    assert bazel_options(desk.knowledge, bazel, "resources", VALUES) == resources
-    assert bazel_options(desk.knowledge, bazel, "events", VALUES) == events
-
-
-def test_no_purpose_means_no_options(desk: Desk) -> None:
-    assert bazel_options(desk.knowledge, "7.4.1", "levitation", VALUES) == ()
+def test_each_bazel_is_told_in_words_that_it_knows(desk: Desk, bazel: str, expected: list[tuple[str, ...]]) -> None:
+    purposes = ("disk_cache", "repository_cache", "resources", "events", "levitation")
+    assert [bazel_options(desk.knowledge, bazel, name, VALUES) for name in purposes] == [*expected, ()]
 
 
 # --- phases ---------------------------------------------------------------------------------------------------------
@@ -351,12 +304,8 @@ def test_only_the_fetch_has_a_network_and_only_the_compile_a_staging_folder(desk
     fetch, compile_ = desk.plan(HEAD).phases
     assert (fetch.name, fetch.network, compile_.name, compile_.network) == ("fetch", True, "compile", False)
     assert "{staging}" not in [mount.source for mount in fetch.mounts]
-    assert [mount.source for mount in compile_.mounts] == [
-        "{output}",
-        "{cache}/repository",
-        "{cache}/disk/{toolchain}",
-        "{staging}",
-    ]
+    sources = ["{output}", "{cache}/repository", "{cache}/disk/{toolchain}", "{staging}"]
+    assert [mount.source for mount in compile_.mounts] == sources
     assert all(mount.target.startswith("/tf/") for mount in compile_.mounts)
     assert [mount.source for mount in compile_.mounts if mount.read_only] == ["{cache}/repository"]
 
@@ -419,13 +368,9 @@ def test_a_bazel_that_cannot_write_a_profile_is_not_asked_to(desk: Desk) -> None
 
 def test_containers_get_nothing_of_the_callers_environment(desk: Desk) -> None:
     assert dict(desk.plan(HEAD).container_environment) == {
-        "HOME": "/tmp",
-        "USER": "tfdock",
-        "LC_ALL": "C.UTF-8",
-        "TZ": "UTC",
-        "PYTHONHASHSEED": "0",
+        "HOME": "/tmp", "USER": "tfdock", "LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0",
         "SOURCE_DATE_EPOCH": "315532800",
-    }
+    }  # fmt: skip
 
 
 def test_a_source_without_refs_is_tried_once(desk: Desk) -> None:
@@ -440,16 +385,10 @@ def test_a_plan_is_the_same_every_time_and_prints_as_json(desk: Desk) -> None:
     document = as_json(plan)
     assert json.loads(json.dumps(document)) == document
     promised = {
-        "build_id",
-        "fingerprint",
-        "image",
-        "environment",
-        "startup_options",
-        "bazel_flags",
-        "targets",
-        "mounts",
-    }
-    assert promised | {"resources", "choices", "container_environment"} <= set(document)
+        "build_id", "fingerprint", "image", "environment", "startup_options", "bazel_flags", "targets", "mounts",
+        "resources", "choices", "container_environment",
+    }  # fmt: skip
+    assert promised <= set(document)
 
 
 def test_what_is_untested_is_told_in_the_plan(desk: Desk) -> None:
