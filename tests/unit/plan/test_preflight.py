@@ -52,25 +52,16 @@ def findings(desk: Desk, text: str, machine_host: Host | None, **more: Any) -> d
 @pytest.mark.parametrize(
     ("toolkit", "linux", "windows"),
     [
-        ("13.0.2", "580.65.06", "580"),
-        ("12.5.1", "525.60.13", "527.41"),
-        ("12.0.0", "525.60.13", "527.41"),
-        ("11.2.2", "450.80.02", "452.39"),
-        ("10.1.243", "418.39", "418.96"),
-        ("9.0.176", "384.81", "385.54"),
-        ("8.0", "375.26", "376.51"),
+        ("13.0.2", "580.65.06", "580"), ("12.5.1", "525.60.13", "527.41"), ("12.0.0", "525.60.13", "527.41"),
+        ("11.2.2", "450.80.02", "452.39"), ("10.1.243", "418.39", "418.96"), ("9.0.176", "384.81", "385.54"),
+        ("8.0", "375.26", "376.51"), ("99.1", None, None), ("", None, None),
     ],
-)
+)  # fmt: skip
 def test_minor_versions_share_a_driver_from_the_major_on_that_promises_it(
-    desk: Desk, toolkit: str, linux: str, windows: str
+    desk: Desk, toolkit: str, linux: str | None, windows: str | None
 ) -> None:
     found = [toolkit_floor(desk.knowledge, "cuda", Version(toolkit), wsl=wsl) for wsl in (False, True)]
-    assert [str(version) for version in found] == [linux, windows]
-
-
-def test_of_a_toolkit_nobody_knows_no_driver_is_known(desk: Desk) -> None:
-    assert toolkit_floor(desk.knowledge, "cuda", Version("99.1")) is None
-    assert toolkit_floor(desk.knowledge, "cuda", Version("")) is None
+    assert [version and str(version) for version in found] == [linux, windows]
 
 
 def floors(desk: Desk, text: str, *gpus: LocalGpu, wsl: bool = False) -> dict[str, str]:
@@ -116,30 +107,32 @@ def test_without_a_gpu_here_those_count_that_it_is_built_for(desk: Desk) -> None
     assert floors(desk, f"{new}compute_capabilities: [sm_86, sm_120]\n") == {"driver-too-old": "525.60.13"}
 
 
-def test_on_wsl_the_windows_driver_is_compared(desk: Desk) -> None:
-    text = capabilities("sm_86")
-    # 526.98 is above Linux' floor of 525.60.13 and below that of Windows, 527.41.
-    assert findings(desk, text, host("526.98", RTX3080, wsl=True))["driver"].status == WARNING
-    assert findings(desk, text, host("526.98", RTX3080))["driver"].status == OK
+@pytest.mark.parametrize(
+    ("there", "status"),
+    [
+        # 526.98 is above Linux' floor of 525.60.13 and below that of Windows, 527.41.
+        pytest.param(host("526.98", RTX3080, wsl=True), WARNING, id="on WSL the Windows driver is compared"),
+        pytest.param(host("526.98", RTX3080), OK, id="on Linux its own"),
+        pytest.param(host("1000.1", RTX3080), OK, id="compared as numbers"),
+        pytest.param(host("525.60.9", RTX3080), WARNING, id="to the last number"),
+        pytest.param(host("35.4.1", ORIN), SKIPPED, id="boards have drivers of their own"),
+        pytest.param(host(), SKIPPED, id="no driver here"),
+    ],
+)
+def test_the_driver_here_is_compared_with_the_one_that_is_needed(desk: Desk, there: Host, status: str) -> None:
+    check = findings(desk, capabilities("sm_86"), there)["driver"]
+    assert check.status == status
+    assert there.gpus or "525.60.13" in check.needed
 
 
-def test_driver_versions_are_compared_as_numbers(desk: Desk) -> None:
-    text = capabilities("sm_86")
-    assert findings(desk, text, host("1000.1", RTX3080))["driver"].status == OK
-    assert findings(desk, text, host("525.60.9", RTX3080))["driver"].status == WARNING
-
-
-def test_an_old_driver_is_told_with_what_is_needed_and_why(desk: Desk) -> None:
-    check = findings(desk, capabilities("sm_86"), host("470.256.02", RTX3080))["driver"]
+def test_an_old_driver_is_told_with_what_is_needed_and_why_and_stops_a_build_for_this_machine(desk: Desk) -> None:
+    old = host("470.256.02", RTX3080)
+    check = findings(desk, capabilities("sm_86"), old)["driver"]
     assert (check.code, check.status, check.exit_code) == ("driver-too-old", WARNING, ExitCode.OK)
     assert "470.256.02" in check.found
     assert "525.60.13" in check.needed
     assert "12.5.1" in check.needed
     assert "525.60.13" in check.fix
-
-
-def test_a_build_for_this_machine_is_stopped_by_its_driver(desk: Desk) -> None:
-    old = host("470.256.02", RTX3080)
     check = findings(desk, capabilities("sm_86"), old, for_this_machine=True)["driver"]
     assert (check.status, check.exit_code) == (FAILED, ExitCode.INCOMPATIBLE)
     assert (check.problem.severity, check.problem.code) == ("error", "driver-too-old")
@@ -152,12 +145,6 @@ def test_the_fix_names_the_newest_toolkit_of_the_release_that_the_driver_runs(in
     assert "20.0.1" in check.fix
     older = findings(invented, text, host("800.0", RTX3080))["driver"]
     assert "20.0.1" not in older.fix
-
-
-def test_without_a_driver_here_its_check_is_skipped_but_tells_what_the_wheel_will_want(desk: Desk) -> None:
-    check = findings(desk, capabilities("sm_86"), host())["driver"]
-    assert check.status == SKIPPED
-    assert "525.60.13" in check.needed
 
 
 def test_facts_that_were_not_gathered_are_skipped_with_the_reason(desk: Desk) -> None:
@@ -176,10 +163,6 @@ def test_a_driver_that_answers_with_an_error_is_told(desk: Desk) -> None:
     plan = desk.plan(capabilities("sm_86"))
     checks = preflight.device_checks(plan.resolution, desk.knowledge, broken, for_this_machine=False)
     assert [(check.code, check.status) for check in checks] == [("driver-broken", WARNING), ("", OK)]
-
-
-def test_boards_with_a_driver_of_their_own_are_not_judged_by_the_tables(desk: Desk) -> None:
-    assert findings(desk, capabilities("sm_86"), host("35.4.1", ORIN))["driver"].status == SKIPPED
 
 
 # --- which GPUs -----------------------------------------------------------------------------------------------------
@@ -296,9 +279,26 @@ def memory(desk: Desk, text: str, machine: Machine, planned: Machine | None = No
     return preflight.memory_check(plan, machine)
 
 
-def test_what_is_sized_for_a_machine_fits_it(desk: Desk) -> None:
-    for size in (8, 16, 32, 64):
-        assert memory(desk, CPU, Machine(cpus=64, memory=size * GIB)).status == OK, size
+OVER = "memory-overcommitted"
+
+
+@pytest.mark.parametrize(
+    ("asked", "machine", "planned", "code"),
+    [
+        *(pytest.param("", Machine(cpus=64, memory=size * GIB), None, "", id=f"sized for {size} GiB")
+          for size in (8, 16, 32, 64)),
+        pytest.param("", Machine(cpus=2, memory=2 * GIB, swap=4 * GIB), None, OVER, id="swap carries a single job"),
+        pytest.param("", Machine(cpus=16, memory=8 * GIB), Machine(cpus=16, memory=64 * GIB), OVER,
+                     id="an engine with less than was planned with"),
+        pytest.param("memory: 4GiB, jobs: 8", MACHINE, None, OVER, id="the profile's own limit counts"),
+    ],
+)  # fmt: skip
+def test_the_memory_of_a_machine_is_compared_with_the_plan(
+    desk: Desk, asked: str, machine: Machine, planned: Machine | None, code: str
+) -> None:
+    check = memory(desk, f"{CPU}resources: {{{asked}}}\n", machine, planned)
+    assert (check.status, check.code) == (WARNING if code else OK, code)
+    assert not machine.swap or "slow" in check.fix
 
 
 def test_a_machine_for_less_than_one_job_is_refused(desk: Desk) -> None:
@@ -307,30 +307,14 @@ def test_a_machine_for_less_than_one_job_is_refused(desk: Desk) -> None:
     assert "single job" in check.needed
 
 
-def test_swap_carries_a_single_job(desk: Desk) -> None:
-    check = memory(desk, CPU, Machine(cpus=2, memory=2 * GIB, swap=4 * GIB))
-    assert (check.status, check.code) == (WARNING, "memory-overcommitted")
-    assert "slow" in check.fix
-
-
 def test_more_jobs_than_fit_are_warned_of_with_how_many_do(desk: Desk) -> None:
-    check = memory(desk, f"{CPU}resources: {{jobs: 64}}\n", Machine(cpus=64, memory=32 * GIB))
-    assert (check.status, check.code) == (WARNING, "memory-overcommitted")
+    def checked(jobs: int) -> PreflightCheck:
+        return memory(desk, f"{CPU}resources: {{jobs: {jobs}}}\n", Machine(cpus=64, memory=32 * GIB))
+
+    check = checked(64)
+    assert (check.status, check.code) == (WARNING, OVER)
     jobs = int(check.fix.partition("jobs: ")[2].partition("}")[0])
-    fitting = memory(desk, f"{CPU}resources: {{jobs: {jobs}}}\n", Machine(cpus=64, memory=32 * GIB))
-    assert fitting.status == OK
-    one_more = memory(desk, f"{CPU}resources: {{jobs: {jobs + 1}}}\n", Machine(cpus=64, memory=32 * GIB))
-    assert one_more.status == WARNING
-
-
-def test_an_engine_with_less_memory_than_was_planned_with_is_noticed(desk: Desk) -> None:
-    check = memory(desk, CPU, Machine(cpus=16, memory=8 * GIB), planned=Machine(cpus=16, memory=64 * GIB))
-    assert (check.status, check.code) == (WARNING, "memory-overcommitted")
-
-
-def test_the_profiles_own_limit_counts(desk: Desk) -> None:
-    text = f"{CPU}resources: {{memory: 4GiB, jobs: 8}}\n"
-    assert memory(desk, text, Machine(cpus=8, memory=64 * GIB)).code == "memory-overcommitted"
+    assert (checked(jobs).status, checked(jobs + 1).status) == (OK, WARNING)
 
 
 @pytest.mark.parametrize(
@@ -357,16 +341,24 @@ def place(share: float, free: int | None, filesystem: str | None, **more: str) -
     return WritableFolder(what="the cache", path="/c", share=share, free=free, filesystem=filesystem, **more)
 
 
-def disk(needed: int, *places: WritableFolder) -> list[str]:
-    return [check.status for check in preflight.disk_checks(places, needed)]
+HALF, UNSEEN = place(0.5, 60 * GIB, "1"), [place(0.5, None, None) for _ in range(2)]
 
 
-def test_folders_on_one_file_system_must_fit_together() -> None:
-    one, other = place(0.5, 60 * GIB, "1"), place(0.5, 60 * GIB, "1")
-    assert disk(100 * GIB, one) == [OK]
-    assert disk(100 * GIB, one, replace(other, filesystem="2")) == [OK, OK]
-    assert disk(100 * GIB, one, other) == [WARNING]
-    assert disk(200 * GIB, one, other) == [FAILED]
+@pytest.mark.parametrize(
+    ("needed", "places", "statuses"),
+    [
+        pytest.param(100, (HALF,), [OK], id="half of it"),
+        pytest.param(100, (HALF, replace(HALF, filesystem="2")), [OK, OK], id="two file systems"),
+        pytest.param(100, (HALF, HALF), [WARNING], id="one file system for both"),
+        pytest.param(200, (HALF, HALF), [FAILED], id="far too small for both"),
+        pytest.param(100, (place(0, 1, "1"), place(1, 200 * GIB, "2")), [OK], id="what takes no room has no say"),
+        pytest.param(100, (*UNSEEN, place(0.1, GIB * 20, "1")), [SKIPPED, SKIPPED, OK], id="unseen: alone"),
+    ],
+)
+def test_folders_on_one_file_system_must_fit_together(
+    needed: int, places: tuple[WritableFolder, ...], statuses: list[str]
+) -> None:
+    assert [check.status for check in preflight.disk_checks(places, needed * GIB)] == statuses
 
 
 def test_a_full_disk_is_refused_with_where_and_how_much() -> None:
@@ -379,18 +371,6 @@ def test_a_full_disk_is_refused_with_where_and_how_much() -> None:
     assert check.found == "5.0 GiB free for the cache (/c) and the wheelhouse (/w)"
     assert check.needed == "about 65.0 GiB"
     assert "`--cache-dir` or `--wheelhouse`" in check.fix
-
-
-def test_what_takes_no_room_has_no_say() -> None:
-    assert disk(100 * GIB, place(0, 1, "1"), place(1, 200 * GIB, "2")) == [OK]
-
-
-def test_a_disk_that_cannot_be_seen_is_skipped_and_stands_alone() -> None:
-    assert disk(100 * GIB, place(0.5, None, None), place(0.5, None, None), place(0.1, GIB * 20, "1")) == [
-        SKIPPED,
-        SKIPPED,
-        OK,
-    ]
 
 
 def test_small_amounts_are_told_in_mebibytes() -> None:
