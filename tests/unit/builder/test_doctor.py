@@ -115,8 +115,6 @@ def test_an_engine_on_another_machine_is_named_with_its_place(settings: Settings
     check = of(checks(settings, engine(local=False, address=where)), "engine")
     assert check.status == "ok"
     assert f"at {where}, elsewhere" in check.found
-    places = doctor.build_places(settings, engine(local=False).engine_info)
-    assert "the cache" not in {place.what for place in places}, "its caches are there"
 
 
 def test_a_folder_of_no_use_fails_whatever_is_free_there(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,43 +126,29 @@ def test_a_folder_of_no_use_fails_whatever_is_free_there(settings: Settings, mon
 
 
 def test_the_engines_images_count_where_its_folder_is_this_machines(settings: Settings, tmp_path: Path) -> None:
-    (tmp_path / "root").mkdir()
-    here = doctor.build_places(settings, engine(data_root=str(tmp_path / "root")).engine_info)
-    assert "the engine's images" in {place.what for place in here}
-    for other in (
-        engine(data_root=str(tmp_path / "none")),
-        engine(data_root=str(tmp_path / "root"), local=False),
-        engine(data_root=""),
-    ):
-        there = doctor.build_places(settings, other.engine_info)
-        assert "the engine's images" not in {place.what for place in there}
-        assert len(there) == len(here) - (1 if other.engine_info.local else 2)
+    def places(root: str, **more: bool) -> dict[str, float]:
+        found = doctor.build_places(settings, engine(data_root=root, **more).engine_info)
+        return {place.what: place.share for place in found}
 
-
-def test_the_parts_of_a_builds_disk_are_the_whole(settings: Settings, tmp_path: Path) -> None:
-    places = doctor.build_places(settings, engine(data_root=str(tmp_path)).engine_info)
-    assert sum(place.share for place in places) == pytest.approx(1)
+    here = places(str(tmp_path))
+    assert "the engine's images" in here
+    assert sum(here.values()) == pytest.approx(1)
+    without = set(here) - {"the engine's images"}
+    assert set(places(str(tmp_path / "none"))) == set(places("")) == without
+    assert set(places(str(tmp_path), local=False)) == without - {"the cache"}, "its caches are there"
 
 
 @pytest.mark.parametrize(
     ("runtimes", "program", "code"),
-    [
-        (("nvidia", "runc"), None, ""),
-        (("runc",), "nvidia-ctk", ""),
-        (("runc",), None, "gpu-runtime-missing"),
-    ],
+    [("nvidia", None, ""), ("runc", "nvidia-ctk", ""), ("runc", None, "gpu-runtime-missing")],
 )
 def test_gpus_want_a_container_runtime(
-    settings: Settings,
-    machine: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-    runtimes: tuple[str, ...],
-    program: str | None,
-    code: str,
-) -> None:
+    settings: Settings, machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, runtimes: str,
+    program: str | None, code: str,
+) -> None:  # fmt: skip
     machine(Host(gpus=(RTX3080,), drivers={"cuda": "550.54.14"}))
     monkeypatch.setattr(shutil, "which", lambda name: name if name == program else None)
-    found = checks(settings, engine(runtimes=runtimes))
+    found = checks(settings, engine(runtimes=(runtimes,)))
     assert of(found, "gpu runtime").code == code
     assert "RTX 3080 (8.6), driver 550.54.14" in of(found, "gpu").found
 
@@ -176,40 +160,32 @@ def test_a_driver_that_is_out_of_order_is_told(settings: Settings, machine: Call
     assert "gpu" not in {check.name for check in found}
 
 
-def test_what_a_killed_run_left_is_told(settings: Settings, tmp_path: Path) -> None:
-    entry = RunEntry(run=RUN, build_id="x", staging=str(tmp_path / "s"), output=str(tmp_path / "o"))
-    with journal.running(settings.state_dir, entry):
-        assert of(checks(settings, engine()), "leftovers").status == "ok"
-        kept = tmp_path / "kept"
-        shutil.copytree(settings.state_dir / "runs" / RUN, kept)
-    shutil.copytree(kept, settings.state_dir / "runs" / RUN, dirs_exist_ok=True)
-    check = of(checks(settings, engine()), "leftovers")
-    assert (check.code, check.found) == ("run-left-behind", RUN)
-
-
 def test_without_an_engine_nobody_knows_what_containers_are_left(settings: Settings) -> None:
     check = of(checks(settings, gone()), "leftovers")
     assert (check.status, check.code) == ("skipped", "")
     assert "without an engine its containers cannot be looked at" in check.found
 
 
+def fixed(settings: Settings, fake: FakeEngine) -> list[PreflightCheck]:
+    """What is told of leftovers where they are to be removed."""
+    return [one for one in doctor.examine(settings, fake, fix=True) if one.name == "leftovers"]
+
+
 def test_where_nothing_is_left_a_fix_says_so(settings: Settings) -> None:
     assert of(checks(settings, engine()), "leftovers").found == "none"
-    (check,) = [one for one in doctor.examine(settings, engine(), fix=True) if one.name == "leftovers"]
+    (check,) = fixed(settings, engine())
     assert (check.status, check.found) == ("ok", "none: there was nothing to remove")
 
 
 def abandoned(settings: Settings, tmp_path: Path, **changes: str) -> RunEntry:
-    """The entry of a run that was killed, with its folders."""
-    folders = {
-        "staging": Wheelhouse(settings.wheelhouse).staging(RUN),
-        "output": CacheFolder(settings.cache_dir).output(RUN),
-    }
-    for folder in folders.values():
+    """The entry of a run that was killed, with its folders; nothing is left of it while it lives."""
+    staging, output = Wheelhouse(settings.wheelhouse).staging(RUN), CacheFolder(settings.cache_dir).output(RUN)
+    for folder in (staging, output):
         folder.mkdir(parents=True)
-    entry = RunEntry(run=RUN, build_id="x", **{name: str(path) for name, path in folders.items()}, **changes)
+    entry = RunEntry(run=RUN, build_id="x", staging=str(staging), output=str(output), **changes)
     kept = tmp_path / "kept"
     with journal.running(settings.state_dir, entry):
+        assert of(checks(settings, engine()), "leftovers").status == "ok"
         shutil.copytree(settings.state_dir / "runs" / RUN, kept)
     shutil.copytree(kept, settings.state_dir / "runs" / RUN, dirs_exist_ok=True)
     return entry
@@ -230,9 +206,10 @@ def test_what_killed_runs_left_is_removed_where_that_is_asked_for(settings: Sett
         path.touch()
     with Wheelhouse(settings.wheelhouse).locked(BuildId("tf2")):
         check = of(checks(settings, fake), "leftovers")
-        assert (check.status, check.found) == ("warning", f"{RUN}, half written {half}")
+        found = (check.status, check.code, check.found)
+        assert found == ("warning", "run-left-behind", f"{RUN}, half written {half}")
         assert "tfdock doctor --fix" in check.fix
-        told = [one.found for one in doctor.examine(settings, fake, fix=True) if one.name == "leftovers"]
+        told = [one.found for one in fixed(settings, fake)]
     assert told == [f"{RUN} was removed", f"half written {half} was removed"]
     assert [one.name for one in fake.containers(RUN_LABEL)] == ["another's"]
     assert not any(Path(path).exists() for path in (entry.staging, entry.output, half))
@@ -243,9 +220,9 @@ def test_what_killed_runs_left_is_removed_where_that_is_asked_for(settings: Sett
 
 def test_what_cannot_be_removed_now_says_why(settings: Settings, tmp_path: Path) -> None:
     abandoned(settings, tmp_path, engine="another")
-    (check,) = [one for one in doctor.examine(settings, engine(), fix=True) if one.name == "leftovers"]
+    (check,) = fixed(settings, engine())
     assert (check.status, check.found) == ("warning", f"{RUN} is still there: its containers are on another engine")
-    (check,) = [one for one in doctor.examine(settings, gone(), fix=True) if one.name == "leftovers"]
+    (check,) = fixed(settings, gone())
     assert "once the engine answers" in check.fix
     assert journal.killed_runs(settings.state_dir) != []
 
@@ -263,7 +240,7 @@ def test_a_journal_that_cannot_be_read_fails_and_stops_nothing_else(
 def test_a_journal_that_others_can_write_to_fails_and_nothing_is_removed(settings: Settings, tmp_path: Path) -> None:
     entry = abandoned(settings, tmp_path)
     (settings.state_dir / "runs").chmod(0o770)
-    (check,) = [one for one in doctor.examine(settings, engine(), fix=True) if one.name == "leftovers"]
+    (check,) = fixed(settings, engine())
     assert (check.status, check.code, check.exit_code) == ("failed", "state-not-private", 2)
     assert f"chmod go-w {settings.state_dir / 'runs'}" in check.fix
     assert Path(entry.staging).exists()
@@ -289,37 +266,34 @@ def stopped(plan: BuildPlan, desk: Desk, settings: Settings, fake: FakeEngine) -
 
 @pytest.mark.parametrize(("sizes", "error"), [({"memory": 2 * GIB}, OutOfMemory), ({"free": 20 * GIB}, DiskFull)])
 def test_too_little_memory_or_disk_stops_a_build(
-    settings: Settings,
-    machine: Callable[..., None],
-    plan: BuildPlan,
-    desk: Desk,
-    sizes: dict[str, int],
+    settings: Settings, machine: Callable[..., None], plan: BuildPlan, desk: Desk, sizes: dict[str, int],
     error: type[TfdockError],
-) -> None:
+) -> None:  # fmt: skip
     machine(**sizes)
     found = stopped(plan, desk, settings, engine())
     assert (type(found), found.exit_code) == (error, ExitCode.RESOURCES)
     assert found.problems[0].fix
 
 
-def test_an_engine_too_old_stops_a_build_before_all_else(
-    settings: Settings, machine: Callable[..., None], plan: BuildPlan, desk: Desk
-) -> None:
-    machine(memory=2 * GIB)
-    found = stopped(plan, desk, settings, engine(api_version="1.39"))
+@pytest.mark.parametrize(
+    ("changes", "codes"),
+    [
+        ({"api_version": "1.39"}, ["engine-too-old"]),
+        ({"remaps_users": True}, ["engine-network-impossible"]),
+        ({"rootless": True, "owner": os.getuid() + 1}, ["engine-of-another-user"]),
+    ],
+)
+@pytest.mark.parametrize("memory", [64, 2])
+def test_an_engine_that_refuses_what_a_build_needs_stops_it_before_all_else(
+    settings: Settings, machine: Callable[..., None], plan: BuildPlan, desk: Desk, changes: dict[str, Any],
+    codes: list[str], memory: int,
+) -> None:  # fmt: skip
+    machine(memory=memory * GIB)
+    hosts = replace(settings, network="host" if "remaps_users" in changes else settings.network)
+    found = stopped(plan, desk, hosts, engine(**changes))
     assert found.exit_code == ExitCode.ENGINE
-    assert [problem.code for problem in found.problems] == ["engine-too-old", "machine-memory-too-small"]
-
-
-def test_an_engine_that_refuses_what_a_build_needs_stops_it_before_it_starts(
-    settings: Settings, plan: BuildPlan, desk: Desk
-) -> None:
-    hosts = replace(settings, network="host")
-    found = stopped(plan, desk, hosts, engine(remaps_users=True))
-    assert [problem.code for problem in found.problems] == ["engine-network-impossible"]
-    assert found.exit_code == ExitCode.ENGINE
-    found = stopped(plan, desk, settings, engine(rootless=True, owner=os.getuid() + 1))
-    assert [problem.code for problem in found.problems] == ["engine-of-another-user"]
+    short = [] if memory > 2 else ["machine-memory-too-small"]
+    assert [problem.code for problem in found.problems] == [*codes, *short]
 
 
 def test_limits_that_the_engine_drops_are_told_before_a_build(
@@ -412,14 +386,18 @@ def test_the_answer_comes_first(run: Callable[..., Any], machine: Callable[..., 
     assert (short.exit_code, short.stdout.splitlines()[0].endswith("see the warning")) == (0, True)
 
 
+def written(folder: Path, text: str) -> str:
+    """The path of a profile with that text."""
+    (folder / "x.yaml").write_text(text)
+    return str(folder / "x.yaml")
+
+
 @pytest.mark.parametrize("columns", [30, 60, 100])
 def test_no_line_is_wider_than_the_terminal(
     run: Callable[..., Any], machine: Callable[..., None], tmp_path: Path, columns: int
 ) -> None:
     machine(Host(gpus=(RTX3080,), drivers={"cuda": "470.256.02"}), memory=2 * GIB, free=GIB)
-    profile = tmp_path / "x.yaml"
-    profile.write_text(PROFILE)
-    result = run(str(profile), columns=columns)
+    result = run(written(tmp_path, PROFILE), columns=columns)
     assert result.exit_code == ExitCode.RESOURCES
     assert max(map(len, result.stdout.splitlines())) <= columns
     assert "fix:" in result.stdout
@@ -427,34 +405,24 @@ def test_no_line_is_wider_than_the_terminal(
 
 def test_the_document_has_every_check(run: Callable[..., Any], machine: Callable[..., None], tmp_path: Path) -> None:
     machine(Host(gpus=(RTX3080,), drivers={"cuda": "470.256.02"}))
-    profile = tmp_path / "x.yaml"
-    profile.write_text(PROFILE)
-    document = json.loads(run(str(profile), "--json").stdout)
+    profile = written(tmp_path, PROFILE)
+    document = json.loads(run(profile, "--json").stdout)
     assert list(document) == ["schema", "ok", "checks"]
     assert (document["schema"], document["ok"]) == ("tfdock.doctor/1", True)
     (driver,) = [check for check in document["checks"] if check["name"] == "driver"]
-    assert (driver["status"], driver["code"], driver["profile"]) == ("warning", "driver-too-old", str(profile))
+    assert (driver["status"], driver["code"], driver["profile"]) == ("warning", "driver-too-old", profile)
 
 
-def test_a_combination_that_nobody_has_tested_is_looked_at_where_that_is_allowed(
-    run: Callable[..., Any], tmp_path: Path
-) -> None:
-    profile = tmp_path / "x.yaml"
-    profile.write_text('schema: 1\ntensorflow: "2.18.0"\nbazel: {version: "5.3.0"}\n')
-    assert run(str(profile)).exit_code == ExitCode.INCOMPATIBLE
-    assert run(str(profile), "--allow-untested").stdout.startswith("yes:")
-
-
-def test_what_is_left_is_removed_though_the_profile_is_refused(
+def test_what_is_left_is_removed_though_a_profile_that_nobody_has_tested_is_refused_unless_it_is_allowed(
     run: Callable[..., Any], settings: Settings, tmp_path: Path
 ) -> None:
     abandoned(settings, tmp_path)
-    profile = tmp_path / "x.yaml"
-    profile.write_text('schema: 1\ntensorflow: "2.18.0"\nbazel: {version: "5.3.0"}\n')
-    result = run(str(profile), "--fix", columns=200)
+    profile = written(tmp_path, 'schema: 1\ntensorflow: "2.18.0"\nbazel: {version: "5.3.0"}\n')
+    result = run(profile, "--fix", columns=200)
     assert result.exit_code == ExitCode.INCOMPATIBLE
     assert f"{RUN} was removed" in result.stdout
     assert journal.killed_runs(settings.state_dir) == []
+    assert run(profile, "--allow-untested").stdout.startswith("yes:")
 
 
 def test_several_profiles_are_told_apart(run: Callable[..., Any]) -> None:
@@ -472,21 +440,16 @@ def test_the_answer_names_the_profiles_that_cannot_be_built(run: Callable[..., A
     assert "cpu-native" in run("cpu-native", str(greedy), fake=gone(), columns=300).stdout.splitlines()[0]
 
 
-def test_a_profile_that_is_refused_is_a_failed_check(run: Callable[..., Any], tmp_path: Path) -> None:
-    profile = tmp_path / "x.yaml"
-    profile.write_text(PROFILE.replace("sm_86", "sm_20"))
-    result = run(str(profile), "--json")
-    assert result.exit_code == ExitCode.INCOMPATIBLE
+def test_a_profile_that_is_refused_is_a_failed_check_told_once_below_the_answer(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    profile = written(tmp_path, PROFILE.replace("sm_86", "sm_20"))
+    result = run(profile, "--json")
     document = json.loads(result.stdout)
+    assert (result.exit_code, document["ok"]) == (ExitCode.INCOMPATIBLE, False)
     assert {check["name"] for check in document["checks"]} == {"profile"}
-    assert document["ok"] is False
-
-
-def test_a_refusal_is_told_once_below_the_answer(run: Callable[..., Any], tmp_path: Path) -> None:
-    profile = tmp_path / "x.yaml"
-    profile.write_text(PROFILE.replace("sm_86", "sm_20"))
-    result = run(str(profile), columns=300)
-    assert result.stdout == f"no: {profile} is refused\n"
-    found = [check["found"] for check in json.loads(run(str(profile), "--json").stdout)["checks"]]
-    assert [result.output.count(f": {message} [") for message in found] == [1] * len(found)
-    assert [result.output.count(f"failed   profile: {message}") for message in found] == [0] * len(found)
+    told = run(profile, columns=300)
+    assert told.stdout == f"no: {profile} is refused\n"
+    found = [check["found"] for check in document["checks"]]
+    assert [told.output.count(f": {message} [") for message in found] == [1] * len(found)
+    assert [told.output.count(f"failed   profile: {message}") for message in found] == [0] * len(found)
