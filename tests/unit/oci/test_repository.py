@@ -114,15 +114,21 @@ def refused(do: Callable[[], Any]) -> tuple[str, str]:
 # --- logins ---------------------------------------------------------------------------------------------------------
 
 
+def asking(kind: str = "Bearer", token: bytes = b'{"token": "x"}') -> Script:
+    """Asks for a login, and gives that token for any."""
+
+    def answer(asked: Asked) -> Answer:
+        realm = f'{kind} realm="http://{asked.headers["Host"]}/token",service="x",scope="y"'
+        return (200, {}, token) if "/token" in asked.request else (401, {"WWW-Authenticate": realm}, b"")
+
+    return answer
+
+
 @pytest.mark.parametrize("kind", ["Basic", "Bearer"])
 def test_whom_the_registry_redirects_to_learns_no_login_by_asking_for_one(kind: str) -> None:
     """A store of blobs, or who has taken one over, is not the registry."""
 
-    def thief(asked: Asked) -> Answer:
-        realm = f'{kind} realm="http://{asked.headers["Host"]}/token",service="x",scope="y"'
-        return (200, {}, b'{"token": "x"}') if "/token" in asked.request else (401, {"WWW-Authenticate": realm}, b"")
-
-    with scripted(thief) as store:
+    with scripted(asking(kind)) as store:
         leads = {"Location": f"http://{store.address}/blob"}
         with scripted(lambda _: (307, leads, b"")) as registry:
             code, _ = refused(lambda: list(registry.repository(LOGIN).blob(BLOB)))
@@ -133,18 +139,11 @@ def test_whom_the_registry_redirects_to_learns_no_login_by_asking_for_one(kind: 
 
 
 def test_where_an_upload_goes_learns_no_login_by_asking_for_one() -> None:
-    def thief(asked: Asked) -> Answer:
-        realm = f'Bearer realm="http://{asked.headers["Host"]}/token",service="x",scope="y"'
-        return (200, {}, b'{"token": "x"}') if "/token" in asked.request else (401, {"WWW-Authenticate": realm}, b"")
-
-    with scripted(thief) as store:
+    with scripted(asking()) as store:
 
         def registry_(asked: Asked) -> Answer:
-            return (
-                (404, {}, b"")
-                if "HEAD" in asked.request
-                else (202, {"Location": f"http://{store.address}/upload"}, b"")
-            )
+            leads = {"Location": f"http://{store.address}/upload"}
+            return (404, {}, b"") if "HEAD" in asked.request else (202, leads, b"")
 
         with scripted(registry_) as registry:
             code, _ = refused(lambda: registry.repository(LOGIN).upload(BLOB, io.BytesIO(DATA)))
@@ -160,11 +159,7 @@ def test_a_long_challenge_that_names_no_realm_is_no_login() -> None:
 
 
 def test_a_token_may_be_anything() -> None:
-    def nested(asked: Asked) -> Answer:
-        realm = f'Bearer realm="http://{asked.headers["Host"]}/token",service="x",scope="y"'
-        return (200, {}, b"[" * 100_000) if "/token" in asked.request else (401, {"WWW-Authenticate": realm}, b"")
-
-    with scripted(nested) as registry:
+    with scripted(asking(token=b"[" * 100_000)) as registry:
         code, told = refused(lambda: registry.repository().digest("main"))
     assert (code, "gives none" in told) == ("registry-unreachable", True)
 
@@ -230,9 +225,8 @@ def test_a_helper_that_is_not_there_is_told_and_one_that_knows_nothing_is_no_log
 
 def test_a_manifest_with_other_bytes_than_the_registry_itself_says_is_refused() -> None:
     answer = (200, {"Content-Type": manifest.MANIFEST, "Docker-Content-Digest": manifest.digest(b"{}")}, b"[]")
-    with scripted(lambda _: answer) as registry, pytest.raises(VerificationFailed) as caught:
+    with scripted(lambda _: answer) as registry, pytest.raises(VerificationFailed, match="registry-damaged-content"):
         registry.repository().manifest("main")
-    assert caught.value.problems[0].code == "registry-damaged-content"
     assert len(registry.asked) == 1
 
 
@@ -286,10 +280,8 @@ def test_a_blob_of_which_a_part_is_here_goes_on_from_there(had: int, ranges: boo
 
 def test_another_machine_is_spoken_to_without_tls_on_request_alone() -> None:
     assert Repository("registry.example:5000", "ci/x").url == "https://registry.example:5000/v2/ci/x"
-    assert (
-        Repository("registry.example:5000", "ci/x", plain=lambda _: True).url
-        == "http://registry.example:5000/v2/ci/x"
-    )
+    plain = Repository("registry.example:5000", "ci/x", plain=lambda _: True)
+    assert plain.url == "http://registry.example:5000/v2/ci/x"
 
 
 def test_a_registry_that_takes_no_such_repository_is_not_said_to_lack_the_blob() -> None:

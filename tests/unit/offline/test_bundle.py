@@ -180,17 +180,11 @@ def test_the_last_piece_of_damaged_contents_is_never_handed_out(path: Path) -> N
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"text", b"\0" * 10240, bytes(range(256)) * 8],
-    ids=["empty", "short", "zeros", "noise"],
+    [b"", b"text", b"\0" * 10240, bytes(range(256)) * 8, tarfile.TarInfo("etc/passwd").tobuf() + bytes(9728)],
+    ids=["empty", "short", "zeros", "noise", "another tar"],
 )
 def test_a_file_that_is_no_bundle_is_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    assert refused(path) == "bundle-malformed"
-
-
-def test_another_tar_is_no_bundle(path: Path) -> None:
-    with tarfile.open(path, "w") as archive:
-        archive.addfile(tarfile.TarInfo("etc/passwd"))
     assert refused(path) == "bundle-malformed"
 
 
@@ -365,14 +359,13 @@ LARGE = member(f"{C}/PaxHeaders.0/layer.tar", b"10 size=5\n", kind="x") + member
 @pytest.mark.parametrize(
     "data",
     [
-        LAYERS + NAMING + member("repositories", REPOSITORIES) + END,
-        BLOBS + NAMING + member("repositories", REPOSITORIES) + END,
-        LARGE + NAMING + END,
+        LAYERS + NAMING + member("repositories", REPOSITORIES), BLOBS + NAMING + member("repositories", REPOSITORIES),
+        LARGE + NAMING,
     ],
     ids=["Docker 20.10", "OCI layout", "large layer"],
-)
+)  # fmt: skip
 def test_images_may_have_the_names_of_their_bundle(path: Path, data: bytes) -> None:
-    supply(path, data)._check_names()
+    supply(path, data + END)._check_names()
 
 
 @pytest.mark.parametrize(
@@ -416,46 +409,31 @@ def refused_images(path: Path, data: bytes) -> str:
 OTHER = member("manifest.json", STOLEN)
 
 
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        (NAMING + member("/manifest.json", STOLEN), "/manifest.json"),
-        (NAMING + member("./manifest.json", STOLEN), "./manifest.json"),
-        (NAMING + member("x/../manifest.json", STOLEN), "x/../manifest.json"),
-        (NAMING + member("MANIFEST.json", STOLEN), "MANIFEST.json"),
-        (NAMING + OTHER, "twice"),
-        (NAMING + member("d", b"", kind="2", link=".") + member("d/manifest.json", STOLEN), "`'d'`"),
-        (NAMING + member(A, b"", kind="2", link=".") + member(f"{A}/json", STOLEN), A),
-        (NAMING + member(f"{A}/layer.tar", b"", kind="2", link="../manifest.json"), "layer.tar"),
-        (NAMING + member(f"{A}/layer.tar", b"", kind="1", link="manifest.json"), "a link"),
-        (member("manifest.json", b"", kind="2", link=f"../{A}/layer.tar"), "manifest.json"),
-        # Python reads this size as 0, Go as 512: each sees other members.
-        (NAMING + member(f"{A}.json", b"", size=b"\0%010o\0" % 512) + member(f"{B}.json", OTHER), "number"),
-        (NAMING + member("blobs/", OTHER, kind="5"), "blobs/"),
-        (member("PaxHeaders.0/x", b"21 path=manifest.json\n", kind="x") + NAMING, "extended headers"),
-        (member("BZh91AY&SY", b"10 size=5\n", kind="x") + NAMING, "extended headers"),
-        (member(f"{A}.json", b"{}"), "manifest.json is not in it"),
-        (NAMING + bytes(BLOCK) + OTHER, "follows its end"),
-    ],
-    ids=[
-        "absolute path",
-        "dot path",
-        "path through a folder",
-        "other case",
-        "twice",
-        "through a link",
-        "through a link of a layer",
-        "link to the names",
-        "hard link",
-        "names as a link",
-        "size with a leading zero byte",
-        "folder with content",
-        "longer name",
-        "compressed beginning",
-        "no names",
-        "after the end",
-    ],
-)
+AMBIGUOUS = {
+    "absolute path": (NAMING + member("/manifest.json", STOLEN), "/manifest.json"),
+    "dot path": (NAMING + member("./manifest.json", STOLEN), "./manifest.json"),
+    "path through a folder": (NAMING + member("x/../manifest.json", STOLEN), "x/../manifest.json"),
+    "other case": (NAMING + member("MANIFEST.json", STOLEN), "MANIFEST.json"),
+    "twice": (NAMING + OTHER, "twice"),
+    "through a link": (NAMING + member("d", b"", kind="2", link=".") + member("d/manifest.json", STOLEN), "`'d'`"),
+    "through a link of a layer": (NAMING + member(A, b"", kind="2", link=".") + member(f"{A}/json", STOLEN), A),
+    "link to the names": (NAMING + member(f"{A}/layer.tar", b"", kind="2", link="../manifest.json"), "layer.tar"),
+    "hard link": (NAMING + member(f"{A}/layer.tar", b"", kind="1", link="manifest.json"), "a link"),
+    "names as a link": (member("manifest.json", b"", kind="2", link=f"../{A}/layer.tar"), "manifest.json"),
+    # Python reads this size as 0, Go as 512: each sees other members.
+    "size with a leading zero byte": (
+        NAMING + member(f"{A}.json", b"", size=b"\0%010o\0" % 512) + member(f"{B}.json", OTHER),
+        "number",
+    ),
+    "folder with content": (NAMING + member("blobs/", OTHER, kind="5"), "blobs/"),
+    "longer name": (member("PaxHeaders.0/x", b"21 path=manifest.json\n", kind="x") + NAMING, "extended headers"),
+    "compressed beginning": (member("BZh91AY&SY", b"10 size=5\n", kind="x") + NAMING, "extended headers"),
+    "no names": (member(f"{A}.json", b"{}"), "manifest.json is not in it"),
+    "after the end": (NAMING + bytes(BLOCK) + OTHER, "follows its end"),
+}
+
+
+@pytest.mark.parametrize(("data", "says"), AMBIGUOUS.values(), ids=AMBIGUOUS)
 def test_images_in_an_archive_that_two_readers_could_read_differently_are_not_loaded(
     path: Path, data: bytes, says: str
 ) -> None:
