@@ -61,10 +61,6 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     assert all(name in result.stderr for name in NAMES)
 
 
-def test_a_matrix_is_not_asked_for_twice() -> None:
-    assert CliRunner().invoke(app, ["schema", "record", "--matrix"]).exit_code == 2
-
-
 def test_each_document_is_listed_for_people() -> None:
     text = (ROOT / "docs/documents.md").read_text("utf-8")
     assert [name for name in NAMES if f"\n| `{name}` |" not in text] == []

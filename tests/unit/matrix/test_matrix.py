@@ -350,7 +350,7 @@ def complaints(text: str) -> list[str]:
 def test_the_schema_is_valid_and_the_one_beside_the_shipped_matrix_is_the_programs_own() -> None:
     jsonschema.Draft7Validator.check_schema(SCHEMA)
     text = (loader.profiles() / "matrix.schema.json").read_text("utf-8")
-    assert json.loads(text) == SCHEMA, "run: tfdock schema --matrix > profiles/matrix.schema.json"
+    assert json.loads(text) == SCHEMA, "run: tfdock schema matrix > profiles/matrix.schema.json"
 
 
 def test_the_shipped_matrix_names_the_schema_and_satisfies_it() -> None:

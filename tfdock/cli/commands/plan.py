@@ -149,12 +149,9 @@ def schema(
             show_default=False,
         ),
     ] = None,
-    of_matrix: Annotated[bool, typer.Option("--matrix", help="That of a matrix of profiles.")] = False,
 ) -> None:
-    if name and of_matrix:
-        raise typer.BadParameter("`--matrix` is the name `matrix`: leave one of both out")
     if name in (None, "profile", "matrix"):
-        document = matrix_file.json_schema() if of_matrix or name == "matrix" else profile.json_schema()
+        document = matrix_file.json_schema() if name == "matrix" else profile.json_schema()
         # No document around it: editors read the schema as it is.
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
         return

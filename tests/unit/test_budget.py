@@ -1,0 +1,88 @@
+"""The weight of the program: no figure grows, and one that fell is lowered here.
+
+A feature that needs more lines says in its commit which lines it removed.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .cli.test_lazy_commands import GROUPS, loaded
+from .program_sources import MODULES, ROOT
+
+TESTS = ROOT.parent / "tests"
+SLACK = 60
+"""What a figure may be below its budget, so that not each line is a change here."""
+PACKAGES = {
+    "": 710, "bazel": 4800, "builder": 3200, "ci": 750, "cli": 8020, "diagnose": 1990, "documents": 2700,
+    "engine": 2580, "gpu": 1700, "host": 2640, "images": 3090, "knowledge": 2110, "matrix": 1480, "oci": 1400,
+    "offline": 1580, "plan": 3360, "profile": 1310, "resolve": 4000, "run": 1470, "verify": 2000, "wheel": 3450,
+    "wheelhouse": 1990,
+}  # fmt: skip
+"""Lines of Python in each package."""
+ROAD = {
+    "builder.build": {"modules": 123, "lines": 26790},
+    "cli.commands.build": {"modules": 104, "lines": 21170},
+}
+"""What importing a module loads of ours."""
+WHOLE = {"modules": 274, "commands": 24, "options": 62, "lines of tests": 61300, "lines of recordings": 14010}
+RECORDINGS = ("golden*", "played/tree", "unit/data")
+
+
+def lines(path: Path) -> int:
+    return len(path.read_bytes().splitlines())
+
+
+def outside(budgets: Mapping[str, int], figures: Mapping[str, int]) -> dict[str, int]:
+    """Return the figures that are above their budgets, or so far below that the budgets should be lowered."""
+    return {name: figure for name, figure in figures.items() if not budgets[name] - SLACK <= figure <= budgets[name]}
+
+
+def commands(group: Any) -> Iterator[Any]:
+    for name in group.commands:
+        command = loaded(group, name)
+        yield from commands(command) if hasattr(command, "commands") else [command]
+
+
+def test_no_package_grows() -> None:
+    found = dict.fromkeys(PACKAGES, 0)
+    for module in MODULES:
+        found[module.partition("/")[0] if "/" in module else ""] += lines(ROOT / module)
+    assert outside(PACKAGES, found) == {}
+
+
+@pytest.mark.parametrize("name", ROAD)
+def test_the_road_of_a_build_grows_no_longer(name: str) -> None:
+    program = (
+        f"import sys, tfdock.{name}; print([sys.modules[name].__file__ for name in sys.modules if 'tfdock' in name])"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    files = ast.literal_eval(result.stdout)
+    assert outside(ROAD[name], {"modules": len(files), "lines": sum(lines(Path(file)) for file in files)}) == {}
+
+
+def test_the_whole_grows_no_more() -> None:
+    recorded = {
+        file
+        for pattern in RECORDINGS
+        for folder in TESTS.glob(pattern)
+        for file in folder.rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    tests = {file for file in TESTS.rglob("*.py") if "__pycache__" not in file.parts} - recorded
+    options = {option for command in commands(GROUPS[""]) for row in command.params for option in row.opts}
+    figures = {
+        "modules": len(MODULES),
+        "commands": len(GROUPS[""].commands),
+        "options": len([option for option in options if option.startswith("--")]),
+        "lines of tests": sum(map(lines, tests)),
+        "lines of recordings": sum(map(lines, recorded)),
+    }
+    assert {name: figure for name, figure in figures.items() if figure > WHOLE[name]} == {}
