@@ -79,6 +79,8 @@ if program == "docker":
 if program == "python3" and words[1:2] == ["venv"]:
     pathlib.Path(words[2], "bin").mkdir(parents=True)
     pathlib.Path(words[2], "bin/activate").write_text("")
+if program == "git" and words[:2] == ["worktree", "add"]:
+    pathlib.Path(words[-2]).mkdir(parents=True)
 if program == "tfdock":
     seen = {"words": words, "environment": dict(os.environ), "logins": login.read_text() if login.exists() else ""}
     with open(RECORD, "a") as file:
@@ -110,7 +112,7 @@ class Machine:
     folder: Path
 
     def __post_init__(self) -> None:
-        for name in ("tfdock", "docker", "python3", "pip", "df"):
+        for name in ("tfdock", "docker", "git", "python3", "pip", "df"):
             self.program(name, f"#!{sys.executable} -SE\nRECORD = {str(self.folder / 'record')!r}{RECORDER}")
         (self.folder / "checkout").mkdir(exist_ok=True)
 

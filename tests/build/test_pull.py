@@ -759,14 +759,14 @@ def forged(build: Made) -> dict[str, tuple[Forged, str]]:
         "sums that are none": (Forged(build, papers=papers | {SUMS: b"\xff\x00"}), "lines that are no sums"),
         "no record": (Forged(build, papers={key: papers[key] for key in papers if key != record}), "its records"),
         "a record of another": (Forged(build, papers=papers | {record: json.dumps(lying).encode()}), "other builds"),
-        "a record that is none": (Forged(build, papers=papers | {record: b"{}"}), "a record is not"),
+        "a record that is none": (Forged(build, papers=papers | {record: b"{}"}), "a record: `schema`: missing"),
         "a record that breaks others": (
             Forged(build, papers=papers | {record: json.dumps(lying | {"seconds": [1]}).encode()}), "`seconds`"),
         "a record in another's place": (
             Forged(build, papers={f"meta/{OTHER}/record.json" if key == record else key: data
                                   for key, data in papers.items()}), "is that of"),
         "labels of another size": (Forged(build, labels=labels | {"io.tfdock.wheels": short}), "it would have"),
-        "a label that leads out": (Forged(build, labels=labels | {"io.tfdock.wheels": evil}), "no name of a wheel"),
+        "a label that leads out": (Forged(build, labels=labels | {"io.tfdock.wheels": evil}), "`0.file`: '../evil-1-py3-none-any.whl' is invalid"),
         "two wheels of one name": (
             Forged(build, labels=labels | {"io.tfdock.wheels": json.dumps([row, row])}), "two wheels of one name"),
         "another fingerprint": (Forged(build, labels=labels | {"io.tfdock.fingerprint": other}), "other builds"),
