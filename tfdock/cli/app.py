@@ -104,10 +104,6 @@ Report = Annotated[
     ),
 ]
 
-
-# --- errors and documents -------------------------------------------------------------------------------------------
-
-
 SETTINGS = {
     "registries": Annotated[
         list[str] | None,
@@ -159,6 +155,9 @@ SETTINGS = {
     ],
 }
 """Setting -> the option for it."""
+
+
+# --- errors and documents -------------------------------------------------------------------------------------------
 
 
 def command(schema: str, *options: str) -> Callable[[_F], _F]:

@@ -14,7 +14,6 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_type
 
 _DEEPEST = 40
 """Levels of a value of any type. A record has about ten. Code that walks through more would exhaust its stack."""
-
 _CHILDREN: Mapping[type, Callable[[Any], Iterable[Any]]] = {dict: dict.values, list: iter}
 _Reader = Callable[[Any], Any]
 
@@ -96,12 +95,14 @@ def _plain(kind: type) -> _Reader:
 
 
 def _any(node: Any) -> Any:
-    level = [node]
-    for _ in range(_DEEPEST):
-        level = [child for parent in level if type(parent) in _CHILDREN for child in _CHILDREN[type(parent)](parent)]
-        if not level:
-            return node
-    raise Malformed("nested too deeply")
+    # Lists and maps alone: a level of plain values may have millions.
+    level = [node] if type(node) in _CHILDREN else []
+    depth = 0
+    while level and (depth := depth + 1) <= _DEEPEST:
+        level = [child for one in level for child in _CHILDREN[type(one)](one) if type(child) in _CHILDREN]
+    if level:
+        raise Malformed("nested too deeply")
+    return node
 
 
 def _any_map(node: Any) -> Any:

@@ -113,8 +113,9 @@ class RetentionChoice:
 class Rules:
     """The rules of retention. A wheel goes if every rule that is given says so.
 
-    `before`: it was made before. `max_size`: the wheels take more than so many bytes without those that are older and
-    go. `keep`: it is of none of the so many newest builds of its build id. A rule that is None is not given.
+    `before`: it was made before that moment. `max_size`: with it, the wheels that are left
+    take more bytes. `keep`: it is not among that number of newest builds of its build id. A rule that is None is not
+    given.
     """
 
     before: float | None = None

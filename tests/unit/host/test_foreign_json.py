@@ -44,6 +44,7 @@ BLOB = {"sha256": SUM, "size": 1}
         (float, 1, 1),
         (Record, {"build": "a", "blobs": [BLOB], "later": 1}, {"build": "a", "blobs": [BLOB], "later": 1}),
         (Any, [None, {"a": 1.5}], [None, {"a": 1.5}]),
+        (Any, json.loads("[" * 40 + "]" * 40), json.loads("[" * 40 + "]" * 40)),
     ],
 )
 def test_json_becomes_the_type_that_was_asked_for(kind: Any, node: object, value: object) -> None:
