@@ -375,11 +375,13 @@ def test_a_signal_in_a_phase_ends_the_build_with_nothing_left_but_the_cache(
 
 
 def test_a_second_ctrl_c_kills_what_does_not_stop_and_the_next_run_goes_on_from_the_cache(
-    tfdock: Tfdock, edited: EditedTree, profile: Path
+    tfdock: Tfdock, edited: EditedTree
 ) -> None:
+    marked = {KERNEL: before("int of_a_second_ctrl_c() { return 1; }\n")}  # no earlier test has compiled it
+    sound = edited(marked, name="sound")
     deaf = "    import signal, time\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    time.sleep(300)\n"
-    slow = edited({PACKER: replaced("def main():\n", f"def main():\n{deaf}")})
-    running = tfdock.start("build", "--json", slow, profile)
+    slow = edited({**marked, PACKER: replaced("def main():\n", f"def main():\n{deaf}")})
+    running = tfdock.start("build", "--json", slow, sound)
     running.wait_for("compile …", WHOLE)
     running.until(lambda: log_says(tfdock, "Packing tensorflow_miniature"))
     running.signal(signal.SIGINT)
@@ -389,6 +391,6 @@ def test_a_second_ctrl_c_kills_what_does_not_stop_and_the_next_run_goes_on_from_
     assert outcome.code == 130, outcome.told
     assert [build["status"] for build in outcome.builds] == ["interrupted", "interrupted"]
     assert tfdock.visible == []
-    after = tfdock.build(profile)
+    after = tfdock.build(sound)
     assert after.code == 0, after.told
-    assert after.build["cache"]["executed"] == 0
+    assert after.build["cache"]["executed"] == 1, "the packing, which was killed"
