@@ -73,6 +73,14 @@ def _minor(text: str) -> Version:
     return Version(".".join(str(part) for part in _order(text)[0][:2]))
 
 
+@lru_cache(maxsize=4096)
+def same_minor(version: str, other: str) -> bool:
+    """Return whether two versions agree in their first two parts, as far as written: 4.8 and 4.8.5, 18 and 18.1."""
+    length = min(2, len(Version(version).parts), len(Version(other).parts))
+    # Only as far as both are written: `18` says nothing about 18.1 and 18.2.
+    return Version(version).parts[:length] == Version(other).parts[:length]
+
+
 _CAPABILITY = re.compile(r"(sm|compute)_(\d{1,2})(\d)([af]?)\Z")
 _DOTTED = re.compile(r"(\d{1,2})\.(\d)\Z")
 

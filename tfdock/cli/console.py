@@ -198,14 +198,14 @@ def problem_lines(problems: Sequence[Problem], style: Style, columns: int) -> It
         if problem.why:
             yield from wrapped(f"  {style.strong('why:')} {clean(problem.why)}", columns, " " * 5)
         shared = problem.ways and any(other.ways == problem.ways for other in problems[index + 1 :])
-        for fix in () if shared else _ways_out(problem):
+        if shared:
+            continue
+        for fix in problem.fixes:
             yield from wrapped(f"  {style.good('fix:')} {clean(fix)}", columns, " " * 5)
-
-
-def _ways_out(problem: Problem) -> list[str]:
-    """Return the fixes of a problem; those that nobody is known to have built are marked."""
-    untested = {way.text for way in problem.ways if way.untested}
-    return [f"{fix}{' (nobody is known to have built this)' if fix in untested else ''}" for fix in problem.fixes]
+        for way in problem.ways:
+            if way.untested:
+                text = f"  or try what nobody here is known to have built? {clean(way.text)}"
+                yield from wrapped(text, columns, " " * 5)
 
 
 def duration(seconds: float) -> str:

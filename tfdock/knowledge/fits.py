@@ -20,7 +20,7 @@ from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit
 from tfdock.knowledge.wheel_rows import Companion
-from tfdock.types import Capability, Version
+from tfdock.types import Capability, Version, same_minor
 
 
 def archives_of(
@@ -50,14 +50,6 @@ def _fits(row: ArchiveRow, components: Mapping[str, str]) -> bool:
 def source_archives_of(knowledge: KnowledgeBase, release: Release) -> tuple[SourceArchive, ...]:
     """Return the archives that a release's tree downloads and whose own addresses are dead."""
     return tuple(row for row in knowledge.source_archives if applies(release, row.releases))
-
-
-@lru_cache(maxsize=4096)
-def same_minor(version: str, other: str) -> bool:
-    """Return whether two versions agree in their first two parts, as far as written: 4.8 and 4.8.5, 18 and 18.1."""
-    length = min(2, len(Version(version).parts), len(Version(other).parts))
-    # Only as far as both are written: `18` says nothing about 18.1 and 18.2.
-    return Version(version).parts[:length] == Version(other).parts[:length]
 
 
 # --- release x target -----------------------------------------------------------------------------------------------

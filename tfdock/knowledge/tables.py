@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from tfdock.errors import Problem, ProfileError
+from tfdock.knowledge.evidence_rows import Evidence, is_of
 from tfdock.knowledge.gpu_rows import Architecture, Gpu
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter, RuntimeRow
 from tfdock.knowledge.program_rows import CiAction, ErrorCode
@@ -71,6 +72,14 @@ def plain(text: str, file: str) -> object:
     return yaml_nodes.parse(text, file).value
 
 
+_Only = Callable[[Mapping[str, Any]], bool]
+"""Which rows are wanted, by their values before they are checked."""
+
+
+def _all_rows(_: Mapping[str, Any]) -> bool:
+    return True
+
+
 def _keyed(kind: type[_R]) -> cached_property[dict[Any, _R]]:
     """Return a table as key -> row. The key is the row's `KEY`, a tuple for several fields."""
     table: cached_property[dict[Any, _R]] = cached_property(lambda base: base.keyed(str(table.attrname), kind))
@@ -104,11 +113,14 @@ class KnowledgeBase:
         self, texts: Mapping[str, Sequence[tuple[str, str]]], read: Callable[[str, str], object] = plain
     ) -> None:
         self._texts = texts
-        self._plain = read
+        self._document = cache(read)
         self._named: dict[str, dict[str, str]] = {}
+        self._reports: dict[str, tuple[Evidence, ...]] = {}
 
     releases = _keyed(Release)
     """Minor release -> row."""
+    evidence = _keyed(Evidence)
+    """A report's id -> row."""
     variables = _ordered(Variable)
     """The variables of the contract, in order."""
     flags = _ordered(Flag)
@@ -185,6 +197,14 @@ class KnowledgeBase:
     accelerators = _keyed(Accelerator)
     """Name -> row."""
 
+    def reports_on(self, release: str) -> tuple[Evidence, ...]:
+        """Return the evidence on a minor release, newest first. The rows of other releases are not checked."""
+        if release not in self._reports:
+            rows = self.keyed("evidence", Evidence, lambda values: is_of(values.get("tensorflow"), release))
+            newest = sorted(rows.values(), key=lambda row: row.date or "", reverse=True)
+            self._reports[release] = tuple(newest)
+        return self._reports[release]
+
     @cached_property
     def version(self) -> str:
         """A hash of every table's text, whichever folder it came from: 16 hexadecimal digits."""
@@ -199,7 +219,7 @@ class KnowledgeBase:
     def sources(self, table: str) -> dict[str, str]:
         """Return what the short names in the `source` of a table's rows stand for."""
         if table not in self._named:
-            documents = [self._plain(text, file) for file, text in self._texts.get(table, ())]
+            documents = [self._document(text, file) for file, text in self._texts.get(table, ())]
             named = [document.get("sources", {}) for document in documents if isinstance(document, dict)]
             self._named[table] = {name: str(text) for explained in named for name, text in explained.items()}
         return self._named[table]
@@ -210,25 +230,29 @@ class KnowledgeBase:
         names = (row.source,) if isinstance(row.source, str) else row.source
         return "; ".join(named.get(name, name) for name in names)
 
-    def keyed(self, table: str, kind: type[_R]) -> dict[Any, _R]:
+    def keyed(self, table: str, kind: type[_R], only: _Only = _all_rows) -> dict[Any, _R]:
         """Return rows by `KEY`, a tuple for several fields; a later file's row replaces the earlier in its place."""
         # With one field it gives the value, with several a tuple.
         key = attrgetter(*kind.KEY)
-        return {key(row): row for row in self.rows(table, kind)}
+        return {key(row): row for row in self.rows(table, kind, only)}
 
-    def rows(self, table: str, kind: type[_R], *, newest_file_first: bool = False) -> tuple[_R, ...]:
+    def rows(
+        self, table: str, kind: type[_R], only: _Only = _all_rows, *, newest_file_first: bool = False
+    ) -> tuple[_R, ...]:
         files = list(self._texts.get(table, ()))
         # The first row that fits is used, so rows of an overlay must come before the shipped ones.
         if newest_file_first:
             files.reverse()
-        return tuple(row for file, text in files for row in self._file_rows(file, text, kind))
+        return tuple(row for file, text in files for row in self._file_rows(file, text, kind, only))
 
-    def _file_rows(self, file: str, text: str, kind: type[_R]) -> list[_R]:
-        table = _Table(file, text, self._plain(text, file))
+    def _file_rows(self, file: str, text: str, kind: type[_R], only: _Only) -> list[_R]:
+        table = _Table(file, text, self._document(text, file))
         sources = table.sources
         checked_rows: list[_R] = []
         seen: dict[tuple[Any, ...], int] = {}
         for index, values in enumerate(table.rows):
+            if isinstance(values, dict) and not only(values):
+                continue
             row = _parse_row(table, index, values, kind)
             cited = (row.source,) if isinstance(row.source, str) else row.source
             # A short name without an explanation would be shown to people as the source.

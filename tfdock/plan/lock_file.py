@@ -296,7 +296,7 @@ def _choices(choices: Iterable[Choice]) -> dict[str, str]:
 
     Base and source are pins of their own, and show in the wheel's own local version.
     """
-    pins = ("base", "source")
+    pins = ("base", "source", "evidence")  # what is reported of a build changes nothing in it
     return {
         choice.field: choice.value
         for choice in choices

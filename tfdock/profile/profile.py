@@ -139,6 +139,7 @@ Flag = Annotated[
     AfterValidator(_not_our_own),
 ]
 Copt = Annotated[str, AfterValidator(no_control_characters), Pattern(r"-.+", "a compiler flag")]
+Sentence = Annotated[str, AfterValidator(no_control_characters), Pattern(r"\S.{4,200}", "a reason in words")]
 Memory = Annotated[str, Pattern(MEMORY, "an amount of memory (`24GiB`)")]
 Duration = Annotated[str, Pattern(DURATION, "a duration (`5h30m`)")]
 
@@ -216,6 +217,11 @@ class TensorFlow(Record):
     patches: list[Path_] = Field(
         [], description="Patches to apply, in order, relative to the profile", examples=[["fix.patch"]]
     )
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is another source than the release's own tag as it stands."""
+        return bool(self.git or self.ref or self.archive or self.path or self.patches)
 
     @model_validator(mode="after")
     def _one_kind(self) -> TensorFlow:
@@ -473,6 +479,11 @@ class Profile(Record):
     cache: Cache = Field(Cache(), description="A remote cache, and remote execution")
     wheel: WheelNaming = Field(WheelNaming(), description="What the wheel is called")
     allow_untested: bool = Field(False, description="Build combinations nobody is known to have tested")
+    allow_failing: Sentence | None = Field(
+        None,
+        description="Build what somebody saw fail, and why it may end well; the record repeats it",
+        examples=["the base image has a patched CUB"],
+    )
 
     @property
     def source(self) -> TensorFlow:

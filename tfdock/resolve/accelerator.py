@@ -193,6 +193,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
         compiler_asked=bool(question.profile.compiler),
         xla=question.profile.xla,
         served=gpus if listed else (),
+        own_source=question.profile.source.is_own,
     )
     _refuse_other_machines(question, gpus, listed)
     # After the GPUs, before the toolkit: the toolkit is chosen by the targets.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tfdock.errors import Fix, Incompatible, Problem
 from tfdock.knowledge.tables import KnowledgeBase
@@ -20,8 +20,9 @@ class TrialRefused(Exception):
 class RuleFinding:
     """What a rule found: a code, the field at fault, what is wrong, and who wanted what.
 
-    `weight` is `error` (cannot work), `doubt` (nobody is known to have tested it) or `warning` (works, but).
-    `fix` is for what no change of the profile mends.
+    `weight` is `error` (cannot work), `failing` (somebody saw it fail), `doubt` (nobody is known to have tested it)
+    or `warning` (works, but). `fix` is for what no change of the profile mends. `part` names what a doubt is about:
+    somebody may have built it (`grades.Reports`).
     """
 
     code: str
@@ -30,6 +31,7 @@ class RuleFinding:
     why: str = ""
     fix: Fix = ""
     weight: str = "error"
+    part: str = ""
 
 
 def sentences(*parts: str) -> str:
@@ -44,16 +46,21 @@ def prevented(symptom: str | None) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Notes:
-    """Choices and problems in the making. A `trial` only asks whether there is a problem, and stops at the first."""
+    """Choices and problems in the making. A `trial` only asks whether there is a problem, and stops at the first.
+
+    `held` are doubts about parts, until `settle` knows the whole combination.
+    """
 
     document: Node
     file: str
     allow_untested: bool
+    allow_failing: bool = False
     trial: bool = False
     choices: list[Choice] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     untested: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
+    held: list[RuleFinding] = field(default_factory=list)
 
     def choose(self, name: str, value: object, source: str, reason: str) -> None:
         """Write down a decision."""
@@ -61,20 +68,31 @@ class Notes:
 
     def find(self, finding: RuleFinding) -> None:
         """Write down a finding where it belongs. The untested is refused as well, unless the profile allows it."""
-        refused = finding.weight == "error" or (finding.weight == "doubt" and not self.allow_untested)
+        if finding.weight == "doubt" and finding.part:
+            self.held.append(finding)
+            return
+        allowed = {"warning": True, "doubt": self.allow_untested, "failing": self.allow_failing}
+        refused = not allowed.get(finding.weight, False)
         # A trial only asks whether there is a problem: stopping here makes suggestions affordable.
         if refused and self.trial:
             raise TrialRefused
-        place = self.problems if refused else self.warnings if finding.weight == "warning" else self.untested
+        place = self.problems if refused else self.untested if finding.weight == "doubt" else self.warnings
         place.append(self._problem(finding, "error" if refused else "warning"))
 
     def refuse(self, code: str, path: str, message: str, *, why: str = "", fix: Fix = "") -> None:
         """Refuse what cannot work."""
         self.find(RuleFinding(code=code, path=path, message=message, why=why, fix=fix))
 
-    def doubt(self, code: str, path: str, message: str, *, why: str = "") -> None:
+    def doubt(self, code: str, path: str, message: str, *, why: str = "", part: str = "") -> None:
         """Note what nobody is known to have tested."""
-        self.find(RuleFinding(code=code, path=path, message=message, why=why, weight="doubt"))
+        self.find(RuleFinding(code=code, path=path, message=message, why=why, weight="doubt", part=part))
+
+    def settle(self, is_built: Callable[[RuleFinding], bool], about: Callable[[RuleFinding], str]) -> None:
+        """Write down the doubts that were held, but for what somebody built; `about` adds to their `why`."""
+        held, self.held = self.held, []
+        for doubt in held:
+            if not is_built(doubt):
+                self.find(replace(doubt, part="", why=sentences(doubt.why, about(doubt))))
 
     def warn(self, code: str, path: str, message: str, *, why: str = "") -> None:
         """Warn of what works with a drawback."""
@@ -83,6 +101,8 @@ class Notes:
     def stop_if_refused(self) -> None:
         """Raise Incompatible with all problems so far, from the top of the profile to its end."""
         if self.problems:
+            # Nothing more will be known: what is held stays in doubt.
+            self.settle(lambda _: False, lambda _: "")
             raise Incompatible(*sorted(self.problems, key=lambda item: (item.line or 0, item.column or 0)))
 
     def _problem(self, finding: RuleFinding, severity: str) -> Problem:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tfdock.errors import Incompatible, Problem
 from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
-from tfdock.knowledge.fits import archives_of, same_minor, serves, source_archives_of, written
+from tfdock.knowledge.fits import archives_of, serves, source_archives_of, written
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter
 from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.rows import Accelerator
@@ -19,6 +19,7 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Debug, HostCompiler, Profile, Verify
 from tfdock.profile.yaml_nodes import Node
 from tfdock.resolve.accelerator import ChosenDevices, accelerator_of, asked_components, component_fields, devices_of
+from tfdock.resolve.grades import Reports
 from tfdock.resolve.naming import WheelNameParts
 from tfdock.resolve.question import LocalSource, Notes, Question, TrialRefused
 from tfdock.resolve.tools import (
@@ -31,7 +32,7 @@ from tfdock.resolve.tools import (
     host_compiler_of,
     packaged,
 )
-from tfdock.types import BuildId, Choice, ImageRef, Source, Version
+from tfdock.types import BuildId, Choice, ImageRef, Source, Version, same_minor
 from tfdock.wheel.identity import file_name
 
 
@@ -78,6 +79,11 @@ class Resolution:
     untested: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
 
+    @property
+    def grade(self) -> Choice:
+        """What is known of such builds: `built`, `tested` or `untested`, and by whom."""
+        return next(choice for choice in self.choices if choice.field == "evidence")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolver:
@@ -119,7 +125,14 @@ class Resolver:
         return Question(
             profile=profile,
             knowledge=self.knowledge,
-            notes=Notes(document=self.document, file=self.file, allow_untested=allowed, trial=trial),
+            notes=Notes(
+                document=self.document,
+                file=self.file,
+                allow_untested=allowed,
+                # What fails in the release's own tree may be mended in another.
+                allow_failing=profile.source.is_own or bool(profile.allow_failing),
+                trial=trial,
+            ),
             local=self.local or LocalSource(),
             local_gpus=self.local_gpus,
             machine=self.machine,
@@ -152,6 +165,15 @@ class _Decision:
         check_native(self.question)
         self._check_source_archives(release)
         optimize = self._optimize()
+        reports = self._reports(release, devices, host_compiler)
+        titles = {**accelerator.titles, "bazel": "Bazel", "host_compiler": "C++ compiler"}
+        failures = list(reports.failures(self._places(), titles))
+        # What is known to fail is no longer in doubt.
+        self.notes.settle(
+            lambda doubt: reports.settles(doubt) or any(doubt.path == found.path for found in failures), reports.about
+        )
+        for finding in failures:
+            self.notes.find(finding)
         # All problems up to here are told at once. An image is sought only for what can be built.
         self.notes.stop_if_refused()
         python, image = self._python_and_image(release, devices)
@@ -174,6 +196,9 @@ class _Decision:
         names = self._names(release, version, python, devices, source, wheel_name)
         local_version = self._local_version(names)
         runtime = self._runtime(python)
+        self.notes.choices.append(reports.grade(untested=bool(self.notes.untested)))
+        if self.profile.allow_failing:
+            self.notes.choose("allow_failing", self.profile.allow_failing, "profile", "as asked")
         if self.notes.allow_untested:
             who = "profile" if self.profile.allow_untested else "command line"
             self.notes.choose("allow_untested", "true", who, "as asked")
@@ -273,9 +298,37 @@ class _Decision:
             why = f"its build downloads the Python, and has requirements for {', '.join(release.pythons)} only"
             self.notes.refuse("python-unsupported", "python", message, why=why)
         else:
-            self.notes.doubt(
-                "python-unsupported", "python", message, why=f"it is built for {', '.join(release.pythons)}"
-            )
+            why = f"it is built for {', '.join(release.pythons)}"
+            self.notes.doubt("python-unsupported", "python", message, why=why, part="python")
+
+    def _reports(self, release: Release, devices: ChosenDevices, host_compiler: str) -> Reports:
+        """Return what is reported of such builds. A tool that nobody asked for is there without its version."""
+        host, version = self.profile.host_compiler, devices.compiler_version
+        asked = host.version if isinstance(host, HostCompiler) else None
+        facts = {
+            **devices.components,
+            "release": release.release,
+            "accelerator": devices.accelerator.accelerator,
+            "toolkit": devices.accelerator.toolkit or "",
+            "machine": self.question.machine,
+            "python": self.profile.python or "",
+            "compiler": f"{devices.compiler} {version}".strip() if version[:1].isdigit() else devices.compiler,
+            "host_compiler": f"{host_compiler} {asked or ''}".strip(),
+            "bazel": self.profile.bazel.version or "",
+        }
+        own = (release.gpu_compiler or "") if devices.compiler else ""
+        beside = release.host_compilers.get(own or devices.accelerator.accelerator)
+        tools = {"compiler": own, "host_compiler": beside or next(iter(release.compilers), host_compiler)}
+        return Reports(self.knowledge, facts, tools)
+
+    def _places(self) -> dict[str, str]:
+        """Return part -> the field that asks for it; the empty part is the release."""
+        asked = {name: component_fields(self.question)[name] for name in asked_components(self.question)}
+        tools = {"compiler": "compiler", "host_compiler": "host_compiler"}
+        asked |= {name: path for name, path in tools.items() if getattr(self.profile, name)}
+        if self.profile.bazel.version:
+            asked["bazel"] = "bazel.version"
+        return asked | {"": "tensorflow" if isinstance(self.profile.tensorflow, str) else "tensorflow.release"}
 
     def _python_and_image(self, release: Release, devices: ChosenDevices) -> tuple[str, ImageRow | None]:
         """Choose the profile's Python; else the newest in a base image, or else one that can be compiled into one."""

@@ -49,5 +49,9 @@ def resolve_text(
 
 
 def _with_suggestions(problem: Problem, ways: Sequence[Suggestion]) -> Problem:
-    """Return the problem with the suggestions after its own fix, which no change of the profile can replace."""
-    return replace(problem, ways=tuple(ways), fixes=(*problem.fixes, *(way.text for way in ways)))
+    """Return the problem with the suggestions after its own fix, which no change of the profile can replace.
+
+    What nobody is known to have built is no fix.
+    """
+    fixes = (way.text for way in ways if not way.untested)
+    return replace(problem, ways=tuple(ways), fixes=(*problem.fixes, *fixes))

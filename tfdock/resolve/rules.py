@@ -20,7 +20,6 @@ from tfdock.knowledge.fits import (
     libraries,
     needs_ptx,
     reaches,
-    same_minor,
 )
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.release_rows import Release, Support
@@ -28,7 +27,7 @@ from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit
 from tfdock.resolve.question import RuleFinding, prevented, sentences
-from tfdock.types import Capability, Version
+from tfdock.types import Capability, Version, same_minor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,7 @@ class Combination:
 
     `compiler` compiles GPU code, `compiler_version` is its own where it is not the toolkit's, `compiler_asked` is
     whether the profile names it. `served` are GPUs that the list of targets, given beside them, must serve: (field,
-    row).
+    row). `own_source`: the source is not the release's own, and may be patched.
     """
 
     knowledge: KnowledgeBase
@@ -70,6 +69,7 @@ class Combination:
     compiler_asked: bool = False
     xla: bool = True
     served: Sequence[tuple[str, Gpu]] = ()
+    own_source: bool = False
 
     @property
     def toolkit_version(self) -> str:
@@ -146,6 +146,7 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
             message=f"{title} {value} was added to {release} about when it was cut",
             why="nobody is known to have built that",
             weight="doubt",
+            part=name,
         )
     # A minor version stands for its patch releases.
     elif known and not support.closed and not any(same_minor(value, version) for version in known):
@@ -155,6 +156,7 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
             message=f"{release} is not known to work with {title} {value}",
             why=f"known to work: {', '.join(sorted(known, key=Version))}",
             weight="doubt",
+            part=name,
         )
 
 
@@ -280,6 +282,8 @@ def release_uses_the_target(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def _floors(combination: Combination, code: str, floors: Mapping[str, str], message: str) -> Iterator[RuleFinding]:
+    # A patch of three lines lowers the floor.
+    weight = "doubt" if combination.own_source else "error"
     floor = floors.get(combination.accelerator.accelerator)
     for wanted in combination.targets:
         gpu = dotted(wanted.target)
@@ -289,6 +293,7 @@ def _floors(combination: Combination, code: str, floors: Mapping[str, str], mess
                 path=wanted.path,
                 message=message.format(release=combination.release.release, floor=floor),
                 why=sentences(f"{wanted.who} wants {gpu}", combination.symptom(code, wanted.target)),
+                weight=weight,
             )
 
 
@@ -341,6 +346,7 @@ def compiler_emits(combination: Combination) -> Iterator[RuleFinding]:
             "is not known to have compiled GPU code of TensorFlow",
             why=str(row.unverified) if row else "nothing is known of what it compiles",
             weight="doubt",
+            part="compiler",
         )
 
 
@@ -359,6 +365,7 @@ def compiler_reads_release(combination: Combination) -> Iterator[RuleFinding]:
                 prevented(combination.symptom("compiler-untested")),
             ),
             weight="doubt",
+            part=name,
         )
 
 

@@ -168,7 +168,12 @@ class Moves:
         return "tensorflow" if isinstance(self.profile.tensorflow, str) else "tensorflow.release"
 
     def _versions(self) -> list[str]:
-        """Return the newest patch of each release, the profile's own release first, then by distance."""
+        """Return the newest patch of each release, the profile's own release first, then by distance.
+
+        A source of one's own keeps its release, whatever the rows of another would accept.
+        """
+        if self.profile.source.is_own and self.release:
+            return []
         rows = sorted(self.knowledge.releases.values(), key=lambda row: Version(row.release))
         asked = Version(self.profile.source.release)
         at = next((index for index, row in enumerate(rows) if Version(row.release) >= asked.minor), len(rows))
@@ -237,8 +242,6 @@ class Moves:
             ]
             if wrong and all(named):
                 yield {"gpus": list(dict.fromkeys(named))}
-        if wrong and not targets:
-            yield from self._official_instead()
         rest = [name for index, name in enumerate(self.profile.gpus) if index not in wrong]
         if wrong and (rest or not self.wants_devices):
             yield {"gpus": rest or None}
@@ -261,12 +264,6 @@ class Moves:
         targets = list(sorted_targets(exact_target(family, row.target) for row in rows if row))
         # The release may know only one of both spellings.
         yield from ({"gpus": None, family.target_field: listed} for listed in (targets, *_respelled(targets)))
-
-    def _official_instead(self) -> Iterator[Change]:
-        """Yield the official wheel's list instead of unknown GPUs."""
-        codes = {problem.code for problem in self.problems if (problem.field or "").startswith("gpus")}
-        for field, targets in self._whole_lists() if codes == {"gpu-unknown"} else ():
-            yield {"gpus": None, field: targets}
 
     def _whole_lists(self) -> Iterator[tuple[str, list[str]]]:
         """Yield (field, targets): the list of the official wheel, or all targets that the release uses."""
@@ -402,8 +399,8 @@ def _near(name: str | None, known: Iterable[str]) -> list[str]:
 def _near_gpus(name: str, knowledge: KnowledgeBase) -> list[str]:
     if is_target(knowledge, name):
         return []  # a target resembles unrelated names
-    match = matching(knowledge, name)
-    return [gpu.gpu for gpu in match.candidates] or list(match.near)
+    # Only what the name may mean: another GPU, however near its name, is none of the user's.
+    return [gpu.gpu for gpu in matching(knowledge, name).candidates]
 
 
 _TRIALS = 3000
@@ -427,10 +424,12 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
         tried = _nearest(moves, moves.within_the_release(), attempt, tried)
     tried = tried or _fix_one_by_one(moves, resolver)
     if not tried:
-        return _without_devices(moves, attempt) if moves.wants_devices else []
+        # Whoever misspelled a GPU has one.
+        return _without_devices(moves, attempt) if moves.wants_devices and "gpu-unknown" not in moves.codes else []
     in_play = {path for move, _ in tried for path in move}
-    # Changes without a warning come first, and allowing the untested last, however small it is.
-    ordered = sorted(tried, key=lambda item: ("allow_untested" in item[0], bool(item[1].warnings)))
+    # What somebody built comes first, and what nobody is known to have built last, however small the change is.
+    ordered = sorted(tried, key=lambda item: (item[1].grade.value != "built", bool(item[1].warnings)))
+    ordered.sort(key=lambda item: "allow_untested" in item[0])
     return [_suggestion(moves, move, resolution, in_play) for move, resolution in ordered]
 
 
@@ -514,6 +513,7 @@ def _suggestion(moves: Moves, move: Change, resolution: Resolution, in_play: set
     keep = tuple(text for path in others if is_set(moves.profile, path) and (text := _keep_text(moves, path)))
     text = describe_change(change, moves.profile)
     text = f"keep {', '.join(keep)}: {text}" if keep else text
+    text += f" (built {resolution.grade.reason.partition(', ')[0]})" if resolution.grade.value == "built" else ""
     text += "".join(f" ({warning.message})" for warning in resolution.warnings)
     return Suggestion(text=text, change=change, keep=keep, untested="allow_untested" in change)
 

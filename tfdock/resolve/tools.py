@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from tfdock.knowledge.contract import applies, holds
-from tfdock.knowledge.fits import same_minor
 from tfdock.knowledge.release_rows import Config, Release
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import PackagedCompiler
 from tfdock.resolve.accelerator import ChosenDevices
 from tfdock.resolve.question import Question, prevented, sentences
-from tfdock.types import Version
+from tfdock.types import Version, same_minor
 
 NATIVE = re.compile(r"-m(arch|cpu|tune)=native")
 """An option that means the CPU of whoever builds: the code depends on the machine, even where it is only tuned."""
@@ -50,6 +49,7 @@ def host_compiler_of(question: Question, release: Release, devices: ChosenDevice
             "host_compiler",
             f"TensorFlow {release.release} is not known to take {name} beside {beside}",
             why=f"there its C++ code is compiled by {default}",
+            part="host_compiler",
         )
     if version and name in known:
         _check_host_compiler(question, release, devices, name, version)
@@ -90,6 +90,7 @@ def _check_host_compiler(
             "host_compiler",
             f"TensorFlow {release.release} is not known to be built with {name} {version}",
             why=f"it is built with {name} {' and '.join(tested)}" if tested else f"nothing is known with {name}",
+            part="host_compiler",
         )
 
 
@@ -130,6 +131,7 @@ def bazel_of(question: Question, release: Release) -> str:
             "bazel.version",
             f"TensorFlow {release.release} is not known to be built with Bazel {asked}",
             why=f"it is built with {release.bazel}",
+            part="bazel",
         )
     question.notes.choose("bazel", asked, "profile", "as asked")
     return asked

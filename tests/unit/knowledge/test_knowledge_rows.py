@@ -28,6 +28,7 @@ from tfdock.types import Capability, ImageRef, Version
 
 FOLDER = Path(tfdock.__file__).parent / "knowledge"
 FILES = sorted(FOLDER.glob("*.yaml"))
+ALIGNMENT = "--action_env=NVCC_APPEND_FLAGS=-diag-warn=1886"
 TABLES = ["bazel_options" if file.stem == "bazel" else file.stem for file in FILES]
 
 COMPONENT_FACTS = {f"{name}{part}" for name in ("cuda", "cudnn", "rocm") for part in ("", "_minor", "_major")}
@@ -564,8 +565,8 @@ def test_a_config_that_turns_an_accelerator_on_is_known_by_its_name(knowledge: K
         ("1.4", "nvcc", ["--config=opt", "--config=cuda"]),
         ("2.14", "nvcc", ["--config=opt", "--config=cuda"]),
         ("2.14", "clang", ["--config=opt", "--config=cuda_clang", "--linkopt=-fuse-ld=lld", "--linkopt=-lm"]),
-        ("2.18", "nvcc", ["--config=opt", "--config=nvcc_clang", "--config=cuda_wheel"]),
-        ("2.20", "nvcc", ["--config=opt", "--config=cuda_nvcc", "--config=cuda_wheel"]),
+        ("2.18", "nvcc", ["--config=opt", "--config=nvcc_clang", ALIGNMENT, "--config=cuda_wheel"]),
+        ("2.20", "nvcc", ["--config=opt", "--config=cuda_nvcc", ALIGNMENT, "--config=cuda_wheel"]),
         ("2.21", "nvcc", ["--config=opt", "--config=cuda_nvcc", "--config=cuda_wheel"]),
     ],
 )

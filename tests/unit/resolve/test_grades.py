@@ -1,0 +1,135 @@
+"""What is known of a combination: who built it, who saw it fail, and what a refusal offers instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tfdock.errors import Problem
+from tfdock.knowledge.evidence_rows import Evidence, is_of
+from tfdock.knowledge.loader import knowledge
+
+from ..desk import Desk
+
+BUILT = 'schema: 1\ntensorflow: "2.4.0"\npython: "3.8"\ncuda: "11.1"\ngpus: [rtx3080]\n'
+FAILING = 'schema: 1\ntensorflow: "2.20.0"\npython: "3.12"\ncuda: "12.9.1"\ncudnn: "9.10.2"\ngpus: [rtx4090]\n'
+DISPUTED = 'schema: 1\ntensorflow: "2.0.0"\ncuda: "10.2"\ncudnn: "7.6"\ngpus: [rtx2080]\n'
+FACTS = {
+    "accelerator": "cuda", "toolkit": "cuda", "machine": "x86_64", "python": "3.8", "cuda": "11.1.1", "cudnn": "8.0",
+    "compiler": "nvcc", "host_compiler": "gcc 9", "bazel": "",
+}  # fmt: skip
+
+
+def codes(problems: list[Problem]) -> set[str]:
+    return {problem.code for problem in problems}
+
+
+def row(outcome: str = "built", **values: Any) -> Evidence:
+    given = {"id": "x", "tensorflow": "2.4.0", "at": "x", "source": "x", "outcome": outcome, **values}
+    return Evidence.model_validate(given, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("values", "agrees"),
+    [
+        pytest.param({}, True, id="nothing is said"),
+        pytest.param({"components": {"cuda": "11.1"}}, True, id="a minor version"),
+        pytest.param({"components": {"cuda": "11.1.0"}}, True, id="another patch release"),
+        pytest.param({"components": {"cuda": "11.2"}}, False, id="another minor version of the toolkit"),
+        pytest.param({"components": {"cudnn": "8.4"}}, True, id="another minor version of a library"),
+        pytest.param({"components": {"cudnn": "7.6"}}, False, id="another major version of a library"),
+        pytest.param({"python": ["3.7", "3.8"]}, True, id="one of its Pythons"),
+        pytest.param({"python": ["3.7"]}, False, id="another Python"),
+        pytest.param({"host_compiler": "gcc 9.3.0"}, True, id="a minor version of gcc"),
+        pytest.param({"host_compiler": "gcc 10.2.0"}, False, id="another gcc"),
+        pytest.param({"host_compiler": "clang 9"}, False, id="another compiler"),
+        pytest.param({"bazel": "3.7.2"}, True, id="what is not known of the build"),
+        pytest.param({"accelerator": "cpu"}, False, id="another accelerator"),
+        pytest.param({"machine": "aarch64"}, False, id="another machine"),
+        pytest.param({"outcome": "fails", "bazel": "3.7.2"}, False, id="a failure by what is not known"),
+        pytest.param({"outcome": "fails", "components": {"cuda": "..11.7"}}, True, id="a failure up to a version"),
+        pytest.param({"outcome": "fails", "components": {"cuda": "..11.0"}}, False, id="a failure below it"),
+        pytest.param({"outcome": "fails", "components": {"cuda": "11.."}}, True, id="a failure from a version on"),
+        pytest.param({"outcome": "fails", "components": {"cuda": "11.1.2.."}}, False, id="a failure above it"),
+        pytest.param({"outcome": "fails", "host_compiler": "gcc"}, True, id="a failure of any gcc"),
+        pytest.param({"outcome": "fails", "host_compiler": "gcc 9.4"}, False, id="a failure of an exacter gcc"),
+        pytest.param({"outcome": "fails", "host_compiler": "gcc 8..10"}, True, id="a failure of a range of gcc"),
+    ],
+)
+def test_a_report_is_of_a_build_as_far_as_both_are_known(values: dict[str, Any], agrees: bool) -> None:
+    assert row(**values).agrees(FACTS) is agrees
+
+
+@pytest.mark.parametrize(
+    ("tensorflow", "release", "holds"),
+    [("2.4.1", "2.4", True), ("2.5..2.7", "2.4", False), ("2.5..2.7", "2.7", True), ("2.19..", "2.21", True)],
+)
+def test_a_report_is_of_its_releases(tensorflow: str, release: str, holds: bool) -> None:
+    assert is_of(tensorflow, release) is holds
+
+
+def test_what_somebody_built_is_no_longer_in_doubt(desk: Desk) -> None:
+    resolution = desk.resolve(BUILT)
+    assert (resolution.untested, resolution.grade.value) == ((), "built")
+    assert "EasyBuild" in resolution.grade.reason
+    other = desk.resolve(BUILT.replace("11.1", "11.4") + "allow_untested: true\n")
+    assert (codes(list(other.untested)), other.grade.value) == ({"component-untested"}, "untested")
+    assert desk.resolve('schema: 1\ntensorflow: "2.18.0"\ncuda: "12.5.1"\n').grade.value == "tested"
+
+
+def test_a_build_with_an_edit_leaves_the_doubt_and_tells_the_edit(desk: Desk) -> None:
+    (problem, *_) = desk.problems('schema: 1\ntensorflow: "2.10.0"\npython: "3.9"\ncuda: "11.0"\ngpus: [a100]\n')
+    assert problem.code == "component-untested"
+    assert "built with an edit by conda-forge: cublas-fix-backport" in problem.why
+
+
+@pytest.mark.parametrize("more", ["", "allow_untested: true\n"], ids=["plain", "allow_untested"])
+def test_what_somebody_saw_fail_is_refused_with_the_error_the_thread_and_what_mends_it(desk: Desk, more: str) -> None:
+    (problem,) = desk.problems(FAILING + more)
+    assert (problem.code, problem.field) == ("known-to-fail", "cuda")
+    assert problem.message == "TensorFlow 2.20 with CUDA 12.9.1 is known to fail"
+    assert "tensorflow/tensorflow#99273" in problem.why
+    assert "pull 99364" in problem.why
+
+
+def test_a_reason_lets_it_pass_and_stands_among_the_choices(desk: Desk) -> None:
+    resolution = desk.resolve(FAILING + "allow_failing: the base image has a patched CUB\n")
+    assert codes(list(resolution.warnings)) == {"known-to-fail"}
+    assert [one.value for one in resolution.choices if one.field == "allow_failing"] == [
+        "the base image has a patched CUB"
+    ]
+
+
+def test_a_source_of_ones_own_may_be_mended_and_keeps_its_release(desk: Desk) -> None:
+    own = FAILING.replace('"2.20.0"', '{release: "2.20.0", git: "https://example.org/tf.git", ref: mended}')
+    assert codes(list(desk.resolve(own).warnings)) == {"known-to-fail"}
+    (problem, *_) = desk.problems(own.replace('"12.9.1"', '"13.9.9"'))
+    assert problem.ways
+    assert not [way for way in problem.ways if "tensorflow.release" in way.change]
+
+
+def test_what_failed_for_some_and_was_built_by_others_is_a_warning(desk: Desk) -> None:
+    (warning,) = desk.resolve(DISPUTED).warnings
+    assert warning.message == "TensorFlow 2.0 with CUDA 10.2.89 failed for some and was built by others"
+    assert "inoryy" in warning.why
+
+
+def test_what_nobody_built_is_no_fix_and_what_was_built_comes_first(desk: Desk) -> None:
+    (problem,) = desk.problems('schema: 1\ntensorflow: "2.4.0"\npython: "3.8"\ncuda: "11.4"\ngpus: [rtx3080]\n')
+    untested = [way for way in problem.ways if way.untested]
+    assert untested
+    assert not {way.text for way in untested} & set(problem.fixes)
+    assert problem.ways[-1] == untested[-1]
+    assert "(built by " in problem.fixes[0]
+
+
+def test_no_way_out_leads_to_what_is_known_to_fail(desk: Desk) -> None:
+    changed = [dict(way.change) for way in desk.problems(FAILING.replace("2.20.0", "2.19.1"))[0].ways]
+    assert changed
+    assert all(change.get("tensorflow") != "2.20.0" for change in changed)
+
+
+def test_every_report_that_fails_says_what_was_seen_and_what_mends_it() -> None:
+    rows = [one for one in knowledge().evidence.values() if one.outcome == "fails"]
+    assert [one.id for one in rows if not (one.needs and (one.failed_with or one.note))] == []

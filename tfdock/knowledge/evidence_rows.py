@@ -1,0 +1,123 @@
+"""Builds of TensorFlow that somebody reported: what was built with what, and what is known to fail.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tfdock.knowledge.rows import Row, text_like
+from tfdock.types import Version, same_minor
+
+_SPAN = r"(?:\d+(?:\.\d+)*(?:-?(?:alpha|beta|rc)\d+)?|\d+(?:\.\d+)*\.\.(?:\d+(?:\.\d+)*)?|\.\.\d+(?:\.\d+)*)"
+Span = Annotated[str, text_like(re.compile(rf"{_SPAN}\Z"), "version or range (`12.8`, `11.2..11.7`, `13..`, `..11`)")]
+Tool = Annotated[str, text_like(re.compile(rf"[a-z]+(?: {_SPAN})?\Z"), "tool (`nvcc`, `gcc 12.3.0`, `gcc 13..`)")]
+
+
+class Evidence(Row):
+    """A build that somebody reported, or a combination that is known to fail.
+
+    Each part is as it was reported, and absent where it was not. `outcome` is `built-with-edit` where it took what
+    tfdock does not do: `needs` says it. Of a row that `fails`, the parts are those that decide, and may be ranges;
+    `needs` is what mends it, `failed_with` are words of the error.
+
+    `fork` is the tree where it is not TensorFlow's own; `compiler` compiles GPU code; `at` is where in the source.
+    """
+
+    KEY = ("id",)
+
+    id: str
+    tensorflow: Span
+    fork: str | None = None
+    outcome: Literal["built", "built-with-edit", "fails"]
+    accelerator: str | None = None
+    machine: str | None = None
+    python: tuple[str, ...] = ()
+    components: dict[str, Span] = Field(default_factory=dict)
+    compiler: Tool | None = None
+    host_compiler: Tool | None = None
+    bazel: Span | None = None
+    targets: tuple[str, ...] = ()
+    base: str | None = None
+    options: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    failed_with: str | None = None
+    at: str
+    date: str | None = None
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """The versions and tools that it says, by name."""
+        tools = {"compiler": self.compiler, "host_compiler": self.host_compiler, "bazel": self.bazel}
+        return {**self.components, **{name: text for name, text in tools.items() if text}}
+
+    def agrees(self, facts: Mapping[str, str]) -> bool:
+        """Return whether it is of a build with these facts: accelerator, toolkit, machine, python, and `parts`.
+
+        A build that was reported may say more than is known of the other one; what is known to fail may not.
+        """
+        fails = self.outcome == "fails"
+        if any(said and said != facts[name] for name, said in self._kinds().items()):
+            return False
+        if self.python and facts["python"] and facts["python"] not in self.python:
+            return False
+        for name, said in self.parts.items():
+            known = facts.get(name, "")
+            if not known and fails:
+                return False
+            # Of libraries the major version decides, but for a doubt about one (`is_exactly`).
+            by_major = not fails and name != facts["toolkit"] and name != "bazel"
+            if known and not _is_part(said, known, by_major=by_major):
+                return False
+        return True
+
+    def is_exactly(self, name: str, facts: Mapping[str, str]) -> bool:
+        """Return whether it says a part or a Python in the version of these facts."""
+        if name == "python":
+            return facts["python"] in self.python
+        return name in self.parts and _is_part(self.parts[name], facts[name], by_major=name.endswith("compiler"))
+
+    def _kinds(self) -> dict[str, str | None]:
+        # A report without a machine is of what nearly everybody has; a failure without one is of every machine.
+        machine = self.machine or (None if self.outcome == "fails" else "x86_64")
+        return {"accelerator": self.accelerator, "machine": machine}
+
+
+def is_of(tensorflow: object, release: str) -> bool:
+    """Return whether a row that says this `tensorflow` is of a minor release; text that is no version is of any."""
+    return not isinstance(tensorflow, str) or not re.match(r"[\d.]", tensorflow) or _spans(tensorflow, release)
+
+
+def _is_part(said: str, known: str, *, by_major: bool) -> bool:
+    """Return whether a part as reported (`8.0`, `gcc 12.3.0`, `gcc`) is the known one (`8.0.5`, `gcc 12`)."""
+    tool, span = _tool_and_version(said)
+    name, version = _tool_and_version(known)
+    if tool != name:
+        return False
+    if not span or not version:
+        # A tool without a version may be any; what fails with one version is not known to fail with any.
+        return by_major or not span
+    if by_major:
+        return Version(span).parts[:1] == Version(version).parts[:1]
+    # gcc 5 need not be the gcc 5.5 that fails.
+    exact = not tool or ".." in span or len(Version(version).parts) >= len(Version(span).parts)
+    return exact and _spans(span, version)
+
+
+def _tool_and_version(text: str) -> tuple[str, str]:
+    return ("", text) if not text[0].isalpha() else (text.partition(" ")[0], text.partition(" ")[2])
+
+
+def _spans(span: str, version: str) -> bool:
+    """Return whether a version lies in `12.8` (a minor version), `11.2..11.7`, `13..` or `..11`."""
+    first, dots, last = span.partition("..")
+    if not dots:
+        return same_minor(span, version)
+    low, high, held = Version(first).parts, Version(last).parts, Version(version).parts
+    # As far as both are written: 12 may be 12.8, and 11.7.1 is 11.7.
+    return held[: len(low)] >= low[: len(held)] and (not high or held[: len(high)] <= high)
