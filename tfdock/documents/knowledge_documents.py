@@ -7,7 +7,7 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from tfdock.documents.document_parts import GpuAnswerJson, ProblemJson, Runs
+from tfdock.documents.document_parts import ChoiceJson, GpuAnswerJson, ProblemJson, Runs
 
 
 class AdvisedWheelJson(TypedDict):
@@ -116,6 +116,8 @@ class AdviseDocument(TypedDict):
     """The release in that profile."""
     build_id: str | None
     """Its build id."""
+    evidence: ChoiceJson | None
+    """What is known of such builds: `built`, `tested` or `untested`, and by whom."""
     profile_file: str | None
     """The file that it was written to."""
     plan: SizePlanJson | None

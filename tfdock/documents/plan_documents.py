@@ -41,6 +41,8 @@ class CheckedProfileJson(TypedDict):
     """Whether it can be built."""
     build_id: str | None
     """The build id; null where the profile is refused."""
+    evidence: ChoiceJson | None
+    """What is known of such builds: `built`, `tested` or `untested`, and by whom."""
     problems: Sequence[ProblemJson]
     """Why it is refused."""
     untested: Sequence[ProblemJson]

@@ -19,7 +19,7 @@ Span = Annotated[str, text_like(re.compile(rf"{_SPAN}\Z"), "version or range (`1
 Tool = Annotated[str, text_like(re.compile(rf"[a-z]+(?: {_SPAN})?\Z"), "tool (`nvcc`, `gcc 12.3.0`, `gcc 13..`)")]
 
 
-class Evidence(Row):
+class ReportedBuild(Row):
     """A build that somebody reported, or a combination that is known to fail.
 
     Each part is as it was reported, and absent where it was not. `outcome` is `built-with-edit` where it took what

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.knowledge.evidence_rows import Evidence, is_of
+from tfdock.knowledge.evidence_rows import ReportedBuild, is_of
 from tfdock.knowledge.gpu_rows import Architecture, Gpu
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter, RuntimeRow
 from tfdock.knowledge.program_rows import CiAction, ErrorCode
@@ -115,11 +115,11 @@ class KnowledgeBase:
         self._texts = texts
         self._document = cache(read)
         self._named: dict[str, dict[str, str]] = {}
-        self._reports: dict[str, tuple[Evidence, ...]] = {}
+        self._reports: dict[str, tuple[ReportedBuild, ...]] = {}
 
     releases = _keyed(Release)
     """Minor release -> row."""
-    evidence = _keyed(Evidence)
+    evidence = _keyed(ReportedBuild)
     """A report's id -> row."""
     variables = _ordered(Variable)
     """The variables of the contract, in order."""
@@ -197,10 +197,10 @@ class KnowledgeBase:
     accelerators = _keyed(Accelerator)
     """Name -> row."""
 
-    def reports_on(self, release: str) -> tuple[Evidence, ...]:
+    def reports_on(self, release: str) -> tuple[ReportedBuild, ...]:
         """Return the evidence on a minor release, newest first. The rows of other releases are not checked."""
         if release not in self._reports:
-            rows = self.keyed("evidence", Evidence, lambda values: is_of(values.get("tensorflow"), release))
+            rows = self.keyed("evidence", ReportedBuild, lambda values: is_of(values.get("tensorflow"), release))
             newest = sorted(rows.values(), key=lambda row: row.date or "", reverse=True)
             self._reports[release] = tuple(newest)
         return self._reports[release]

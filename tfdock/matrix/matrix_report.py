@@ -69,6 +69,7 @@ def _included_row(cell: Cell, shard: int) -> dict[str, Any]:
         "fingerprint": cell.fingerprint,
         "seconds": cell.seconds,
         "group": cell.group,
+        "evidence": cell.evidence,
         "shard": shard,
         "warnings": [problem.message for problem in cell.warnings],
     }

@@ -55,7 +55,7 @@ class Cell:
     An excluded cell has neither name nor problems. An impossible cell has no name; its `problems` are those of the
     knowledge base. `seconds` is how long its build is expected to take, None if unknown. `group` names the release
     and the toolchain: cells of one group share image layers and a disk cache. `wheel` is what the name of its file is
-    made of, `domain` its trust domain.
+    made of, `domain` its trust domain, `evidence` the grade of such builds.
     """
 
     combination: CellCombination
@@ -67,6 +67,7 @@ class Cell:
     wheel: tuple[str, ...] = ()
     domain: str = RELEASE
     problems: tuple[Problem, ...] = ()
+    evidence: str = ""
     warnings: tuple[Problem, ...] = ()
 
     @property
@@ -317,6 +318,7 @@ class _Planner:
             group=f"{release}-{toolchain_inputs(plan.resolution)[:8]}",
             wheel=_file_of(plan.resolution),
             domain=plan.trust.name,
+            evidence=plan.resolution.grade.value,
             warnings=(*plan.resolution.untested, *plan.resolution.warnings),
         )
 

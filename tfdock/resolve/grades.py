@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tfdock.knowledge.evidence_rows import Evidence
+from tfdock.knowledge.evidence_rows import ReportedBuild
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.question import RuleFinding, sentences
 from tfdock.types import Choice
@@ -72,7 +72,7 @@ class Reports:
             return _choice("built", f"by {self._named(self._built)}")
         return _choice("tested", "the release's own tables list it; no report of such a build is known")
 
-    def _named(self, rows: Sequence[Evidence]) -> str:
+    def _named(self, rows: Sequence[ReportedBuild]) -> str:
         dates: dict[str, str] = {}
         for row in rows:
             dates.setdefault(self._knowledge.cited("evidence", row).partition(":")[0], row.date or "")

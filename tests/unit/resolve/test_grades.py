@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tfdock.errors import Problem
-from tfdock.knowledge.evidence_rows import Evidence, is_of
+from tfdock.knowledge.evidence_rows import ReportedBuild, is_of
 from tfdock.knowledge.loader import knowledge
 
 from ..desk import Desk
@@ -25,9 +25,9 @@ def codes(problems: list[Problem]) -> set[str]:
     return {problem.code for problem in problems}
 
 
-def row(outcome: str = "built", **values: Any) -> Evidence:
+def row(outcome: str = "built", **values: Any) -> ReportedBuild:
     given = {"id": "x", "tensorflow": "2.4.0", "at": "x", "source": "x", "outcome": outcome, **values}
-    return Evidence.model_validate(given, strict=False)
+    return ReportedBuild.model_validate(given, strict=False)
 
 
 @pytest.mark.parametrize(

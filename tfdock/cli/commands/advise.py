@@ -133,6 +133,7 @@ def _document(base: KnowledgeBase, advice: Advice, output: Path | None) -> dict[
         "profile": offer.text if offer else None,
         "profile_tensorflow": str(offer.resolution.version) if offer else None,
         "build_id": offer.resolution.build_id if offer else None,
+        "evidence": offer.resolution.grade if offer else None,
         "profile_file": str(output) if output and offer else None,
         "plan": advice.plan,
         "alternative_plan": advice.alternative,
@@ -231,6 +232,7 @@ def _profile(advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:
     assert offer is not None
     version = str(offer.resolution.version)
     yield f"{style.strong('profile')} for TensorFlow {version}: {offer.resolution.build_id}", "  "
+    yield f"  {offer.resolution.grade.value}: {offer.resolution.grade.reason}", "  "
     if offer.untested:
         doubts = "; ".join(dict.fromkeys(problem.message for problem in offer.untested))
         yield f"  {style.warn('untested:')} {doubts}", "  "

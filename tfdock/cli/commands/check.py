@@ -100,6 +100,7 @@ class _CheckResult:
             "file": self.file,
             "ok": not self.exit_code,
             "build_id": self.build_id,
+            "evidence": self.resolution.grade if self.resolution else None,
             "problems": self.problems,
             "untested": self.untested,
             "warnings": [*self.warnings, *_lacking((*self.machine, *self.engine))],
@@ -169,6 +170,8 @@ def _show(result: _CheckResult) -> None:
         console.show_problems(result.problems)
         return
     console.result(f"{result.file}: {result.build_id}")
+    if result.resolution:
+        console.result(f"  {result.resolution.grade.value}: {result.resolution.grade.reason}")
     for row in result.online:
         # The error of a row that is not well says what was found.
         console.result(
