@@ -80,7 +80,10 @@ class ReportedBuild(Row):
         """Return whether it says a part or a Python in the version of these facts."""
         if name == "python":
             return facts["python"] in self.python
-        return name in self.parts and _is_part(self.parts[name], facts[name], by_major=name.endswith("compiler"))
+        said, known = self.parts.get(name, ""), facts[name]
+        # A report of clang is none of clang 20.
+        exact = " " in said or " " not in known
+        return bool(said) and exact and _is_part(said, known, by_major=name.endswith("compiler"))
 
     def _kinds(self) -> dict[str, str | None]:
         # A report without a machine is of what nearly everybody has; a failure without one is of every machine.

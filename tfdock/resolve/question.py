@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tfdock.errors import Fix, Incompatible, Problem
@@ -42,6 +42,11 @@ def sentences(*parts: str) -> str:
 def prevented(symptom: str | None) -> str:
     """Return what a refusal prevents, for its `why`; empty if no symptom is known."""
     return f"without this refusal: {symptom}" if symptom else ""
+
+
+def by_place(problems: Iterable[Problem]) -> list[Problem]:
+    """Return problems from the top of the profile to its end."""
+    return sorted(problems, key=lambda item: (item.line or 0, item.column or 0))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,7 +108,7 @@ class Notes:
         if self.problems:
             # Nothing more will be known: what is held stays in doubt.
             self.settle(lambda _: False, lambda _: "")
-            raise Incompatible(*sorted(self.problems, key=lambda item: (item.line or 0, item.column or 0)))
+            raise Incompatible(*by_place(self.problems))
 
     def _problem(self, finding: RuleFinding, severity: str) -> Problem:
         node = self.document.at_field(finding.path)

@@ -21,7 +21,7 @@ from tfdock.profile.yaml_nodes import Node
 from tfdock.resolve.accelerator import ChosenDevices, accelerator_of, asked_components, component_fields, devices_of
 from tfdock.resolve.grades import Reports
 from tfdock.resolve.naming import WheelNameParts
-from tfdock.resolve.question import LocalSource, Notes, Question, TrialRefused
+from tfdock.resolve.question import LocalSource, Notes, Question, TrialRefused, by_place
 from tfdock.resolve.tools import (
     asked_configs,
     bazel_of,
@@ -247,7 +247,7 @@ class _Decision:
             choices=tuple(
                 sorted(self.notes.choices, key=lambda choice: choice.field not in ("tensorflow", "python"))
             ),
-            untested=tuple(self.notes.untested),
+            untested=tuple(by_place(self.notes.untested)),
             warnings=tuple(self.notes.warnings),
         )
 

@@ -177,7 +177,7 @@ def test_each_way_out_of_an_example_is_one(desk: Desk, code: str) -> None:
     problems = caught.value.problems
     assert all(problem.fix for problem in problems)
     # What is malformed says how to write it instead; no change of a field could be tried.
-    assert bool(problems[0].ways) is isinstance(caught.value, Incompatible)
+    assert bool(problems[0].ways) is (isinstance(caught.value, Incompatible) and code != "gpu-unknown")
     for way in problems[0].ways:
         desk.resolve(applied(WITH_PROFILE[code], way.change))  # raises what it refuses
 

@@ -37,6 +37,7 @@ FIELDS = {
     "tensorflow.sha256": (SOURCE + "archive: https://example.org/tensorflow.zip, sha256: …}\n", SHA256),
     "tensorflow.path": (SOURCE + "path: …}\n", "../tensorflow"),
     "tensorflow.patches": (SOURCE + "patches: […]}\n", "first.patch"),
+    "allow_failing": (HEAD + "allow_failing: …\n", "the base is patched"),
     "python": ('schema: 1\ntensorflow: "2.18.0"\npython: …\n', "3.11"),
     "accelerator": (HEAD + "accelerator: …\n", "cuda"),
     "gpus": (HEAD + "gpus: […]\n", "rtx3080"),
@@ -47,7 +48,7 @@ FIELDS = {
     "cudnn": (HEAD + "cuda: '12.5.1'\ncudnn: …\n", "9.3.0"),
     "rocm": (HEAD + "amdgpu_targets: [gfx90a]\nrocm: …\n", "6.4"),
     "components": (HEAD + "components: {cuda: …}\n", "12.5.1"),
-    "compiler": (HEAD + "accelerator: cuda\ncompiler: …\n", "nvcc"),
+    "compiler": (HEAD + "allow_failing: it is patched\naccelerator: cuda\ncompiler: …\n", "nvcc"),
     "host_compiler": (HEAD + "host_compiler: …\n", "gcc"),
     "host_compiler.name": (HEAD + "host_compiler: {name: …}\n", "gcc"),
     "host_compiler.version": (HEAD + "host_compiler: {name: gcc, version: …}\n", "9"),
@@ -78,7 +79,7 @@ FIELDS = {
 # These take any printable text (behind a dash or two for flags): all that follows is about them.
 FREE = {
     "tensorflow.path", "tensorflow.patches", "host_compiler.path", "debug.per_file.files", "debug.per_file.copts",
-    "bazel.copts", "bazel.flags", "bazel.startup",
+    "bazel.copts", "bazel.flags", "bazel.startup", "allow_failing",
 }  # fmt: skip
 
 PAYLOADS = {

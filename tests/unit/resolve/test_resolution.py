@@ -343,7 +343,7 @@ def test_several_refusals_come_at_once_from_top_to_bottom(made_up: Desk) -> None
         ('schema: 1\ntensorflow: "9.9.1"\npython: "3.10"\n', []),
         (HEAD + "gpus: [one]\ncuda: '20.2.0'\n", ["component-untested"]),
         (OPEN + "gpus: [one]\ncuda: '20.1'\n", ["component-untested"]),
-        (OPEN + "cuda: '20.1'\ncompute_capabilities: [sm_90a]\n", ["capability-syntax", "component-untested"]),
+        (OPEN + "cuda: '20.1'\ncompute_capabilities: [sm_90a]\n", ["component-untested", "capability-syntax"]),
         (HEAD.replace("3.10", "3.8") + "base: my/image:1\n", ["python-unsupported"]),
     ],
     ids=["tested", "uncertain key", "other toolkit", "other capability", "a Python in a base of one's own"],
@@ -383,7 +383,7 @@ def test_an_unknown_toolkit_is_a_doubt_and_said_once(made_up: Desk) -> None:
 
 
 def test_a_clang_that_nobody_compiled_with_is_a_doubt_of_its_own(desk: Desk) -> None:
-    clang = 'compiler: clang\nhost_compiler: {name: clang, version: "19"}\n'
+    clang = 'compiler: clang\nhost_compiler: {name: clang, version: "20"}\n'
     found = desk.problems('schema: 1\ntensorflow: "2.20.0"\ngpus: [rtx3080]\n' + clang)
     assert [problem.code for problem in found] == ["compiler-untested", "host-compiler-untested"]
 
