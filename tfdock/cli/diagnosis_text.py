@@ -99,6 +99,8 @@ def _unknown_lines(diagnosis: Diagnosis, name: str, style: console.Style, column
         )
     else:
         yield from console.wrapped(f"{console.clean(name)}: no failure that is known, in {much}", columns)
+    if diagnosis.first:
+        yield from console.wrapped(console.clean(diagnosis.first), columns)
     if diagnosis.suspects:
         yield "the most suspicious lines:"
         rows = [(str(suspect.line), _short(suspect.text)) for suspect in diagnosis.suspects]

@@ -7,13 +7,15 @@ Where log and profile disagree, the finding says so and offers no change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from tfdock.diagnose import skew
 from tfdock.diagnose.log_search import LogSightings, Sighting, SuspectLine
-from tfdock.errors import Suggestion, clean
-from tfdock.knowledge.failure_rows import Failure, Relation
+from tfdock.diagnose.skew import Bench, Skew
+from tfdock.errors import Suggestion, clean, joined
+from tfdock.knowledge.failure_rows import Failure, LogPart, Relation
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import Toolkit
 from tfdock.plan import profile_fixes
@@ -65,13 +67,14 @@ class GoodEnd:
 class Diagnosis:
     """What went wrong, the most probable cause first. `warnings` are harmless; `lines` counts the lines of the log.
 
-    `suspects` are lines that look like errors. `success` is there where the log ended well, with no error after it.
+    `suspects` are lines that look like errors; `first` says what the first of them belongs to. `success` is there where the log ended well, with no error after it.
     """
 
     lines: int
     findings: tuple[Finding, ...]
     warnings: tuple[Finding, ...] = ()
     suspects: tuple[SuspectLine, ...] = ()
+    first: str = ""
     success: GoodEnd | None = None
 
     @property
@@ -85,20 +88,88 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
     rows, end = knowledge.failures, seen.success
     # Before failures are chosen: a grave warning becomes one of them.
     sightings = _with_grave_failures(seen.sightings, rows, profile_fixes.accelerator(context) if context else "")
-    failed = [sighting for sighting in sightings if rows[sighting.rule].is_failure]
-    ranked = sorted(
-        _most_specific(failed, rows),
-        key=lambda sighting: (sighting.survivable, rows[sighting.rule].cascade, sighting.line),
-    )
+    failed = [one for one in sightings if rows[one.rule].is_failure and {*rows[one.rule].only_with} <= {*seen.versions}]
+    specific = list(_most_specific(failed, rows))
     noise = [sighting for sighting in sightings if rows[sighting.rule].harmless]
+    seen = replace(seen, suspects=tuple(one for one in seen.suspects if not _is_noise(one, noise, rows)))
+    here = skew.bench(seen, knowledge, context)
+    skews = _beside_failures(skew.skews(seen, knowledge, here), specific, rows)
+    # What came or went says more than a row for a whole class of lines.
+    told = {one.error.line for one in skews}
+    specific = [one for one in specific if not (rows[one.rule].unsure and one.line in told)]
+    ranked: list[Sighting | Skew] = [*specific, *skews]
+    ranked.sort(key=lambda one: _rank(one, rows))
+    system = next((part for name, part in here.parts.items() if part.phrases and name in seen.versions), None)
     return Diagnosis(
         lines=seen.lines,
-        findings=tuple(_finding(sighting, rows[sighting.rule], seen, knowledge, context) for sighting in ranked),
+        findings=tuple(
+            _in_words_of(
+                system,
+                _skew_finding(one, knowledge, context)
+                if isinstance(one, Skew)
+                else _finding(one, rows[one.rule], seen, knowledge, context),
+            )
+            for one in ranked
+        ),
         # Harmless lines need no change of the profile, so that they get no context.
         warnings=tuple(_finding(sighting, rows[sighting.rule], seen, knowledge, None) for sighting in noise),
-        suspects=tuple(suspect for suspect in seen.suspects if not _is_noise(suspect, noise, rows)),
+        suspects=seen.suspects,
+        first=_first(seen, here) if not ranked else "",
         success=GoodEnd(id=end.rule, line=end.line, cause=rows[end.rule].cause) if end and not ranked else None,
     )
+
+
+def _beside_failures(
+    skews: Sequence[Skew], failures: Sequence[Sighting], rows: Mapping[str, Failure]
+) -> Sequence[Skew]:
+    """Return the skews of which no failure says more; mere guesses only where nothing else is found."""
+    known = {one.line for one in failures if not rows[one.rule].unsure}
+    left = [one for one in skews if one.error.line not in known]
+    # One guess, about the first error, is enough.
+    return [one for one in left if not one.guess] or left[: 0 if failures else 1]
+
+
+def _rank(one: Sighting | Skew, rows: Mapping[str, Failure]) -> tuple[bool, bool, int]:
+    if isinstance(one, Skew):
+        return (False, False, one.error.line)
+    return (one.survivable, rows[one.rule].cascade, one.line)
+
+
+def _first(seen: LogSightings, here: Bench) -> str:
+    """Return what is known of the first error of which nothing else is: what it belongs to, and what is out of step."""
+    place = next(filter(None, map(skew.place, seen.suspects)), "")
+    outside = here.outside()
+    told = [f"The first error belongs to {place}."] if place else []
+    told += [f"Outside of what {here.whom} was made with: {joined(outside)}."] if outside else []
+    return " ".join(told)
+
+
+def _skew_finding(one: Skew, knowledge: KnowledgeBase, context: Context | None) -> Finding:
+    wanted = {"wanted": here} if (here := one.wanted) else {}
+    changes = profile_fixes.changes(one.part, {"wanted": "", **wanted}, context) if context else ()
+    table, row = ("came_and_went", one.name) if one.name else ("log_parts", one.part)
+    return Finding(
+        id=one.id,
+        stage="compile",
+        confidence="high" if one.sure else "low" if one.guess else "medium",
+        line=one.error.line,
+        excerpt="\n".join((one.error.text, *one.error.below)),
+        cause=one.cause,
+        fix=one.fix,
+        source=knowledge.cited(table, row),
+        count=1,
+        values={"part": one.part.part, "version": one.version, "name": one.name.name if one.name else ""},
+        asked=profile_fixes.asked(one.part, context) if context else "",
+        changes=one.problem.ways if one.problem and one.problem.ways else changes,
+    )
+
+
+def _in_words_of(system: LogPart | None, finding: Finding) -> Finding:
+    """Return a finding whose fix speaks of the programs and packages of the system that the log is of."""
+    fix = finding.fix
+    for debian, own in system.phrases.items() if system else ():
+        fix = fix.replace(debian, own)
+    return replace(finding, fix=fix)
 
 
 def _is_noise(suspect: SuspectLine, noise: Sequence[Sighting], rows: Mapping[str, Failure]) -> bool:
@@ -114,13 +185,14 @@ def _with_grave_failures(
 
     A warning counts as its failure beside that failure, or where the profile uses its accelerator.
     """
-    by_rule: dict[str, Sighting] = {}
+    by_rule: dict[tuple[str, str], Sighting] = {}
     seen = {sighting.rule for sighting in sightings}
     for sighting in sightings:
         grave = rows[sighting.rule].grave
         rule = grave.row if grave and (grave.row in seen or grave.accelerator == accelerator) else sighting.rule
-        first = by_rule.get(rule)
-        by_rule[rule] = _merge(first, sighting) if first else replace(sighting, rule=rule)
+        kind = rule, sighting.values.get(rows[rule].each, "")
+        first = by_rule.get(kind)
+        by_rule[kind] = _merge(first, sighting) if first else replace(sighting, rule=rule)
     return tuple(by_rule.values())
 
 
@@ -135,12 +207,13 @@ def _merge(first: Sighting, other: Sighting) -> Sighting:
     )
 
 
-def _most_specific(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -> Iterable[Sighting]:
+def _most_specific(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -> Iterator[Sighting]:
     """Yield the sightings, except where another sighting near the same line says more."""
-    lines = {sighting.rule: sighting.line for sighting in sightings}
     for sighting in sightings:
-        better = [other for other in lines if sighting.rule in rows[other].instead_of]
-        if not any(abs(lines[other] - sighting.line) <= _NEAR for other in better):
+        # What is told one by one stands beside others of its kind: only the same line says more of it.
+        near = 0 if rows[sighting.rule].each else _NEAR
+        better = (other for other in sightings if sighting.rule in rows[other.rule].instead_of)
+        if not any(abs(other.line - sighting.line) <= near for other in better):
             yield sighting
 
 
@@ -149,6 +222,7 @@ def _finding(
 ) -> Finding:
     # Shortened for sentences only: changes of the profile below need the whole values.
     values = {**row.values, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
+    only_installed = row.installed and "bazel" not in seen.versions
     mismatch = profile_mismatch(row, sighting.values, context) if context else ""
     profile = None if mismatch else context
     changes = profile_fixes.changes(row, {**row.values, **sighting.values}, profile) if profile else ()
@@ -159,7 +233,8 @@ def _finding(
         line=sighting.line,
         excerpt="\n".join(sighting.excerpt),
         cause=row.cause.format(**values),
-        fix=(profile_fixes.fix(row, profile) if profile else "") or row.fix.format(**values),
+        fix=(profile_fixes.fix(row, profile) if profile else "")
+        or (row.installed if only_installed else row.fix).format(**values),
         source=knowledge.cited("failures", row),
         count=sighting.count,
         values=dict(sighting.values),

@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Protocol
 
 import ahocorasick_rs
 
 from tfdock.bazel import output
 from tfdock.diagnose.log_lines import NEAR, Block, Log
+from tfdock.knowledge.failure_rows import CameAndWent, Failure, LogPart, comparable
 
 _PATIENCE, _IMPATIENCE, _BORED = 2000, 100, 50_000
 """Places that are examined at the beginning of a block and again at its end, shared out among the literals; how many
@@ -26,44 +26,14 @@ _ENOUGH = 100
 """Times that a failure is counted in a log. Further ones say nothing new."""
 _SUSPECTS = 5
 """Lines that look like errors: so many first ones and so many last ones are kept."""
+_NAMED = 20
+"""Errors that name something of `came_and_went`: so many are kept, each with other names."""
 _SUSPICIOUS = (
     "ERROR:", "error:", "Error:", "FATAL:", "FAILED", "Killed", "Exception:", "Segmentation fault",
-    "ommand not found",
+    "ommand not found", "undefined reference to", "nvcc fatal", "ptxas fatal",
 )  # fmt: skip
 _NO_PROGRAM = re.compile(r": [Cc]ommand not found$")
 """A shell did not find a program. Many scripts continue without it: worth a look, but not reported as an error."""
-
-
-class SearchPattern(Protocol):
-    """A text that a tool prints, and whether the tool continues after it."""
-
-    @property
-    def has(self) -> str: ...
-    @property
-    def survivable(self) -> bool: ...
-
-
-class SearchRule(Protocol):
-    """What is known of a failure."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def stage(self) -> str: ...
-    @property
-    def patterns(self) -> Sequence[SearchPattern]: ...
-    @property
-    def facts(self) -> Sequence[SearchPattern]: ...
-    @property
-    def passes(self) -> Sequence[str]: ...
-    @property
-    def ends_well(self) -> bool: ...
-    @property
-    def spoils(self) -> Sequence[str]: ...
-    @property
-    def is_failure(self) -> bool: ...
-    def reads(self, place: int, line: str) -> Mapping[str, str] | None:
-        """Return the values in a line for the pattern at `place`, or the fact behind those; None without a match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +53,12 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class SuspectLine:
-    """A line that looks like an error."""
+    """A line that looks like an error, the lines below it, and the places in `came_and_went` of what it names."""
 
     line: int
     text: str
+    below: tuple[str, ...] = ()
+    names: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +73,17 @@ class Success:
 class LogSightings:
     """What a log shows: failures and noise in the order of their lines, and lines that look like errors.
 
-    `resolved` are failures that a later success made harmless. `success` is the end of the log, if it ended well.
+    `named` are those errors that name what came or went. `versions` are of the parts that the log shows, empty where
+    it shows only that they are there. `resolved` are failures that a later success made harmless. `success` is the end
+    of the log, if it ended well.
     """
 
     lines: int
     sightings: tuple[Sighting, ...]
     resolved: tuple[Sighting, ...] = ()
     suspects: tuple[SuspectLine, ...] = ()
+    named: tuple[SuspectLine, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
     success: Success | None = None
 
 
@@ -118,6 +94,7 @@ class _Epoch:
     sightings: dict[str, Sighting] = field(default_factory=dict)
     spoilt: Sequence[str] = ()
     suspects: list[SuspectLine] = field(default_factory=list)
+    named: dict[tuple[int, ...], SuspectLine] = field(default_factory=dict)
     last: deque[SuspectLine] = field(default_factory=lambda: deque(maxlen=_SUSPECTS))
     success: Success | None = None
 
@@ -132,16 +109,33 @@ def _search_for(literals: tuple[str, ...]) -> ahocorasick_rs.BytesAhoCorasick:
     )
 
 
-class Diagnostician:
-    """Reads one log, block after block, against all rules."""
+@lru_cache(maxsize=4)
+def _name_search(names: tuple[str, ...]) -> ahocorasick_rs.AhoCorasick:
+    return ahocorasick_rs.AhoCorasick(list(names))
 
-    def __init__(self, rules: Sequence[SearchRule]) -> None:
+
+class Diagnostician:
+    """Reads one log, block after block, against all rules; with `parts` and `names`, for what came and went as well."""
+
+    def __init__(
+        self, rules: Sequence[Failure], parts: Iterable[LogPart] = (), names: Sequence[CameAndWent] = ()
+    ) -> None:
         # The suspicious texts first, so that a number below their count means one of them.
-        uses: dict[str, list[tuple[SearchRule, int]]] = {literal: [] for literal in _SUSPICIOUS}
+        uses: dict[str, list[tuple[Failure, int]]] = {literal: [] for literal in _SUSPICIOUS}
         for rule in rules:
             for place, pattern in enumerate((*rule.patterns, *rule.facts)):
                 uses.setdefault(pattern.has, []).append((rule, place))
+        self._of_rules = len(uses)
+        self._shows: defaultdict[str, list[tuple[LogPart, int]]] = defaultdict(list)
+        for part in parts:
+            for place, pattern in enumerate(part.shows):
+                self._shows[pattern.has].append((part, place))
+                uses.setdefault(pattern.has, [])
+        self._literals = list(uses)
         self._uses = list(uses.values())
+        self._names = names
+        self._name_search = _name_search(tuple(name.name for name in names))
+        self._versions: dict[str, tuple[int, str]] = {}
         self._rules = {rule.id: rule for rule in rules}
         self._search = _search_for(tuple(uses))
         self._log = Log()
@@ -167,6 +161,8 @@ class Diagnostician:
             sightings=self._in_order(now.sightings),
             resolved=self._in_order(self._resolved),
             suspects=(*now.suspects, *last),
+            named=tuple(now.named.values()),
+            versions={part: version for part, (_, version) in self._versions.items()},
             # An error after it has the last word.
             success=None if now.suspects else now.success,
         )
@@ -190,7 +186,9 @@ class Diagnostician:
                 text = block.text(begin, end)
             if literal < len(_SUSPICIOUS):
                 line, counted = line + block.data.count(b"\n", counted, place), place
-                self._suspect(line, text)
+                self._suspect(line, text, block.shown(place)[1:])
+            for part, show in self._shows.get(self._literals[literal], ()):
+                self._learn_version(part, show, text)
             for rule, pattern in self._uses[literal]:
                 values = self._read(rule, pattern, text)
                 if values is not None:
@@ -204,12 +202,14 @@ class Diagnostician:
         for literal, start, _ in self._search.find_matches_as_indexes(block.data, overlapping=True):
             places[literal].append(start)
         candidates = []
-        share = max(1, (_PATIENCE if self._looks < _BORED else _IMPATIENCE) // max(1, len(places)))
+        # What only shows parts is as frequent as suspicious texts, and takes nothing from the rules.
+        rules = sum(literal < self._of_rules for literal in places)
+        share = max(1, (_PATIENCE if self._looks < _BORED else _IMPATIENCE) // max(1, rules))
         for literal, seen in places.items():
             # Other matches belong to the block before or after, which has them too.
             starts = seen[bisect_left(seen, block.since) : bisect_left(seen, block.until)]
             # Suspicious texts such as `error:` are frequent, and only the first and last few are kept.
-            most = 4 * _SUSPECTS if literal < len(_SUSPICIOUS) else share
+            most = share if len(_SUSPICIOUS) <= literal < self._of_rules else 4 * _SUSPECTS
             # The first places, because causes come first, and the last ones, because the end tells what stopped it.
             few = starts if len(starts) <= 2 * most else [*starts[:most], *starts[-most:]]
             candidates += [(start, literal) for start in few]
@@ -217,7 +217,7 @@ class Diagnostician:
         candidates.sort()
         return ((literal, start) for start, literal in candidates)
 
-    def _read(self, rule: SearchRule, place: int, text: str) -> Mapping[str, str] | None:
+    def _read(self, rule: Failure, place: int, text: str) -> Mapping[str, str] | None:
         if place >= len(rule.patterns):
             self._learn(rule, rule.reads(place, text) or {})
             return None
@@ -226,7 +226,16 @@ class Diagnostician:
             return None
         return rule.reads(place, text)
 
-    def _learn(self, rule: SearchRule, values: Mapping[str, str]) -> None:
+    def _learn_version(self, part: LogPart, place: int, text: str) -> None:
+        """Keep the version that the surest pattern shows first."""
+        known = self._versions.get(part.part)
+        if known and known[1] and known[0] <= place:
+            return
+        version = part.version_in(place, text)
+        if version or (version is not None and not known):
+            self._versions[part.part] = (place, version)
+
+    def _learn(self, rule: Failure, values: Mapping[str, str]) -> None:
         """Keep a fact: the last one before a failure, else the first one after it."""
         known = self._values.setdefault(rule.id, {})
         for name, text in values.items():
@@ -234,7 +243,7 @@ class Diagnostician:
                 known[name] = text
 
     def _record_match(
-        self, rule: SearchRule, place: int, line: int, excerpt: tuple[str, ...], values: Mapping[str, str]
+        self, rule: Failure, place: int, line: int, excerpt: tuple[str, ...], values: Mapping[str, str]
     ) -> None:
         if rule.passes:
             self._forget_before_success(rule, line)
@@ -242,24 +251,34 @@ class Diagnostician:
         if rule.spoils:
             self._now.spoilt = rule.spoils
             return
-        known = self._now.sightings.get(rule.id)
+        kind = self._kind(rule, values)
+        known = self._now.sightings.get(kind)
         survivable = rule.patterns[place].survivable
         again, self._lines[rule.id] = self._lines.get(rule.id) == line, line  # A line counts once.
         if known is None:
-            self._now.sightings[rule.id] = Sighting(rule.id, line, excerpt, values, survivable)
+            self._now.sightings[kind] = Sighting(rule.id, line, excerpt, values, survivable)
         else:
-            self._now.sightings[rule.id] = replace(
+            self._now.sightings[kind] = replace(
                 known,
                 count=known.count + (not again),
                 survivable=known.survivable and survivable,
                 values={**values, **known.values},
             )
 
-    def _forget_before_success(self, passing: SearchRule, line: int) -> None:
+    def _kind(self, rule: Failure, values: Mapping[str, str]) -> str:
+        """Return what tells a sighting from the others of its rule: some rows tell a few of their values one by one."""
+        told = values.get(rule.each, "")
+        if not told or rule.id not in self._now.sightings:
+            return rule.id
+        kinds = [kind for kind, one in self._now.sightings.items() if one.rule == rule.id]
+        same = (kind for kind in kinds if self._now.sightings[kind].values.get(rule.each) == told)
+        return next(same, f"{rule.id} {len(kinds)}" if len(kinds) < _SUSPECTS else rule.id)
+
+    def _forget_before_success(self, passing: Failure, line: int) -> None:
         """Forget failures before a success: they did not stop the build."""
         kept, well = {}, set(passing.passes).difference(self._now.spoilt)
         for name, sighting in self._now.sightings.items():
-            rule = self._rules[name]
+            rule = self._rules[sighting.rule]
             over = sighting.survivable or rule.stage in well
             if rule.is_failure and over:
                 self._resolved[name] = sighting
@@ -267,12 +286,26 @@ class Diagnostician:
                 kept[name] = sighting
         self._now = _Epoch(sightings=kept, success=Success(passing.id, line) if passing.ends_well else None)
 
-    def _suspect(self, line: int, text: str) -> None:
+    def _suspect(self, line: int, text: str, below: tuple[str, ...]) -> None:
         if not (output.is_error(text) or _NO_PROGRAM.search(text)):
             return
-        suspect = SuspectLine(line, text)
-        if len(self._now.suspects) < _SUSPECTS:
-            if suspect not in self._now.suspects:
-                self._now.suspects.append(suspect)
+        suspect, now = SuspectLine(line, text, below, self._named(text, below)), self._now
+        if suspect.names and len(now.named) < _NAMED:
+            now.named.setdefault(suspect.names, suspect)
+        if len(now.suspects) < _SUSPECTS:
+            if suspect not in now.suspects:
+                now.suspects.append(suspect)
         else:
-            self._now.last.append(suspect)
+            now.last.append(suspect)
+
+    def _named(self, text: str, below: tuple[str, ...]) -> tuple[int, ...]:
+        """Return the places of the names that an error has: one of the two texts of each in the line itself."""
+        error = comparable(text)
+        whole = "\n".join((error, *map(comparable, below)))
+        found = []
+        for place in sorted({match[0] for match in self._name_search.find_matches_as_indexes(whole, overlapping=True)}):
+            name = self._names[place]
+            here = name.stands_in(error) or (name.beside and name.beside in error and name.stands_in(whole))
+            if here and name.beside in whole:
+                found.append(place)
+        return tuple(found)

@@ -1,7 +1,7 @@
-"""The rows of known failures: patterns in a log, cause, fix. Each row is checked by its own examples.
+"""The rows of what logs say: known failures, the parts that a log shows, names that came and went.
 
-Their files are `failures/*.yaml` of a knowledge folder, one table in several files: a row of an overlay replaces the
-shipped one of the same `id`.
+Failures are patterns in a log, cause, fix; each row is checked by its own examples. Their files are `failures/*.yaml`
+of a knowledge folder, one table in several files: a row of an overlay replaces the shipped one of the same `id`.
 
 Pure.
 """
@@ -9,13 +9,21 @@ Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from tfdock.knowledge.rows import Expression, Row, RowPart, Template, placeholders
+from tfdock.knowledge.rows import (
+    AcceleratorTable,
+    Expression,
+    Row,
+    RowPart,
+    Template,
+    placeholders,
+    template_with,
+)
 
 Stage = Literal["configure", "bazel", "fetch", "compile", "link", "wheel", "runtime", "docker"]
 # Logs are searched for this text first. A short one would be found everywhere, and cost a closer look.
@@ -104,14 +112,24 @@ class Grave(RowPart):
     accelerator: str
 
 
-class Failure(Row):
+class Remedied(Row):
+    """What a profile has to do with a failure (`asks`), and changes of it that may mend it, the best first.
+
+    A change is a field with its value, null to leave it out, or {without: …}, {with: …} of a list, {half: jobs},
+    {for: target}, {nearest: version}.
+    """
+
+    asks: tuple[str, ...] = ()
+    changes: tuple[dict[str, str | bool | Move | None], ...] = ()
+
+
+class Failure(Remedied):
     """One cause of failure, and how it shows in a log.
 
     `cause` and `fix` are templates of `values`: a group of that name in `patterns` or `facts` (which find nothing by
     themselves), else the words given there. `instead_of` are the rows that say less of the same line. `cascade`: it
-    comes of something before it. `unsure`: others may be the cause. `asks` is what of a profile has to do with it.
-    `changes` are changes of the profile that may mend it, the best first: a field with its value, null to leave it
-    out, or {without: …}, {with: …} of a list, {half: jobs}, {for: target}, {nearest: version}.
+    comes of something before it. `unsure`: it stands for a whole class of lines, of which others may be the cause.
+    `only_with` are parts that the log shows as well. `each` is the group whose values are told one by one. `installed` is the fix for somebody who built nothing.
 
     `fits` says of a group what it is in a log of that very profile: `among` its targets, the version that it `is`, a
     target `unknown_to` its toolkit, the newest such compiler that its toolkit takes (`newest_for`).
@@ -132,11 +150,12 @@ class Failure(Row):
     instead_of: tuple[str, ...] = ()
     cascade: bool = False
     unsure: bool = False
-    asks: tuple[str, ...] = ()
-    changes: tuple[dict[str, str | bool | Move | None], ...] = ()
+    only_with: tuple[str, ...] = ()
+    each: str = ""
     fits: dict[str, dict[Relation, str]] = Field(default_factory=dict)
     cause: Template
     fix: Template = "There is nothing to do."
+    installed: Template = ""
     confirmed: Literal["yes", "maintainer", "no"] = "no"
     harmless: bool = False
     grave: Grave | None = None
@@ -159,9 +178,9 @@ class Failure(Row):
             for name in compiled(pattern.line).groupindex
         }
         # A log need not have the group: then the words of `values` stand in the sentence.
-        if unused := (groups | set(self.fits)) - set(self.values):
+        if unused := (groups | set(self.fits) | {self.each}) - {*self.values, ""}:
             raise ValueError(f"group `{min(unused)}` of a pattern is not in `values`")
-        texts = [self.cause, self.fix, *_texts_of(self.changes)]
+        texts = [self.cause, self.fix, self.installed, *_texts_of(self.changes)]
         if unknown := {name for text in texts for name in placeholders(text)} - set(self.values):
             raise ValueError(f"placeholder {{{min(unknown)}}} is not in `values`")
         if self.is_failure and "fix" not in self.model_fields_set:
@@ -195,6 +214,66 @@ class Failure(Row):
         return any(self.reads(place, line) is not None for place in range(len(self.patterns)))
 
 
+class LogPart(Remedied):
+    """A part that a build is made with, or a system: how a log shows its version, and which errors are about it.
+
+    `shows` are patterns whose groups `version` and `minor` make its version, the surest first. `owns` are expressions
+    for the line of an error about it. `digits` numbers of a version count. `too_new` and `too_old` are templates of
+    `wanted` and `limit` (`<1.19`). `libc` is the C library of a system that has not glibc, `phrases` are its words for those of
+    Debian.
+    """
+
+    KEY = ("part",)
+    FIELDS: ClassVar[Sequence[str]] = ("wanted", "limit")
+
+    part: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$")]
+    title: str
+    shows: tuple[PatternRow, ...] = ()
+    owns: tuple[Expression, ...] = ()
+    digits: int = 2
+    too_new: Annotated[str, template_with(*FIELDS)] = ""
+    too_old: Annotated[str, template_with(*FIELDS)] = ""
+    libc: str = ""
+    phrases: dict[str, str] = Field(default_factory=dict)
+
+    def version_in(self, place: int, line: str) -> str | None:
+        """Return the version that a line shows by the pattern at `place`; empty without one, None without a match."""
+        found = self.shows[place].found(comparable(line))
+        return None if found is None else ".".join(found[name] for name in ("version", "minor") if name in found)
+
+    def is_about(self, text: str) -> bool:
+        """Return whether the text of an error is about this part; `text` is `comparable`."""
+        return any(compiled(expression).search(text) for expression in self.owns)
+
+
+class CameAndWent(Row):
+    """A name that an error has, and the versions of its part that have it: from `since` to `until`, both included.
+
+    `beside` (`with`) is a second text of that error. `means` is what the error says of the part where its own words
+    say nothing; `instead` is what took its place, `releases` are those of TensorFlow of which it is known.
+    """
+
+    KEY = ("part", "name", "beside")
+
+    part: str
+    name: Annotated[str, StringConstraints(min_length=5, max_length=120, pattern=r"^[ -&(-_a-~]+$")]
+    beside: str = Field(default="", alias="with")
+    means: Literal["newer", "older", "either", "other"]
+    since: str | None = None
+    until: str | None = None
+    instead: str = ""
+    releases: str = ""
+
+    def stands_in(self, text: str) -> bool:
+        """Return whether a `comparable` text has the name: whole words, and not as the file that the error is in."""
+        begin, end = ("(?<!\\w)" * self.name[0].isidentifier(), "(?!\\w)" * self.name[-1].isalnum())
+        return compiled(f"{begin}{re.escape(self.name)}{end}(?![:(]\\d)").search(text) is not None
+
+    def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
+        """Return a part that has no row."""
+        return None if self.part in known.log_parts else ("part", f"no part `{self.part}` has a row in `log_parts.yaml`")
+
+
 def _texts_of(changes: tuple[Mapping[str, Any], ...]) -> Iterator[str]:
     for change in changes:
         for value in change.values():
@@ -216,6 +295,11 @@ def comparable(line: str) -> str:
     """Return a line with every kind of quote as ", broken ones too, and no tabs, for matching."""
     # Most lines are ASCII, for which no expression is needed.
     return line.translate(_PLAIN) if line.isascii() else _QUOTES.sub('"', line).replace("\t", " ")
+
+
+def is_said(line: str) -> bool:
+    """Return whether a line, `comparable`, says something by itself: no warning, no quotation, nothing of another time."""
+    return not (_is_repeated(line) or _is_warning(line) or _TOLD.search(line))
 
 
 @_of_line

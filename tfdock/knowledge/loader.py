@@ -23,11 +23,12 @@ MATRIX = "matrix.yaml"
 _PACKAGE = Path(__file__).resolve().parent.parent
 # A list of names, and no look into the folder: a file with a slip in its name must be refused.
 TABLES = (
-    "accelerators", "architectures", "archives", "bazel", "cachebusters", "ci_actions", "codes", "companions",
-    "compilers", "configs", "cpu_features", "drivers", "estimates", "evidence", "failures", "flags",
+    "accelerators", "architectures", "archives", "bazel", "cachebusters", "came_and_went", "ci_actions", "codes",
+    "companions", "compilers", "configs", "cpu_features", "drivers", "estimates", "evidence", "failures", "flags",
     "generated_kernels", "gpus", "harmless_options", "host_compilers", "images", "interpreters", "libraries",
-    "probes", "redistributables", "releases", "requirement_limits", "runtime_compilers", "runtime_libraries",
-    "runtime_toolkits", "runtimes", "size_limits", "source_archives", "toolkits", "variables", "wheel_libraries",
+    "log_parts", "probes", "redistributables", "releases", "requirement_limits", "runtime_compilers",
+    "runtime_libraries", "runtime_toolkits", "runtimes", "size_limits", "source_archives", "toolkits", "variables",
+    "wheel_libraries",
 )  # fmt: skip
 
 

@@ -130,10 +130,14 @@ class Row(RowPart):
 
 
 class AcceleratorTable(Protocol):
-    """Whoever knows the accelerators' rows; they are read when a row is checked by them."""
+    """Whoever knows the rows by which others are checked; they are read when one is."""
 
     @property
     def accelerators(self) -> Mapping[str, Accelerator]:
+        """Name -> row."""
+
+    @property
+    def log_parts(self) -> Mapping[str, Row]:
         """Name -> row."""
 
 

@@ -61,7 +61,7 @@ from tfdock.profile import yaml_nodes
 
 # At run time the rows of failures are imported late: see `failures`.
 if TYPE_CHECKING:
-    from tfdock.knowledge.failure_rows import Failure
+    from tfdock.knowledge.failure_rows import CameAndWent, Failure, LogPart
 
 _MEMORY = "memory"
 _R = TypeVar("_R", bound=Row)
@@ -189,6 +189,20 @@ class KnowledgeBase:
         from tfdock.knowledge.failure_rows import Failure
 
         return self.keyed("failures", Failure)
+
+    @cached_property
+    def log_parts(self) -> dict[str, LogPart]:
+        """A part that logs show -> row."""
+        from tfdock.knowledge.failure_rows import LogPart
+
+        return self.keyed("log_parts", LogPart)
+
+    @cached_property
+    def came_and_went(self) -> tuple[CameAndWent, ...]:
+        """The names that tell the version of their part."""
+        from tfdock.knowledge.failure_rows import CameAndWent
+
+        return tuple(self.keyed("came_and_went", CameAndWent).values())
 
     gpus = _keyed(Gpu)
     """Canonical short name -> row."""

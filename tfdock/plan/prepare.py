@@ -207,7 +207,7 @@ class Preparer:
         except Incompatible as error:
             # Problems of one profile share their ways out: each is told once.
             ways = {way.text: way for problem in error.problems for way in problem.ways}
-            return replace(context, ways=tuple(ways.values()))
+            return replace(context, problems=error.problems, ways=tuple(ways.values()))
         return replace(context, resolution=resolution, resources=resources)
 
     def _check_endpoints(self, profile: Profile, document: Node, file: str) -> None:

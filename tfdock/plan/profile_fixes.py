@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from tfdock.errors import Suggestion, joined
+from tfdock.errors import Problem, Suggestion, joined
 from tfdock.gpu.devices import find_gpu
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.tables import KnowledgeBase
@@ -34,7 +34,7 @@ from tfdock.resolve.resolution import Resolution
 from tfdock.types import TARGET_FIELDS, Version
 
 if TYPE_CHECKING:
-    from tfdock.knowledge.failure_rows import Failure
+    from tfdock.knowledge.failure_rows import Remedied
 
 _MOST = 3
 """How many changes are offered."""
@@ -47,7 +47,7 @@ _NUMBER = re.compile(r"(?:sm|compute|lto)_(\d+[a-z]?)|(gfx\w+)|(\d+\.\d+)")
 class Context:
     """The profile that was built, as far as it is known.
 
-    `resolution` is None where it is refused as it stands, and then `ways` are those out of the refusal. `attempt`
+    `resolution` is None where it is refused as it stands, for `problems`, and `ways` are those out of it. `attempt`
     decides a changed profile, and gives None where it is refused; without it no change is offered.
     """
 
@@ -56,13 +56,14 @@ class Context:
     resolution: Resolution | None = None
     resources: BuildResources | None = None
     attempt: Attempt | None = None
+    problems: tuple[Problem, ...] = ()
     ways: tuple[Suggestion, ...] = ()
 
 
 # --- what it asks ---------------------------------------------------------------------------------------------------
 
 
-def asked(row: Failure, context: Context) -> str:
+def asked(row: Remedied, context: Context) -> str:
     """Return what the profile asks that bears on a failure: `your profile asks sm_120 and CUDA 12.5.1`."""
     words = [word for subject in row.asks if (word := _word(subject, context))]
     return f"your profile asks {joined(words)}" if words else ""
@@ -181,7 +182,7 @@ def number(target: str) -> str:
 # --- changes --------------------------------------------------------------------------------------------------------
 
 
-def changes(row: Failure, values: Mapping[str, str], context: Context) -> tuple[Suggestion, ...]:
+def changes(row: Remedied, values: Mapping[str, str], context: Context) -> tuple[Suggestion, ...]:
     """Return the row's changes of the profile that are accepted, each of other fields."""
     if context.profile is None or context.attempt is None:
         return ()
@@ -218,7 +219,7 @@ def _changes_the_build(profile: Profile, after: Resolution, context: Context) ->
     return not same or profile.resources != context.profile.resources
 
 
-def fix(row: Failure, context: Context) -> str:
+def fix(row: Remedied, context: Context) -> str:
     """Return the fix where fewer jobs would help and there is only one; empty where the row's own words hold."""
     halves = any(
         isinstance(value, Mapping) and "half" in value for change in row.changes for value in change.values()

@@ -49,7 +49,7 @@ HEADER = "a.cc:1:10: fatal error: Python.h: No such file or directory"
 
 
 def diagnosed(*chunks: str | bytes) -> Diagnosis:
-    reader = Diagnostician(ROWS)
+    reader = Diagnostician(ROWS, KNOWLEDGE.log_parts.values(), KNOWLEDGE.came_and_went)
     for chunk in unpacked(one.encode() if isinstance(one, str) else one for one in chunks):
         reader.feed(chunk)
     return diagnosis(reader.close(), KNOWLEDGE)

@@ -33,7 +33,7 @@ FAILED, HARMLESS = _logs("failed.txt"), _logs("harmless.txt")["none"]
 
 
 def diagnosed(log: str) -> Diagnosis:
-    reader = Diagnostician(ROWS)
+    reader = Diagnostician(ROWS, KNOWLEDGE.log_parts.values(), KNOWLEDGE.came_and_went)
     reader.feed(log.encode())
     return diagnosis(reader.close(), KNOWLEDGE)
 

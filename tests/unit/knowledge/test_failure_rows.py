@@ -71,7 +71,8 @@ CASCADE = (
 
 
 def diagnosed(*parts: bytes, knowledge: KnowledgeBase = KNOWLEDGE) -> Diagnosis:
-    reader = Diagnostician(list(knowledge.failures.values()))
+    rows = list(knowledge.failures.values())
+    reader = Diagnostician(rows, knowledge.log_parts.values(), knowledge.came_and_went)
     for part in parts:
         reader.feed(part)
     return diagnosis(reader.close(), knowledge)

@@ -1,0 +1,325 @@
+"""Errors that name what came or went, or are about a part out of step -> which part is too new or too old. Pure.
+
+A name says it by itself; the versions that the log or the profile shows confirm it or take it back. Without a name it
+takes the part that the error is about, and a version outside of those that the release was made with. What
+`tfdock check` refuses of the profile comes first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tfdock.bazel.output import compiler_errors
+from tfdock.diagnose.log_search import LogSightings, SuspectLine
+from tfdock.errors import Problem
+from tfdock.knowledge.failure_rows import CameAndWent, LogPart, comparable, is_said
+from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan.profile_fixes import Context
+from tfdock.types import Version
+
+# How tools say that a part lacks a name, and that it has one that the source has as well.
+_LACKS = re.compile(
+    r"undefined (?:reference|symbol)|undeclared|not (?:been )?declared|is not defined|is undefined|does not name|"
+    r"\bno (?:member|type|template|attribute|module)|has no |No (?:such|module)|not found|cannot (?:open|import|find)|"
+    r"does not (?:contain|exist)|[Uu]n(?:recognized|known)|not a member"
+)
+_HAS_IT = re.compile(r"ambiguat|conflict|redefin|redeclar|follows non-static|exception spec|is ambiguous")
+_ANNOUNCED = re.compile(r"^ERROR: .{1,900} failed:? \((?:Exit|Segm|Aborted|Killed|Illegal)|error executing command|^FAILED: Build did")
+_REPOSITORY = re.compile(r"\bexternal/(?P<path>[\w.+~-]{1,100})/|@(?P<label>[\w.+~-]{1,100})//")
+_TOOL = re.compile(r"(?:failed|Exit \d{1,3}\)?):? ?(?:\([^)]{1,40}\):? )?(?P<tool>[\w./+-]{1,80}) failed")
+_FILE = re.compile(r"(?:ERROR: )?(?P<file>[\w./+~-]{1,300}\.\w{1,8})[:(]\d")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skew:
+    """A part that is out of step, by an error. `way` is `too_new`, `too_old`, or empty where it is not known.
+
+    `name` is what the error names, if that is known. `wanted` is the version to take, in words. `sure`: versions or `tfdock check` say the same. `guess`: only
+    what the error is about is known. `problem` is how check refuses the profile.
+    """
+
+    part: LogPart
+    error: SuspectLine
+    way: str
+    cause: str
+    fix: str
+    wanted: str
+    name: CameAndWent | None = None
+    version: str = ""
+    sure: bool = False
+    guess: bool = False
+    problem: Problem | None = None
+
+    @property
+    def id(self) -> str:
+        """What the finding is called: `python_too_new`."""
+        return f"{self.part.part.replace('-', '_')}_{self.way or 'unfit'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What a log and a profile show of the parts, and what the release was made with."""
+
+    parts: Mapping[str, LogPart]
+    versions: Mapping[str, str]
+    release: Release | None
+    problems: tuple[Problem, ...]
+
+    def made_with(self, part: str) -> list[str]:
+        """Return the versions that the release was made with, the oldest first; empty where none is known."""
+        row = self.release
+        if row is None:
+            return []
+        if part == "bazel":
+            found: Iterable[str | None] = (row.bazel_min, row.bazel, *row.tested_bazel, row.bazel_max)
+        elif part == "python":
+            found = row.pythons
+        elif support := row.components.get(part):
+            found = (support.tested, *support.accepted)
+        else:
+            tested = row.tested_compilers.get(part, ())
+            found = (row.host_compilers_min.get(part), row.compilers.get(part), *tested)
+        return sorted({version for version in found if version}, key=Version)
+
+    def tested(self, part: str) -> str:
+        """Return what people are to take: the release's own version, or all that it names."""
+        made = self.made_with(part)
+        if self.release is None or not made:
+            return ""
+        support = self.release.components.get(part)
+        one = {"bazel": self.release.bazel, **self.release.compilers}.get(part) or (support and support.tested)
+        return one or (made[0] if len(made) == 1 else f"{made[0]} to {made[-1]}")
+
+    def way(self, part: LogPart) -> str:
+        """Return whether a part is outside of what the release was made with: `too_new`, `too_old`, or empty."""
+        made, version = self.made_with(part.part), self.versions.get(part.part, "")
+        if not made or not version:
+            return ""
+        here, first, last = (_cut(text, part.digits) for text in (version, made[0], made[-1]))
+        return "too_new" if here > last else "too_old" if here < first else ""
+
+    def refused(self, part: LogPart) -> Problem | None:
+        """Return the first problem of the profile that concerns a part."""
+        fields = set(part.asks) - {"release"}
+        return next((one for one in self.problems if (one.field or "").partition(".")[0] in fields), None)
+
+    def outside(self) -> list[str]:
+        """Return the parts that are outside of what the release was made with, each in words."""
+        return [
+            f"{part.title} {self.versions[name]} (made with {self.tested(name)})"
+            for name, part in self.parts.items()
+            if self.way(part)
+        ]
+
+    @property
+    def whom(self) -> str:
+        """Whose source it is."""
+        return f"TensorFlow {self.versions['tensorflow']}" if self.release else "this source"
+
+
+def _cut(version: str, digits: int) -> Version:
+    return Version(".".join(map(str, Version(version).parts[:digits])))
+
+
+def bench(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None) -> Bench:
+    """Return what a log shows of the parts; where it says nothing, what the profile asks."""
+    asked = _asked(context) if context else {}
+    versions = {**asked, **{part: version for part, version in seen.versions.items() if version}}
+    # The log may be of another release only where no profile says which.
+    release = asked.get("tensorflow") or versions.get("tensorflow", "")
+    return Bench(
+        parts=knowledge.log_parts,
+        versions={**versions, "tensorflow": release},
+        release=knowledge.releases.get(str(Version(release).minor)) if release else None,
+        problems=context.problems if context else (),
+    )
+
+
+def _asked(context: Context) -> dict[str, str]:
+    """Return the versions that a profile asks for, or that were decided for it."""
+    asked: dict[str, object] = {}
+    if found := context.resolution:
+        asked = {"tensorflow": found.version, "python": found.python, "bazel": found.bazel, **found.components}
+        asked |= {found.gpu_compiler: found.gpu_compiler_version} if found.gpu_compiler else {}
+    elif profile := context.profile:
+        asked = {"tensorflow": profile.source.release, "python": profile.python, "bazel": profile.bazel.version}
+        asked |= profile.components
+    return {name: str(version) for name, version in asked.items() if version and Version(str(version)).parts}
+
+
+def skews(seen: LogSightings, knowledge: KnowledgeBase, here: Bench) -> list[Skew]:
+    """Return the parts that are out of step, each once, in the order of the errors that say so."""
+    errors = sorted({*seen.named, *seen.suspects}, key=lambda error: error.line)
+    errors = [error for error in errors if is_said(comparable(error.text))]
+    found: dict[str, Skew] = {}
+    for error in errors:
+        skew = _by_name(error, knowledge.came_and_went, here) or _by_part(error, here)
+        # A name says more than a part without one, though it comes later.
+        if skew and (skew.id not in found or (skew.name and not found[skew.id].name)):
+            found[skew.id] = skew
+    return sorted(found.values(), key=lambda skew: skew.error.line)
+
+
+# --- a name ---------------------------------------------------------------------------------------------------------
+
+
+def _by_name(error: SuspectLine, names: tuple[CameAndWent, ...], here: Bench) -> Skew | None:
+    named = [skew for place in error.names for skew in _of_name(error, names[place], here)]
+    # What a version confirms comes first, and then the name that says most.
+    return max(named, key=lambda skew: (skew.sure, len(skew.name.name) if skew.name else 0), default=None)
+
+
+def _of_name(error: SuspectLine, name: CameAndWent, here: Bench) -> Iterator[Skew]:
+    part = here.parts[name.part]
+    way, version = _way(name, error), here.versions.get(name.part, "")
+    agrees = _agrees(name, way, version)
+    if agrees is False:  # The log shows a version for which the name says nothing.
+        return
+    problem = here.refused(part)
+    fix, wanted = _fix(part, way, here, name)
+    yield Skew(
+        part=part,
+        error=error,
+        way=way,
+        cause=_cause(name, way, part, version, here, problem),
+        fix=fix,
+        wanted=wanted,
+        name=name,
+        version=version,
+        sure=bool(agrees or problem or (name.means == "other" and _is_of(name.part, here))),
+        problem=problem,
+    )
+
+
+def _is_of(libc: str, here: Bench) -> bool:
+    return any(part.libc == libc and name in here.versions for name, part in here.parts.items())
+
+
+def _way(name: CameAndWent, error: SuspectLine) -> str:
+    """Return in which direction a part is out of step, by what the error says of a name, else by its row."""
+    if _HAS_IT.search(error.text) and name.since and name.means != "newer":
+        return "too_new"
+    if name.means == "either" and _LACKS.search(error.text) and bool(name.since) is not bool(name.until):
+        return "too_old" if name.since else "too_new"
+    return {"newer": "too_new", "older": "too_old"}.get(name.means, "")
+
+
+def _agrees(name: CameAndWent, way: str, version: str) -> bool | None:
+    """Return whether a version is one for which the name says so; None where it is not known."""
+    bound = name.since if way == "too_old" else name.until or name.since
+    if not version or not way or bound is None:
+        return None
+    here = _cut(version, len(Version(bound).parts))
+    if way == "too_old":
+        return here < Version(bound)
+    return here > Version(bound) if name.until else here >= Version(bound)
+
+
+def _cause(
+    name: CameAndWent, way: str, part: LogPart, version: str, here: Bench, problem: Problem | None
+) -> str:
+    shown = f"{name.name} … {name.beside}".removesuffix(" … ").replace('"', "'")
+    bounds = {
+        "too_new": f"is gone or other after {part.title} {name.until}"
+        if name.until
+        else f"came or changed with {part.title} {name.since}",
+        "too_old": f"is there from {part.title} {name.since} on",
+        "": f"is in {part.title} {name.since or '…'} to {name.until or '…'} alone",
+    }[way]
+    known = name.since or name.until
+    what = f"The error names `{shown}`" + (f", which {bounds}" if known else "")
+    instead = f" ({name.instead})" if name.instead else ""
+    releases = f" Known of: {name.releases}." if name.releases else ""
+    return f"{what}{instead}. {_verdict(part, way, version, here, problem)}{releases}"
+
+
+# --- a part ---------------------------------------------------------------------------------------------------------
+
+
+def _by_part(error: SuspectLine, here: Bench) -> Skew | None:
+    # Bazel only announces what failed: the tool's own words are below.
+    part = None if _ANNOUNCED.search(error.text) else owner(error, here.parts)
+    if part is None:
+        return None
+    problem, way, version = here.refused(part), here.way(part), here.versions.get(part.part, "")
+    # Of a program that runs, a part alone proves nothing.
+    if not (problem or way or compiler_errors([error.text]) or error.text.startswith("ERROR: ")):
+        return None
+    about = f"The error is about {part.title}. "
+    if not (problem or way):
+        about += f"Most such errors come of a {part.title} that is newer or older than the source was written for. "
+    fix, wanted = _fix(part, way, here, None)
+    return Skew(
+        part=part,
+        error=error,
+        way=way,
+        cause=about + _verdict(part, way, version, here, problem),
+        fix=fix,
+        wanted=wanted,
+        version=version,
+        sure=problem is not None,
+        guess=not (problem or way),
+        problem=problem,
+    )
+
+
+def owner(error: SuspectLine, parts: Mapping[str, LogPart]) -> LogPart | None:
+    """Return the part that an error is about, by its line and then by those below it."""
+    for text in (error.text, *error.below):
+        for part in parts.values():
+            if part.is_about(comparable(text)):
+                return part
+    return None
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def _verdict(part: LogPart, way: str, version: str, here: Bench, problem: Problem | None) -> str:
+    title, tested = f"{part.title} {version}".strip(), here.tested(part.part)
+    made = f", which was made with {tested}" if tested else ""
+    told = {
+        "too_new": f"{title} is too new for {here.whom}{made}.",
+        "too_old": f"{title} is too old for {here.whom}{made}.",
+        "": f"{here.whom[0].upper()}{here.whom[1:]} was made with {part.title} {tested}." if tested else "",
+    }[way]
+    if problem:
+        why = f" ({problem.why})" if problem.why else ""
+        told = f"{told} `tfdock check` refuses the profile for it: {problem.message}{why}."
+    return told.strip()
+
+
+def _fix(part: LogPart, way: str, here: Bench, name: CameAndWent | None) -> tuple[str, str]:
+    """Return what to do, and the version to take."""
+    made, tested = here.made_with(part.part), here.tested(part.part)
+    good = [one for one in made if name and _agrees(name, way, one) is False]
+    if name and way == "too_new" and (name.until or name.since):
+        limit = f"<{_next(name.until) if name.until else name.since}"
+        wanted = good[-1] if good else f"{name.until} or older" if name.until else f"older than {name.since}"
+    elif name and way == "too_old" and name.since:
+        limit = f">={name.since}"
+        wanted = tested if tested and _agrees(name, way, tested) is False else f"{name.since} or newer"
+    else:
+        limit, wanted = "", tested or f"that {here.whom} was made with (`tfdock releases` names it)"
+    words = part.too_old if way == "too_old" else part.too_new
+    return words.format(wanted=wanted, limit=limit), wanted
+
+
+def _next(version: str) -> str:
+    """Return the version after one, by its last number."""
+    head, dot, last = version.rpartition(".")
+    return f"{head}{dot}{int(last) + 1}"
+
+
+def place(error: SuspectLine) -> str:
+    """Return what an error belongs to as it says itself: repository, tool and file, in words; empty where it does not."""
+    repository, tool, file = _REPOSITORY.search(error.text), _TOOL.search(error.text), _FILE.match(error.text)
+    words = (
+        f"`@{repository['path'] or repository['label']}`" if repository else "",
+        f"the program `{tool['tool']}`" if tool else "",
+        f"the file `{file['file']}`" if file else "",
+    )
+    return ", ".join(filter(None, words))
