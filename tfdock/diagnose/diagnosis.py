@@ -209,7 +209,10 @@ def _merge(first: Sighting, other: Sighting) -> Sighting:
 
 def _most_specific(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -> Iterator[Sighting]:
     """Yield the sightings, except where another sighting near the same line says more."""
+    sure = {one.line for one in sightings if not rows[one.rule].unsure}
     for sighting in sightings:
+        if rows[sighting.rule].unsure and sighting.line in sure:
+            continue
         # What is told one by one stands beside others of its kind: only the same line says more of it.
         near = 0 if rows[sighting.rule].each else _NEAR
         better = (other for other in sightings if sighting.rule in rows[other.rule].instead_of)

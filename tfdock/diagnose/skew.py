@@ -26,7 +26,7 @@ _LACKS = re.compile(
     r"\bno (?:member|type|template|attribute|module)|has no |No (?:such|module)|not found|cannot (?:open|import|find)|"
     r"does not (?:contain|exist)|[Uu]n(?:recognized|known)|not a member"
 )
-_HAS_IT = re.compile(r"ambiguat|conflict|redefin|redeclar|follows non-static|exception spec|is ambiguous")
+_HAS_IT = re.compile(r"ambiguat|conflict|redefin|redeclar|follows non-static|exception spec|is ambiguous|too (?:few|many) arguments")
 _ANNOUNCED = re.compile(r"^ERROR: .{1,900} failed:? \((?:Exit|Segm|Aborted|Killed|Illegal)|error executing command|^FAILED: Build did")
 _REPOSITORY = re.compile(r"\bexternal/(?P<path>[\w.+~-]{1,100})/|@(?P<label>[\w.+~-]{1,100})//")
 _TOOL = re.compile(r"(?:failed|Exit \d{1,3}\)?):? ?(?:\([^)]{1,40}\):? )?(?P<tool>[\w./+-]{1,80}) failed")
@@ -223,7 +223,7 @@ def _cause(
 ) -> str:
     shown = f"{name.name} … {name.beside}".removesuffix(" … ").replace('"', "'")
     bounds = {
-        "too_new": f"is gone or other after {part.title} {name.until}"
+        "too_new": f"is gone or changed after {part.title} {name.until}"
         if name.until
         else f"came or changed with {part.title} {name.since}",
         "too_old": f"is there from {part.title} {name.since} on",
@@ -232,8 +232,8 @@ def _cause(
     known = name.since or name.until
     what = f"The error names `{shown}`" + (f", which {bounds}" if known else "")
     instead = f" ({name.instead})" if name.instead else ""
-    releases = f" Known of: {name.releases}." if name.releases else ""
-    return f"{what}{instead}. {_verdict(part, way, version, here, problem)}{releases}"
+    releases = f"Known of: {name.releases}." if name.releases else ""
+    return " ".join(filter(None, (f"{what}{instead}.", _verdict(part, way, version, here, problem), releases)))
 
 
 # --- a part ---------------------------------------------------------------------------------------------------------
