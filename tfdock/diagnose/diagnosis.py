@@ -107,12 +107,12 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
                 system,
                 _skew_finding(one, knowledge, context)
                 if isinstance(one, Skew)
-                else _finding(one, rows[one.rule], seen, knowledge, context),
+                else _finding(one, rows[one.rule], seen, here, knowledge, context),
             )
             for one in ranked
         ),
         # Harmless lines need no change of the profile, so that they get no context.
-        warnings=tuple(_finding(sighting, rows[sighting.rule], seen, knowledge, None) for sighting in noise),
+        warnings=tuple(_finding(sighting, rows[sighting.rule], seen, here, knowledge, None) for sighting in noise),
         suspects=seen.suspects,
         first=_first(seen, here) if not ranked else "",
         success=GoodEnd(id=end.rule, line=end.line, cause=rows[end.rule].cause) if end and not ranked else None,
@@ -138,10 +138,13 @@ def _rank(one: Sighting | Skew, rows: Mapping[str, Failure]) -> tuple[bool, bool
 def _first(seen: LogSightings, here: Bench) -> str:
     """Return what is known of the first error of which nothing else is: what it belongs to, and what is out of step."""
     place = next(filter(None, map(skew.place, seen.suspects)), "")
+    told = f"The first error belongs to {place}." if place else ""
+    return " ".join(filter(None, (told, _outside(here))))
+
+
+def _outside(here: Bench) -> str:
     outside = here.outside()
-    told = [f"The first error belongs to {place}."] if place else []
-    told += [f"Outside of what {here.whom} was made with: {joined(outside)}."] if outside else []
-    return " ".join(told)
+    return f"Outside of what {here.whom} was made with: {joined(outside)}." if outside else ""
 
 
 def _skew_finding(one: Skew, knowledge: KnowledgeBase, context: Context | None) -> Finding:
@@ -221,7 +224,12 @@ def _most_specific(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -
 
 
 def _finding(
-    sighting: Sighting, row: Failure, seen: LogSightings, knowledge: KnowledgeBase, context: Context | None
+    sighting: Sighting,
+    row: Failure,
+    seen: LogSightings,
+    here: Bench,
+    knowledge: KnowledgeBase,
+    context: Context | None,
 ) -> Finding:
     # Shortened for sentences only: changes of the profile below need the whole values.
     values = {**row.values, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
@@ -235,7 +243,7 @@ def _finding(
         confidence=_confidence(sighting, row, seen),
         line=sighting.line,
         excerpt="\n".join(sighting.excerpt),
-        cause=row.cause.format(**values),
+        cause=" ".join(filter(None, (row.cause.format(**values), _outside(here) if row.unsure else ""))),
         fix=(profile_fixes.fix(row, profile) if profile else "")
         or (row.installed if only_installed else row.fix).format(**values),
         source=knowledge.cited("failures", row),

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tfdock.bazel.output import compiler_errors
 from tfdock.diagnose.log_search import LogSightings, SuspectLine
 from tfdock.errors import Problem
 from tfdock.knowledge.failure_rows import CameAndWent, LogPart, comparable, is_said
@@ -28,6 +27,9 @@ _LACKS = re.compile(
 )
 _HAS_IT = re.compile(r"ambiguat|conflict|redefin|redeclar|follows non-static|exception spec|is ambiguous|too (?:few|many) arguments")
 _ANNOUNCED = re.compile(r"^ERROR: .{1,900} failed:? \((?:Exit|Segm|Aborted|Killed|Illegal)|error executing command|^FAILED: Build did")
+# How tools say that they had it once.
+_GONE = re.compile(r"(?:has been|was|been) removed|removed in favor|\bdeprecated\b|no longer |disabled by default")
+_COMPILED = re.compile(r"\berror(?: [A-Z]{1,3}\d{4})?: |^(?:ERROR|Error(?: in \w{1,40})?): ")
 _REPOSITORY = re.compile(r"\bexternal/(?P<path>[\w.+~-]{1,100})/|@(?P<label>[\w.+~-]{1,100})//")
 _TOOL = re.compile(r"(?:failed|Exit \d{1,3}\)?):? ?(?:\([^)]{1,40}\):? )?(?P<tool>[\w./+-]{1,80}) failed")
 _FILE = re.compile(r"(?:ERROR: )?(?P<file>[\w./+~-]{1,300}\.\w{1,8})[:(]\d")
@@ -61,9 +63,10 @@ class Skew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What a log and a profile show of the parts, and what the release was made with."""
+    """What a log and a profile show of the parts, and what the release was made with; `there` are those of the log."""
 
     parts: Mapping[str, LogPart]
+    there: frozenset[str]
     versions: Mapping[str, str]
     release: Release | None
     problems: tuple[Problem, ...]
@@ -115,6 +118,11 @@ class Bench:
         ]
 
     @property
+    def libc(self) -> str:
+        """The C library of the system that the log is of, where that is not glibc."""
+        return next((part.libc for name, part in self.parts.items() if part.libc and name in self.there), "")
+
+    @property
     def whom(self) -> str:
         """Whose source it is."""
         return f"TensorFlow {self.versions['tensorflow']}" if self.release else "this source"
@@ -132,6 +140,7 @@ def bench(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None)
     release = asked.get("tensorflow") or versions.get("tensorflow", "")
     return Bench(
         parts=knowledge.log_parts,
+        there=frozenset(seen.versions),
         versions={**versions, "tensorflow": release},
         release=knowledge.releases.get(str(Version(release).minor)) if release else None,
         problems=context.problems if context else (),
@@ -189,13 +198,9 @@ def _of_name(error: SuspectLine, name: CameAndWent, here: Bench) -> Iterator[Ske
         wanted=wanted,
         name=name,
         version=version,
-        sure=bool(agrees or problem or (name.means == "other" and _is_of(name.part, here))),
+        sure=bool(agrees or problem or (name.means == "other" and name.part == here.libc)),
         problem=problem,
     )
-
-
-def _is_of(libc: str, here: Bench) -> bool:
-    return any(part.libc == libc and name in here.versions for name, part in here.parts.items())
 
 
 def _way(name: CameAndWent, error: SuspectLine) -> str:
@@ -233,6 +238,9 @@ def _cause(
     what = f"The error names `{shown}`" + (f", which {bounds}" if known else "")
     instead = f" ({name.instead})" if name.instead else ""
     releases = f"Known of: {name.releases}." if name.releases else ""
+    if not version and known:
+        version = f"newer than {name.until}" if name.until else f"from {name.since} on"
+        version = f"older than {name.since}" if way == "too_old" else version
     return " ".join(filter(None, (f"{what}{instead}.", _verdict(part, way, version, here, problem), releases)))
 
 
@@ -241,22 +249,24 @@ def _cause(
 
 def _by_part(error: SuspectLine, here: Bench) -> Skew | None:
     # Bazel only announces what failed: the tool's own words are below.
-    part = None if _ANNOUNCED.search(error.text) else owner(error, here.parts)
+    part = None if _ANNOUNCED.search(error.text) else owner(error, here)
     if part is None:
         return None
-    problem, way, version = here.refused(part), here.way(part), here.versions.get(part.part, "")
+    problem, version = here.refused(part), here.versions.get(part.part, "")
+    way = here.way(part) or ("too_new" if _GONE.search(error.text) else "")
     # Of a program that runs, a part alone proves nothing.
-    if not (problem or way or compiler_errors([error.text]) or error.text.startswith("ERROR: ")):
+    if not (problem or way or _COMPILED.search(error.text)):
         return None
-    about = f"The error is about {part.title}. "
+    about = f"The error is about {part.title}."
     if not (problem or way):
-        about += f"Most such errors come of a {part.title} that is newer or older than the source was written for. "
+        about += f" Most such errors come of a version that is newer or older than the source was written for."
+        about += f" Here it is {version}." if version else ""
     fix, wanted = _fix(part, way, here, None)
     return Skew(
         part=part,
         error=error,
         way=way,
-        cause=about + _verdict(part, way, version, here, problem),
+        cause=f"{about} {_verdict(part, way, version, here, problem)}".strip(),
         fix=fix,
         wanted=wanted,
         version=version,
@@ -266,19 +276,23 @@ def _by_part(error: SuspectLine, here: Bench) -> Skew | None:
     )
 
 
-def owner(error: SuspectLine, parts: Mapping[str, LogPart]) -> LogPart | None:
-    """Return the part that an error is about, by its line and then by those below it."""
+def owner(error: SuspectLine, here: Bench) -> LogPart | None:
+    """Return the part that an error is about, by its line and then by those below it.
+
+    On a system with another C library, a name that is not there is taken for one of the usual library's.
+    """
     for text in (error.text, *error.below):
-        for part in parts.values():
+        for part in here.parts.values():
             if part.is_about(comparable(text)):
                 return part
-    return None
+    return here.parts.get(here.libc) if _LACKS.search(error.text) else None
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
 def _verdict(part: LogPart, way: str, version: str, here: Bench, problem: Problem | None) -> str:
+    """Return which version is out of step for whom, and how `tfdock check` refuses it; `version` may be in words."""
     title, tested = f"{part.title} {version}".strip(), here.tested(part.part)
     made = f", which was made with {tested}" if tested else ""
     told = {
@@ -303,9 +317,10 @@ def _fix(part: LogPart, way: str, here: Bench, name: CameAndWent | None) -> tupl
         limit = f">={name.since}"
         wanted = tested if tested and _agrees(name, way, tested) is False else f"{name.since} or newer"
     else:
-        limit, wanted = "", tested or f"that {here.whom} was made with (`tfdock releases` names it)"
+        limit, wanted = "", tested
     words = part.too_old if way == "too_old" else part.too_new
-    return words.format(wanted=wanted, limit=limit), wanted
+    known = f"{part.title} {wanted}" if wanted else f"the {part.title} that {here.whom} was made with"
+    return words.format(wanted=known, limit=limit), wanted
 
 
 def _next(version: str) -> str:
