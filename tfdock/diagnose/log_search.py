@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -16,7 +16,7 @@ from functools import lru_cache
 import ahocorasick_rs
 
 from tfdock.bazel import output
-from tfdock.diagnose.log_lines import NEAR, Block, Log
+from tfdock.diagnose.log_lines import BLOCK, NEAR, Block, Log, bare
 from tfdock.knowledge.failure_rows import CameAndWent, Failure, LogPart, comparable
 
 _PATIENCE, _IMPATIENCE, _BORED = 2000, 100, 50_000
@@ -26,6 +26,8 @@ _ENOUGH = 100
 """Times that a failure is counted in a log. Further ones say nothing new."""
 _SUSPECTS = 5
 """Lines that look like errors: so many first ones and so many last ones are kept."""
+_HEAD, _SAMPLE = 4 << 20, 1 << 14
+"""Bytes at the beginning of a log in which the versions of parts are searched, and bytes of each later block."""
 _NAMED = 20
 """Errors that name something of `came_and_went`: so many are kept, each with other names."""
 _SUSPICIOUS = (
@@ -109,9 +111,9 @@ def _search_for(literals: tuple[str, ...]) -> ahocorasick_rs.BytesAhoCorasick:
     )
 
 
-@lru_cache(maxsize=4)
-def _name_search(names: tuple[str, ...]) -> ahocorasick_rs.AhoCorasick:
-    return ahocorasick_rs.AhoCorasick(list(names))
+@lru_cache(maxsize=8)
+def _texts_search(texts: tuple[str, ...]) -> ahocorasick_rs.AhoCorasick:
+    return ahocorasick_rs.AhoCorasick(list(texts))
 
 
 class Diagnostician:
@@ -125,17 +127,13 @@ class Diagnostician:
         for rule in rules:
             for place, pattern in enumerate((*rule.patterns, *rule.facts)):
                 uses.setdefault(pattern.has, []).append((rule, place))
-        self._of_rules = len(uses)
-        self._shows: defaultdict[str, list[tuple[LogPart, int]]] = defaultdict(list)
-        for part in parts:
-            for place, pattern in enumerate(part.shows):
-                self._shows[pattern.has].append((part, place))
-                uses.setdefault(pattern.has, [])
-        self._literals = list(uses)
         self._uses = list(uses.values())
+        self._shows = [(part, place, pattern.has) for part in parts for place, pattern in enumerate(part.shows)]
+        self._show_search = _texts_search(tuple(has for _, _, has in self._shows))
         self._names = names
-        self._name_search = _name_search(tuple(name.name for name in names))
+        self._name_search = _texts_search(tuple(name.name for name in names))
         self._versions: dict[str, tuple[int, str]] = {}
+        self._told = 0
         self._rules = {rule.id: rule for rule in rules}
         self._search = _search_for(tuple(uses))
         self._log = Log()
@@ -176,6 +174,11 @@ class Diagnostician:
         return tuple(sorted(complete, key=lambda sighting: sighting.line))
 
     def _look(self, block: Block) -> None:
+        # Configuration stands at the beginning; of the rest a sample will do.
+        until = block.since + (BLOCK if self._told < _HEAD else _SAMPLE)
+        self._told += block.until - block.since
+        if self._shows:
+            self._learn_versions(block.data[block.since : min(until, block.until)].decode("utf-8", "replace"))
         # Lines are counted from the place before: counting from the start each time is quadratic.
         counted, line = 0, block.line
         begin = end = 0
@@ -187,8 +190,6 @@ class Diagnostician:
             if literal < len(_SUSPICIOUS):
                 line, counted = line + block.data.count(b"\n", counted, place), place
                 self._suspect(line, text, block.shown(place)[1:])
-            for part, show in self._shows.get(self._literals[literal], ()):
-                self._learn_version(part, show, text)
             for rule, pattern in self._uses[literal]:
                 values = self._read(rule, pattern, text)
                 if values is not None:
@@ -202,14 +203,12 @@ class Diagnostician:
         for literal, start, _ in self._search.find_matches_as_indexes(block.data, overlapping=True):
             places[literal].append(start)
         candidates = []
-        # What only shows parts is as frequent as suspicious texts, and takes nothing from the rules.
-        rules = sum(literal < self._of_rules for literal in places)
-        share = max(1, (_PATIENCE if self._looks < _BORED else _IMPATIENCE) // max(1, rules))
+        share = max(1, (_PATIENCE if self._looks < _BORED else _IMPATIENCE) // max(1, len(places)))
         for literal, seen in places.items():
             # Other matches belong to the block before or after, which has them too.
             starts = seen[bisect_left(seen, block.since) : bisect_left(seen, block.until)]
             # Suspicious texts such as `error:` are frequent, and only the first and last few are kept.
-            most = share if len(_SUSPICIOUS) <= literal < self._of_rules else 4 * _SUSPECTS
+            most = 4 * _SUSPECTS if literal < len(_SUSPICIOUS) else share
             # The first places, because causes come first, and the last ones, because the end tells what stopped it.
             few = starts if len(starts) <= 2 * most else [*starts[:most], *starts[-most:]]
             candidates += [(start, literal) for start in few]
@@ -226,14 +225,20 @@ class Diagnostician:
             return None
         return rule.reads(place, text)
 
-    def _learn_version(self, part: LogPart, place: int, text: str) -> None:
-        """Keep the version that the surest pattern shows first."""
-        known = self._versions.get(part.part)
-        if known and known[1] and known[0] <= place:
-            return
-        version = part.version_in(place, text)
-        if version or (version is not None and not known):
-            self._versions[part.part] = (place, version)
+    def _learn_versions(self, text: str) -> None:
+        """Keep of each part the version that the surest pattern shows first; of a log's text, or of an error's."""
+        tried = Counter[int]()
+        for index, start, end in self._show_search.find_matches_as_indexes(text, overlapping=True):
+            part, place, _ = self._shows[index]
+            known = self._versions.get(part.part)
+            if tried[index] == _ENOUGH or (known and known[1] and known[0] <= place):
+                continue
+            tried[index] += 1
+            begin, stop = text.rfind("\n", max(start - NEAR, 0), start) + 1, text.find("\n", end, end + NEAR)
+            line = text[begin or max(start - NEAR, 0) : stop if stop >= 0 else end + NEAR]
+            version = part.version_in(place, bare(line))
+            if version or (version is not None and not known):
+                self._versions[part.part] = (place, version)
 
     def _learn(self, rule: Failure, values: Mapping[str, str]) -> None:
         """Keep a fact: the last one before a failure, else the first one after it."""
@@ -289,6 +294,7 @@ class Diagnostician:
     def _suspect(self, line: int, text: str, below: tuple[str, ...]) -> None:
         if not (output.is_error(text) or _NO_PROGRAM.search(text)):
             return
+        self._learn_versions("\n".join((text, *below)))
         suspect, now = SuspectLine(line, text, below, self._named(text, below)), self._now
         if suspect.names and len(now.named) < _NAMED:
             now.named.setdefault(suspect.names, suspect)

@@ -259,7 +259,7 @@ def _by_part(error: SuspectLine, here: Bench) -> Skew | None:
         return None
     about = f"The error is about {part.title}."
     if not (problem or way):
-        about += f" Most such errors come of a version that is newer or older than the source was written for."
+        about += f" {part.about}"
         about += f" Here it is {version}." if version else ""
     fix, wanted = _fix(part, way, here, None)
     return Skew(

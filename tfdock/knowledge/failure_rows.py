@@ -218,7 +218,7 @@ class LogPart(Remedied):
     """A part that a build is made with, or a system: how a log shows its version, and which errors are about it.
 
     `shows` are patterns whose groups `version` and `minor` make its version, the surest first. `owns` are expressions
-    for the line of an error about it. `digits` numbers of a version count. `too_new` and `too_old` are templates of
+    for the line of an error about it, and `about` what most of those come of. `digits` numbers of a version count. `too_new` and `too_old` are templates of
     `wanted` and `limit` (`<1.19`). `libc` is the C library of a system that has not glibc, `phrases` are its words for those of
     Debian.
     """
@@ -230,6 +230,7 @@ class LogPart(Remedied):
     title: str
     shows: tuple[PatternRow, ...] = ()
     owns: tuple[Expression, ...] = ()
+    about: str = "Most such errors come of a version that is newer or older than the source was written for."
     digits: int = 2
     too_new: Annotated[str, template_with(*FIELDS)] = ""
     too_old: Annotated[str, template_with(*FIELDS)] = ""
