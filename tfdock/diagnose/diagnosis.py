@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from tfdock.bazel.output import compiler_errors
 from tfdock.diagnose import skew
 from tfdock.diagnose.log_search import LogSightings, Sighting, SuspectLine
 from tfdock.diagnose.skew import Bench, Skew
@@ -67,7 +68,8 @@ class GoodEnd:
 class Diagnosis:
     """What went wrong, the most probable cause first. `warnings` are harmless; `lines` counts the lines of the log.
 
-    `suspects` are lines that look like errors; `first` says what the first of them belongs to. `success` is there where the log ended well, with no error after it.
+    `suspects` are lines that look like errors; `first` says what the first of them belongs to, and `others` are those of
+    other files than the findings are about. `success` is there where the log ended well, with no error after it.
     """
 
     lines: int
@@ -75,6 +77,7 @@ class Diagnosis:
     warnings: tuple[Finding, ...] = ()
     suspects: tuple[SuspectLine, ...] = ()
     first: str = ""
+    others: tuple[SuspectLine, ...] = ()
     success: GoodEnd | None = None
 
     @property
@@ -115,6 +118,7 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
         warnings=tuple(_finding(sighting, rows[sighting.rule], seen, here, knowledge, None) for sighting in noise),
         suspects=seen.suspects,
         first=_first(seen, here) if not ranked else "",
+        others=_others(seen, ranked),
         success=GoodEnd(id=end.rule, line=end.line, cause=rows[end.rule].cause) if end and not ranked else None,
     )
 
@@ -133,6 +137,16 @@ def _rank(one: Sighting | Skew, rows: Mapping[str, Failure]) -> tuple[bool, bool
     if isinstance(one, Skew):
         return (False, False, one.error.line)
     return (one.survivable, rows[one.rule].cascade, one.line)
+
+
+def _others(seen: LogSightings, told: Sequence[Sighting | Skew]) -> tuple[SuspectLine, ...]:
+    """Return the first error of each file that no finding is about: with `--keep_going` there are several."""
+    known = {skew.file((one.error.text if isinstance(one, Skew) else one.excerpt[0])) for one in told} | {""}
+    first: dict[str, SuspectLine] = {}
+    for suspect in seen.suspects if told else ():
+        if compiler_errors([suspect.text]):
+            first.setdefault(skew.file(suspect.text), suspect)
+    return tuple(suspect for name, suspect in first.items() if name not in known)
 
 
 def _first(seen: LogSightings, here: Bench) -> str:

@@ -331,10 +331,16 @@ def _next(version: str) -> str:
 
 def place(error: SuspectLine) -> str:
     """Return what an error belongs to as it says itself: repository, tool and file, in words; empty where it does not."""
-    repository, tool, file = _REPOSITORY.search(error.text), _TOOL.search(error.text), _FILE.match(error.text)
+    repository, tool, name = _REPOSITORY.search(error.text), _TOOL.search(error.text), file(error.text)
     words = (
         f"`@{repository['path'] or repository['label']}`" if repository else "",
         f"the program `{tool['tool']}`" if tool else "",
-        f"the file `{file['file']}`" if file else "",
+        f"the file `{name}`" if name else "",
     )
     return ", ".join(filter(None, words))
+
+
+def file(error: str) -> str:
+    """Return the file that the line of an error begins with; empty without one."""
+    match = _FILE.match(error)
+    return match["file"] if match else ""

@@ -1,0 +1,119 @@
+"""What came and went: names in errors, versions in logs, and which of them take a finding back or confirm it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tfdock.diagnose.log_lines import NEAR
+from tfdock.knowledge.failure_rows import CameAndWent, LogPart
+
+from ..backtracking import most_ways
+from .test_diagnose import KNOWLEDGE, diagnosed, document_of
+
+GETTID = "external/grpc/log_linux.cc:43:13: error: ambiguating new declaration of 'long int gettid()'"
+DIGIT = "frob.cc:8:2: error: 'PyLongObject' has no member named 'ob_digit'"
+STATUS = "a.cc:9:1: error: could not convert 'f' from 'std::unique_ptr<A>' to 'absl::StatusOr<B>'"
+MUSL = "Signals.inc:47:11: fatal error: execinfo.h: No such file or directory"
+OPTION = "ERROR: --experimental_repo_remote_exec :: Unrecognized option: --experimental_repo_remote_exec"
+SYMBOL = "a.bzl:117:1: file '@bazel_tools//tools/cpp:x.bzl' does not contain symbol 'frobnicate'"
+
+
+def found(*lines: str) -> list[tuple[str, str]]:
+    return [(one.id, one.confidence) for one in diagnosed("\n".join([*lines, ""])).findings]
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([GETTID], [("glibc_too_new", "medium")]),
+        (["ldd (Ubuntu GLIBC 2.31-0ubuntu9) 2.31", GETTID], [("glibc_too_new", "high")]),
+        (["ldd (GNU libc) 2.28", GETTID], []),
+        # What is missing is too old, of a name that came.
+        (["a.cc:7:3: error: 'gettid' was not declared in this scope"], [("glibc_too_old", "medium")]),
+        (["b.o: undefined reference to `gettid'"], [("glibc_too_old", "medium")]),
+        ([DIGIT], [("python_too_new", "medium")]),
+        (["-I/usr/include/python3.12", DIGIT], [("python_too_new", "high")]),
+        # A version that takes the name back leaves what the error is about.
+        (["-I/usr/include/python3.9", DIGIT], [("python_unfit", "low")]),
+        (["a.cpython-312-x86_64-linux-gnu.so", DIGIT], [("python_too_new", "high")]),
+        (["gcc version 7.5.0 (Ubuntu 7.5.0)", STATUS], [("gcc_too_old", "high")]),
+        (["gcc version 9.4.0 (Ubuntu 9.4.0)", STATUS], [("gcc_unfit", "low")]),
+        (["Build label: 1.1.0", OPTION], [("bazel_too_old", "high")]),
+        ([MUSL], [("musl_unfit", "medium")]),
+        (['NAME="Alpine Linux"', MUSL], [("musl_unfit", "high")]),
+        # Whole words, and not the file that the error is in.
+        (["frob.cc:8:2: error: no member named 'my_ob_digit_' in 'A'"], []),
+        (["/usr/include/python3.9/longintrepr.h:47:1: error: expected ';'"], [("python_unfit", "low")]),
+        (["a.cc:1:2: warning: 'PyFrameObject' is deprecated", "note: error: of 'ob_digit'"], []),
+        # Without a name: the part that the error is about, and the release that the log is of.
+        (["You have bazel 0.8.0 installed.", "tensorflow-1.15.5/a", f"ERROR: {SYMBOL}"], [("bazel_too_old", "medium")]),
+        (["tensorflow-1.15.5/a", f"ERROR: {SYMBOL}"], [("bazel_unfit", "low")]),
+    ],
+)
+def test_an_error_that_names_what_came_or_went_is_of_its_part(lines: list[str], told: list[tuple[str, str]]) -> None:
+    assert [one for one in found(*lines) if one[0].endswith(("_too_new", "_too_old", "_unfit"))] == told
+
+
+def test_what_check_refuses_is_the_first_suspect(tmp_path: Path) -> None:
+    log, profile = tmp_path / "a.log", tmp_path / "p.yaml"
+    log.write_text("a.cc:51:45: error: 'PyFrobObject' has no member named 'x'\n  PyUnicode_Frobnicate(y)\n")
+    profile.write_text(yaml.safe_dump({"schema": 1, "tensorflow": "1.10.1", "python": "3.7", "accelerator": "cpu"}))
+    (one,) = document_of(log, "--profile", profile)["findings"]
+    assert (one["id"], one["confidence"]) == ("python_too_new", "high")
+    assert "`tfdock check` refuses the profile for it: TensorFlow 1.10 is not built for Python 3.7" in one["cause"]
+    assert {"python": "3.6"} in [way["change"] for way in one["changes"]]
+
+
+def test_the_version_to_take_is_that_of_the_release() -> None:
+    (one,) = diagnosed(f"/src/tensorflow-2.10.1/x\nPython 3.12.1\n{DIGIT}\n").findings
+    assert "Python 3.12 is too new for TensorFlow 2.10.1, which was made with 3.7 to 3.10." in one.cause
+    assert one.fix.startswith("Take Python 3.10 ")
+
+
+def test_an_unknown_error_still_says_what_it_belongs_to_and_what_is_out_of_step() -> None:
+    told = diagnosed("/s/tensorflow-2.10.1/a\nPython 3.12.1\nexternal/frob/a.cc:1:2: error: frobnication\n")
+    assert told.findings == ()
+    assert told.first == (
+        "The first error belongs to `@frob`, the file `external/frob/a.cc`. "
+        "Outside of what TensorFlow 2.10.1 was made with: Python 3.12 (made with 3.7 to 3.10)."
+    )
+
+
+def test_a_fix_speaks_of_the_system_that_the_log_is_of_and_to_who_installed() -> None:
+    header = "py_func.cc:1:10: fatal error: Python.h: No such file or directory"
+    assert "apt-get install" in diagnosed(f"{header}\n").findings[0].fix
+    assert "dnf install python3-devel" in diagnosed(f"Rocky Linux release 9.3\n{header}\n").findings[0].fix
+    symbol = "ImportError: /v/site-packages/tensorflow/a.so: undefined symbol: _ZN3foo3barEv"
+    assert "bazel" not in diagnosed(f"{symbol}\n").findings[0].fix
+    build = "INFO: Analyzed target //tensorflow/tools/pip_package:wheel (3 packages loaded)."
+    assert "bazel clean" in diagnosed(f"{build}\n{symbol}\n").findings[0].fix
+
+
+def test_all_errors_of_a_build_that_kept_going_are_told() -> None:
+    warned = "external/{0}/a.c:1:2: error: x [-Werror={1}]"
+    lines = [warned.format("boringssl", "array-bounds"), warned.format("boringssl", "unused"), "b/c.cc:3:1: error: frob"]
+    told = diagnosed("\n".join([*lines, ""]))
+    assert [one.values["warning"] for one in told.findings] == ["array-bounds", "unused"]
+    assert [one.text for one in told.others] == ["b/c.cc:3:1: error: frob"]
+
+
+def expressions() -> list[Any]:
+    rows = KNOWLEDGE.log_parts.values()
+    return [text for row in rows for text in (*row.owns, *(one.line for one in row.shows if one.line))]
+
+
+def test_no_line_makes_an_expression_of_a_part_search_in_more_ways_than_it_has_characters() -> None:
+    assert [text for text in expressions() if most_ways(text, 2 * NEAR) > 2 * NEAR] == []
+
+
+def test_what_a_part_says_fits_every_version() -> None:
+    names: tuple[CameAndWent, ...] = KNOWLEDGE.came_and_went
+    parts: dict[str, LogPart] = KNOWLEDGE.log_parts
+    assert {name.part for name in names} <= set(parts)
+    for name in names:
+        assert parts[name.part].too_new, name.part
+        assert parts[name.part].too_old, name.part
