@@ -71,8 +71,8 @@ def _finding_list(
         yield "other errors, of which no cause is known:"
         yield from console.table([(str(one.line), _short(one.text)) for one in others], columns=columns)
     if brief and len(findings) > 1:
-        others = ", ".join(finding.id for finding in findings[1:])
-        yield from console.wrapped(f"  after it: {others}", columns, " " * 4)
+        after = ", ".join(finding.id for finding in findings[1:])
+        yield from console.wrapped(f"  after it: {after}", columns, " " * 4)
 
 
 def _finding(finding: Finding, name: str, style: console.Style, columns: int, *, brief: bool) -> Iterator[str]:

@@ -68,8 +68,8 @@ class GoodEnd:
 class Diagnosis:
     """What went wrong, the most probable cause first. `warnings` are harmless; `lines` counts the lines of the log.
 
-    `suspects` are lines that look like errors; `first` says what the first of them belongs to, and `others` are those of
-    other files than the findings are about. `success` is there where the log ended well, with no error after it.
+    `suspects` are lines that look like errors; `first` says what the first of them belongs to, `others` are those of
+    files that no finding is about. `success` is there where the log ended well, with no error after it.
     """
 
     lines: int
@@ -91,7 +91,9 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
     rows, end = knowledge.failures, seen.success
     # Before failures are chosen: a grave warning becomes one of them.
     sightings = _with_grave_failures(seen.sightings, rows, profile_fixes.accelerator(context) if context else "")
-    failed = [one for one in sightings if rows[one.rule].is_failure and {*rows[one.rule].only_with} <= {*seen.versions}]
+    failed = [
+        one for one in sightings if rows[one.rule].is_failure and {*rows[one.rule].only_with} <= {*seen.versions}
+    ]
     specific = list(_most_specific(failed, rows))
     noise = [sighting for sighting in sightings if rows[sighting.rule].harmless]
     seen = replace(seen, suspects=tuple(one for one in seen.suspects if not _is_noise(one, noise, rows)))
@@ -141,7 +143,7 @@ def _rank(one: Sighting | Skew, rows: Mapping[str, Failure]) -> tuple[bool, bool
 
 def _others(seen: LogSightings, told: Sequence[Sighting | Skew]) -> tuple[SuspectLine, ...]:
     """Return the first error of each file that no finding is about: with `--keep_going` there are several."""
-    known = {skew.file((one.error.text if isinstance(one, Skew) else one.excerpt[0])) for one in told} | {""}
+    known = {skew.file(one.error.text if isinstance(one, Skew) else one.excerpt[0]) for one in told} | {""}
     first: dict[str, SuspectLine] = {}
     for suspect in seen.suspects if told else ():
         if compiler_errors([suspect.text]):
@@ -150,7 +152,7 @@ def _others(seen: LogSightings, told: Sequence[Sighting | Skew]) -> tuple[Suspec
 
 
 def _first(seen: LogSightings, here: Bench) -> str:
-    """Return what is known of the first error of which nothing else is: what it belongs to, and what is out of step."""
+    """Return what the first error belongs to, of which nothing else is known, and what is out of step."""
     place = next(filter(None, map(skew.place, seen.suspects)), "")
     told = f"The first error belongs to {place}." if place else ""
     return " ".join(filter(None, (told, _outside(here))))

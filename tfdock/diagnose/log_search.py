@@ -76,8 +76,8 @@ class LogSightings:
     """What a log shows: failures and noise in the order of their lines, and lines that look like errors.
 
     `named` are those errors that name what came or went. `versions` are of the parts that the log shows, empty where
-    it shows only that they are there. `resolved` are failures that a later success made harmless. `success` is the end
-    of the log, if it ended well.
+    it shows only that they are there. `resolved` are failures that a later success made harmless. `success` is the
+    end of the log, if it ended well.
     """
 
     lines: int
@@ -117,7 +117,7 @@ def _texts_search(texts: tuple[str, ...]) -> ahocorasick_rs.AhoCorasick:
 
 
 class Diagnostician:
-    """Reads one log, block after block, against all rules; with `parts` and `names`, for what came and went as well."""
+    """Reads one log, block after block, against all rules, and for `parts` and `names` that came and went."""
 
     def __init__(
         self, rules: Sequence[Failure], parts: Iterable[LogPart] = (), names: Sequence[CameAndWent] = ()
@@ -271,7 +271,7 @@ class Diagnostician:
             )
 
     def _kind(self, rule: Failure, values: Mapping[str, str]) -> str:
-        """Return what tells a sighting from the others of its rule: some rows tell a few of their values one by one."""
+        """Return what tells a sighting from others of its rule: some rows tell a few values one by one."""
         told = values.get(rule.each, "")
         if not told or rule.id not in self._now.sightings:
             return rule.id
@@ -309,7 +309,9 @@ class Diagnostician:
         error = comparable(text)
         whole = "\n".join((error, *map(comparable, below)))
         found = []
-        for place in sorted({match[0] for match in self._name_search.find_matches_as_indexes(whole, overlapping=True)}):
+        for place in sorted(
+            {match[0] for match in self._name_search.find_matches_as_indexes(whole, overlapping=True)}
+        ):
             name = self._names[place]
             here = name.stands_in(error) or (name.beside and name.beside in error and name.stands_in(whole))
             if here and name.beside in whole:

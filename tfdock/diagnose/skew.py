@@ -22,11 +22,15 @@ from tfdock.types import Version
 # How tools say that a part lacks a name, and that it has one that the source has as well.
 _LACKS = re.compile(
     r"undefined (?:reference|symbol)|undeclared|not (?:been )?declared|is not defined|is undefined|does not name|"
-    r"\bno (?:member|type|template|attribute|module)|has no |No (?:such|module)|not found|cannot (?:open|import|find)|"
+    r"\bno (?:member|type|template|attribute)|has no |No (?:such|module)|not found|cannot (?:open|import|find)|"
     r"does not (?:contain|exist)|[Uu]n(?:recognized|known)|not a member"
 )
-_HAS_IT = re.compile(r"ambiguat|conflict|redefin|redeclar|follows non-static|exception spec|is ambiguous|too (?:few|many) arguments")
-_ANNOUNCED = re.compile(r"^ERROR: .{1,900} failed:? \((?:Exit|Segm|Aborted|Killed|Illegal)|error executing command|^FAILED: Build did")
+_HAS_IT = re.compile(
+    r"ambiguat|conflict|redefin|redeclar|follows non-static|exception spec|is ambiguous|too (?:few|many) arguments"
+)
+_ANNOUNCED = re.compile(
+    r"^ERROR: .{1,900} failed:? \((?:Exit|Segm|Aborted|Killed|Illegal)|error executing command|^FAILED: Build did"
+)
 # How tools say that they had it once.
 _GONE = re.compile(r"(?:has been|was|been) removed|removed in favor|\bdeprecated\b|no longer |disabled by default")
 _COMPILED = re.compile(r"\berror(?: [A-Z]{1,3}\d{4})?: |^(?:ERROR|Error(?: in \w{1,40})?): ")
@@ -39,8 +43,8 @@ _FILE = re.compile(r"(?:ERROR: )?(?P<file>[\w./+~-]{1,300}\.\w{1,8})[:(]\d")
 class Skew:
     """A part that is out of step, by an error. `way` is `too_new`, `too_old`, or empty where it is not known.
 
-    `name` is what the error names, if that is known. `wanted` is the version to take, in words. `sure`: versions or `tfdock check` say the same. `guess`: only
-    what the error is about is known. `problem` is how check refuses the profile.
+    `name` is what the error names, if that is known. `wanted` is the version to take, in words. `sure`: versions or
+    `tfdock check` say the same. `guess`: only what the error is about is known. `problem` is how check refuses it.
     """
 
     part: LogPart
@@ -63,7 +67,7 @@ class Skew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What a log and a profile show of the parts, and what the release was made with; `there` are those of the log."""
+    """What a log and a profile show of the parts, and what the release was made with; the log shows `there`."""
 
     parts: Mapping[str, LogPart]
     there: frozenset[str]
@@ -223,9 +227,7 @@ def _agrees(name: CameAndWent, way: str, version: str) -> bool | None:
     return here > Version(bound) if name.until else here >= Version(bound)
 
 
-def _cause(
-    name: CameAndWent, way: str, part: LogPart, version: str, here: Bench, problem: Problem | None
-) -> str:
+def _cause(name: CameAndWent, way: str, part: LogPart, version: str, here: Bench, problem: Problem | None) -> str:
     shown = f"{name.name} … {name.beside}".removesuffix(" … ").replace('"', "'")
     bounds = {
         "too_new": f"is gone or changed after {part.title} {name.until}"
@@ -330,7 +332,7 @@ def _next(version: str) -> str:
 
 
 def place(error: SuspectLine) -> str:
-    """Return what an error belongs to as it says itself: repository, tool and file, in words; empty where it does not."""
+    """Return what an error says that it belongs to: repository, tool and file, in words; else empty."""
     repository, tool, name = _REPOSITORY.search(error.text), _TOOL.search(error.text), file(error.text)
     words = (
         f"`@{repository['path'] or repository['label']}`" if repository else "",

@@ -129,7 +129,8 @@ class Failure(Remedied):
     `cause` and `fix` are templates of `values`: a group of that name in `patterns` or `facts` (which find nothing by
     themselves), else the words given there. `instead_of` are the rows that say less of the same line. `cascade`: it
     comes of something before it. `unsure`: it stands for a whole class of lines, of which others may be the cause.
-    `only_with` are parts that the log shows as well. `each` is the group whose values are told one by one. `installed` is the fix for somebody who built nothing.
+    `only_with` are parts that the log shows as well. `each` is the group whose values are told one by one.
+    `installed` is the fix for somebody who built nothing.
 
     `fits` says of a group what it is in a log of that very profile: `among` its targets, the version that it `is`, a
     target `unknown_to` its toolkit, the newest such compiler that its toolkit takes (`newest_for`).
@@ -218,9 +219,9 @@ class LogPart(Remedied):
     """A part that a build is made with, or a system: how a log shows its version, and which errors are about it.
 
     `shows` are patterns whose groups `version` and `minor` make its version, the surest first. `owns` are expressions
-    for the line of an error about it, and `about` what most of those come of. `digits` numbers of a version count. `too_new` and `too_old` are templates of
-    `wanted` and `limit` (`<1.19`). `libc` is the C library of a system that has not glibc, `phrases` are its words for those of
-    Debian.
+    for the line of an error about it, `about` is what most of those come of. `digits` numbers of a version count.
+    `too_new` and `too_old` are templates of `wanted` and `limit` (`<1.19`). `libc` is the C library of a system
+    without glibc, `phrases` are its words for those of Debian.
     """
 
     KEY = ("part",)
@@ -272,7 +273,9 @@ class CameAndWent(Row):
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
         """Return a part that has no row."""
-        return None if self.part in known.log_parts else ("part", f"no part `{self.part}` has a row in `log_parts.yaml`")
+        return (
+            None if self.part in known.log_parts else ("part", f"no part `{self.part}` has a row in `log_parts.yaml`")
+        )
 
 
 def _texts_of(changes: tuple[Mapping[str, Any], ...]) -> Iterator[str]:
@@ -299,7 +302,7 @@ def comparable(line: str) -> str:
 
 
 def is_said(line: str) -> bool:
-    """Return whether a line, `comparable`, says something by itself: no warning, no quotation, nothing of another time."""
+    """Return whether a `comparable` line speaks for itself: it warns, quotes or tells of another time of nothing."""
     return not (_is_repeated(line) or _is_warning(line) or _TOLD.search(line))
 
 

@@ -50,7 +50,10 @@ def found(*lines: str) -> list[tuple[str, str]]:
         (["/usr/include/python3.9/longintrepr.h:47:1: error: expected ';'"], [("python_unfit", "low")]),
         (["a.cc:1:2: warning: 'PyFrameObject' is deprecated", "note: error: of 'ob_digit'"], []),
         # Without a name: the part that the error is about, and the release that the log is of.
-        (["You have bazel 0.8.0 installed.", "tensorflow-1.15.5/a", f"ERROR: {SYMBOL}"], [("bazel_too_old", "medium")]),
+        (
+            ["You have bazel 0.8.0 installed.", "tensorflow-1.15.5/a", f"ERROR: {SYMBOL}"],
+            [("bazel_too_old", "medium")],
+        ),
         (["tensorflow-1.15.5/a", f"ERROR: {SYMBOL}"], [("bazel_unfit", "low")]),
     ],
 )
@@ -95,7 +98,11 @@ def test_a_fix_speaks_of_the_system_that_the_log_is_of_and_to_who_installed() ->
 
 def test_all_errors_of_a_build_that_kept_going_are_told() -> None:
     warned = "external/{0}/a.c:1:2: error: x [-Werror={1}]"
-    lines = [warned.format("boringssl", "array-bounds"), warned.format("boringssl", "unused"), "b/c.cc:3:1: error: frob"]
+    lines = [
+        warned.format("boringssl", "array-bounds"),
+        warned.format("boringssl", "unused"),
+        "b/c.cc:3:1: error: frob",
+    ]
     told = diagnosed("\n".join([*lines, ""]))
     assert [one.values["warning"] for one in told.findings] == ["array-bounds", "unused"]
     assert [one.text for one in told.others] == ["b/c.cc:3:1: error: frob"]
