@@ -21,18 +21,18 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60
 """What a figure may be below its budget, so that not each line is a change here."""
 PACKAGES = {
-    "": 710, "bazel": 4800, "builder": 3200, "ci": 750, "cli": 8020, "diagnose": 1990, "documents": 2700,
-    "engine": 2580, "gpu": 1700, "host": 2640, "images": 3090, "knowledge": 2110, "matrix": 1480, "oci": 1400,
+    "": 710, "bazel": 4800, "builder": 3200, "ci": 750, "cli": 8020, "diagnose": 2470, "documents": 2700,
+    "engine": 2580, "gpu": 1700, "host": 2640, "images": 3090, "knowledge": 2210, "matrix": 1480, "oci": 1400,
     "offline": 1580, "plan": 3360, "profile": 1310, "resolve": 4000, "run": 1470, "verify": 2000, "wheel": 3450,
     "wheelhouse": 1990,
 }  # fmt: skip
 """Lines of Python in each package."""
 ROAD = {
-    "builder.build": {"modules": 123, "lines": 26790},
-    "cli.commands.build": {"modules": 104, "lines": 21170},
+    "builder.build": {"modules": 123, "lines": 26801},
+    "cli.commands.build": {"modules": 104, "lines": 21187},
 }
 """What importing a module loads of ours."""
-WHOLE = {"modules": 274, "commands": 24, "options": 62, "lines of tests": 61300, "lines of recordings": 14010}
+WHOLE = {"modules": 275, "commands": 24, "options": 62, "lines of tests": 61400, "lines of recordings": 14114}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

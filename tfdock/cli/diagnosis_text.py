@@ -12,7 +12,6 @@ from tfdock.cli import console
 # A build that succeeds needs neither the known failures nor their search.
 if TYPE_CHECKING:
     from tfdock.diagnose.diagnosis import Diagnosis, Finding
-    from tfdock.diagnose.log_search import SuspectLine
 
 _SURE = {"high": "sure", "medium": "probably", "low": "perhaps"}
 _WIDEST = 300
@@ -38,7 +37,10 @@ def lines(
     style, columns = console.Style(stream), console.width(stream)
     findings = [finding for finding in diagnosis.findings if not (brief and finding.confidence == "low")]
     if findings:
-        yield from _finding_list(findings, diagnosis.others, name, style, columns, brief=brief)
+        yield from _finding_list(findings, name, style, columns, brief=brief)
+        if diagnosis.others and not brief:
+            yield from ("", "other errors, of which no cause is known:")
+            yield from console.table([(str(one.line), _short(one.text)) for one in diagnosis.others], columns=columns)
     elif not brief:
         yield from _unknown_lines(diagnosis, name, style, columns)
         yield from [] if warnings else _warning_hint(diagnosis.warnings, style, columns)
@@ -47,13 +49,7 @@ def lines(
 
 
 def _finding_list(
-    findings: Sequence[Finding],
-    others: Sequence[SuspectLine],
-    name: str,
-    style: console.Style,
-    columns: int,
-    *,
-    brief: bool,
+    findings: Sequence[Finding], name: str, style: console.Style, columns: int, *, brief: bool
 ) -> Iterator[str]:
     if len(findings) > 1 and not brief:
         heads = ("", "line", "stage", "", "cause")
@@ -66,10 +62,6 @@ def _finding_list(
     for index, finding in enumerate(findings[: 1 if brief else None]):
         yield from [""] if index else []
         yield from _finding(finding, name, style, columns, brief=brief)
-    if others and not brief:
-        yield ""
-        yield "other errors, of which no cause is known:"
-        yield from console.table([(str(one.line), _short(one.text)) for one in others], columns=columns)
     if brief and len(findings) > 1:
         after = ", ".join(finding.id for finding in findings[1:])
         yield from console.wrapped(f"  after it: {after}", columns, " " * 4)

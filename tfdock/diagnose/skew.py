@@ -8,7 +8,7 @@ takes the part that the error is about, and a version outside of those that the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tfdock.diagnose.log_search import LogSightings, SuspectLine
@@ -180,20 +180,19 @@ def skews(seen: LogSightings, knowledge: KnowledgeBase, here: Bench) -> list[Ske
 
 
 def _by_name(error: SuspectLine, names: tuple[CameAndWent, ...], here: Bench) -> Skew | None:
-    named = [skew for place in error.names for skew in _of_name(error, names[place], here)]
-    # What a version confirms comes first, and then the name that says most.
+    """Return what the names of an error say: first what a version confirms, then the longest name."""
+    named = [skew for place in error.names if (skew := _of_name(error, names[place], here))]
     return max(named, key=lambda skew: (skew.sure, len(skew.name.name) if skew.name else 0), default=None)
 
 
-def _of_name(error: SuspectLine, name: CameAndWent, here: Bench) -> Iterator[Skew]:
-    part = here.parts[name.part]
-    way, version = _way(name, error), here.versions.get(name.part, "")
-    agrees = _agrees(name, way, version)
-    if agrees is False:  # The log shows a version for which the name says nothing.
-        return
-    problem = here.refused(part)
+def _of_name(error: SuspectLine, name: CameAndWent, here: Bench) -> Skew | None:
+    """Return what a name says; None where the log shows a version for which it says nothing."""
+    part, way, version = here.parts[name.part], _way(name, error), here.versions.get(name.part, "")
+    agrees, problem = _agrees(name, way, version), here.refused(part)
+    if agrees is False:
+        return None
     fix, wanted = _fix(part, way, here, name)
-    yield Skew(
+    return Skew(
         part=part,
         error=error,
         way=way,
@@ -229,20 +228,16 @@ def _agrees(name: CameAndWent, way: str, version: str) -> bool | None:
 
 def _cause(name: CameAndWent, way: str, part: LogPart, version: str, here: Bench, problem: Problem | None) -> str:
     shown = f"{name.name} … {name.beside}".removesuffix(" … ").replace('"', "'")
-    bounds = {
-        "too_new": f"is gone or changed after {part.title} {name.until}"
-        if name.until
-        else f"came or changed with {part.title} {name.since}",
-        "too_old": f"is there from {part.title} {name.since} on",
-        "": f"is in {part.title} {name.since or '…'} to {name.until or '…'} alone",
-    }[way]
-    known = name.since or name.until
-    what = f"The error names `{shown}`" + (f", which {bounds}" if known else "")
+    what, limit = f"The error names `{shown}`", ""
+    if way == "too_old":
+        what, limit = f"{what}, which is there from {part.title} {name.since} on", f"older than {name.since}"
+    elif name.until:
+        what, limit = f"{what}, which is gone or changed after {part.title} {name.until}", f"newer than {name.until}"
+    elif name.since:
+        what, limit = f"{what}, which came or changed with {part.title} {name.since}", f"from {name.since} on"
     instead = f" ({name.instead})" if name.instead else ""
     releases = f"Known of: {name.releases}." if name.releases else ""
-    if not version and known:
-        version = f"newer than {name.until}" if name.until else f"from {name.since} on"
-        version = f"older than {name.since}" if way == "too_old" else version
+    version = version or (limit if way else "")
     return " ".join(filter(None, (f"{what}{instead}.", _verdict(part, way, version, here, problem), releases)))
 
 
@@ -259,10 +254,8 @@ def _by_part(error: SuspectLine, here: Bench) -> Skew | None:
     # Of a program that runs, a part alone proves nothing.
     if not (problem or way or _COMPILED.search(error.text)):
         return None
-    about = f"The error is about {part.title}."
-    if not (problem or way):
-        about += f" {part.about}"
-        about += f" Here it is {version}." if version else ""
+    about = f"The error is about {part.title}." + ("" if problem or way else f" {part.about}")
+    about += f" Here it is {version}." if version and not way else ""
     fix, wanted = _fix(part, way, here, None)
     return Skew(
         part=part,
