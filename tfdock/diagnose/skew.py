@@ -229,7 +229,7 @@ def _agrees(name: CameAndWent, way: str, version: str) -> bool | None:
 def _cause(name: CameAndWent, way: str, part: LogPart, version: str, here: Bench, problem: Problem | None) -> str:
     shown = f"{name.name} … {name.beside}".removesuffix(" … ").replace('"', "'")
     what, limit = f"The error names `{shown}`", ""
-    if way == "too_old":
+    if way == "too_old" and name.since:
         what, limit = f"{what}, which is there from {part.title} {name.since} on", f"older than {name.since}"
     elif name.until:
         what, limit = f"{what}, which is gone or changed after {part.title} {name.until}", f"newer than {name.until}"

@@ -9,7 +9,9 @@ import pytest
 import yaml
 
 from tfdock.diagnose.log_lines import NEAR
+from tfdock.errors import ProfileError
 from tfdock.knowledge.failure_rows import CameAndWent, LogPart
+from tfdock.knowledge.tables import KnowledgeBase
 
 from ..backtracking import most_ways
 from .test_diagnose import KNOWLEDGE, diagnosed, document_of
@@ -124,3 +126,11 @@ def test_what_a_part_says_fits_every_version() -> None:
     for name in names:
         assert parts[name.part].too_new, name.part
         assert parts[name.part].too_old, name.part
+
+
+def test_a_name_of_a_part_without_a_row_is_refused_where_it_stands() -> None:
+    row = "rows:\n  - {part: frob, name: frobnicate, means: newer, source: me}\n"
+    tables = {"came_and_went": [("own.yaml", row)], "log_parts": [("parts.yaml", "rows: []\n")]}
+    with pytest.raises(ProfileError, match="no part `frob` has a row") as refused:
+        _ = KnowledgeBase(tables).came_and_went
+    assert (refused.value.problems[0].file, refused.value.problems[0].line) == ("own.yaml", 2)
