@@ -15,6 +15,10 @@ from pathlib import Path
 import pytest
 from waits import FETCH
 
+from tfdock.gpu.compatibility import brought_by, evidence_of, serve
+from tfdock.knowledge import loader
+from tfdock.verify.checks import Manylinux
+from tfdock.verify.manylinux import audit
 from tfdock.wheel.facts import GpuCode, Library
 from tfdock.wheel.inspection import Inspection, inspect_wheel
 
@@ -59,6 +63,33 @@ def test_it_is_sound_and_all_its_libraries_are_read(found: Inspection) -> None:
     assert set(of(found, "rocm")) == {"64", "70", "71", "714", "715", "72"}
     others = {one.path: one.loadable for one in found.libraries if not re.search(r"cuda|rocm", one.path)}
     assert set(others.values()) == {GpuCode()}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "runs", "choices"),
+    [
+        ("rtx5090", "native", "cuda128, cuda130, cuda132 do so"),
+        ("v100", "native", "cuda118, cuda121, cuda124, cuda126, cuda128 do so"),
+        ("gtx1080", "native-same-major", "cuda118, cuda121, cuda124, cuda126 do so"),
+        ("k80", "no", "none has code for it"),
+        ("rx5700", "native", "rocm714, rocm715 do so"),
+    ],
+)
+def test_a_gpu_runs_it_by_the_best_of_its_libraries(found: Inspection, gpu: str, runs: str, choices: str) -> None:
+    base = loader.knowledge()
+    answer = serve(base, base.gpus[gpu], evidence_of(base, found))
+    assert (answer.runs, answer.reason.endswith(choices)) == (runs, True), answer.reason
+
+
+def test_an_add_on_has_its_libraries_from_the_tensorflow_that_it_requires(official_wheels: OfficialWheels) -> None:
+    base, wheel = loader.knowledge(), official_wheels("tensorflow-text==2.21.1")
+    with wheel.open("rb") as file:
+        found = inspect_wheel(file, wheel.name)
+    brought = brought_by(base, found)
+    assert brought == {"libtensorflow_framework.so.2": "tensorflow<2.22,>=2.21.0"}
+    assert audit(found, brought) == Manylinux(fits="manylinux_2_27_x86_64", obstacles={})
+    answer = serve(base, base.gpus["rtx5090"], evidence_of(base, found))
+    assert answer.unjudged == "has no GPU code of its own, and runs beside tensorflow<2.22,>=2.21.0"
 
 
 def test_cuda_code_is_what_cuobjdump_lists(found: Inspection, folder: Path) -> None:

@@ -197,12 +197,12 @@ def problem_lines(problems: Sequence[Problem], style: Style, columns: int) -> It
             yield from wrapped(line, columns)
         if problem.why:
             yield from wrapped(f"  {style.strong('why:')} {clean(problem.why)}", columns, " " * 5)
-        shared = problem.ways and any(other.ways == problem.ways for other in problems[index + 1 :])
-        if shared:
-            continue
+        later = [other for other in problems[index + 1 :] if problem.ways and other.ways == problem.ways]
+        told = {fix for other in later for fix in other.fixes}
         for fix in problem.fixes:
-            yield from wrapped(f"  {style.good('fix:')} {clean(fix)}", columns, " " * 5)
-        for way in problem.ways:
+            if fix not in told:
+                yield from wrapped(f"  {style.good('fix:')} {clean(fix)}", columns, " " * 5)
+        for way in () if later else problem.ways:
             if way.untested:
                 text = f"  or try what nobody here is known to have built? {clean(way.text)}"
                 yield from wrapped(text, columns, " " * 5)

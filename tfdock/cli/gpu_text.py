@@ -98,6 +98,7 @@ def answer(
         "ptx-jit": style.warn(f"{wheel} has no machine code for it and compiles at its first start{time}"),
         "no": style.bad(f"{wheel} does not run on it"),
     }[service.runs]
+    words = style.warn(f"{wheel} {service.unjudged}") if service.unjudged else words
     gpu = service.gpu
     name = title(base, gpu)
     target = "" if name == gpu.target else f" ({gpu.target})"

@@ -218,6 +218,8 @@ class KnownGpuJson(KnowledgeRowJson):
     """The newer of both: what it needs."""
     needs_driver_windows: str | None
     """The same on Windows."""
+    reports: Sequence[str]
+    """What forks of TensorFlow and users make of such GPUs, a sentence each."""
 
 
 class GpusDocument(TypedDict):

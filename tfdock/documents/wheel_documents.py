@@ -125,6 +125,8 @@ class InspectDocument(TypedDict):
     """Files in it."""
     gpu_code: GpuCodeJson
     """GPU code of TensorFlow's own libraries."""
+    unread: Mapping[str, str]
+    """Libraries of other systems, which are not read: path -> `Windows` or `macOS`."""
     libraries: Sequence[LibraryJson]
     """All libraries."""
     build_info: Mapping[str, object] | None

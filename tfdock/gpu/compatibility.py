@@ -7,11 +7,13 @@ TensorFlow's own kernels. Libraries that are only carried along are judged on th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import get_args
 
 from tfdock.gpu.evidence import (
     XLA_TRACE,
     Evidence,
+    brought_by,
     built_with,
     evidence_of,
     evidence_of_release,
@@ -32,6 +34,7 @@ __all__ = [
     "Compatibility",
     "Evidence",
     "LibraryService",
+    "brought_by",
     "built_with",
     "evidence_of",
     "evidence_of_release",
@@ -59,6 +62,8 @@ class Compatibility:
     pins: tuple[str, ...] = ()
     refused: bool = False
     """It is not the code that is lacking."""
+    unjudged: str = ""
+    """Why it cannot be said how the GPU runs it: `has no GPU code of its own`."""
 
     @property
     def all_limits(self) -> tuple[str, ...]:
@@ -88,7 +93,29 @@ class LibraryService:
 
 
 def serve(knowledge: KnowledgeBase, gpu: Gpu, evidence: Evidence, host: Host | None = None) -> Compatibility:
-    """Judge a wheel for a GPU. With `host`, this machine, its driver and its CPU count too."""
+    """Judge a wheel for a GPU. With `host`, this machine, its driver and its CPU count too.
+
+    Of libraries of which one is loaded, the best for the GPU decides.
+    """
+    if not evidence.choices:
+        return _serve(knowledge, gpu, evidence, host)
+    # Those for another vendor's GPUs are no choice here.
+    choices = {choice: own for choice, own in evidence.choices.items() if _combined_verdict(knowledge, gpu, own)}
+    answers = {
+        choice: _serve(knowledge, gpu, replace(evidence, own=own), host)
+        for choice, own in (choices or evidence.choices).items()
+    }
+    order = get_args(Runs)
+    best = min(answers.values(), key=lambda answer: order.index(answer.runs))
+    able = [choice for choice, answer in answers.items() if answer.runs == best.runs]
+    loaded = f"it loads one of its libraries, for {', '.join(answers)}"
+    if best.runs == "no":
+        return replace(best, reason=f"{loaded}: none has code for it")
+    which = f"{', '.join(able)} {'do' if len(able) > 1 else 'does'} so"
+    return replace(best, reason=f"{best.reason}; {loaded}: {which}")
+
+
+def _serve(knowledge: KnowledgeBase, gpu: Gpu, evidence: Evidence, host: Host | None) -> Compatibility:
     combined = _combined_verdict(knowledge, gpu, evidence.own)
     limits = Limits(knowledge, gpu, evidence, combined, host)
     against = limits.machine()
@@ -96,8 +123,10 @@ def serve(knowledge: KnowledgeBase, gpu: Gpu, evidence: Evidence, host: Host | N
     if not against and (combined is None or combined.verdict.runs == "no"):
         against = _why_not(knowledge, gpu, evidence, combined, limits.ignored())
     against = against or limits.ignored() or limits.driver()
+    unjudged = evidence.unjudged
+    against = f"it {unjudged}" if unjudged else against
     if against or combined is None:
-        return Compatibility(gpu=gpu, runs="no", by="", reason=against, refused=refused)
+        return Compatibility(gpu=gpu, runs="no", by="", reason=against, refused=refused, unjudged=unjudged)
     sentences = tuple(limits.of())
     return Compatibility(
         gpu=gpu,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfdock.gpu.compatibility import Evidence, serve
-from tfdock.gpu.devices import title
+from tfdock.gpu.devices import example_gpu, title
 from tfdock.gpu.verdict import Runs
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.gpu_rows import Architecture, Gpu
@@ -53,7 +53,7 @@ def coverage(knowledge: KnowledgeBase, evidence: Evidence) -> tuple[Coverage, ..
 
 
 def _coverage_of_target(knowledge: KnowledgeBase, evidence: Evidence, row: Architecture, target: str) -> Coverage:
-    known = _example_gpu(knowledge, row, target)
+    known = example_gpu(knowledge, row, target)
     written = exact_target(knowledge.accelerators[row.accelerator], target)
     # A target without a product, or without a row, gets the same question.
     gpu = known or Gpu(gpu=written, accelerator=row.accelerator, target=target, source=())
@@ -68,13 +68,6 @@ def _coverage_of_target(knowledge: KnowledgeBase, evidence: Evidence, row: Archi
         reason=answer.reason,
         limits=answer.limits,
     )
-
-
-def _example_gpu(knowledge: KnowledgeBase, row: Architecture, target: str) -> Gpu | None:
-    """Return the GPU that stands for a target: the row's example, else the first with that target."""
-    example = knowledge.gpus.get(row.examples.get(target, ""))
-    own = (gpu for gpu in knowledge.gpus.values() if (gpu.accelerator, gpu.target) == (row.accelerator, target))
-    return example if example and example.target == target else next(own, None)
 
 
 def coverage_rows(rows: Sequence[Coverage]) -> list[tuple[str, str, str]]:

@@ -34,11 +34,17 @@ def matching(knowledge: KnowledgeBase, name: str) -> DeviceMatch:
     Omitted words must not matter. `3080` matches because all GPUs of that name have one target. `RTX 6000` stands for
     three generations, which become the candidates.
     """
+    generation = generation_named(knowledge, name)
+    if generation:
+        found = tuple(row for target in generation.targets if (row := example_gpu(knowledge, generation, target)))
+        only = found[0] if len(found) == 1 else None
+        # The row is not the example's own: the generation has other GPUs of that target.
+        return DeviceMatch(gpu=_of_generation(generation, only)) if only else DeviceMatch(candidates=found)
     # A word such as `rtx` or `super` alone is no name, though many GPUs have it in theirs.
     generic = re.fullmatch(r"[^\W\d]*", name.strip())
-    # Few people and few drivers write the memory size, so a second attempt leaves it out.
-    for text in dict.fromkeys((_squeeze(name), _squeeze(_MEMORY.sub(" ", name)))):
-        for rows in _readings(knowledge, text):
+    for texts in dict.fromkeys(_attempts(knowledge, name)):
+        for readings in zip(*(_readings(knowledge, text) for text in texts), strict=True):
+            rows = [gpu for reading in readings for gpu in reading]
             # Reversed, so that of the rows with one target the first, closest reading stays.
             by_target = {gpu.target: gpu for gpu in reversed(rows)}
             if len(by_target) == 1:
@@ -46,8 +52,29 @@ def matching(knowledge: KnowledgeBase, name: str) -> DeviceMatch:
             # Several targets: to guess would compile for the wrong GPU.
             if by_target and not generic:
                 return DeviceMatch(candidates=tuple(gpu for gpu in rows if by_target[gpu.target] is gpu))
-    near = difflib.get_close_matches(gpu_key(name), knowledge.gpus, n=3, cutoff=0.6)
-    return DeviceMatch(near=tuple(near))
+    # Another number is another GPU, however alike the names are.
+    alike = [gpu for gpu in knowledge.gpus if _number(gpu) == _number(name)]
+    plain = gpu_key(_DECORATION.sub(" ", name))
+    return DeviceMatch(near=tuple(difflib.get_close_matches(plain, alike, n=3, cutoff=0.6)))
+
+
+def generation_named(knowledge: KnowledgeBase, name: str) -> Architecture | None:
+    """Return the generation of GPUs with that name, the vendor's before it or not: `Blackwell`, `RDNA2`."""
+    texts = {_squeeze(name).removeprefix(_squeeze(row.vendor)) for row in knowledge.accelerators.values()}
+    rows = knowledge.architectures
+    return next((row for row in rows if texts & {*map(_squeeze, (row.architecture, *row.also))}), None)
+
+
+def _of_generation(generation: Architecture, example: Gpu) -> Gpu:
+    name = generation.architecture
+    return Gpu(gpu=gpu_key(name), accelerator=example.accelerator, target=example.target, names=(name,), source=())
+
+
+def example_gpu(knowledge: KnowledgeBase, row: Architecture, target: str) -> Gpu | None:
+    """Return the GPU that stands for a target: the row's example, else the first with that target."""
+    example = knowledge.gpus.get(row.examples.get(target, ""))
+    own = (gpu for gpu in knowledge.gpus.values() if (gpu.accelerator, gpu.target) == (row.accelerator, target))
+    return example if example and example.target == target else next(own, None)
 
 
 @functools.lru_cache(maxsize=1024)  # a refused profile is tried with some thousand changes, mostly for the same GPUs
@@ -100,20 +127,22 @@ def _local_word(knowledge: KnowledgeBase, gpu: LocalGpu) -> str:
 
 def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
     """Return the problem for a name that is no GPU's, or that several GPUs with different targets share."""
-    match = matching(knowledge, name)
-    names = " or ".join(f"`{near_name}`" for near_name in match.near)
+    match, lists = matching(knowledge, name), "`tfdock gpus` lists all"
     if bare_gpu(knowledge, name):
         message, fix = f"`{name}` is what code is compiled for, and no GPU's name", "`tfdock gpus` lists the names"
+        if is_integrated(knowledge, dotted(name)):
+            fix = "leave it out: such a GPU is inside the CPU, and a wheel for a card needs no code for it"
     elif is_target(knowledge, name):
         # A text that is written as a target resembles unrelated names, so no name is suggested.
-        message, fix = f"no GPU is known to have the target `{name}`", "`tfdock gpus` lists all, with theirs"
+        message, fix = f"nobody here knows a GPU with the target `{name}`", f"{lists}, with theirs"
     elif match.candidates:
         which = " or ".join(f"`{gpu.gpu}` ({gpu.target})" for gpu in match.candidates)
         message = f"`{name}` is the name of GPUs with different targets"
         return Problem(code="gpu-ambiguous", message=message, fix=f"say which: {which}")
     else:
-        message = f"the GPU `{name}` is not known"
-        fix = f"did you mean {names}?" if names else "`tfdock gpus` lists all"
+        # A question and no fix: another GPU is no way out, and code for it may not run on this one.
+        near = " or ".join(f"`{near_name}`" for near_name in match.near)
+        message, fix = f"the GPU `{name}` is not known{f': did you mean {near}?' if near else ''}", lists
     return Problem(code="gpu-unknown", message=message, fix=fix)
 
 
@@ -123,6 +152,41 @@ def gpu_key(name: str) -> str:
 
 
 _MEMORY = re.compile(r"\b\d+ ?gi?b\b", re.IGNORECASE)
+_MOBILE = re.compile(r"\b(laptop|mobile|notebook)\b", re.IGNORECASE)
+_PLAIN = r"\b(gddr\d\w?|max-?[qp]|with|design|gpus?|graphics|cards?|series|oc|founders|edition)\b"
+_DECORATION = re.compile(rf"{_MEMORY.pattern}|{_MOBILE.pattern}|{_PLAIN}", re.IGNORECASE)
+"""Words of a name that tell no GPU from another, unless a row has them."""
+
+
+def _attempts(knowledge: KnowledgeBase, name: str) -> Iterator[tuple[str, ...]]:
+    """Yield the texts that a name may be meant as, the strictest first; the rows of all texts of one are meant."""
+    plain = _DECORATION.sub(" ", name)
+    yield (_squeeze(name),)
+    # Few people and few drivers write the memory size.
+    yield (_squeeze(_MEMORY.sub(" ", name)),)
+    # A laptop's GTX 1650 has the name of the card; GTX 960 and GTX 960M are two generations.
+    yield (_squeeze(plain), *([f"{_squeeze(plain)}m"] if _MOBILE.search(name) else []))
+    # Vendors and makers of cards write theirs in front: `ASUS TUF RTX 3080`.
+    words = plain.split()
+    telling = _words(knowledge) - {row.vendor.lower() for row in knowledge.accelerators.values()}
+    while words and words[0].isalpha() and words[0].lower() not in telling:
+        del words[0]
+    # Not a number alone: an `Arc 770` is another maker's.
+    yield (_squeeze(" ".join(words)),) if words and not words[0].isdecimal() else ()
+
+
+@functools.lru_cache(maxsize=4)
+def _words(knowledge: KnowledgeBase) -> set[str]:
+    names = (name for gpu in knowledge.gpus.values() for name in (gpu.gpu, *gpu.names))
+    return {word for name in names for word in re.findall(r"[a-z]+", name.lower())}
+
+
+def _number(name: str) -> str:
+    """Return the number in a GPU's name: `1650`; empty without one."""
+    # `O` is a frequent slip for 0; a memory size and the capability in our own names are no part of the name.
+    text = re.sub(r"-cc\d+", "", _DECORATION.sub(" ", name.lower()))
+    numbers = re.findall(r"\d+", re.sub(r"(?<=\d)o", "0", text))
+    return next((number for number in numbers if len(number) > 2), max(numbers, key=len, default=""))
 
 
 def _squeeze(text: str) -> str:
@@ -171,7 +235,7 @@ def named(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
 def _find_by_full_name(knowledge: KnowledgeBase, name: str) -> Gpu | None:
     """Return the GPU with that short name or driver's name, vendor optional; `3080` is only a part of one."""
     gpu = find_gpu(knowledge, name)
-    if gpu is None:
+    if gpu is None or gpu.gpu not in knowledge.gpus:
         return None
     vendor = gpu_key(knowledge.accelerators[gpu.accelerator].vendor)
     names = {_squeeze(known_name) for known_name in (gpu.gpu, *gpu.names)}
@@ -181,11 +245,13 @@ def _find_by_full_name(knowledge: KnowledgeBase, name: str) -> Gpu | None:
 def search(knowledge: KnowledgeBase, words: Sequence[str]) -> tuple[Gpu, ...]:
     """Return the GPUs with every word in their name, else the GPU that the words mean; all GPUs without words.
 
+    The name of a generation stands for all its GPUs.
     A target among the words (`8.6`, `sm_86`, `gfx90a`) is not part of a name: the GPU's target must be one of them.
     """
     rows = knowledge.gpus.values()
-    targets = [dotted(word) for word in words if is_target(knowledge, word)]
-    names = [gpu_key(word) for word in words if not is_target(knowledge, word)]
+    generation = generation_named(knowledge, " ".join(words)) if words else None
+    targets = generation.targets if generation else [dotted(word) for word in words if is_target(knowledge, word)]
+    names = [] if generation else [gpu_key(word) for word in words if not is_target(knowledge, word)]
     if not all(names):
         return ()  # a word without a letter or digit is part of no name
     matches = tuple(
@@ -309,6 +375,11 @@ def is_embedded(knowledge: KnowledgeBase, accelerator: str, gpu: str | None) -> 
     """Return whether GPUs of that target run their own code alone, which no other runs."""
     row = architecture_of(knowledge, accelerator, gpu)
     return row is not None and gpu in row.embedded
+
+
+def is_integrated(knowledge: KnowledgeBase, target: str) -> bool:
+    """Return whether GPUs of a target are inside a CPU, and may stand beside a card."""
+    return any(target in row.integrated for row in knowledge.architectures)
 
 
 def embedded_targets(knowledge: KnowledgeBase, accelerator: str) -> frozenset[str]:

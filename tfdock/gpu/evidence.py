@@ -6,7 +6,7 @@ Both become the same `Evidence`, so that one judgement holds for both.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tfdock.gpu.verdict import code_of
@@ -15,7 +15,7 @@ from tfdock.knowledge.release_rows import Release, Support
 from tfdock.knowledge.rows import Accelerator, in_range
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import RuntimeCompiler
-from tfdock.knowledge.wheel_rows import Companion, GeneratedKernels
+from tfdock.knowledge.wheel_rows import Companion, GeneratedKernels, WheelLibrary
 from tfdock.types import Capability, Version
 from tfdock.wheel.facts import Containers, GpuCode, Images, Library
 from tfdock.wheel.inspection import Inspection
@@ -38,6 +38,8 @@ class Evidence:
 
     By component: `brought` is what pip brings, `built` the version that the wheel was built with (`9`, `12.5.1`), or
     tested. `companions` are the rows about wheels like it. `measured`: from its bytes, so that counts are exact.
+
+    `choices`: of `own` it loads those of one choice (`cuda128`). `unjudged` is why no GPU can be asked about.
     """
 
     accelerator: Accelerator | None
@@ -49,6 +51,8 @@ class Evidence:
     brought: Mapping[str, RequiredPackage] = field(default_factory=dict)
     built: Mapping[str, str] = field(default_factory=dict)
     companions: tuple[Companion, ...] = ()
+    choices: Mapping[str, tuple[Library, ...]] = field(default_factory=dict)
+    unjudged: str = ""
     runtime_compiler: RuntimeCompiler | None = None
     xla: bool = True
     measured: bool = False
@@ -66,9 +70,39 @@ def own_libraries(knowledge: KnowledgeBase, libraries: Iterable[Library]) -> tup
 
 def is_own(knowledge: KnowledgeBase, path: str) -> bool:
     """Return whether a library of a wheel, by its path in it, is TensorFlow's own."""
-    rows = (row.own for row in knowledge.wheel_libraries if re.fullmatch(row.paths, path))
+    row, _ = _row_of(knowledge, path)
     # Builds of one's own have libraries that no row knows. They count as TensorFlow's.
-    return next(rows, True)
+    return row is None or row.own
+
+
+def _row_of(knowledge: KnowledgeBase, path: str) -> tuple[WheelLibrary | None, str]:
+    """Return the row that tells of a library, and which choice the library belongs to, if it is one of several."""
+    matches = ((row, re.fullmatch(row.paths, path)) for row in knowledge.wheel_libraries)
+    row, match = next(((row, match) for row, match in matches if match), (None, None))
+    return row, match.groupdict().get("choice", "") if match else ""
+
+
+def _choices(knowledge: KnowledgeBase, own: Sequence[Library]) -> dict[str, tuple[Library, ...]]:
+    """Return choice -> the libraries that are loaded with it; empty where all are loaded."""
+    named = [(library, _row_of(knowledge, library.path)[1]) for library in own]
+    choices = dict.fromkeys(choice for _, choice in named if choice)
+    if len(choices) < 2:
+        return {}
+    return {one: tuple(library for library, choice in named if choice in ("", one)) for one in choices}
+
+
+def brought_by(knowledge: KnowledgeBase, inspection: Inspection) -> dict[str, str]:
+    """Return library -> the requirement that brings it, of the libraries that a wheel needs and does not have."""
+    lines, extras = inspection.metadata.requires_dist, inspection.metadata.provides_extra
+    # What is always installed comes before what an extra brings.
+    packages = [(one.package, line) for some in ((), extras) for line in lines for one in wanted([line], some)]
+    brought: dict[str, str] = {}
+    for needed in dict.fromkeys(name for library in inspection.libraries for name in library.needed):
+        row, _ = _row_of(knowledge, needed)
+        for package, line in packages:
+            if row and row.packages and re.fullmatch(row.packages, package):
+                brought.setdefault(needed, line.partition(";")[0].strip())
+    return brought
 
 
 # --- from rows ------------------------------------------------------------------------------------------------------
@@ -197,6 +231,8 @@ def evidence_of(knowledge: KnowledgeBase, inspection: Inspection) -> Evidence:
         version=inspection.wheel.version if _is_tensorflow(knowledge, inspection) else "",
         machine=_machine(inspection, holding or own),
         own=_with_generated(knowledge, release, accelerator, listed, holding),
+        choices=_choices(knowledge, holding),
+        unjudged=_unjudged(knowledge, inspection, holding),
         listed=listed,
         brought=_brought(inspection, accelerator),
         built=_built(inspection, accelerator, release),
@@ -208,6 +244,17 @@ def evidence_of(knowledge: KnowledgeBase, inspection: Inspection) -> Evidence:
         xla=bool(inspection.traces.get(XLA_TRACE, ("not looked for",))),
         measured=True,
     )
+
+
+def _unjudged(knowledge: KnowledgeBase, inspection: Inspection, holding: Sequence[Library]) -> str:
+    """Return why it cannot be said how a GPU runs a wheel; empty where it can."""
+    if inspection.unread and not inspection.libraries:
+        return f"has libraries for {' and '.join(sorted({*inspection.unread.values()}))}, which are not read here"
+    if holding or _is_tensorflow(knowledge, inspection):
+        return ""
+    # An add-on such as tensorflow-text: what it is linked with has the code for GPUs.
+    beside = " and ".join(dict.fromkeys(brought_by(knowledge, inspection).values()))
+    return f"has no GPU code of its own{f', and runs beside {beside}' if beside else ''}"
 
 
 def _has_code(library: Library) -> bool:

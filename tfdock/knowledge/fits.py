@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tfdock.knowledge.contract import applies
+from tfdock.knowledge.gpu_rows import Fork, TargetReport
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow
 from tfdock.knowledge.release_rows import Release, SourceArchive
 from tfdock.knowledge.rows import Accelerator
@@ -104,6 +105,40 @@ def is_listed(release: Release, accelerator: Accelerator, gpu: str) -> bool:
 def is_used(release: Release, accelerator: Accelerator, gpu: str) -> bool:
     """Return whether the release uses such GPUs at run time at all, whatever was compiled, as far as is known."""
     return reaches(accelerator, gpu, release.floor) and is_listed(release, accelerator, gpu)
+
+
+def overrides(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str) -> list[TargetReport]:
+    """Return the settings with which users run code for another target on such GPUs, if anybody saw it work."""
+    rows = _reports(knowledge, accelerator, gpu)
+    return [row for row in rows if row.setting and row.works and row.runs_as != gpu and not row.unverified]
+
+
+def _reports(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str) -> list[TargetReport]:
+    rows = knowledge.target_reports
+    return [row for row in rows if (row.accelerator, row.target) == (accelerator.accelerator, gpu)]
+
+
+def with_fork(release: Release, *forks: Fork) -> Release:
+    """Return a release with the GPUs that forks of it use as well."""
+    used = dict(release.runtime_targets)
+    for fork in forks:
+        # Without a list nothing is known that the release leaves out.
+        if applies(release, fork.releases) and fork.accelerator in used:
+            used[fork.accelerator] = tuple(dict.fromkeys((*used[fork.accelerator], *fork.targets)))
+    return release if used == release.runtime_targets else release.model_copy(update={"runtime_targets": used})
+
+
+@lru_cache(maxsize=1024)  # each refused trial of a profile asks
+def reports(knowledge: KnowledgeBase, name: str, gpu: str) -> tuple[str, ...]:
+    """Return what forks and users make of a target of an accelerator, a sentence each."""
+    accelerator = knowledge.accelerators[name]
+    forks: dict[str, list[str]] = {}
+    for release in sorted(knowledge.releases.values(), key=lambda row: Version(row.release)):
+        for fork in knowledge.forks if not is_used(release, accelerator, gpu) else ():
+            if is_used(with_fork(release, fork), accelerator, gpu):
+                forks.setdefault(fork.git, []).append(release.release)
+    takes = (f"a fork of TensorFlow {', '.join(releases)} takes {gpu}: {git}" for git, releases in forks.items())
+    return (*takes, *(row.sentence for row in _reports(knowledge, accelerator, gpu)))
 
 
 # --- libraries ------------------------------------------------------------------------------------------------------

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from tfdock.knowledge.rows import AcceleratorTable, Branch, Row, not_of
+from tfdock.knowledge.rows import AcceleratorTable, Branch, ReleaseRange, Row, Template, not_of
 
 
 class Architecture(Row):
     """A generation of GPUs and its targets (`8.6`). `embedded` targets run their own code only, and only there.
 
-    `driver_min` and `driver_max` are driver branches (`570`); `machine` is the CPU of the embedded ones. `examples`
-    are GPUs that people know the targets by (`8.6: rtx3080`).
+    `integrated` targets are of GPUs inside a CPU, which often stand beside a card. `driver_min` and `driver_max` are
+    driver branches (`570`); `machine` is the CPU of the embedded ones. `examples` are GPUs that people know the
+    targets by (`8.6: rtx3080`), `also` other names of the generation.
     """
 
     KEY = ("architecture",)
@@ -19,7 +20,9 @@ class Architecture(Row):
     architecture: str
     accelerator: str
     targets: tuple[str, ...]
+    also: tuple[str, ...] = ()
     embedded: tuple[str, ...] = ()
+    integrated: tuple[str, ...] = ()
     examples: dict[str, str] = Field(default_factory=dict)
     machine: str | None = None
     driver_min: Branch | None = None
@@ -49,3 +52,54 @@ class Gpu(Row):
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
         """Return an accelerator without a row, or a target that no GPU of it has."""
         return not_of(known.accelerators.get(self.accelerator), "target", (self.target,))
+
+
+class TargetReport(Row):
+    """What users or the vendor say of a target that the toolkits' rows do not: nobody here tried it.
+
+    `setting` (`HSA_OVERRIDE_GFX_VERSION=10.3.0`) makes such GPUs run code for `runs_as`; `works` is whether it helps.
+    `says` is a sentence, or with a setting where that was seen.
+    """
+
+    KEY = ("accelerator", "target", "setting", "works")
+
+    accelerator: str
+    target: str
+    setting: str = ""
+    runs_as: str = ""
+    works: bool = True
+    says: str
+
+    @property
+    def sentence(self) -> str:
+        """For people, with the grade of the report."""
+        doubt = "probably, and nobody has checked it: " if self.unverified else ""
+        if not self.setting:
+            return f"{doubt}{self.says}"
+        does = f"makes {self.target} run code for {self.runs_as}" if self.works else f"does harm on {self.target}"
+        does = f"works on {self.target}" if self.runs_as == self.target else does
+        return f"{doubt}users report that `{self.setting}` {does} ({self.says})"
+
+    def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
+        """Return an accelerator without a row, or a target that no GPU of it has."""
+        targets = [target for target in (self.target, self.runs_as) if target]
+        return not_of(known.accelerators.get(self.accelerator), "target", targets)
+
+
+class Fork(Row):
+    """A fork of TensorFlow, and the `targets` of GPUs that its `releases` use beside those that TensorFlow uses.
+
+    `ref` is its branch for a release (`{release}`: `2.17`).
+    """
+
+    KEY = ("git", "releases", "accelerator")
+
+    git: str
+    ref: Template
+    accelerator: str
+    releases: ReleaseRange
+    targets: tuple[str, ...]
+
+    def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
+        """Return an accelerator without a row, or targets that no GPU of it has."""
+        return not_of(known.accelerators.get(self.accelerator), "targets", self.targets)

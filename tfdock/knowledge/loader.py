@@ -25,10 +25,10 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 TABLES = (
     "accelerators", "architectures", "archives", "bazel", "cachebusters", "came_and_went", "ci_actions", "codes",
     "companions", "compilers", "configs", "cpu_features", "drivers", "estimates", "evidence", "failures", "flags",
-    "generated_kernels", "gpus", "harmless_options", "host_compilers", "images", "interpreters", "libraries",
-    "log_parts", "probes", "redistributables", "releases", "requirement_limits", "runtime_compilers",
-    "runtime_libraries", "runtime_toolkits", "runtimes", "size_limits", "source_archives", "toolkits", "variables",
-    "wheel_libraries",
+    "forks", "generated_kernels", "gpus", "harmless_options", "host_compilers", "images", "interpreters",
+    "libraries", "log_parts", "probes", "redistributables", "releases", "requirement_limits", "runtime_compilers",
+    "runtime_libraries", "runtime_toolkits", "runtimes", "size_limits", "source_archives", "target_reports",
+    "toolkits", "variables", "wheel_libraries",
 )  # fmt: skip
 
 

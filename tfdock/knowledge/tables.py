@@ -22,7 +22,7 @@ from pydantic_core import ErrorDetails
 
 from tfdock.errors import Problem, ProfileError
 from tfdock.knowledge.evidence_rows import ReportedBuild, is_of
-from tfdock.knowledge.gpu_rows import Architecture, Gpu
+from tfdock.knowledge.gpu_rows import Architecture, Fork, Gpu, TargetReport
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter, RuntimeRow
 from tfdock.knowledge.program_rows import CiAction, ErrorCode
 from tfdock.knowledge.release_rows import (
@@ -143,6 +143,10 @@ class KnowledgeBase:
     """(toolkit, major version) -> row."""
     architectures = _listed(Architecture)
     """Generations of GPUs."""
+    target_reports = _listed(TargetReport)
+    """What others say of targets."""
+    forks = _listed(Fork)
+    """Forks of TensorFlow that use more GPUs."""
     libraries = _listed(LibraryRow)
     """What versions of libraries run on and with."""
     redistributables = _keyed(Redistributable)

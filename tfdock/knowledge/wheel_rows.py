@@ -111,11 +111,13 @@ class RuntimeLibrary(Row):
 class WheelLibrary(Row):
     """Which libraries of a wheel are TensorFlow's own: `paths` matches the whole path of a member.
 
-    The first row that matches counts; a library that none matches is its own.
+    The first row that matches counts; a library that none matches is its own. `packages` matches the packages of PyPI
+    that bring such libraries. A group `choice` in `paths`: of such libraries the wheel loads those of one choice.
     """
 
     paths: Expression
     own: bool = False
+    packages: Expression | None = None
     what: str
 
 

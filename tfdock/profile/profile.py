@@ -832,6 +832,9 @@ def _fix(model: type[BaseModel], item: Any, node: yaml_nodes.Node, path: _Path) 
     if kind in ("dict_type", "model_type"):
         return f"write `{path[-1]}: {{{_known_keys(model, path)[0] if kind == 'model_type' else 'name'}: …}}`"
     name, info = _deepest(model, path)
+    if name in ("tensorflow", "release") and re.fullmatch("[A-Za-z-]+", node.raw or ""):  # nightly, latest, master
+        build = 'tensorflow: {release: "2.21", ref: master}'
+        return f"name a release; for a branch also the release whose rules hold: `{build}`"
     if info is None or not info.description:
         return "correct the value"
     if not info.examples:

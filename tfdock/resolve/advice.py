@@ -23,8 +23,8 @@ from tfdock.gpu.devices import (
 )
 from tfdock.gpu.evidence import OFFICIAL_MACHINE, companions, evidence_of_release
 from tfdock.knowledge.contract import applies
-from tfdock.knowledge.fits import is_used, own_target
-from tfdock.knowledge.gpu_rows import Gpu
+from tfdock.knowledge.fits import is_used, overrides, own_target, with_fork
+from tfdock.knowledge.gpu_rows import Fork, Gpu, TargetReport
 from tfdock.knowledge.release_rows import Estimate, Release, Support
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
@@ -106,9 +106,9 @@ class Advice:
     is that one beside an offer of another release, `refused` why the release asked for does not take them.
     `elsewhere` is the kind of machine that a GPU is part of, where that is another, and `buildable` whether there are
     base images for it. `mixed`: they are of several accelerators; `apart` says why no wheel serves them all, a line
-    for each. `vendors` is the vendor's own wheel, to be tried before one is built. `plan` is the offer's list,
-    `alternative` one with code for each GPU alone, where it is longer; `figures` are what sizes and times were
-    reckoned with, and may be held against.
+    for each. `overrides` are settings with which users run code of another target. `vendors` is the vendor's own
+    wheel, to be tried before one is built. `plan` is the offer's list, `alternative` one with code for each GPU
+    alone, where it is longer; `figures` are what sizes and times were reckoned with, and may be held against.
     """
 
     asked: str | None
@@ -127,6 +127,7 @@ class Advice:
     buildable: bool
     mixed: bool
     apart: tuple[str, ...]
+    overrides: tuple[TargetReport, ...]
     plan: SizePlan | None
     alternative: SizePlan | None
     figures: tuple[Estimate, ...]
@@ -180,6 +181,7 @@ def advise(
         buildable=any(row.machine == elsewhere for row in knowledge.images),
         mixed=mixed,
         apart=() if mixed or planned else _reasons_apart(knowledge, accelerator, gpus),
+        overrides=tuple(row for gpu in gpus for row in overrides(knowledge, accelerator, gpu.target)),
         plan=_size(knowledge, planned.release, accelerator, gpus, planned.resolution.targets) if planned else None,
         alternative=_size_with_code_for_each(knowledge, planned, accelerator, gpus) if planned else None,
         figures=tuple(_figures(knowledge, planned.release if planned else release, accelerator)),
@@ -374,7 +376,7 @@ def _offer(
 ) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
     """Return the profile for the requested release, or for the nearest that accepts it.
 
-    The problems say why the requested release does not.
+    Where no release does, for a fork of one. The problems say why the requested release does not.
     """
     offer, refused = _try_release(knowledge, release, version, gpus, python, suggest=True)
     elsewhere = any(_machine(knowledge, gpu) != OFFICIAL_MACHINE for gpu in gpus)
@@ -386,7 +388,13 @@ def _offer(
         accepted, _ = _try_release(knowledge, other, other.newest, gpus, python)
         if accepted:
             return accepted, refused
-    return None, refused
+    tried = (
+        _try_release(knowledge, row, row.newest, gpus, python, fork=fork)[0]
+        for other in (release, *_by_nearness(knowledge, release))
+        for fork in knowledge.forks
+        if applies(other, fork.releases) and _may_take(knowledge, row := with_fork(other, fork), gpus)
+    )
+    return next((accepted for accepted in tried if accepted), None), refused
 
 
 def _by_nearness(knowledge: KnowledgeBase, release: Release) -> list[Release]:
@@ -405,12 +413,13 @@ def _try_release(
     *,
     allow_untested: bool = False,
     suggest: bool = False,
+    fork: Fork | None = None,
 ) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
     """Return a profile that is accepted, or the problems of the first attempt; `suggest` adds suggestions."""
     names = _known_names(knowledge, gpus)
     if len(names) < len(gpus) and len({gpu.accelerator for gpu in gpus}) > 1:
         return None, ()  # a profile cannot express this
-    draft = _Draft(version=version, python=python, gpus=names, untested=allow_untested)
+    draft = _Draft(version=version, python=python, gpus=names, untested=allow_untested, fork=fork)
     first: tuple[Problem, ...] = ()
     for targets in _target_lists(knowledge, release, gpus):
         for xla in (True, False):
@@ -508,6 +517,7 @@ class _Draft:
     python: str | None
     gpus: tuple[str, ...]
     untested: bool = False
+    fork: Fork | None = None
     xla: bool = True
     targets: tuple[str, str, str] = ("", "", "")
     chosen: tuple[tuple[str, str, str], ...] = ()
@@ -515,6 +525,9 @@ class _Draft:
     def text(self) -> str:
         """Return the profile's YAML; comments stand on lines of their own."""
         lines = ["schema: 1", f'tensorflow: "{self.version}"']
+        if self.fork:
+            ref = self.fork.ref.format(release=Version(self.version).minor)
+            lines = ["schema: 1", f'tensorflow: {{git: {self.fork.git}, ref: {ref}, release: "{self.version}"}}']
         lines += [f'python: "{self.python}"'] if self.python else []
         lines += [f"gpus: [{', '.join(self.gpus)}]"] if self.gpus else []
         field, targets, comment = self.targets

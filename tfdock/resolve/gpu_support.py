@@ -23,6 +23,7 @@ from tfdock.knowledge.fits import (
     is_used,
     libraries,
     reaches,
+    reports,
     serves,
     toolkit_floor,
 )
@@ -56,7 +57,8 @@ class TargetFacts:
     """One target (`8.6`, `gfx90a`), the toolkit versions (minor) that compile for it, and what follows from that.
 
     `driver` is the oldest branch that knows the GPU, `toolkit_driver` the oldest one that runs what its first
-    toolkit compiled, `needs_driver` the newer of both, which is the one that counts; None is not known.
+    toolkit compiled, `needs_driver` the newer of both, which is the one that counts; None is not known. `reports` are
+    what forks of TensorFlow and users make of it, a sentence each.
     """
 
     accelerator: str
@@ -74,6 +76,7 @@ class TargetFacts:
     toolkit_driver_windows: str | None
     needs_driver: str | None
     needs_driver_windows: str | None
+    reports: tuple[str, ...]
 
 
 def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
@@ -83,7 +86,8 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
     """
     # ASCII alone: `\d` takes the digits of every script.
     if not re.fullmatch(r"\d+\.\d+(\.\d+)?", asked, re.ASCII):
-        fix = "write it as `2.19` or `2.19.1`; `tfdock releases` lists all"
+        newest = max(knowledge.releases, key=Version)
+        fix = f'write it as `2.19`; a profile builds a branch: `tensorflow: {{release: "{newest}", ref: master}}`'
         message = f"`{asked}` is no version of TensorFlow"
         raise ProfileError(Problem(code="profile-bad-value", message=message, fix=fix, field="tensorflow"))
     known = sorted(knowledge.releases, key=Version)
@@ -130,6 +134,7 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
         toolkit_driver_windows=windows,
         needs_driver=_newer(knows, linux),
         needs_driver_windows=_newer(knows, windows),  # Linux and Windows share the driver branches
+        reports=reports(knowledge, accelerator.accelerator, target),
     )
 
 
@@ -227,11 +232,12 @@ def apart(knowledge: KnowledgeBase, accelerator: Accelerator, devices: Sequence[
     # One release with one toolkit that take them all are enough.
     if not taking or set.intersection(*taking):
         return ()
-    return tuple(
+    lines = (
         f"{name}{'' if name in (target, facts[target].written) else f' ({target})'}: "
         f"{toolkit_words(knowledge, facts[target])}; {release_words(knowledge, facts[target])}"
         for name, target in devices
     )
+    return (*lines, *(line for row in facts.values() if not row.releases for line in row.reports))
 
 
 def toolkit_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
@@ -240,7 +246,7 @@ def toolkit_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
     name = titles.get(facts.toolkit, facts.toolkit or facts.accelerator)
     known = [row.version for row in knowledge.toolkits.values() if row.toolkit == facts.toolkit]
     if not facts.toolkits:
-        return f"no known {name} supports it"
+        return f"nobody here knows a {name} that supports it"
     return f"{name} {_range_words(spans(facts.toolkits, known), facts.last_toolkit)}"
 
 
@@ -248,7 +254,7 @@ def release_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
     """Return which releases take a target: `TensorFlow 2.5 or newer`."""
     releases = [release.release for release in facts.releases]
     if not releases:
-        return "no TensorFlow is known to take it"
+        return "nobody here knows a release of TensorFlow itself that takes it"
     newest = max(knowledge.releases, key=Version)
     return f"TensorFlow {_range_words(spans(releases, knowledge.releases), releases[-1] == newest)}"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tfdock.errors import Incompatible, Problem
 from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
-from tfdock.knowledge.fits import archives_of, serves, source_archives_of, written
+from tfdock.knowledge.fits import archives_of, serves, source_archives_of, with_fork, written
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter
 from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.rows import Accelerator
@@ -270,6 +270,9 @@ class _Decision:
             )
             self.notes.stop_if_refused()
         assert release is not None
+        if source.git:
+            same = (row for row in self.knowledge.forks if row.git == source.git.removesuffix(".git"))
+            release = with_fork(release, *same)
         # A source of one's own may have a version that was never released.
         official = not (source.git or source.archive or source.path or source.ref)
         if len(asked.parts) < 3 and release.patches:

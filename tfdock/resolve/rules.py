@@ -19,7 +19,9 @@ from tfdock.knowledge.fits import (
     is_made_for,
     libraries,
     needs_ptx,
+    overrides,
     reaches,
+    reports,
 )
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.release_rows import Release, Support
@@ -269,8 +271,10 @@ def release_uses_the_target(combination: Combination) -> Iterator[RuleFinding]:
                 message=f"TensorFlow {combination.release.release} {uses} {gpu} at run time",
                 why=sentences(
                     f"{wanted.who} wants it; the release uses {', '.join(allowed)}",
+                    *reports(combination.knowledge, combination.accelerator.accelerator, gpu),
                     "" if unsure else combination.symptom("runtime-target", wanted.target),
                 ),
+                fix=tuple(_as_others_do(combination, gpu, allowed)),
                 weight="doubt" if unsure else "error",
             )
     yield from _floors(
@@ -279,6 +283,16 @@ def release_uses_the_target(combination: Combination) -> Iterator[RuleFinding]:
     if combination.xla:
         message = "XLA of TensorFlow {release} uses no GPU below {floor}"
         yield from _floors(combination, "xla-floor", combination.release.xla_floor, message)
+
+
+def _as_others_do(combination: Combination, gpu: str, allowed: Sequence[str]) -> Iterator[str]:
+    """Yield ways for a target that the release does not use, as forks and users have them."""
+    if any(gpu in fork.targets for fork in combination.knowledge.forks):
+        yield f"build a fork that takes {gpu}: `tfdock advise --gpu {gpu}` shows a profile, where one is known"
+    for row in overrides(combination.knowledge, combination.accelerator, gpu):
+        if row.runs_as in allowed:
+            field = combination.accelerator.target_field
+            yield f"as users report: build with `{field}: [{row.runs_as}]`, and run the wheel with `{row.setting}`"
 
 
 def _floors(combination: Combination, code: str, floors: Mapping[str, str], message: str) -> Iterator[RuleFinding]:
@@ -303,13 +317,15 @@ def _floors(combination: Combination, code: str, floors: Mapping[str, str], mess
 def toolkit_compiles(combination: Combination) -> Iterator[RuleFinding]:
     """Find out whether the toolkit knows the targets, under their exact names."""
     row = combination.toolkit
+    # nvcc names its targets; rows of ROCm have what AMD lists, and its compiler knows more.
+    lacks = "does not support" if combination.accelerator.capabilities else "is not known to support"
     for wanted in combination.targets if row else ():
         if row and target_number(wanted.target) not in row.targets:
             name = combination.accelerator.toolkit or ""
             yield RuleFinding(
                 code="target-not-in-toolkit",
                 path=wanted.path,
-                message=f"{combination.title(name)} {row.version} does not support {wanted.target}",
+                message=f"{combination.title(name)} {row.version} {lacks} {wanted.target}",
                 why=sentences(
                     f"{wanted.who} wants it; {combination.component_text(name)} supports {', '.join(row.targets)}",
                     prevented(combination.symptom("target-not-in-toolkit", wanted.target)),

@@ -127,9 +127,9 @@ def check_together(knowledge: KnowledgeBase, devices: StarterDevices) -> None:
     if not why:
         return
     names = [name for name, _ in (*named, *listed)]
-    which = f"no single wheel serves {devices.words}" if len(names) > 1 else f"no wheel can be built for {names[0]}"
+    which = f"no single wheel serves {devices.words}" if len(names) > 1 else f"no wheel is known for {names[0]}"
     each = [f"`tfdock init {name} --gpu {name}`" for name in names if len(names) > 1]
-    fix = f"make a profile for each: {', '.join(each)}" if each else "for the CPU: `tfdock init --gpu cpu`"
+    fix = f"make a profile for each: {', '.join(each)}" if each else f"`tfdock advise --gpu {names[0]}` says more"
     raise Incompatible(Problem(code="target-not-in-toolkit", message=which, why="; ".join(why), fix=fix))
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import combinations, islice
 
 from tfdock.errors import Problem, Suggestion
-from tfdock.gpu.devices import bare_gpu, embedded_targets, find_gpu, is_target, matching, sorted_targets
+from tfdock.gpu.devices import bare_gpu, embedded_targets, find_gpu, is_integrated, is_target, sorted_targets
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.release_rows import Release, Support
 from tfdock.knowledge.rows import Accelerator
@@ -228,20 +228,15 @@ class Moves:
         yield {"optimize": rest or None}
 
     def _gpus(self) -> Iterator[Change]:
-        """Yield the nearest names for unknown GPUs; then the list without those at fault."""
+        """Yield targets instead of GPUs; then the list without those at fault."""
         if not isinstance(self.profile.gpus, list):
             return
         codes = {problem.field: problem.code for problem in self.problems}
         wrong = {index for index in range(len(self.profile.gpus)) if f"gpus[{index}]" in codes}
-        targets = list(self._targets_instead(self.profile.gpus)) if wrong else []
-        yield from targets
-        for rank in range(MOST + 1):
-            named = [
-                next(iter(_near_gpus(name, self.knowledge)[rank:]), "") if index in wrong else name
-                for index, name in enumerate(self.profile.gpus)
-            ]
-            if wrong and all(named):
-                yield {"gpus": list(dict.fromkeys(named))}
+        # A target among the GPUs is meant to be compiled for, but for that of an integrated GPU beside a card.
+        bare = [name for name in self.profile.gpus if is_target(self.knowledge, name)]
+        if wrong and not all(is_integrated(self.knowledge, name) for name in bare):
+            yield from self._targets_instead(self.profile.gpus)
         rest = [name for index, name in enumerate(self.profile.gpus) if index not in wrong]
         if wrong and (rest or not self.wants_devices):
             yield {"gpus": rest or None}
@@ -358,7 +353,7 @@ class Moves:
 
 
 _FIXED_BY_TARGETS = {
-    "target-not-in-toolkit", "compiler-cannot-emit", "capability-syntax", "gpu-unknown", "targets-missing",
+    "target-not-in-toolkit", "compiler-cannot-emit", "capability-syntax", "targets-missing",
 }  # fmt: skip
 _FIXED_BY_COMPILERS = {"compiler-cannot-emit", "compiler-toolkit", "image-without-tool"}
 
@@ -396,13 +391,6 @@ def _near(name: str | None, known: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5) if name else []
 
 
-def _near_gpus(name: str, knowledge: KnowledgeBase) -> list[str]:
-    if is_target(knowledge, name):
-        return []  # a target resembles unrelated names
-    # Only what the name may mean: another GPU, however near its name, is none of the user's.
-    return [gpu.gpu for gpu in matching(knowledge, name).candidates]
-
-
 _TRIALS = 3000
 """How many changes are tried at most."""
 _FAULTS = 8
@@ -417,6 +405,10 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
     # Tried as if the untested were forbidden: advice should rest on what is known.
     strict = profile.model_copy(update={"allow_untested": False})
     moves = Moves(strict, problems, knowledge, may_allow=not allowed)
+    # Which GPU is meant only the person knows: a profile that is accepted may be for another one.
+    unclear = [name for name in profile.named_gpus if not (find_gpu(knowledge, name) or bare_gpu(knowledge, name))]
+    if unclear and moves.wants_devices:
+        return []
     tried = _nearest(moves, moves.all(), attempt)
     if allowed and len(tried) < MOST:
         # With `allow_untested` nearly every release takes nearly every version, so another release is no advice.
@@ -456,7 +448,7 @@ def _nearest(moves: Moves, changes: Iterator[Change], attempt: Attempt, known: S
 def _is_superseded(move: Change, nearest: Sequence[Tried]) -> bool:
     """Return whether a change of fewer fields does it without a warning.
 
-    Several GPUs may be meant by one name; of any other field the nearest value is enough.
+    Several lists of GPUs may be meant; of any other field the nearest value is enough.
     """
     return any(set(seen) <= set(move) and set(move) != {"gpus"} for seen, other in nearest if not other.warnings)
 

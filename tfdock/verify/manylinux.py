@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -29,8 +29,11 @@ _LOADER = re.compile(r"ld-linux|ld64\.so\.[12]\Z")
 _NUMBERED = re.compile(r"manylinux_(\d+)_(\d+)_")
 
 
-def audit(inspection: Inspection) -> Manylinux | str:
-    """Return the tag that a wheel's libraries satisfy, or the reason why none can be found."""
+def audit(inspection: Inspection, brought: Collection[str] = ()) -> Manylinux | str:
+    """Return the tag that a wheel's libraries satisfy, or the reason why none can be found.
+
+    `brought` are libraries that other wheels bring, which this one requires.
+    """
     tags = inspection.wheel.platform_tag.split(".")
     machine = next(
         (architecture.value for architecture in Architecture if tags[0].endswith(f"_{architecture.value}")), None
@@ -42,7 +45,7 @@ def audit(inspection: Inspection) -> Manylinux | str:
     if not libraries:
         return f"the wheel has no library for {machine}"
     policies = list(WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine)))
-    obstacles = {policy.name: _obstacles(policy, libraries) for policy in policies}
+    obstacles = {policy.name: _obstacles(policy, libraries, brought) for policy in policies}
     # Backwards, because the oldest glibc fits most systems.
     fits = next(policy.name for policy in reversed(policies) if not obstacles[policy.name])
     named = {tag: _promised_policy(tag, policies) for tag in tags}
@@ -70,7 +73,7 @@ def _numbers(match: re.Match[str]) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _obstacles(policy: Any, libraries: Iterable[Library]) -> tuple[str, ...]:
+def _obstacles(policy: Any, libraries: Iterable[Library], brought: Collection[str]) -> tuple[str, ...]:
     """Return a phrase for each symbol version, then each library, that the wheel needs and the policy lacks."""
     if not policy.whitelist:
         return ()  # a plain `linux_…` tag promises nothing: nothing can be missing
@@ -85,7 +88,7 @@ def _obstacles(policy: Any, libraries: Iterable[Library]) -> tuple[str, ...]:
                 if name in symbol_versions and number not in symbol_versions[name]:
                     symbols.setdefault(f"wants {version} of {needed}", []).append(library.path)
     missing: dict[str, list[str]] = {}
-    for path, needed in _outside(libraries, policy.whitelist):
+    for path, needed in _outside(libraries, policy.whitelist | {*brought}):
         missing.setdefault(f"needs {needed}, which is not in the wheel", []).append(path)
     return tuple(_format_obstacle(want, sorted(set(paths))) for want, paths in [*symbols.items(), *missing.items()])
 

@@ -18,6 +18,8 @@ from tfdock.wheel.requirements import wanted
 from tfdock.wheel.wheel import WheelFacts, WheelMetadata, facts_of, metadata_of
 from tfdock.wheel.zip_archive import Archive, Member, open_archive, pieces
 
+_OTHERS = {b"MZ\x90\0": "Windows", b"\xcf\xfa\xed\xfe": "macOS", b"\xca\xfe\xba\xbe": "macOS"}
+"""How libraries of other systems begin (PE, Mach-O for one CPU and for several)."""
 _MOST_FACTS = 300_000  # containers and targets in them, a library counting as a hundred: TensorFlow's have 30,000
 
 
@@ -27,7 +29,8 @@ class Inspection:
 
     `libraries` are all ELF files, by path. `build_info` is TensorFlow's own account of its build, None where there is
     none. `traces` maps each byte string that was looked for to the files that hold it. `header_versions` are the
-    versions of toolkits (`cuda`: `12.5.1`) by the headers in the wheel.
+    versions of toolkits (`cuda`: `12.5.1`) by the headers in the wheel. `unread` are libraries of other systems: path
+    -> which (`Windows`).
     """
 
     wheel: WheelFacts
@@ -36,6 +39,7 @@ class Inspection:
     build_info: Mapping[str, object] | None
     traces: Mapping[str, tuple[str, ...]]
     header_versions: Mapping[str, str] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
 
 
 def inspect_wheel(
@@ -63,6 +67,7 @@ def inspect_wheel(
         build_info=build_info_of(archive),
         traces={trace.decode(): tuple(sorted(places)) for trace, places in gathering.traces.items()},
         header_versions=_header_versions(archive),
+        unread=dict(sorted(gathering.unread.items())),
     )
 
 
@@ -108,6 +113,7 @@ class _Gathering:
     def __init__(self, traces: tuple[bytes, ...], progress: Callable[[int], object] | None) -> None:
         self.libraries: list[Library] = []
         self.traces: dict[bytes, set[str]] = {trace: set() for trace in traces}
+        self.unread: dict[str, str] = {}
         self._progress = progress
         self._facts = 0
         self._lock = Lock()  # two threads inspect members
@@ -147,6 +153,9 @@ class _Look:
             if self._head.startswith(elf.MAGIC):
                 self._scan = LibraryScan(self._member.name, self._member.size)
                 self._scan.feed(self._head)
+            # A class of Java begins like a Mach-O for several CPUs.
+            elif (other := _OTHERS.get(self._head[: len(elf.MAGIC)])) and not self._member.name.endswith(".class"):
+                self._all.unread[self._member.name] = other
         if self._trace:
             self._trace.feed(data)
         self._all.report_progress(len(data))

@@ -145,7 +145,7 @@ def test_an_option_counts_more_than_the_name_of_the_profile(init: Init, tmp_path
 @pytest.mark.parametrize(
     ("name", "code", "words"),
     [
-        ("rtx4095", "gpu-unknown", ["the GPU `rtx4095` is not known", "`rtx4090`", "tfdock init rtx4095 --gpu"]),
+        ("rtx4095", "gpu-unknown", ["the GPU `rtx4095` is not known", "tfdock init rtx4095 --gpu"]),
         ("rtx6000", "gpu-ambiguous", ["`rtx6000-ada`"]),
         ("sm_99", "gpu-unknown", ["`sm_99`"]),
     ],

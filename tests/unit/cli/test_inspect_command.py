@@ -61,6 +61,19 @@ def test_a_sound_wheel_is_described(wheel: Path) -> None:
     assert result.stderr == ""
 
 
+def test_what_is_always_required_is_printed_beside_the_extras(wheel: Path) -> None:
+    lines = [line.split() for line in run(wheel).stdout.splitlines()]
+    assert ["requires", "numpy<2.1"] in lines
+
+
+def test_a_wheel_for_windows_is_named_as_such(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    path.write_bytes(wheel_of({"tensorflow/_op.pyd": b"MZ\x90\0\3"}))
+    assert "for Windows, and not read here: tensorflow/_op.pyd" in run(path).stdout
+    assert "tensorflow 2.18.0 has libraries for Windows, which are not read here" in run(path, "--gpu", "k80").stdout
+    assert document(run(path, "--json"))["unread"] == {"tensorflow/_op.pyd": "Windows"}
+
+
 def test_libraries_with_debug_information_are_named(tmp_path: Path) -> None:
     path = tmp_path / NAME
     files = {"tensorflow/libfull.so": elf.library((".debug_info", b"debug")), "tensorflow/libbare.so": elf.library()}

@@ -157,10 +157,25 @@ def test_local_stands_for_the_gpus_of_this_machine(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_name_that_is_not_known_gets_the_nearest_ones() -> None:
-    result = run("gpus", "rtx3081")
+    result = run("gpus", "gtx3080")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "[gpu-unknown]" in result.stderr
-    assert "`rtx3080`" in result.stderr
+    assert "did you mean `rtx3080`" in result.stderr
+
+
+def test_the_name_of_a_generation_lists_its_gpus() -> None:
+    assert {gpu["architecture"] for gpu in document("gpus", "Turing")["gpus"]} == {"Turing"}
+    assert {gpu["target"] for gpu in document("gpus", "rdna", "3")["gpus"]} == {
+        "gfx1100", "gfx1101", "gfx1102", "gfx1103"
+    }  # fmt: skip
+
+
+def test_what_others_say_of_a_target_is_told_as_theirs() -> None:
+    told = run("gpus", "rx6600", columns=200).stdout
+    assert "users report that `HSA_OVERRIDE_GFX_VERSION=10.3.0` makes gfx1032 run code for gfx1030" in told
+    assert "probably, and nobody has checked it: users report" in run("gpus", "rx7600", columns=200).stdout
+    assert "does harm on gfx1010 (an RX 5700 crashed)" in run("gpus", "rx5700", columns=200).stdout
+    assert any("a fork of TensorFlow 2.16" in text for text in document("gpus", "rx7600")["gpus"][0]["reports"])
 
 
 def facts_of(desk: Desk, gpu: str) -> gpu_support.TargetFacts:

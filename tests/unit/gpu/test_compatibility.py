@@ -19,6 +19,7 @@ from tfdock.gpu.compatibility import (
     XLA_TRACE,
     Compatibility,
     LibraryService,
+    brought_by,
     evidence_of,
     evidence_of_release,
     library_verdicts,
@@ -578,6 +579,54 @@ def test_what_is_carried_along_says_nothing_of_the_wheel() -> None:
     assert verdicts(beside, "rtx5090")[nccl.path].own is False
     assert verdicts(beside, "rtx5090")[nccl.path].runs == "native"
     assert asked(wheel(library(CC), carried, name="tensorflow-cpu"), "mi250x").reason == "it has no GPU code"
+
+
+ONE_OF = {
+    "a/libquant_cuda118.so": "9: sm_70 sm_86",
+    "a/libquant_cuda128.so": "9: sm_86 sm_120",
+    "a/libquant_rocm64.so": "9: gfx1100",
+}
+
+
+def test_of_libraries_of_which_one_is_loaded_the_best_decides() -> None:
+    several = wheel(library("a/libquant_cpu.so"), *(library(*one) for one in ONE_OF.items()), name="quant")
+    several = replace(several, build_info=None)
+    blackwell = asked(several, "rtx5090")
+    assert (blackwell.runs, blackwell.by) == ("native", "sm_120")
+    assert blackwell.reason.endswith("it loads one of its libraries, for cuda118, cuda128: cuda128 does so")
+    assert asked(several, "rtx3080").reason.endswith("for cuda118, cuda128: cuda118, cuda128 do so")
+    assert asked(several, "rx7900xtx").reason.endswith("for rocm64: rocm64 does so")
+    old = asked(several, "gtx1080")
+    assert old.runs == "no"
+    assert old.reason == "it loads one of its libraries, for cuda118, cuda128: none has code for it"
+
+
+def test_one_library_with_a_number_is_no_choice() -> None:
+    single = wheel(library("a/libquant_cuda118.so", "9: sm_70"), library("a/b.so", "9: sm_70 sm_120"), name="quant")
+    assert evidence_of(KNOWLEDGE, single).choices == {}
+    assert asked(single, "rtx5090").runs == "no"
+
+
+def add_on(*requires: str, needed: str = "libtensorflow_framework.so.2") -> Inspection:
+    alone = wheel(replace(library("tensorflow_text/_ops.so"), needed=(needed,)), name="tensorflow-text")
+    return replace(alone, build_info=None, metadata=replace(alone.metadata, requires_dist=requires))
+
+
+def test_an_add_on_without_gpu_code_runs_beside_what_brings_its_libraries() -> None:
+    found = add_on("numpy", 'tensorflow-cpu<2.22; extra == "cpu"', 'tensorflow<2.22,>=2.21; python_version > "3.8"')
+    assert brought_by(KNOWLEDGE, found) == {"libtensorflow_framework.so.2": "tensorflow<2.22,>=2.21"}
+    answered = asked(found, "rtx5090")
+    assert answered.unjudged == "has no GPU code of its own, and runs beside tensorflow<2.22,>=2.21"
+    text = answer(KNOWLEDGE, answered, Style(io.StringIO()), wheel="tensorflow-text 2.21.1")
+    assert "tensorflow-text 2.21.1 has no GPU code of its own" in text
+    assert "does not run" not in text
+
+
+def test_a_library_of_nobody_is_brought_by_nobody() -> None:
+    assert brought_by(KNOWLEDGE, add_on("tensorflow", needed="libother.so.1")) == {}
+    assert brought_by(KNOWLEDGE, add_on("numpy")) == {}
+    assert asked(add_on("numpy"), "rtx5090").unjudged == "has no GPU code of its own"
+    assert not asked(CPU_2_18, "rtx5090").unjudged, "TensorFlow itself needs code for a GPU"
 
 
 # --- what the wheel says of itself ----------------------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tfdock.gpu.devices import find_gpu, matching, means_gpu, resembles_gpu
+from tfdock.gpu.devices import find_gpu, matching, means_gpu, resembles_gpu, title
 from tfdock.knowledge.loader import knowledge as shipped
 from tfdock.knowledge.tables import KnowledgeBase
 
@@ -48,6 +50,16 @@ def knowledge() -> KnowledgeBase:
         ("Radeon RX 7900 XTX", "rx7900xtx"),
         ("mi300x", "mi300x"),
         ("MI300", "mi300"),
+        ("GTX 1650 laptop", "gtx1650"),
+        ("GTX 1650 laptop 4GB", "gtx1650"),
+        ("RX 580 8GB", "rx580"),
+        ("Sapphire Nitro RX 580", "rx580"),
+        ("ASUS TUF Gaming GeForce RTX 3080 OC", "rtx3080"),
+        ("nvidia tesla v100", "v100-dgxs-32gb"),
+        ("RTX 5090 Founders Edition", "rtx5090"),
+        ("RTX 40 series", "rtx40"),
+        ("Navi 31", "rx7900xtx"),
+        ("Strix Halo", "radeon-8060s"),
     ],
 )
 def test_a_gpu_is_found_by_what_people_type(knowledge: KnowledgeBase, name: str, gpu: str) -> None:
@@ -67,6 +79,12 @@ def test_a_gpu_is_found_by_what_people_type(knowledge: KnowledgeBase, name: str,
         ("RTX 6000", {"7.5", "8.9", "12.0"}),
         ("titan x", {"5.2", "6.1"}),
         ("3050", {"8.6", "8.9"}),
+        ("GTX 960 laptop", {"5.2", "5.0"}),
+        ("Blackwell", {"10.0", "10.3", "11.0", "12.0", "12.1"}),
+        ("Pascal", {"6.0", "6.1", "6.2"}),
+        ("NVIDIA Ampere", {"8.0", "8.6", "8.7"}),
+        ("volta", {"7.0", "7.2"}),
+        ("RDNA2", {"gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"}),
     ],
 )
 def test_a_name_of_several_targets_is_answered_with_one_gpu_of_each(
@@ -81,16 +99,31 @@ def test_a_name_of_several_targets_is_answered_with_one_gpu_of_each(
     assert all(find_gpu(knowledge, gpu.gpu) is gpu for gpu in found.candidates)
 
 
-@pytest.mark.parametrize("name", ["", "x", "rtx", "ti", "super", "gpu", "NVIDIA", "rtx9999", "Radeon 3080", "308"])
+@pytest.mark.parametrize(("name", "target"), [("Hopper", "9.0"), ("Turing", "7.5"), ("Ada Lovelace", "8.9")])
+def test_a_generation_of_one_target_is_taken(knowledge: KnowledgeBase, name: str, target: str) -> None:
+    found = find_gpu(knowledge, name)
+    assert found
+    assert (found.target, found.gpu in knowledge.gpus, title(knowledge, found)) == (target, False, name.split()[0])
+    assert find_gpu(knowledge, found.gpu) == found, "a profile may name it so"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x", "rtx", "ti", "gpu", "laptop", "NVIDIA", "rtx9999", "Radeon 3080", "308", "Arc 770", "Foo 3080"]
+)
 def test_a_word_or_a_name_of_nobody_is_not_guessed(knowledge: KnowledgeBase, name: str) -> None:
     found = matching(knowledge, name)
     assert (found.gpu, found.candidates) == (None, ())
 
 
 def test_a_slip_of_the_pen_is_answered_with_names_that_exist(knowledge: KnowledgeBase) -> None:
-    near = matching(knowledge, "rtx3088").near
-    assert "rtx3080" in near
-    assert set(near) <= set(knowledge.gpus)
+    assert matching(knowledge, "GTX 3080").near == ("rtx3080", "rtx3080ti")
+    assert matching(knowledge, "rtx308O").near[0] == "rtx3080"
+
+
+@pytest.mark.parametrize("name", ["rtx3088", "RX 5090", "GTX 1660 8000MB", "RX 6850M XT", "tesla k81"])
+def test_another_number_is_another_gpu(knowledge: KnowledgeBase, name: str) -> None:
+    numbers = {re.findall(r"\d+", near)[0] for near in matching(knowledge, name).near}
+    assert numbers <= {re.findall(r"\d+", name)[0]}
 
 
 def test_rows_of_an_overlay_are_matched_like_shipped_ones() -> None:

@@ -829,16 +829,19 @@ def test_instruction_sets_are_what_compilers_know(knowledge: KnowledgeBase) -> N
 # --- GPUs -----------------------------------------------------------------------------------------------------------
 
 
-def test_every_gpu_is_compilable_by_some_toolkit(knowledge: KnowledgeBase) -> None:
-    able = {
-        name: {target for row in knowledge.toolkits.values() if row.toolkit == name for target in row.targets}
-        for name in ("cuda", "rocm")
-    }
-    for gpu in knowledge.gpus.values():
-        if gpu.accelerator == "cuda":
-            assert Capability.of_gpu(gpu.target).number in able["cuda"], gpu.gpu
-        else:
-            assert gpu.target in able["rocm"] or "no ROCm release" in (gpu.note or ""), gpu.gpu
+def test_every_nvidia_gpu_is_compilable_by_some_toolkit(knowledge: KnowledgeBase) -> None:
+    able = {target for row in knowledge.toolkits.values() if row.toolkit == "cuda" for target in row.targets}
+    rows = [gpu for gpu in knowledge.gpus.values() if gpu.accelerator == "cuda"]
+    assert [gpu.gpu for gpu in rows if Capability.of_gpu(gpu.target).number not in able] == []
+
+
+def test_every_target_of_a_gpu_has_a_generation_and_a_setting_leads_to_a_known_target(
+    knowledge: KnowledgeBase,
+) -> None:
+    targets = {target for row in knowledge.architectures for target in row.targets}
+    assert {gpu.target for gpu in knowledge.gpus.values()} <= targets
+    assert {row.runs_as or row.target for row in knowledge.target_reports} <= targets
+    assert {target for row in knowledge.forks for target in row.targets} <= targets
 
 
 def test_gpu_names_are_as_people_type_them(knowledge: KnowledgeBase) -> None:

@@ -178,7 +178,8 @@ BAD = {
         "`tensorflow`: `v2.18` does not look like a version (`2.18.0`)", "did you mean `2.18`?"),
     "tensorflow.release": ("schema: 1\ntensorflow: {release: latest}\n", "2:23",
         "`tensorflow.release`: `latest` does not look like a version (`2.18.0`)",
-        'write it like `release: "2.18.0"`'),
+        'name a release; for a branch also the release whose rules hold: '
+        '`tensorflow: {release: "2.21", ref: master}`'),
     "tensorflow.ref": (SOURCE + "ref: a..b}\n", "2:38",
         "`tensorflow.ref`: `a..b` does not look like a git branch, tag or commit", "write it like `ref: v2.18.0`"),
     "tensorflow.fallback": (SOURCE + "fallback: [main, --x]}\n", "2:50",

@@ -390,8 +390,10 @@ OLD_AND_NEW = [
         (
             ["rx6600"],
             [
-                "No wheel can be built for it.",
-                "rx6600 (gfx1032): no known ROCm supports it; no TensorFlow is known to",
+                "Nobody here knows a wheel for it.",
+                "rx6600 (gfx1032): nobody here knows a ROCm that supports it; nobody here knows a release",
+                "users report that `HSA_OVERRIDE_GFX_VERSION=10.3.0` makes gfx1032 run code for gfx1030",
+                "build for gfx1030, `tfdock advise --gpu gfx1030`, and run the wheel with `HSA_OVERRIDE",
             ],
             [],
         ),
@@ -421,6 +423,17 @@ def test_a_target_alone_is_answered_as_a_gpu_that_has_it(desk: Desk, word: str, 
     assert field in document["profile"]
     assert "gpus:" not in document["profile"]
     assert desk.resolve(document["profile"]).untested == ()
+
+
+@pytest.mark.parametrize("gpu", ["rx7600", "gfx1102", "Strix Halo"])
+def test_where_a_fork_alone_takes_a_gpu_its_profile_is_offered(desk: Desk, gpu: str) -> None:
+    written = json.loads(command("--gpu", gpu, "--json").stdout)["profile"]
+    assert "git: https://github.com/ROCm/tensorflow-upstream, ref: r2.20-rocm-enhanced" in written
+    assert desk.resolve(written).untested == ()
+    plain = yaml.safe_load(written) | {"tensorflow": "2.20.0"}
+    problem = desk.problems(yaml.safe_dump(plain))[0]
+    assert problem.code == "runtime-target"
+    assert problem.fixes[0].startswith("build a fork that takes gfx11")
 
 
 @pytest.mark.parametrize("word", ["sm_91", "9.1", "gfx9999", "cpu"])

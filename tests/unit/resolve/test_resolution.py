@@ -304,7 +304,6 @@ def test_a_way_out_reads_as_it_stands_in_a_profile(made_up: Desk) -> None:
     ("text", "ways"),
     [
         (HEAD + "accelerator: xpo\n", ["keep TensorFlow 9.9.1: `accelerator: xpu`"]),
-        (HEAD + "gpus: [one, twelwe]\n", ["keep TensorFlow 9.9.1: `gpus: [one]`"]),
         (HEAD + "gpus: [twelve]\ncompiler: clang\n", ["keep TensorFlow 9.9.1, twelve: remove `compiler`"]),
         (HEAD + "gpus: [one]\ncuda: '20.2.0'\n",
          ['keep TensorFlow 9.9.1, one: `cuda: "20.1.0"`',
@@ -317,6 +316,12 @@ def test_a_way_out_reads_as_it_stands_in_a_profile(made_up: Desk) -> None:
 def test_the_nearest_way_comes_first_and_the_untested_last(made_up: Desk, text: str, ways: list[str]) -> None:
     found = [way.text for way in made_up.problems(text)[0].ways]
     assert [found[0], *found[len(found) - len(ways) + 1 :]] == ways
+
+
+def test_a_near_name_of_a_gpu_is_a_question_and_no_way_out(made_up: Desk) -> None:
+    (problem,) = made_up.problems(HEAD + "gpus: [one, twelwe]\n")
+    assert problem.message == "the GPU `twelwe` is not known: did you mean `twelve`?"
+    assert (problem.fix, problem.ways) == ("`tfdock gpus` lists all", ())
 
 
 def test_a_release_that_is_too_old_is_left_with_as_few_changes_as_it_takes(made_up: Desk) -> None:

@@ -42,6 +42,16 @@ def test_a_library_is_known_by_its_first_bytes_and_not_by_its_name() -> None:
     assert found.libraries[0].problems == ()
 
 
+def test_libraries_of_other_systems_are_named_and_not_read() -> None:
+    windows, mac = b"MZ\x90\0\3\0\0\0", b"\xcf\xfa\xed\xfe\7\0\0\1"
+    both = b"\xca\xfe\xba\xbe\0\0\0\2"
+    others = {"a/text": b"MZ is a text", "a/short": b"MZ", "a/X.class": both}
+    found = inspected({"a/x.pyd": windows, "a/y.so": mac, "a/z.so": both, **others})
+    assert (found.libraries, dict(found.unread)) == (
+        (), {"a/x.pyd": "Windows", "a/y.so": "macOS", "a/z.so": "macOS"}
+    )  # fmt: skip
+
+
 def test_a_wheel_that_was_given_other_tags_by_renaming_is_read_and_it_is_said() -> None:
     found = inspected({}, name=NAME.replace("linux", "manylinux2014"))
     assert found.wheel.platform_tag == "manylinux2014_x86_64"

@@ -286,7 +286,7 @@ def _apart(base: KnowledgeBase, advice: Advice, style: console.Style) -> Iterato
     """Yield why one wheel cannot serve all the GPUs: the compiler that each needs."""
     alone = len(advice.gpus) == 1
     which = "both" if len(advice.gpus) == 2 else "all of them"
-    yield style.bad("No wheel can be built for it." if alone else f"No single wheel serves {which}."), "  "
+    yield style.bad("Nobody here knows a wheel for it." if alone else f"No single wheel serves {which}."), "  "
     for line in advice.apart or [f"{service.gpu.gpu}: {_family(base, service)}" for service in advice.gpus]:
         yield f"  {style.strong('why:')} {line}", ASIDE
 
@@ -365,8 +365,13 @@ def _fixes_without_profile(advice: Advice) -> Iterator[str]:
         yield from (f"`{_again(advice, gpus=[name])}`" for name in names)
     elif advice.apart:
         yield from _vendor(advice)
+        for row in advice.overrides:
+            again = _again(advice, gpus=[row.runs_as])
+            yield f"as users report: build for {row.runs_as}, `{again}`, and run the wheel with `{row.setting}`"
         known = f"`tfdock gpus {names[0]}` says what is known of it"
-        yield known if advice.elsewhere else "for the CPU of that machine: `tfdock init --gpu cpu`"
+        yield known
+        if not advice.overrides and not advice.elsewhere:
+            yield "or for the CPU of that machine: `tfdock init --gpu cpu`"
     elif advice.elsewhere:
         image = (
             "" if advice.buildable else "; no base image is known for it: add a row to `images.yaml` of `--knowledge`"

@@ -18,7 +18,7 @@ from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.gpu_text import RequestedGpus, answer, gpu_json, reasons, requested_gpus
 from tfdock.errors import ExitCode, as_document
-from tfdock.gpu.compatibility import XLA_TRACE, evidence_of, library_verdicts, own_libraries, serve
+from tfdock.gpu.compatibility import XLA_TRACE, brought_by, evidence_of, library_verdicts, own_libraries, serve
 from tfdock.gpu.coverage import coverage, coverage_rows
 from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
@@ -110,6 +110,7 @@ def _document(base: KnowledgeBase, inspection: Inspection, gpus: Sequence[Reques
     return {
         **wheel,
         "gpu_code": code_json(merged(library.loadable for library in own)),
+        "unread": inspection.unread,
         "libraries": [{"own": library.path in names, **library_json(library)} for library in inspection.libraries],
         "build_info": inspection.build_info,
         "record": record,
@@ -117,7 +118,7 @@ def _document(base: KnowledgeBase, inspection: Inspection, gpus: Sequence[Reques
         "requires_python": inspection.metadata.requires_python,
         "requires_dist": inspection.metadata.requires_dist,
         "extras": _extras(inspection),
-        "manylinux": _manylinux(inspection),
+        "manylinux": _manylinux(base, inspection),
         **({"gpu": answers[0]} if len(answers) == 1 else {}),
         **({"gpus": answers} if answers else {}),
     }
@@ -137,9 +138,9 @@ def _extras(inspection: Inspection) -> dict[str, list[str]]:
     return extras
 
 
-def _manylinux(inspection: Inspection) -> dict[str, Any]:
+def _manylinux(base: KnowledgeBase, inspection: Inspection) -> dict[str, Any]:
     """Return the manylinux tag that the libraries fit, and the obstacles to the tags in the file name."""
-    fact = audit(inspection)
+    fact = audit(inspection, brought_by(base, inspection))
     return {"fits": None, "reason": fact} if isinstance(fact, str) else asdict(fact)
 
 
@@ -172,9 +173,13 @@ def _answers(base: KnowledgeBase, inspection: Inspection, gpus: Sequence[Request
     for request in gpus:
         service = serve(base, request.gpu, evidence, request.host)
         yield answer(base, service, style, wheel=wheel), "  "
+        if service.unjudged:
+            continue
         yield from reasons(service, style)
+        chosen = {library.path for libraries in evidence.choices.values() for library in libraries}
         for library in library_verdicts(base, request.gpu, inspection):
-            if library.runs != service.runs and not (library.own and service.refused):
+            told = library.path in chosen or (library.own and service.refused)
+            if library.runs != service.runs and not told:
                 whose = "" if library.own else " (bundled)"
                 yield f"  {style.strong('but')} {library.path}{whose}: {library.reason}", " " * 6
 
@@ -184,11 +189,13 @@ def _lines(base: KnowledgeBase, inspection: Inspection, *, every: bool) -> Itera
     wheel = inspection.wheel
     tags = "-".join((wheel.python_tag, wheel.abi_tag, wheel.platform_tag))
     yield f"{style.strong(wheel.name)} {wheel.version}  {tags}", "  "
-    yield from _table([(style.strong(name), text) for name, text in _facts(inspection, style)])
+    yield from _table([(style.strong(name), text) for name, text in _facts(base, inspection, style)])
     own = own_libraries(base, inspection.libraries)
     code = merged(library.loadable for library in own)
     yield "", ""
     yield from _code(code, style)
+    if choices := evidence_of(base, inspection).choices:
+        yield f"  {style.warn('note:')} of the libraries for {', '.join(choices)} it loads those of one", " " * 8
     apart = merged(library.embedded for library in own if library.embedded)
     if apart.images:
         held = ", ".join((*apart.sass, *apart.ptx, *apart.amdgpu))
@@ -215,10 +222,13 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
     yield from ((line, "") for line in console.table(rows))
 
 
-def _facts(inspection: Inspection, style: console.Style) -> Iterator[tuple[str, str]]:
+def _facts(base: KnowledgeBase, inspection: Inspection, style: console.Style) -> Iterator[tuple[str, str]]:
     wheel = inspection.wheel
     yield "sha256", wheel.sha256
     yield "size", f"{console.size(wheel.size)}, {wheel.members} files, {len(inspection.libraries)} libraries"
+    for kind in sorted({*inspection.unread.values()}):
+        paths = [path for path, other in inspection.unread.items() if other == kind]
+        yield "", f"for {kind}, and not read here: {_clean_list(_first_of(paths, 3))}"
     wrong = len(wheel.record_problems)
     yield "RECORD", style.bad(f"{wrong} files are not as listed") if wrong else style.good("every file is as listed")
     debuggable = [library.path for library in inspection.libraries if library.debug_info]
@@ -236,10 +246,16 @@ def _facts(inspection: Inspection, style: console.Style) -> Iterator[tuple[str, 
         "needs",
         ", ".join(f"{title} {newest[name]}" for name, title in titles if newest[name]) or "neither glibc nor GLIBCXX",
     )
-    fact = _manylinux(inspection)
+    fact = _manylinux(base, inspection)
     yield "fits", fact["fits"] or console.clean(fact["reason"])
     for tag, obstacles in fact.get("obstacles", {}).items():
         yield "", style.warn(f"not {tag}, which its name promises: {_clean_list(_first_of(list(obstacles), 3))}")
+    brought = brought_by(base, inspection)
+    for requirement in dict.fromkeys(brought.values()):
+        names = [needed for needed, line in brought.items() if line == requirement]
+        yield "", f"with {console.clean(requirement)} comes {_clean_list(_first_of(names, 6))}"
+    always = [line for line in inspection.metadata.requires_dist if not _EXTRA.search(line)]
+    yield "requires", _clean_list(dict.fromkeys(always)) or "nothing"
     for extra, installed in _extras(inspection).items():
         yield f"[{console.clean(extra)}]", _clean_list(dict.fromkeys(installed)) or "installs nothing more"
 
@@ -260,7 +276,7 @@ def _has_code(library: Library) -> bool:
 def _code(code: GpuCode, style: console.Style) -> Iterator[tuple[str, str]]:
     """Yield a table of the GPU code in all of TensorFlow's own libraries."""
     if not code.images:
-        yield "TensorFlow's own libraries hold no GPU code.", "  "
+        yield "The libraries that were read hold no GPU code.", "  "
         return
     rows = [
         (

@@ -116,6 +116,7 @@ def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[st
         ("machine", _machine(base, gpu)),
         ("compilers", toolkit_words(base, facts)),
         ("releases", release_words(base, facts)),
+        *(("reported", report) for report in facts.reports),
         ("driver", _driver(base, facts)),
         ("embedded", "runs its own code only, and nothing else runs it" if facts.embedded else ""),
         ("note", gpu.note or ""),
