@@ -1,10 +1,15 @@
 #!/bin/bash
-# toolchain.sh BAZEL_VERSION CACHEBUSTERS [TOOL…]: make Bazel ready for offline use by any user, and write down what
-# compiles. CACHEBUSTERS are names of variables, parted by commas.
+# toolchain.sh BAZEL_VERSION CACHEBUSTERS NUMBER [TITLE=VERSION=COMMAND…] [TOOL…]: compare that number of versions
+# (holds.sh), make Bazel ready for offline use by any user, and write down what compiles. CACHEBUSTERS are names of
+# variables, parted by commas.
 set -euo pipefail
 
-wanted=$1 cachebusters=$2
-shift 2
+wanted=$1 cachebusters=$2 number=$3
+shift 3
+for held in "${@:1:number}"; do
+  /bin/bash /opt/tfdock/holds.sh "$held"
+done
+shift "$number"
 export HOME=/opt/tfdock/home USER=tfdock LC_ALL=C
 mkdir -p "$HOME"
 

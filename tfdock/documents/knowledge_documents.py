@@ -220,6 +220,8 @@ class KnownGpuJson(KnowledgeRowJson):
     """The same on Windows."""
     reports: Sequence[str]
     """What forks of TensorFlow and users make of such GPUs, a sentence each."""
+    open_modules: bool
+    """Whether the driver's open kernel modules alone drive it."""
 
 
 class GpusDocument(TypedDict):

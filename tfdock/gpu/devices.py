@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tfdock.errors import Problem
 from tfdock.knowledge.gpu_rows import Architecture, Gpu
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.types import Capability, LocalGpu
+from tfdock.types import Capability, LocalGpu, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,6 +369,25 @@ def architecture_of(knowledge: KnowledgeBase, accelerator: str, gpu: str | None)
     """Return the generation of an accelerator's GPUs with a target (`8.6`); None if unknown."""
     rows = (row for row in knowledge.architectures if row.accelerator == accelerator)
     return next((row for row in rows if gpu in row.targets), None)
+
+
+def gpu_driver(
+    knowledge: KnowledgeBase, accelerator: str, target: str | None, name: str = "", *, wsl: bool = False
+) -> Version | None:
+    """Return the first driver that knows a GPU, by its target and its short name if it has one; None if unknown."""
+    row = architecture_of(knowledge, accelerator, target)
+    if row is None:
+        return None
+    later = next((driver for driver, names in row.driver_later.items() if name in names), None)
+    text = later or row.driver_min.get(target or "") or row.driver_min.get("")
+    # Linux and Windows share the branches of drivers, and number the releases of a branch differently.
+    return Version(text.partition(".")[0] if wsl else text) if text else None
+
+
+def needs_open_modules(knowledge: KnowledgeBase, accelerator: str, target: str | None, name: str = "") -> bool:
+    """Return whether the driver's open kernel modules alone drive a GPU."""
+    row = architecture_of(knowledge, accelerator, target)
+    return row is not None and bool({name, target} & {*row.open_modules})
 
 
 def is_embedded(knowledge: KnowledgeBase, accelerator: str, gpu: str | None) -> bool:

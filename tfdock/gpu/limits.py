@@ -10,7 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tfdock.gpu import verdict
-from tfdock.gpu.devices import architecture_of, embedded_targets, is_embedded, machine_of
+from tfdock.gpu.devices import (
+    architecture_of,
+    embedded_targets,
+    gpu_driver,
+    is_embedded,
+    machine_of,
+    needs_open_modules,
+)
 from tfdock.gpu.evidence import Evidence
 from tfdock.gpu.verdict import CodePart, CombinedVerdict, Verdict
 from tfdock.knowledge.fits import has_code_for, is_used, libraries, own_driver, reaches, toolkit_floor, toolkit_of_ptx
@@ -50,7 +57,7 @@ class Drivers:
         generated: Iterable[Verdict],
         host: Host | None,
     ) -> None:
-        self._knowledge, self._evidence, self._host = knowledge, evidence, host
+        self._knowledge, self._gpu, self._evidence, self._host = knowledge, gpu, evidence, host
         self._accelerator: Accelerator = knowledge.accelerators[gpu.accelerator]
         self._target = gpu.target.partition(":")[0]
         self._family = architecture_of(knowledge, gpu.accelerator, self._target)
@@ -95,7 +102,9 @@ class Drivers:
             f"; {floor.version} or newer for {floor.why}": None for floor in self._floors if floor.version > least
         }
         last = self._family and self._family.driver_max
-        end = f", and {last} is the last that knows this GPU" if last else ""
+        is_open = needs_open_modules(self._knowledge, self._gpu.accelerator, self._target, self._gpu.gpu)
+        end = " with the open kernel modules" if is_open and not self._wsl else ""
+        end += f", and {last} is the last that knows this GPU" if last else ""
         mine = f"; this machine has {here}" if here else ""
         return f"driver {least}{self._of_windows()} or newer{end}{''.join(higher)}{mine}"
 
@@ -127,8 +136,8 @@ class Drivers:
         return _Floor(version=floor, why=made, unless=(row.unless if row else None) or "")
 
     def _of_gpu(self) -> _Floor | None:
-        least = self._family and self._family.driver_min
-        return _Floor(version=Version(least), why=f"a GPU of {self._target}") if least else None
+        least = gpu_driver(self._knowledge, self._gpu.accelerator, self._target, self._gpu.gpu, wsl=self._wsl)
+        return _Floor(version=least, why=f"a GPU of {self._target}") if least else None
 
     def _of_ptx(self, by: str, codes: Sequence[GpuCode], whose: str, *, soft: bool = False) -> _Floor | None:
         """Return the driver that knows the PTX: that of the first toolkit which did.

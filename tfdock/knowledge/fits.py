@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from tfdock.knowledge.contract import applies
+from tfdock.knowledge.contract import applies, version_facts
 from tfdock.knowledge.gpu_rows import Fork, TargetReport
-from tfdock.knowledge.image_rows import ArchiveRow, ImageRow
+from tfdock.knowledge.image_rows import ArchiveRow, BuildLimit, Distribution, ImageRow, ImageTags
 from tfdock.knowledge.release_rows import Release, SourceArchive
-from tfdock.knowledge.rows import Accelerator
+from tfdock.knowledge.rows import Accelerator, placeholders
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit
 from tfdock.knowledge.wheel_rows import Companion
@@ -188,6 +189,50 @@ def serves(
         and all(Version(components.get(part, "")).matches(Version(want)) for part, want in image.components.items())
         and archives_of(knowledge, image, components) is not None
     )
+
+
+def name_with(image: ImageRow, components: Mapping[str, str]) -> str:
+    """Return a base image's name as far as the components decide it, which is enough for `missing_tag`."""
+    return image.image.format_map(dict.fromkeys(placeholders(image.image), "") | version_facts(components))
+
+
+@lru_cache(maxsize=4096)
+def missing_tag(knowledge: KnowledgeBase, image: str) -> ImageTags | None:
+    """Return the row by which an image is known not to exist; None for an image that may exist."""
+    tag = re.match(r"[0-9]+(\.[0-9]+)*", image.partition("@")[0].rpartition(":")[2])
+    version = Version(tag.group() if tag else "")
+
+    def lacks(row: ImageTags) -> bool:
+        since, until = Version(row.since or ""), Version(row.until or "")
+        # As far as both are written: 12.3.2 is not above 12.3.
+        above = bool(row.until) and version.parts[: len(until.parts)] > until.parts
+        return above or version < since or version.text in row.gone
+
+    rows = (row for row in knowledge.image_tags if tag and _is_named(image, row.images))
+    return next((row for row in rows if lacks(row)), None)
+
+
+@lru_cache(maxsize=4096)
+def distribution_of(knowledge: KnowledgeBase, image: str) -> tuple[Distribution | None, bool]:
+    """Return the distribution that an image's name says, and whether its compilers and Pythons are known as well."""
+    rows = knowledge.distributions.values()
+    for row in rows:
+        if any(_is_named(image, pattern) for pattern in row.images):
+            return row, True
+    return next((row for row in rows if any(_is_named(image, pattern) for pattern in row.alike)), None), False
+
+
+def _is_named(image: str, pattern: str) -> bool:
+    """Return whether a pattern matches an image's name, whatever registry it comes from."""
+    name = re.sub(r"^([^/]*[.:][^/]*|localhost)/", "", image.partition("@")[0])
+    return fnmatchcase(name.removeprefix("library/"), pattern)
+
+
+def is_broken_by(limit: BuildLimit, release: Release, version: str) -> bool:
+    """Return whether a version of the part lies where the release is known not to build."""
+    held = Version(version)
+    since, before = limit.since and Version(limit.since), limit.before and Version(limit.before)
+    return applies(release, limit.releases) and not (since and held < since) and not (before and held >= before)
 
 
 # --- drivers --------------------------------------------------------------------------------------------------------

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
 
-from tfdock.knowledge.rows import AcceleratorTable, Branch, ReleaseRange, Row, Template, not_of
+from pydantic import BeforeValidator, Field
+
+from tfdock.knowledge.rows import AcceleratorTable, Branch, Driver, ReleaseRange, Row, Template, not_of
+
+
+def _by_target(drivers: object) -> object:
+    """Return one driver as the driver of every target: "" is any."""
+    return {"": drivers} if isinstance(drivers, str) else drivers
 
 
 class Architecture(Row):
     """A generation of GPUs and its targets (`8.6`). `embedded` targets run their own code only, and only there.
 
-    `integrated` targets are of GPUs inside a CPU, which often stand beside a card. `driver_min` and `driver_max` are
-    driver branches (`570`); `machine` is the CPU of the embedded ones. `examples` are GPUs that people know the
-    targets by (`8.6: rtx3080`), `also` other names of the generation.
+    `driver_min` is the first driver, or that of each target; `driver_later` maps a newer one to GPUs that need it;
+    `driver_max` is the last branch (`470`). `open_modules` are targets and GPUs that only the open kernel modules
+    drive. `integrated` targets are of GPUs inside a CPU, which often stand beside a card. `machine` is the CPU of the
+    embedded ones. `examples` are GPUs that people know the targets by (`8.6: rtx3080`), `also` other names of the
+    generation.
     """
 
     KEY = ("architecture",)
@@ -25,8 +34,10 @@ class Architecture(Row):
     integrated: tuple[str, ...] = ()
     examples: dict[str, str] = Field(default_factory=dict)
     machine: str | None = None
-    driver_min: Branch | None = None
+    driver_min: Annotated[dict[str, Driver], BeforeValidator(_by_target)] = Field(default_factory=dict)
+    driver_later: dict[Driver, tuple[str, ...]] = Field(default_factory=dict)
     driver_max: Branch | None = None
+    open_modules: tuple[str, ...] = ()
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
         """Return an accelerator without a row, or targets that no GPU of it has."""

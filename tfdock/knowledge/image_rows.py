@@ -18,7 +18,8 @@ class ImageRow(Row):
     `compilers` limits the row to builds that ask for such a version of a host compiler; `packages` are installed on
     top, then `pip` from PyPI without dependencies. `interpreter`: the image has not the Python that is asked for,
     which is compiled from the source archive in `interpreters.yaml`. `archives` are the components that it has not
-    either: they come from `archives.yaml`.
+    either: they come from `archives.yaml`. `unknown` are the components whose version in the image nobody knows: a
+    profile that asks for one gets an untested plan.
     """
 
     image: ImageName
@@ -31,11 +32,62 @@ class ImageRow(Row):
     machine: str = "x86_64"
     interpreter: bool = False
     archives: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
     paths: dict[str, Template] = Field(default_factory=dict)
     holds: dict[str, str] = Field(default_factory=dict)
     packages: tuple[Package, ...] = ()
     # Pinned: a newer version on PyPI must not make another image of the same row.
     pip: tuple[Requirement, ...] = ()
+
+
+class ImageTags(Row):
+    """The versions, which a tag begins with, for which images of these names exist: from `since` to `until`, without
+    those that are `gone`. `images` is a shell pattern."""
+
+    KEY = ("images",)
+
+    images: str
+    since: str | None = None
+    until: str | None = None
+    gone: tuple[str, ...] = ()
+
+
+class Distribution(Row):
+    """A Linux distribution. `images` are shell patterns of its images' names, `alike` of names with its C library.
+
+    `holds` are the versions of its C library (`glibc`, `musl`) and of what `gcc` and `clang` mean, `pythons` its
+    Pythons; `end` is the last day of its free support.
+    """
+
+    KEY = ("distribution",)
+
+    distribution: str
+    images: tuple[str, ...]
+    alike: tuple[str, ...] = ()
+    holds: dict[str, str]
+    pythons: tuple[str, ...] = ()
+    end: str = ""
+
+
+class BuildLimit(Row):
+    """Versions of a `part` of the build (glibc, gcc, a component) that are known to break releases, and how.
+
+    From `since` on, and before `before`, builds for these accelerators and machines, with these compilers of GPU code
+    and components up to `until`, fail, unless an option of the profile has the text `unless`.
+    """
+
+    KEY = ("part", "releases", "since", "before")
+
+    part: str
+    releases: ReleaseRange
+    since: str | None = None
+    before: str | None = None
+    accelerators: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ()
+    compilers: tuple[str, ...] = ()
+    until: dict[str, str] = Field(default_factory=dict)
+    unless: str | None = None
+    fails: str
 
 
 class Interpreter(Row):

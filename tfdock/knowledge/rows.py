@@ -88,6 +88,7 @@ ReleaseRange = Annotated[str, text_like(_RANGE, "release or range (`2.18`, `2.3.
 Expression = Annotated[str, checked_by(_expression)]
 Dotted = Annotated[str, checked_by(Capability.of_gpu)]
 Branch = Annotated[str, text_like(re.compile(r"[0-9]+\Z"), "driver branch (`570`)")]
+Driver = Annotated[str, text_like(re.compile(r"[0-9]+(\.[0-9]+)*\Z"), "driver version (`570.86.15`)")]
 Package = Annotated[str, text_like(PACKAGE, "package")]
 Requirement = Annotated[str, text_like(REQUIREMENT, "requirement pinned to one version (`numpy==1.26.4`)")]
 
@@ -148,7 +149,8 @@ class Accelerator(Row):
     the profile's field that lists such targets. `capabilities`: targets are compute capabilities, with SASS and PTX.
     `config_pattern` matches the names of Bazel configurations that turn it on, but for those of the contract.
     `template` names `dockerfiles/accelerator/<template>.j2`. `vendor` is what drivers may put before a GPU's name,
-    `tools` the toolkit's programs that compile, below the image's paths.
+    `tools` the toolkit's programs that compile, below the image's paths. `versions` maps a component to the words of
+    a command that prints its version in an image.
 
     Containers see its GPUs where the engine has the runtime `engine_runtime`, or its machine one of the
     `engine_programs` that do the same; or by `device_files`, the first of which is there where such a GPU is.
@@ -173,6 +175,7 @@ class Accelerator(Row):
     template: str | None = None
     vendor: str = ""
     tools: tuple[Template, ...] = ()
+    versions: dict[str, tuple[Template, ...]] = Field(default_factory=dict)
     engine_runtime: str | None = None
     engine_programs: tuple[str, ...] = ()
     device_files: tuple[str, ...] = ()

@@ -23,7 +23,15 @@ from pydantic_core import ErrorDetails
 from tfdock.errors import Problem, ProfileError
 from tfdock.knowledge.evidence_rows import ReportedBuild, is_of
 from tfdock.knowledge.gpu_rows import Architecture, Fork, Gpu, TargetReport
-from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter, RuntimeRow
+from tfdock.knowledge.image_rows import (
+    ArchiveRow,
+    BuildLimit,
+    Distribution,
+    ImageRow,
+    ImageTags,
+    Interpreter,
+    RuntimeRow,
+)
 from tfdock.knowledge.program_rows import CiAction, ErrorCode
 from tfdock.knowledge.release_rows import (
     BazelOption,
@@ -212,6 +220,12 @@ class KnowledgeBase:
     """Canonical short name -> row."""
     images = _ordered(ImageRow, newest_first=True)
     """Base images in order of preference: overlay rows first."""
+    image_tags = _listed(ImageTags)
+    """Which tags of a repository exist."""
+    distributions = _keyed(Distribution)
+    """Name -> row."""
+    limits = _listed(BuildLimit)
+    """Versions that break releases."""
     accelerators = _keyed(Accelerator)
     """Name -> row."""
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tfdock.errors import OR, ExitCode, Problem, joined
 from tfdock.gpu import verdict
-from tfdock.gpu.devices import architecture_of, is_embedded
+from tfdock.gpu.devices import architecture_of, find_gpu, gpu_driver, is_embedded, needs_open_modules
 from tfdock.knowledge.fits import own_driver, toolkit_floor, toolkit_of_ptx
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.resources import GIB, LEAST_HEAP, MIB, BuildResources, least_memory
@@ -104,7 +104,7 @@ def machine_findings(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverFloor:
-    """A driver that something needs at least: a version, or a branch (`570`)."""
+    """A driver that something needs at least."""
 
     version: Version
     code: str
@@ -206,23 +206,26 @@ def driver_floors(
         why = f"to compile PTX {ptx}, which came with {title} {writer.version}, where a GPU has no code of its own"
         floors += [DriverFloor(version=floor, code="driver-too-old-for-ptx", why=why)] if floor else []
     for gpu in gpus:
-        row = architecture_of(knowledge, gpu.accelerator, gpu.target)
-        if row and row.driver_min:
-            why = f"for {gpu.name}, which is of the {row.architecture} generation"
-            floors.append(DriverFloor(version=Version(row.driver_min), code="driver-too-old-for-gpu", why=why))
-    return (*floors, *(() if gpus else _floors_of_targets(resolution, knowledge)))
+        row = find_gpu(knowledge, gpu.name)
+        device = (gpu.accelerator, gpu.target, row.gpu if row else "")
+        floor = gpu_driver(knowledge, *device, wsl=wsl)
+        if floor:
+            modules = ", with the open kernel modules" if needs_open_modules(knowledge, *device) and not wsl else ""
+            why = f"which is the first that knows {gpu.name}{modules}"
+            floors.append(DriverFloor(version=floor, code="driver-too-old-for-gpu", why=why))
+    return (*floors, *(() if gpus else _floors_of_targets(resolution, knowledge, wsl=wsl)))
 
 
-def _floors_of_targets(resolution: Resolution, knowledge: KnowledgeBase) -> Iterator[DriverFloor]:
+def _floors_of_targets(resolution: Resolution, knowledge: KnowledgeBase, *, wsl: bool) -> Iterator[DriverFloor]:
     """Yield the lowest minimum of the GPUs it is built for: it may run on any of them."""
     accelerator, targets = resolution.accelerator, resolution.targets
     gpus = [Capability.parse(target).dotted for target in targets] if accelerator.capabilities else targets
-    rows = [architecture_of(knowledge, accelerator.accelerator, gpu) for gpu in gpus]
-    floors = {Version(row.driver_min): row.architecture for row in rows if row and row.driver_min}
+    floors = [(gpu_driver(knowledge, accelerator.accelerator, gpu, wsl=wsl), gpu) for gpu in gpus]
+    known = [(floor, gpu) for floor, gpu in floors if floor]
     # If one target works with any driver, there is no lowest one to tell.
-    if floors and all(row and row.driver_min for row in rows):
-        version = min(floors)
-        why = f"for GPUs of the {floors[version]} generation"
+    if known and len(known) == len(floors):
+        version, gpu = min(known)
+        why = f"which is the first that knows GPUs of {gpu}"
         yield DriverFloor(version=version, code="driver-too-old-for-gpu", why=why)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from tfdock.errors import Problem, ProfileError
 from tfdock.knowledge.rows import PACKAGE, REQUIREMENT
 from tfdock.resolve.resolution import Resolution
+from tfdock.types import Version
 
 if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -50,7 +51,7 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
         "Dockerfile": from_template(templates, "Dockerfile.j2", _values(resolution)),
         "tfdock/environment": _environment_file(resolution.environment),
     }
-    needed = ["toolchain.sh", "pins.py", "phase.sh", "unprivileged.py", "configure.sh"]
+    needed = ["toolchain.sh", "holds.sh", "pins.py", "phase.sh", "unprivileged.py", "configure.sh"]
     if resolution.source.kind != "path":
         needed.append("source.sh")
     if resolution.source.patches:
@@ -109,7 +110,7 @@ def _installer(resolution: Resolution) -> str:
 
 
 def _values(resolution: Resolution) -> dict[str, object]:
-    image, source = resolution.image, resolution.source
+    image, source, held = resolution.image, resolution.source, _held(resolution)
     return {
         "build_id": resolution.build_id,
         "base": resolution.base,
@@ -124,7 +125,7 @@ def _values(resolution: Resolution) -> dict[str, object]:
         "bazel_url": _installer(resolution),
         "of_repositories": list(resolution.of_repositories),
         "cachebusters": ",".join(resolution.cachebusters),
-        "tools": _tools(resolution),
+        "tools": [str(len(held)), *held, *_tools(resolution)],
         "paths": dict(resolution.paths),
         "source_kind": source.kind,
         "source_location": source.location,
@@ -142,6 +143,30 @@ def _archives(resolution: Resolution) -> list[list[str]]:
         [row.url, row.sha256, prefix, *(word.format_map({"prefix": prefix}) for word in row.arguments)]
         for row in resolution.archives
     ]
+
+
+def _held(resolution: Resolution) -> list[str]:
+    """Return the words for `holds.sh`, `TITLE=VERSION=COMMAND`, for each part whose version the plan promises."""
+    accelerator = resolution.accelerator
+    asked = {choice.field: choice.value for choice in resolution.choices if choice.source == "profile"}
+    folders = {f"{name}_path": path for name, path in resolution.paths.items()}
+    host, _, version = asked.get("host_compiler", "").partition(" ")
+    parts = [
+        (accelerator.titles.get(name, name), resolution.components.get(name, ""), words)
+        for name, words in accelerator.versions.items()
+    ]
+    parts += [(host, version, (f"{{{host}_path}}", "-dumpversion"))]
+    # Bazel brings the Python of later releases itself.
+    if "python" in asked and not resolution.release.pythons_closed:
+        script = "import sys; print('%d.%d' % sys.version_info[:2])"
+        parts += [("Python", resolution.python, ("{python_path}", "-c", script))]
+    held = []
+    for title, promised, words in parts:
+        # What a release downloads itself has no path in the image.
+        with contextlib.suppress(KeyError):
+            command = shlex.join(word.format_map(folders) for word in words)
+            held += [f"{title}={Version(promised).minor}={command}"] if promised else []
+    return held
 
 
 def _tools(resolution: Resolution) -> list[str]:

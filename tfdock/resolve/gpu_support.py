@@ -10,10 +10,17 @@ import itertools
 import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.gpu.devices import architecture_of, dotted, is_embedded, target_number
+from tfdock.gpu.devices import (
+    architecture_of,
+    dotted,
+    gpu_driver,
+    is_embedded,
+    needs_open_modules,
+    target_number,
+)
 from tfdock.gpu.verdict import Runs
 from tfdock.knowledge.fits import (
     can_express_target,
@@ -22,6 +29,8 @@ from tfdock.knowledge.fits import (
     is_made_for,
     is_used,
     libraries,
+    missing_tag,
+    name_with,
     reaches,
     reports,
     serves,
@@ -56,9 +65,10 @@ class ReleaseFor:
 class TargetFacts:
     """One target (`8.6`, `gfx90a`), the toolkit versions (minor) that compile for it, and what follows from that.
 
-    `driver` is the oldest branch that knows the GPU, `toolkit_driver` the oldest one that runs what its first
-    toolkit compiled, `needs_driver` the newer of both, which is the one that counts; None is not known. `reports` are
-    what forks of TensorFlow and users make of it, a sentence each.
+    `driver` is the oldest one that knows the GPU, `toolkit_driver` the oldest one that runs what its first
+    toolkit compiled, `needs_driver` the newer of both, which is the one that counts; None is not known.
+    `open_modules`: the open kernel modules alone drive the GPU. `reports` are what forks of TensorFlow and users make
+    of it, a sentence each.
     """
 
     accelerator: str
@@ -77,6 +87,7 @@ class TargetFacts:
     needs_driver: str | None
     needs_driver_windows: str | None
     reports: tuple[str, ...]
+    open_modules: bool
 
 
 def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
@@ -116,9 +127,11 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
     )
     able = [row for row in rows if number in row.targets]
     architecture = architecture_of(knowledge, accelerator.accelerator, target)
-    knows = architecture.driver_min if architecture else None
-    linux, windows = (_driver(knowledge, able[0], wsl=wsl) if able else None for wsl in (False, True))
-    return TargetFacts(
+    linux, windows = (
+        _newest(toolkit_floor(knowledge, row.toolkit, Version(row.version), wsl=wsl) for row in able[:1])
+        for wsl in (False, True)
+    )
+    facts = TargetFacts(
         accelerator=accelerator.accelerator,
         toolkit=accelerator.toolkit or "",
         target=target,
@@ -128,23 +141,33 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
         toolkits=tuple(row.version for row in able),
         last_toolkit=bool(able) and able[-1] is rows[-1],
         releases=tuple(_releases(knowledge, accelerator, target, able)),
-        driver=knows,
+        driver=None,
         driver_max=architecture.driver_max if architecture else None,
         toolkit_driver=linux,
         toolkit_driver_windows=windows,
-        needs_driver=_newer(knows, linux),
-        needs_driver_windows=_newer(knows, windows),  # Linux and Windows share the driver branches
+        needs_driver=linux,
+        needs_driver_windows=windows,
+        open_modules=False,
         reports=reports(knowledge, accelerator.accelerator, target),
+    )
+    return with_driver(knowledge, facts)
+
+
+def with_driver(knowledge: KnowledgeBase, facts: TargetFacts, name: str = "") -> TargetFacts:
+    """Return the facts with the driver that knows the target, or a GPU of it, which may need a later one."""
+    knows, windows = (gpu_driver(knowledge, facts.accelerator, facts.target, name, wsl=wsl) for wsl in (False, True))
+    return replace(
+        facts,
+        driver=_newest([knows]),
+        needs_driver=_newest([knows, facts.toolkit_driver]),
+        needs_driver_windows=_newest([windows, facts.toolkit_driver_windows]),
+        open_modules=needs_open_modules(knowledge, facts.accelerator, facts.target, name),
     )
 
 
-def _driver(knowledge: KnowledgeBase, toolkit: Toolkit, *, wsl: bool) -> str | None:
-    floor = toolkit_floor(knowledge, toolkit.toolkit, Version(toolkit.version), wsl=wsl)
-    return str(floor) if floor else None
-
-
-def _newer(*drivers: str | None) -> str | None:
-    return max((driver for driver in drivers if driver), key=Version, default=None)
+def _newest(drivers: Iterable[Version | str | None]) -> str | None:
+    newest = max((Version(str(driver)) for driver in drivers if driver), default=None)
+    return str(newest) if newest else None
 
 
 def _releases(
@@ -184,8 +207,10 @@ def _has_image(knowledge: KnowledgeBase, accelerator: Accelerator, release: Rele
     # The versions of the libraries decide too which image fits.
     for combination in itertools.product(*versions):
         components = {accelerator.toolkit or "": toolkit, **dict(zip(others, combination, strict=True))}
-        if any(serves(knowledge, row, release, accelerator, components) for row in knowledge.images):
-            return True
+        for row in knowledge.images:
+            is_one = serves(knowledge, row, release, accelerator, components)
+            if is_one and not missing_tag(knowledge, name_with(row, components)):
+                return True
     return False
 
 

@@ -6,12 +6,21 @@ nobody is known to have tested, is refused with all reasons at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tfdock.errors import Incompatible, Problem
 from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
-from tfdock.knowledge.fits import archives_of, serves, source_archives_of, with_fork, written
+from tfdock.knowledge.fits import (
+    archives_of,
+    distribution_of,
+    missing_tag,
+    name_with,
+    serves,
+    source_archives_of,
+    with_fork,
+    written,
+)
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter
 from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.rows import Accelerator
@@ -21,9 +30,10 @@ from tfdock.profile.yaml_nodes import Node
 from tfdock.resolve.accelerator import ChosenDevices, accelerator_of, asked_components, component_fields, devices_of
 from tfdock.resolve.grades import Reports
 from tfdock.resolve.naming import WheelNameParts
-from tfdock.resolve.question import LocalSource, Notes, Question, TrialRefused, by_place
+from tfdock.resolve.question import LocalSource, Notes, Question, RuleFinding, TrialRefused, by_place
 from tfdock.resolve.tools import (
     asked_configs,
+    base_findings,
     bazel_of,
     check_configs,
     check_features,
@@ -176,14 +186,18 @@ class _Decision:
             self.notes.find(finding)
         # All problems up to here are told at once. An image is sought only for what can be built.
         self.notes.stop_if_refused()
-        python, image = self._python_and_image(release, devices)
-        self.notes.stop_if_refused()
+        python, image = self._python_and_image(release, devices, host_compiler)
+        if image is None:
+            self.notes.stop_if_refused()
         assert image is not None
         try:
             base = self._base(image, python, version, devices.components)
             paths = self._paths(release, image, base, version, python, devices.components)
         except MissingFact as missing:
             self._refuse_placeholder(missing)
+            self.notes.stop_if_refused()
+        for finding in base_findings(self.question, release, devices, host_compiler, image, str(base)):
+            self.notes.find(finding)
         self.notes.stop_if_refused()
         self._check_image_versions(image, base, devices)
         source = self._source(release, version)
@@ -333,11 +347,23 @@ class _Decision:
             asked["bazel"] = "bazel.version"
         return asked | {"": "tensorflow" if isinstance(self.profile.tensorflow, str) else "tensorflow.release"}
 
-    def _python_and_image(self, release: Release, devices: ChosenDevices) -> tuple[str, ImageRow | None]:
+    def _python_and_image(
+        self, release: Release, devices: ChosenDevices, host_compiler: str
+    ) -> tuple[str, ImageRow | None]:
         """Choose the profile's Python; else the newest in a base image, or else one that can be compiled into one."""
-        rows = list(self._images(release, devices))
+        rows = self._images(release, devices)
+        names = [self.profile.base or name_with(row, devices.components) for row in rows]
+        found = [
+            base_findings(self.question, release, devices, host_compiler, row, name)
+            for row, name in zip(rows, names, strict=True)
+        ]
+        # If the build is known to fail in each of them, the first tells why.
+        rows = [row for row, findings in zip(rows, found, strict=True) if not any(findings)] or rows
         asked = self.profile.python
         pythons = [asked] if asked else sorted(release.pythons, key=Version, reverse=True)
+        held = self._pythons_of_base(release)
+        # A base of one's own has the Python that it has.
+        pythons.sort(key=lambda python: python not in held)
         ready = (
             (python, row) for python in pythons for row in rows if self._has(row, python) and not row.interpreter
         )
@@ -347,29 +373,55 @@ class _Decision:
             image = rows[0]  # the profile's `base` replaces the image; only the paths of its tools are used
         if image is None:
             self._refuse_image(release, devices, python, rows)
+        elif held and python not in held and not image.interpreter:
+            self.notes.refuse(
+                "image-without-tool",
+                "python" if asked else "base",
+                f"`base` {self.profile.base} has Python {' and '.join(held)}, not {python}",
+                why=f"TensorFlow {release.release} is built for Python {', '.join(release.pythons)}",
+                fix="take a base with that Python, or the Python of the base",
+            )
         source = "profile" if asked else f"releases.yaml {release.release}"
         why = "newest Python the release is built for"
         why += "" if asked or python == pythons[0] else " that a base image has"
         self.notes.choose("python", python, source, "as asked" if asked else why)
         return python, image
 
+    def _pythons_of_base(self, release: Release) -> tuple[str, ...]:
+        """Return the Pythons of the profile's own base; none where they are not known, or Bazel brings the Python."""
+        row, exact = distribution_of(self.knowledge, self.profile.base or "")
+        return row.pythons if row and exact and not release.pythons_closed else ()
+
     def _has(self, row: ImageRow, python: str) -> bool:
         """Return whether an image has a Python, or can be given it."""
         listed = not row.pythons or python in row.pythons
         return listed and (not row.interpreter or python in self.knowledge.interpreters)
 
-    def _images(self, release: Release, devices: ChosenDevices) -> Iterator[ImageRow]:
+    def _images(self, release: Release, devices: ChosenDevices) -> list[ImageRow]:
         """Return the rows that fit, whatever the Python."""
         host = self.profile.host_compiler
         compilers = {host.name: host.version} if isinstance(host, HostCompiler) and host.version else {}
-        return (
+
+        def fits(row: ImageRow) -> bool:
+            return serves(self.knowledge, row, release, devices.accelerator, devices.components)
+
+        rows = [
             row
             for row in self.knowledge.images
             if row.machine == self.question.machine
-            and serves(self.knowledge, row, release, devices.accelerator, devices.components)
             # Such a row is for profiles that ask for this compiler version.
             and all(part in compilers and same_minor(compilers[part], want) for part, want in row.compilers.items())
-        )
+        ]
+        fitting = [row for row in rows if fits(row)]
+        if self.profile.base:
+            # A base of one's own brings the components that no row's image has.
+            lacking: dict[str, object] = {"components": {}, "archives": (), "holds": {}}
+            fitting = fitting or [own for row in rows if fits(own := row.model_copy(update=lacking))]
+            like, exact = distribution_of(self.knowledge, self.profile.base)
+            # What a plain distribution lacks is best known from a row for images of it.
+            same = [row for row in fitting if exact and distribution_of(self.knowledge, row.image)[0] is like]
+            return same or fitting
+        return [row for row in fitting if not missing_tag(self.knowledge, name_with(row, devices.components))]
 
     def _refuse_image(self, release: Release, devices: ChosenDevices, python: str, rows: Sequence[ImageRow]) -> None:
         machine = self.question.machine
@@ -384,6 +436,12 @@ class _Decision:
             )
             return
         pythons = sorted({version for row in rows for version in row.pythons}, key=Version)
+        gone = [
+            f"{name} does not exist: {self.knowledge.cited('image_tags', missing)}"
+            for image in self.knowledge.images
+            if serves(self.knowledge, image, release, devices.accelerator, devices.components)
+            and (missing := missing_tag(self.knowledge, name := name_with(image, devices.components)))
+        ]
         row = devices.accelerator
         parts = [f"{row.titles.get(name, name)} {value}" for name, value in devices.components.items()]
         wanted = ", ".join([f"TensorFlow {release.release}", f"Python {python}", *(parts or [row.accelerator])])
@@ -391,8 +449,8 @@ class _Decision:
             "image-unknown",
             "base",
             f"no base image is known for {wanted}",
-            why=f"there are images with Python {', '.join(pythons)}" if pythons else "",
-            fix="add a row to `images.yaml` in a `--knowledge` folder",
+            why=f"there are images with Python {', '.join(pythons)}" if pythons else "".join(gone[:1]),
+            fix="name an image of your own, `base: …`, or add a row to `images.yaml` in a `--knowledge` folder",
         )
 
     def _refuse_placeholder(self, missing: MissingFact) -> None:
@@ -457,17 +515,33 @@ class _Decision:
                 )
 
     def _check_image_versions(self, image: ImageRow, base: ImageRef, devices: ChosenDevices) -> None:
-        """Warn if the image holds another patch release of a component than the profile asks for."""
+        """Refuse another major version of a component than the image holds; warn of others, and doubt the unknown."""
+        if self.profile.base:
+            return  # what it holds is seen when the image is built
+        fields, titles = component_fields(self.question), devices.accelerator.titles
         for name, held in image.holds.items():
             asked = devices.components.get(name, "")
-            # With a base of the profile's own nobody knows what the image holds.
-            if asked and not self.profile.base and not Version(held).matches(Version(asked)):
-                self.notes.warn(
-                    "image-holds-other",
-                    component_fields(self.question)[name],
-                    f"the base image holds {devices.accelerator.titles.get(name, name)} {held}, not {asked}",
-                    why=f"{base} is the image that is known for this build",
+            if asked and not Version(held).matches(Version(asked)):
+                finding = RuleFinding(
+                    code="image-holds-other",
+                    path=fields[name],
+                    message=f"the base image holds {titles.get(name, name)} {held}, not {asked}",
+                    why=f"{base} is the image that is known for this build, which stops at another minor version",
+                    weight="warning" if Version(held).parts[0] == Version(asked).parts[0] else "error",
                 )
+                self.notes.find(finding)
+        for name in image.unknown:
+            title, planned = titles.get(name, name), devices.components.get(name, "")
+            finding = RuleFinding(
+                code="image-holds-other",
+                path=fields[name],
+                message=f"nobody knows which {title} the base image holds; the plan says {planned}",
+                why=f"{base} moves, and the build stops where it holds another minor version",
+                fix=f"name an image with {title} {planned}: `base: …`",
+                # A profile that asks for a version is promised it.
+                weight="doubt" if name in asked_components(self.question) else "warning",
+            )
+            self.notes.find(finding)
 
     def _paths(
         self,

@@ -355,7 +355,7 @@ class Moves:
 _FIXED_BY_TARGETS = {
     "target-not-in-toolkit", "compiler-cannot-emit", "capability-syntax", "targets-missing",
 }  # fmt: skip
-_FIXED_BY_COMPILERS = {"compiler-cannot-emit", "compiler-toolkit", "image-without-tool"}
+_FIXED_BY_COMPILERS = {"compiler-cannot-emit", "compiler-toolkit", "component-untested", "image-without-tool"}
 
 
 def _both(move: Change, other: Change) -> Change | None:
@@ -520,7 +520,9 @@ def _explicit(path: str, value: object, resolution: Resolution) -> object:
     if value is not None:
         return value
     name = path.rpartition(".")[2]
-    return resolution.python if path == "python" else resolution.components.get(name)
+    # A version that nobody knows of the image may follow, and not be asked for.
+    components = {} if name in resolution.image.unknown else resolution.components
+    return resolution.python if path == "python" else components.get(name)
 
 
 def _keep_text(moves: Moves, path: str) -> str:

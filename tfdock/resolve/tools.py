@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, islice
 
 from tfdock.knowledge.contract import applies, holds
+from tfdock.knowledge.fits import distribution_of, is_broken_by
+from tfdock.knowledge.image_rows import Distribution, ImageRow
 from tfdock.knowledge.release_rows import Config, Release
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import PackagedCompiler
+from tfdock.profile.profile import HostCompiler
 from tfdock.resolve.accelerator import ChosenDevices
-from tfdock.resolve.question import Question, prevented, sentences
+from tfdock.resolve.question import Question, RuleFinding, prevented, sentences
 from tfdock.types import Version, same_minor
 
 NATIVE = re.compile(r"-m(arch|cpu|tune)=native")
@@ -61,29 +66,12 @@ def _check_host_compiler(
     question: Question, release: Release, devices: ChosenDevices, name: str, version: str
 ) -> None:
     """Report a compiler that is too new for the toolkit, too old for the release, or untested."""
-    own, toolkit = release.compilers.get(name), devices.accelerator.toolkit or ""
+    own = release.compilers.get(name)
     tested = [*([own] if own else []), *release.tested_compilers.get(name, ())]
-    row = question.knowledge.toolkits.get((toolkit, str(Version(devices.components.get(toolkit, "")).minor)))
-    newest, oldest = row.host_compilers_max.get(name) if row else None, release.host_compilers_min.get(name)
-    # Only the toolkit's own compiler minds how new the host compiler is.
-    drives = devices.compiler and not any(kind == devices.compiler for kind, _ in question.knowledge.compilers)
-    if row and newest and drives and Version(version).parts[0] > newest:
-        title, symptoms = devices.accelerator.titles.get(toolkit, toolkit), devices.accelerator.symptoms
-        question.notes.refuse(
-            "host-compiler-too-new",
-            "host_compiler",
-            f"{title} {row.version} takes no {name} newer than {newest}",
-            why=sentences(f"`host_compiler` says {name} {version}", prevented(symptoms.get("host-compiler-too-new"))),
-        )
-    elif oldest and Version(version) < Version(oldest):
-        package = packaged(question.knowledge, name, version)
-        symptom = package.symptoms.get("host-compiler-too-old") if package else None
-        question.notes.refuse(
-            "host-compiler-too-old",
-            "host_compiler",
-            f"TensorFlow {release.release} cannot be compiled by {name} {version}",
-            why=sentences(f"{name} {oldest} is the first that knows its C++ standard", prevented(symptom)),
-        )
+    broken = next(_breaking(question, release, devices, {name: version}), None)
+    if broken:
+        asked = f"`host_compiler` says {name} {version}" if version not in broken.message else ""
+        question.notes.find(replace(broken, path="host_compiler", why=sentences(asked, broken.why)))
     elif not any(same_minor(version, tested_version) for tested_version in tested):
         question.notes.doubt(
             "host-compiler-untested",
@@ -91,6 +79,132 @@ def _check_host_compiler(
             f"TensorFlow {release.release} is not known to be built with {name} {version}",
             why=f"it is built with {name} {' and '.join(tested)}" if tested else f"nothing is known with {name}",
             part="host_compiler",
+        )
+
+
+def base_findings(
+    question: Question, release: Release, devices: ChosenDevices, host: str, image: ImageRow, base: str
+) -> Iterator[RuleFinding]:
+    """Yield why the build is known to fail in a base image: its C library, its C++ compiler, its Python."""
+    own, row = question.profile.host_compiler, distribution_of(question.knowledge, base)
+    # A compiler that the profile names by version was looked at before, and one at a path is its own affair.
+    named = isinstance(own, HostCompiler) and (own.version or own.path)
+    parts = {name: version for name, version in row[0].holds.items() if name in _LIBC} if row[0] else {}
+    compiler = "" if named else _compiler_in(question, row, host, image)
+    whose = f"`base` {base}" if question.profile.base else f"the image {base}"
+    found = [*_breaking(question, release, devices, parts | ({host: compiler} if compiler else {}))]
+    for finding in found:
+        message = f"{finding.message}, and {whose} has {finding.path} {parts.get(finding.path, compiler)}"
+        yield replace(finding, path="base", message=message, fix=_bases(question, release, devices))
+    if row[0] and row[1] and question.profile.base and not found and not image.packages:
+        yield RuleFinding(
+            code="image-without-tool",
+            path="base",
+            message=f"{whose} is plain {row[0].distribution}: Bazel and the release's compilers are not in it",
+            why=f"what is known for TensorFlow {release.release} is {image.image}, on which nothing is installed",
+            fix=_bases(question, release, devices) or "name an image that has them",
+        )
+
+
+_LIBC = ("glibc", "musl")
+
+
+def _compiler_in(question: Question, held: tuple[Distribution | None, bool], host: str, image: ImageRow) -> str:
+    """Return the version of an image's C++ compiler, as its row or its distribution says; empty if not known."""
+    path = image.paths.get(host)
+    same = (key.removeprefix(f"{host}-") for key, other in image.paths.items() if other == path and key != host)
+    row, exact = held
+    by_row = "" if question.profile.base else next(same, "")
+    return by_row or (row.holds.get(host, "") if row and exact else "")
+
+
+def _bases(question: Question, release: Release, devices: ChosenDevices) -> str:
+    """Return in which distributions the release may be built, by rows of images; the newest two, empty if none."""
+    python, kind = question.profile.python, devices.accelerator.accelerator
+    images = (
+        row.image
+        for row in question.knowledge.images
+        if applies(release, row.releases)
+        and kind in row.accelerators
+        and row.packages
+        and row.machine == question.machine
+    )
+    known = {row.distribution: row for image in images if (row := distribution_of(question.knowledge, image)[0])}
+    fitting = [
+        f"an image of {name}"
+        for name, row in known.items()
+        if {*row.pythons} & ({python} if python else {*release.pythons})
+        and not any(_breaking(question, release, devices, row.holds))
+    ]
+    return f"take {' or '.join(sorted(fitting)[-2:])}" if fitting else ""
+
+
+def _breaking(
+    question: Question, release: Release, devices: ChosenDevices, parts: Mapping[str, str]
+) -> Iterator[RuleFinding]:
+    """Yield a finding, with the part as its path, for each version that is known to break the release's build."""
+    for name, version in parts.items():
+        found = _compiler_findings(question, release, devices, name, version)
+        # One reason is enough.
+        yield from islice(chain(found, _limit_findings(question, release, devices, name, version)), 1)
+
+
+def _limit_findings(
+    question: Question, release: Release, devices: ChosenDevices, name: str, version: str
+) -> Iterator[RuleFinding]:
+    bazel = question.profile.bazel
+    for limit in question.knowledge.limits:
+        facts = (
+            (limit.accelerators, devices.accelerator.accelerator),
+            (limit.machines, question.machine),
+            (limit.compilers, devices.compiler),
+        )
+        held = {part: Version(devices.components.get(part, "")).minor for part in limit.until}
+        concerned = (
+            limit.part == name
+            and is_broken_by(limit, release, version)
+            and all(not wanted or fact in wanted for wanted, fact in facts)
+            and all(held[part] <= Version(end) for part, end in limit.until.items())
+            and not (limit.unless and any(limit.unless in option for option in (*bazel.copts, *bazel.flags)))
+        )
+        if concerned:
+            title = devices.accelerator.titles.get(name, name)
+            since = f"{title} {limit.since} or newer" if limit.since else title
+            span = f"{title} older than {limit.before}" if limit.before else since
+            yield RuleFinding(
+                code="known-to-fail",
+                path=name,
+                message=f"TensorFlow {release.release} does not build with {span}",
+                why=sentences(limit.fails, f"source: {question.knowledge.cited('limits', limit)}"),
+                weight="failing",
+            )
+
+
+def _compiler_findings(
+    question: Question, release: Release, devices: ChosenDevices, name: str, version: str
+) -> Iterator[RuleFinding]:
+    """Yield that a C++ compiler is too new for the toolkit's own compiler, or too old for the release's C++."""
+    toolkit = devices.accelerator.toolkit or ""
+    row = question.knowledge.toolkits.get((toolkit, str(Version(devices.components.get(toolkit, "")).minor)))
+    newest, oldest = row.host_compilers_max.get(name) if row else None, release.host_compilers_min.get(name)
+    # Only the toolkit's own compiler minds how new the host compiler is.
+    drives = devices.compiler and not any(kind == devices.compiler for kind, _ in question.knowledge.compilers)
+    if row and newest and drives and Version(version).parts[0] > newest:
+        title, symptoms = devices.accelerator.titles.get(toolkit, toolkit), devices.accelerator.symptoms
+        yield RuleFinding(
+            code="host-compiler-too-new",
+            path=name,
+            message=f"{title} {row.version} takes no {name} newer than {newest}",
+            why=prevented(symptoms.get("host-compiler-too-new")),
+        )
+    elif oldest and Version(version) < Version(oldest):
+        package = packaged(question.knowledge, name, version)
+        symptom = package.symptoms.get("host-compiler-too-old") if package else None
+        yield RuleFinding(
+            code="host-compiler-too-old",
+            path=name,
+            message=f"TensorFlow {release.release} cannot be compiled by {name} {version}",
+            why=sentences(f"{name} {oldest} is the first that knows its C++ standard", prevented(symptom)),
         )
 
 

@@ -54,7 +54,8 @@ def test_every_known_gpu_is_listed_below_what_compiles_for_it(desk: Desk) -> Non
     listed = {line.split()[0] for line in text.splitlines() if line.startswith("  ") and line[2] != " "}
     assert listed == set(desk.knowledge.gpus)
     (heading,) = [line for line in text.splitlines() if line.startswith("12.0 (sm_120), Blackwell: ")]
-    assert heading.endswith(": CUDA 12.8 or newer; TensorFlow 2.20 or newer; driver 570 or newer (WSL2: 570)")
+    told = ": CUDA 12.8 or newer; TensorFlow 2.20 or newer; driver 570.86.16 or newer (WSL2: 570)"
+    assert heading.endswith(f"{told}; only the open kernel modules drive it")
 
 
 def test_gpus_are_listed_vendor_by_vendor_the_newest_first_and_embedded_ones_last() -> None:
@@ -101,8 +102,15 @@ def test_the_official_wheel_serves_a_gpu_by_code_of_its_major_version_too() -> N
 
 def test_one_driver_is_told_the_highest_of_what_gpu_and_toolkit_need(desk: Desk) -> None:
     facts = facts_of(desk, "rtx5080")
-    assert (facts.driver, facts.toolkit_driver, facts.needs_driver) == ("570", "525.60.13", "570")
-    assert "  driver        570 or newer (WSL2: 570)\n" in run("gpus", "rtx5080", columns=200).stdout
+    assert (facts.driver, facts.toolkit_driver, facts.needs_driver) == ("570.86.16", "525.60.13", "570.86.16")
+    for gpu, driver in {
+        "rtx5080": "570.86.16 or newer (WSL2: 570); only the open kernel modules drive it",
+        "rtx5080-laptop": "570.133.07 or newer (WSL2: 570); only the open kernel modules drive it",
+        "rtx4090": "520.56.06 or newer (WSL2: 520)",
+        "gh200": "535.129.03 or newer (WSL2: 535); only the open kernel modules drive it",
+        "rtx2080": "410.57 or newer (WSL2: 411.31)",
+    }.items():
+        assert f"  driver        {driver}\n" in run("gpus", gpu, columns=200).stdout
 
 
 @pytest.mark.parametrize("words", [[""], ["\N{GRINNING FACE}"], ["9.1"], ["sm_91"], ["gfx9999"]])
@@ -141,9 +149,16 @@ def test_one_gpu_says_its_capability_its_first_cuda_its_releases_and_its_driver(
     assert (gpu["target"], gpu["written"], gpu["architecture"]) == ("12.0", "sm_120", "Blackwell")
     assert gpu["toolkits"][0] == "12.8"
     assert [one["release"] for one in gpu["releases"]] == ["2.20", "2.21"]
-    assert gpu["driver"] == "570"
+    assert gpu["driver"] == "570.86.16"
     text = run("gpus", "rtx5080").stdout
-    for words in ("12.0 (sm_120)", "Blackwell", "16 GiB", "CUDA 12.8 or newer", "TensorFlow 2.20 or newer", "570"):
+    for words in (
+        "12.0 (sm_120)",
+        "Blackwell",
+        "16 GiB",
+        "CUDA 12.8 or newer",
+        "TensorFlow 2.20 or newer",
+        "570.86.16",
+    ):
         assert words in text
     assert text.splitlines()[0] == "rtx5080  NVIDIA GeForce RTX 5080", "the answer first"
 

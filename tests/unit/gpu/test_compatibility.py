@@ -243,7 +243,7 @@ CASES = """
 
 2.4 on rtx3080: native-same-major sm_80
     limit: CUDA 11.0, which it is made with, is older than this GPU
-    limit: driver 450.80.02 or newer
+    limit: driver 455.23.04 or newer
     never: NCCL
 2.4 on h100: ptx-jit compute_80
     limit: 8 kernels that MLIR generated (Add, Mul, Cast and their like) fail with `no kernel image
@@ -253,7 +253,7 @@ CASES = """
     limit: the cuDNN 8 that is installed must be older than 8.8
     limit: 470 is the last that knows this GPU
 2.4 on rtx5090: ptx-jit compute_80
-    limit: driver 570 or newer
+    limit: driver 570.86.16 or newer with the open kernel modules
 
 --- 2.13: of 8.0 the kernels that MLIR generated have PTX alone
 
@@ -293,7 +293,7 @@ CASES = """
     limit: several GPUs together will not work: NCCL in this wheel has no PTX, and fails with `no kernel image`
     limit: 1 of 279 containers of tensorflow/libtensorflow_cc.so.2
     limit: 1 of 3 containers of tensorflow/libtensorflow_framework.so.2
-    limit: driver 570 or newer
+    limit: driver 570.86.16 or newer with the open kernel modules
 2.18 on rtx3080: native-same-major sm_80
     limit: driver 525.60.13 or newer
     never: NCCL
@@ -339,7 +339,7 @@ CASES = """
 --- 2.21: PTX everywhere
 
 2.21 on rtx5090: ptx-jit compute_90
-    limit: driver 570 or newer
+    limit: driver 570.86.16 or newer with the open kernel modules
     never: NCCL
     never: MLIR
     limit: compiled with CUDA 12.5.1, which does not know sm_120a, and XLA takes no newer one
@@ -410,7 +410,7 @@ kepler-ptx-7.8 on k80: no
 kepler-ptx-7.4 on k80: ptx-jit compute_35
     limit: driver 470.42.01 or newer, and 470 is the last that knows this GPU
 blackwell on rtx5090: native sm_120
-    limit: driver 570 or newer
+    limit: driver 570.86.16 or newer with the open kernel modules
     never: MLIR
     never: NCCL
     never: CUDA
@@ -765,7 +765,7 @@ def here(driver: str, *, wsl: bool = False, architecture: str = "x86_64") -> Hos
         ),
         (TF_2_18, "rtx3080", here("470.57.02"), "no", "driver 470.57.02 is too old: CUDA 12.5.82"),
         (TF_2_18, "rtx3080", here("470.57.02"), "no", "525.60.13 or newer (data-centre GPUs"),
-        (TF_2_18, "rtx5090", here("565.1"), "no", "a GPU of 12.0 needs 570 or newer"),
+        (TF_2_18, "rtx5090", here("565.1"), "no", "a GPU of 12.0 needs 570.86.16 or newer"),
         (TF_2_13, "h100", here("515.43.04"), "no", "PTX 7.8 of its kernels needs 520.61.05"),
         (TF_2_13, "rtx3080", here("515.43.04"), "native-same-major", "this machine has 515.43.04"),
         (TF_2_20, "h100", here("535.54.03"), "native", "too old for PTX 8.5 of the kernels that MLIR generated"),

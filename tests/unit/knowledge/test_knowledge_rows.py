@@ -15,7 +15,7 @@ import yaml
 
 import tfdock
 from tfdock.errors import ProfileError
-from tfdock.knowledge.fits import libraries
+from tfdock.knowledge.fits import distribution_of, libraries
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.image_rows import ImageRow
 from tfdock.knowledge.release_rows import Flag, Release, Variable
@@ -194,8 +194,8 @@ LEAST_RELEASE = f"release: '9.9', pythons: ['3.11'], bazel: '7.0.0', wheel: {{ta
          "`87` is not"),
         ("architectures", "architecture: a, accelerator: cuda, targets: [], driver_max: '570.1'", "'570.1'",
          "'570.1' is not a driver branch"),
-        ("architectures", "architecture: a, accelerator: cuda, targets: [], driver_min: 'r570'", "'r570'",
-         "'r570' is not a driver branch"),
+        ("architectures", "architecture: a, accelerator: cuda, targets: [], driver_min: {'8.6': r570}", "r570",
+         "'r570' is not a driver version"),
         ("toolkits", "toolkit: cuda, version: '12.5', targets: ['86', sm_90]", "['86'", "`sm_90` is not"),
         ("libraries", "component: cudnn, since: '9', lowest: '50'", "'50'", "not a dotted compute capability: '50'"),
         ("companions", "component: c, accelerator: cuda, releases: '2.18', highest: sm_90", "sm_90",
@@ -693,8 +693,13 @@ def test_an_embedded_gpu_is_one_with_a_cpu_of_its_own(knowledge: KnowledgeBase) 
         assert set(row.embedded) <= set(row.targets)
         assert bool(row.machine) is bool(row.embedded), row.architecture
         machines |= dict.fromkeys(row.embedded, row.machine)
-        if row.driver_min and row.driver_max:
-            assert int(row.driver_min) <= int(row.driver_max)
+        assert set(row.driver_min) <= {*row.targets} - {*row.embedded}
+        later = {name: Version(driver) for driver, names in row.driver_later.items() for name in names}
+        for name, driver in later.items():
+            assert Version(row.driver_min[knowledge.gpus[name].target]) < driver, name
+        drivers = {*later.values(), *map(Version, row.driver_min.values())}
+        assert not row.driver_max or max(drivers, default=Version("0")).parts[0] <= int(row.driver_max)
+        assert {*row.open_modules} <= {*row.targets, *knowledge.gpus}
     assert set(machines) == {"3.2", "5.3", "6.2", "7.2", "8.7", "8.8", "10.1", "11.0"}
     for gpu in knowledge.gpus.values():
         assert gpu.gpu.startswith("jetson-") is (gpu.target in machines), gpu.gpu
@@ -707,7 +712,20 @@ def test_kepler_runs_nothing_of_cuda_12_and_blackwell_nothing_of_old_drivers(kno
     assert floor["11"] <= int(limits["Kepler"][1] or 0) < floor["12"]
     for name in ("Maxwell", "Pascal", "Volta"):
         assert int(limits[name][1] or 0) == floor["13"]
-    assert limits["Blackwell"] == ("570", None)
+    assert limits["Blackwell"][1] is None
+    assert min(map(Version, limits["Blackwell"][0].values())).parts[0] == 570
+
+
+def test_a_name_says_one_distribution_and_a_limit_is_of_something_that_a_build_has(knowledge: KnowledgeBase) -> None:
+    for row in knowledge.distributions.values():
+        for image in row.images:
+            assert distribution_of(knowledge, image.rstrip("*")) == (row, True)
+    parts = {part for row in knowledge.distributions.values() for part in row.holds}
+    parts |= {part for row in knowledge.accelerators.values() for part in row.components}
+    for limit in knowledge.limits:
+        assert limit.part in parts
+        assert not (limit.since and limit.before)
+        assert set(limit.compilers) <= {name for row in knowledge.accelerators.values() for name in row.compilers}
 
 
 # --- libraries, redistributables, instruction sets ------------------------------------------------------------------

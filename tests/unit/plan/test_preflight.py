@@ -25,6 +25,7 @@ ROOM = (WritableFolder(what="the cache", path="/c", share=1, free=900 * GIB, fil
 RTX3080 = LocalGpu(name="NVIDIA GeForce RTX 3080", accelerator="cuda", target="8.6")
 H100 = LocalGpu(name="NVIDIA H100 PCIe", accelerator="cuda", target="9.0")
 RTX5090 = LocalGpu(name="NVIDIA GeForce RTX 5090", accelerator="cuda", target="12.0")
+LAPTOP = LocalGpu(name="NVIDIA GeForce RTX 5080 Laptop GPU", accelerator="cuda", target="12.0")
 ORIN = LocalGpu(name="Orin (nvgpu)", accelerator="cuda", target="8.7")
 K80 = LocalGpu(name="Tesla K80", accelerator="cuda", target="3.7")
 
@@ -71,7 +72,8 @@ def floors(desk: Desk, text: str, *gpus: LocalGpu, wsl: bool = False) -> dict[st
 
 
 def test_machine_code_needs_no_more_than_the_toolkit_does(desk: Desk) -> None:
-    assert floors(desk, capabilities("sm_86")) == {"driver-too-old": "525.60.13"}
+    found = floors(desk, capabilities("sm_86"))
+    assert found == {"driver-too-old": "525.60.13", "driver-too-old-for-gpu": "455.23.04"}
 
 
 @pytest.mark.parametrize(
@@ -93,18 +95,29 @@ def test_ptx_needs_nothing_where_every_gpu_has_machine_code(desk: Desk) -> None:
     assert "driver-too-old-for-ptx" in floors(desk, text, replace(RTX3080, target=None))
 
 
-def test_a_generation_has_a_driver_of_its_own(desk: Desk) -> None:
-    assert floors(desk, capabilities("compute_90"), RTX5090)["driver-too-old-for-gpu"] == "570"
+def test_a_gpu_has_a_driver_of_its_own(desk: Desk) -> None:
+    for gpu, driver in ((RTX5090, "570.86.16"), (LAPTOP, "570.133.07"), (H100, "520.56.06")):
+        assert floors(desk, capabilities("compute_90"), gpu)["driver-too-old-for-gpu"] == driver
+    check = findings(desk, capabilities("compute_90"), host("560.1", LAPTOP))["driver"]
+    assert check.needed.endswith(
+        "the first that knows NVIDIA GeForce RTX 5080 Laptop GPU, with the open kernel modules"
+    )
+    # Windows numbers the releases of a branch otherwise.
+    assert "570" in findings(desk, capabilities("compute_90"), host("560.1", LAPTOP, wsl=True))["driver"].needed
 
 
 def test_without_a_gpu_here_those_count_that_it_is_built_for(desk: Desk) -> None:
     new = HEAD.replace("2.18.0", "2.20.0").replace("12.5.1", "12.8.1").replace("3.11", "3.12")
     only = f"{new}compute_capabilities: [sm_120]\n"
-    assert floors(desk, only) == {"driver-too-old": "525.60.13", "driver-too-old-for-gpu": "570"}
+    assert floors(desk, only) == {"driver-too-old": "525.60.13", "driver-too-old-for-gpu": "570.86.16"}
     check = findings(desk, only, host())["driver"]
-    assert (check.status, check.needed) == (SKIPPED, "driver 570 or newer, for GPUs of the Blackwell generation")
+    assert (check.status, check.needed) == (
+        SKIPPED,
+        "driver 570.86.16 or newer, which is the first that knows GPUs of 12.0",
+    )
     # One that it may run on needs less.
-    assert floors(desk, f"{new}compute_capabilities: [sm_86, sm_120]\n") == {"driver-too-old": "525.60.13"}
+    older = floors(desk, f"{new}compute_capabilities: [sm_86, sm_120]\n")
+    assert older == {"driver-too-old": "525.60.13", "driver-too-old-for-gpu": "455.23.04"}
 
 
 @pytest.mark.parametrize(

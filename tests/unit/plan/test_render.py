@@ -251,10 +251,30 @@ def test_scripts_are_programs_and_other_files_are_not(desk: Desk) -> None:
     context = desk.render(HEAD)
     assert [path for path in context.files if context.executable(path)] == [
         "tfdock/configure.sh",
+        "tfdock/holds.sh",
         "tfdock/phase.sh",
         "tfdock/source.sh",
         "tfdock/toolchain.sh",
     ]
+
+
+HEADER = "printf '#define CUDNN_MAJOR 8\\n#define CUDNN_MINOR 6\\n'"
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("CUDA=11.8=echo release 11.8, V11.8.89", ""), ("CUDA=11.2=echo release 11.8", "11.8"),
+        (f"cuDNN=8.6={HEADER}", ""), (f"cuDNN=8={HEADER}", ""), (f"cuDNN=8.1={HEADER}", "8.6"),
+        ("ROCm=5.4=echo 6.2.0-66", "6.2.0"), ("gcc=9.3=echo 9", ""), ("gcc=9.3=echo 11", "11"),
+        ("Python=3.1=echo 3.10", "3.10"), ("ROCm=5.4=cat /nowhere", ""),
+    ],
+)  # fmt: skip
+def test_an_image_that_holds_another_version_than_the_plan_says_ends_its_build(words: str, found: str) -> None:
+    script = loader.templates()["scripts/holds.sh"]
+    result = subprocess.run(["/bin/bash", "-c", script, "holds.sh", words], capture_output=True, text=True)
+    assert result.returncode == (67 if found else 0)
+    assert not found or f"the base image holds {found}\n" in result.stderr
 
 
 # --- what templates may do ------------------------------------------------------------------------------------------

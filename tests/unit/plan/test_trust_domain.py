@@ -78,7 +78,7 @@ def test_every_shipped_profile_of_a_release_is_in_the_domain_release(desk: Desk)
         ),
         (HEAD + 'tensorflow: {release: "2.18.0", patches: [fix.patch]}\n', "the patch fix.patch"),
         (PLAIN + "base: evil.example/tensorflow/build:2.18-python3.11\n", "evil.example/tensorflow/build"),
-        (PLAIN + "base: ubuntu:22.04\n", "ubuntu:22.04"),
+        (PLAIN + "base: me/ubuntu-bazel:22.04\n", "me/ubuntu-bazel:22.04"),
         (PLAIN + "host_compiler: {name: clang, path: /tf/tensorflow/clang}\n", "/tf/tensorflow/clang"),
         (PLAIN + "cache: {instance: another}\n", "the instance another"),
         (PLAIN + "cache: {remote: 'grpcs://team-b.example'}\n", "the remote endpoint grpcs://team-b.example:443"),

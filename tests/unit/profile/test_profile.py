@@ -86,6 +86,7 @@ GOOD: dict[str, tuple[str, object]] = {
     "wheel.name": (HEAD + "wheel: {name: tensorflow-me}", "tensorflow-me"),
     "wheel.local_version": (HEAD + "wheel: {local_version: mine.1}", "mine.1"),
     "allow_untested": (HEAD + "allow_untested: true", True),
+    "allow_failing": (HEAD + "allow_failing: the base is patched", "the base is patched"),
 }
 ELSEWHERE = {
     "extends",
@@ -333,6 +334,9 @@ BAD = {
         "write it like `local_version: cuda12.5.sm86`"),
     "allow_untested": (HEAD + "allow_untested: all\n", "3:17", "`allow_untested`: should be `true` or `false`",
         "write `true` or `false`"),
+    "allow_failing": (HEAD + "allow_failing: ok\n", "3:16",
+        "`allow_failing`: `ok` does not look like a reason in words",
+        'write it like `allow_failing: "the base image has a patched CUB"`'),
 }  # fmt: skip
 
 

@@ -83,7 +83,7 @@ def test_the_newest_official_wheel_that_runs_at_once_is_named() -> None:
         ("rtx3080", "2.19", "", "NCCL"),
         ("rtx5080", "2.19", "CUDA 12.5", ""),
         ("rtx3080", "2.19", "", "older than this GPU"),
-        ("rtx5080", "2.19", "driver 570 or newer", ""),
+        ("rtx5080", "2.19", "driver 570.86.16 or newer with the open kernel modules", ""),
         ("rtx5080", "2.19", "1149 kernels that MLIR generated (Add, Mul, Cast and their like) fail with", ""),
         # PTX of CUDA 11.8 needs the driver that came with it, not the oldest of its major version.
         ("h100", "2.14", "driver 520.61.05", ""),

@@ -32,6 +32,7 @@ from tfdock.resolve.gpu_support import (
     release_words,
     target_facts,
     toolkit_words,
+    with_driver,
 )
 from tfdock.resolve.resolve import resolve_text
 from tfdock.types import Version
@@ -72,13 +73,14 @@ def gpus(
         key: target_facts(base, accelerators[key[0]], key[1])
         for key in dict.fromkeys((gpu.accelerator, gpu.target) for gpu in rows)
     }
+    own = {gpu.gpu: with_driver(base, facts[gpu.accelerator, gpu.target], gpu.gpu) for gpu in rows}
     if as_json:
-        documents = [{**gpu.model_dump(mode="json"), **asdict(facts[gpu.accelerator, gpu.target])} for gpu in rows]
+        documents = [{**gpu.model_dump(mode="json"), **asdict(own[gpu.gpu])} for gpu in rows]
         print_json("tfdock.gpus/1", True, {"gpus": documents})
     elif exact or len(rows) == 1:
         for index, gpu in enumerate(rows):
             _print([""] if index else [])
-            _print(_gpu_lines(base, gpu, facts[gpu.accelerator, gpu.target]))
+            _print(_gpu_lines(base, gpu, own[gpu.gpu]))
     else:
         _print(_gpu_list(base, rows, facts))
 
@@ -160,7 +162,7 @@ def _title(accelerator: Accelerator) -> str:
 
 
 def _driver(base: KnowledgeBase, facts: TargetFacts) -> str:
-    """Return such as `570 or newer (WSL2: 570)`: the newer of the drivers that the GPU and its first toolkit need."""
+    """Return the newer driver of those that the GPU and its first toolkit need: `570.86.16 or newer (WSL2: 570)`."""
     if facts.embedded:
         return "comes with the board's system"
     known = f"{facts.driver_max} is the last that knows the GPU" if facts.driver_max else ""
@@ -169,7 +171,8 @@ def _driver(base: KnowledgeBase, facts: TargetFacts) -> str:
     windows = f" (WSL2: {facts.needs_driver_windows})" if facts.needs_driver_windows else ""
     title = _title(base.accelerators[facts.accelerator])
     whose = f" with {title} {facts.toolkits[0]}" if facts.needs_driver == facts.toolkit_driver else ""
-    return f"{facts.needs_driver} or newer{whose}{windows}{f'; {known}' if known else ''}"
+    modules = "; only the open kernel modules drive it" if facts.open_modules else ""
+    return f"{facts.needs_driver} or newer{whose}{windows}{modules}{f'; {known}' if known else ''}"
 
 
 def _machine(base: KnowledgeBase, gpu: Gpu) -> str:

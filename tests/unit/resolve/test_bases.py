@@ -1,0 +1,95 @@
+"""What base images are known to hold, and which images are known not to exist."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfdock.errors import Incompatible
+from tfdock.knowledge.fits import distribution_of, missing_tag
+
+from ..desk import Desk
+
+OLD = 'schema: 1\ntensorflow: {release: "1.15.5"MORE}\npython: "3.6"\naccelerator: cpu\nbase: "BASE"\n'
+NEW = 'schema: 1\ntensorflow: "2.12.0"\naccelerator: cpu\nbase: "BASE"\n'
+CUDA = 'schema: 1\ntensorflow: "2.9.3"\npython: "3.8"\ngpus: [gtx1080]\ncompiler: nvcc\nallow_untested: true\n'
+NVIDIA = "nvidia/cuda:"
+
+
+def on(text: str, base: str, more: str = "") -> str:
+    return text.replace("BASE", base).replace("MORE", more)
+
+
+def codes(desk: Desk, text: str) -> set[tuple[str, str | None]]:
+    """Code and field of what is refused, and of the untested that is allowed; the base's Python left out."""
+    try:
+        resolution = desk.resolve(text)
+        found = (*resolution.untested, *resolution.warnings)
+    except Incompatible as error:
+        found = error.problems
+    return {(problem.code, problem.field) for problem in found if problem.code.startswith(("known-to-fail", "host-"))}
+
+
+BROKEN = {("known-to-fail", "base")}
+TOO_NEW = {("host-compiler-too-new", "base")}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(on(OLD, "ubuntu:20.04"), BROKEN, id="gRPC and glibc 2.30"),
+        pytest.param(on(OLD, "mirror.example:5000/library/ubuntu:focal-20230530"), BROKEN, id="a mirror"),
+        pytest.param(on(OLD, "me/tf:cuda-ubuntu20.04-gcc7"), BROKEN, id="its C library alone"),
+        pytest.param(on(OLD, "me/build:1"), set(), id="nobody knows"),
+        pytest.param(on(OLD, "ubuntu:18.04"), set(), id="older"),
+        pytest.param(on(OLD, "me/x:focal-focal", ", ref: a") + "allow_untested: true\n", BROKEN, id="changed"),
+        pytest.param(on(NEW, "ubuntu:18.04"), BROKEN, id="gcc 7"),
+        pytest.param(on(NEW, "ubuntu:18.04") + "host_compiler: {name: gcc, path: /g}\n", set(), id="another gcc"),
+        pytest.param(on(NEW, "debian:13"), BROKEN, id="gcc 13"),
+        pytest.param(on(NEW, "debian:13") + 'bazel: {copts: ["-includecstdint"]}\n', set(), id="an option"),
+        pytest.param(on(NEW, "alpine:3.20"), BROKEN, id="musl"),
+        pytest.param(CUDA + 'cuda: "10.2"\ncudnn: "7.6"\nbase: nvidia/cuda:x-ubuntu20.04\n', TOO_NEW, id="nvcc"),
+        pytest.param(CUDA.replace("2.9.3", "2.10.1") + 'cuda: "10.2"\nbase: me/x:1\n',
+                     {("known-to-fail", "cuda")}, id="nvcc without C++17"),
+    ],
+)  # fmt: skip
+def test_a_base_that_is_known_to_break_the_build_is_refused(
+    desk: Desk, text: str, expected: set[tuple[str, str]]
+) -> None:
+    assert codes(desk, text) == expected
+
+
+def test_what_fits_instead_is_told(desk: Desk) -> None:
+    (problem,) = [problem for problem in desk.problems(on(OLD, "ubuntu:20.04")) if problem.code == "known-to-fail"]
+    assert "and `base` ubuntu:20.04 has glibc 2.31" in problem.message
+    assert "Ubuntu 18.04" in (problem.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("image", "exists"),
+    [
+        (f"{NVIDIA}8.0.61-cudnn6-devel-ubuntu22.04", False), (f"{NVIDIA}11.2.1-cudnn8-devel-ubuntu20.04", False),
+        (f"docker.io/{NVIDIA}11.5.2-devel-ubuntu22.04", False), (f"{NVIDIA}12.5.1-cudnn9-devel-ubuntu22.04", False),
+        (f"{NVIDIA}11.2.2-cudnn8-devel-ubuntu20.04", True), (f"{NVIDIA}12.3.2-cudnn9-devel-ubuntu22.04", True),
+        (f"{NVIDIA}11.8.0-devel-ubuntu22.04@sha256:{'0' * 64}", True), ("ubuntu:18.04", True), ("ubuntu", True),
+    ],
+)  # fmt: skip
+def test_images_are_known_not_to_exist_by_their_tag(desk: Desk, image: str, exists: bool) -> None:
+    assert (missing_tag(desk.knowledge, image) is None) is exists
+
+
+@pytest.mark.parametrize("cuda", ["8.0", "9.0", "10.2", "11.5.1", "11.6", "11.7"])
+@pytest.mark.parametrize("release", ["2.4", "2.8", "2.9", "2.12", "2.13", "2.15", "2.17"])
+def test_no_plan_names_an_image_that_does_not_exist(desk: Desk, release: str, cuda: str) -> None:
+    text = CUDA.replace('"2.9.3"\npython: "3.8"', f'"{release}"') + f'cuda: "{cuda}"\nhost_compiler: gcc\n'
+    try:
+        base = str(desk.resolve(text).base)
+    except Incompatible:
+        return
+    assert missing_tag(desk.knowledge, base) is None
+
+
+def test_a_base_of_ones_own_brings_what_no_row_has_and_its_python(desk: Desk) -> None:
+    own = desk.resolve(CUDA + 'cuda: "9.0"\ncudnn: "7.4"\nbase: me/cuda:9\n')
+    assert (str(own.base), own.paths["cuda"], own.archives) == ("me/cuda:9", "/usr/local/cuda", ())
+    assert desk.resolve(on(NEW, "ubuntu:22.04")).python == "3.10"
+    assert distribution_of(desk.knowledge, "python:3.11-bookworm")[0] is desk.knowledge.distributions["Debian 12"]
