@@ -462,11 +462,11 @@ def test_a_blob_that_comes_byte_by_byte_is_left(monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.slow
 def test_an_upload_over_a_slow_line_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each block comes in its time, though the whole takes longer."""
-    monkeypatch.setattr("tfdock.oci.http.TIMEOUT", 1.2)
+    monkeypatch.setattr("tfdock.oci.http.TIMEOUT", 3.0)
     # More than the kernel's buffers hold.
     monkeypatch.setattr("tfdock.oci.repository.CHUNK", 32 << 20)
     uploads, data = Uploads("", 0, 0), bytes(32 << 20)
-    with scripted(uploads, block=1 << 20, pause=0.06) as registry:
+    with scripted(uploads, block=1 << 20, pause=0.12) as registry:
         assert registry.repository().upload(Descriptor.of("application/octet-stream", data), data)
     assert uploads.kept == data
     assert len([one for one in registry.asked if one.startswith("PATCH")]) == 1
