@@ -117,7 +117,7 @@ class AdviseDocument(TypedDict):
     build_id: str | None
     """Its build id."""
     evidence: ChoiceJson | None
-    """What is known of such builds: `built`, `tested` or `untested`, and by whom."""
+    """What is known of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom."""
     profile_file: str | None
     """The file that it was written to."""
     plan: SizePlanJson | None

@@ -29,7 +29,7 @@ class IncludedCellJson(TypedDict):
     """How long it is expected to take; null where nothing is known."""
     group: str
     """Cells of one group have one toolchain."""
-    evidence: Literal["built", "tested", "untested"]
+    evidence: Literal["built", "tested", "untested", "known-to-fail"]
     """What is known of such builds."""
     shard: int
     """The number of the job that builds it, from 1."""

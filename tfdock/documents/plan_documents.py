@@ -42,7 +42,7 @@ class CheckedProfileJson(TypedDict):
     build_id: str | None
     """The build id; null where the profile is refused."""
     evidence: ChoiceJson | None
-    """What is known of such builds: `built`, `tested` or `untested`, and by whom."""
+    """What is known of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom."""
     problems: Sequence[ProblemJson]
     """Why it is refused."""
     untested: Sequence[ProblemJson]

@@ -46,8 +46,7 @@ class Reports:
     def failures(self, places: Mapping[str, str], titles: Mapping[str, str]) -> Iterator[RuleFinding]:
         """Yield what is known to fail. `places` maps a part to the field that asks for it, `titles` to its name."""
         for row in self._failed:
-            # Whoever built the same parts without an edit may not have told of one.
-            disputed = any(row.parts.keys() <= built.parts.keys() for built in self._built)
+            disputed = self._is_disputed(row)
             parts = [f"{titles.get(name, '')} {self._facts[name]}".strip() for name in row.parts]
             of = f"TensorFlow {self._facts['release']}" + (f" with {' and '.join(parts)}" if parts else "")
             yield RuleFinding(
@@ -63,8 +62,14 @@ class Reports:
                 weight="warning" if disputed else "failing",
             )
 
+    def _is_disputed(self, row: ReportedBuild) -> bool:
+        """Return whether somebody built the parts of a failure without an edit; he may not have told of one."""
+        return any(row.parts.keys() <= built.parts.keys() for built in self._built)
+
     def grade(self, *, untested: bool) -> Choice:
         """Return what is known of the whole combination, for the choices of a plan."""
+        if not all(map(self._is_disputed, self._failed)):
+            return _choice("known-to-fail", "somebody saw it fail, and it is allowed")
         if untested:
             edited = f"; with an edit by {self._named(self._edited)}" if self._edited else ""
             return _choice("untested", f"nobody here is known to have built it{edited}")

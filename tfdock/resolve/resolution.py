@@ -91,7 +91,7 @@ class Resolution:
 
     @property
     def grade(self) -> Choice:
-        """What is known of such builds: `built`, `tested` or `untested`, and by whom."""
+        """What is known of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom."""
         return next(choice for choice in self.choices if choice.field == "evidence")
 
 

@@ -96,6 +96,7 @@ def test_what_somebody_saw_fail_is_refused_with_the_error_the_thread_and_what_me
 def test_a_reason_lets_it_pass_and_stands_among_the_choices(desk: Desk) -> None:
     resolution = desk.resolve(FAILING + "allow_failing: the base image has a patched CUB\n")
     assert codes(list(resolution.warnings)) == {"known-to-fail"}
+    assert resolution.grade.value == "known-to-fail"
     assert [one.value for one in resolution.choices if one.field == "allow_failing"] == [
         "the base image has a patched CUB"
     ]
