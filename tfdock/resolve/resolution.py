@@ -341,10 +341,8 @@ class _Decision:
     def _places(self) -> dict[str, str]:
         """Return part -> the field that asks for it; the empty part is the release."""
         asked = {name: component_fields(self.question)[name] for name in asked_components(self.question)}
-        tools = {"compiler": "compiler", "host_compiler": "host_compiler"}
-        asked |= {name: path for name, path in tools.items() if getattr(self.profile, name)}
-        if self.profile.bazel.version:
-            asked["bazel"] = "bazel.version"
+        asked |= {name: name for name in ("compiler", "host_compiler") if getattr(self.profile, name)}
+        asked |= {"bazel": "bazel.version"} if self.profile.bazel.version else {}
         return asked | {"": "tensorflow" if isinstance(self.profile.tensorflow, str) else "tensorflow.release"}
 
     def _python_and_image(

@@ -53,5 +53,4 @@ def _with_suggestions(problem: Problem, ways: Sequence[Suggestion]) -> Problem:
 
     What nobody is known to have built is no fix.
     """
-    fixes = (way.text for way in ways if not way.untested)
-    return replace(problem, ways=tuple(ways), fixes=(*problem.fixes, *fixes))
+    return replace(problem, ways=tuple(ways), fixes=(*problem.fixes, *(way.text for way in ways if not way.untested)))

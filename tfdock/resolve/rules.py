@@ -296,8 +296,6 @@ def _as_others_do(combination: Combination, gpu: str, allowed: Sequence[str]) ->
 
 
 def _floors(combination: Combination, code: str, floors: Mapping[str, str], message: str) -> Iterator[RuleFinding]:
-    # A patch of three lines lowers the floor.
-    weight = "doubt" if combination.own_source else "error"
     floor = floors.get(combination.accelerator.accelerator)
     for wanted in combination.targets:
         gpu = dotted(wanted.target)
@@ -307,7 +305,8 @@ def _floors(combination: Combination, code: str, floors: Mapping[str, str], mess
                 path=wanted.path,
                 message=message.format(release=combination.release.release, floor=floor),
                 why=sentences(f"{wanted.who} wants {gpu}", combination.symptom(code, wanted.target)),
-                weight=weight,
+                # A patch of three lines lowers the floor.
+                weight="doubt" if combination.own_source else "error",
             )
 
 
