@@ -14,7 +14,7 @@ from typing import Any
 from tfdock.bazel.output import compiler_errors
 from tfdock.diagnose import skew
 from tfdock.diagnose.log_search import LogSightings, Sighting, SuspectLine
-from tfdock.diagnose.skew import Bench, Skew
+from tfdock.diagnose.skew import ObservedParts, Skew
 from tfdock.errors import Suggestion, clean, joined
 from tfdock.knowledge.failure_rows import Failure, LogPart, Relation
 from tfdock.knowledge.tables import KnowledgeBase
@@ -68,7 +68,7 @@ class GoodEnd:
 class Diagnosis:
     """What went wrong, the most probable cause first. `warnings` are harmless; `lines` counts the lines of the log.
 
-    `suspects` are lines that look like errors; `first` says what the first of them belongs to, `others` are those of
+    `suspects` are lines that look like errors; `first` says what the first one belongs to, `others` are of
     files that no finding is about. `success` is there where the log ended well, with no error after it.
     """
 
@@ -97,7 +97,7 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
     specific = list(_most_specific(failed, rows))
     noise = [sighting for sighting in sightings if rows[sighting.rule].harmless]
     seen = replace(seen, suspects=tuple(one for one in seen.suspects if not _is_noise(one, noise, rows)))
-    here = skew.bench(seen, knowledge, context)
+    here = skew.observed_parts(seen, knowledge, context)
     skews = _beside_failures(skew.skews(seen, knowledge, here), specific, rows)
     # What came or went says more than a row for a whole class of lines.
     told = {one.error.line for one in skews}
@@ -151,14 +151,14 @@ def _others(seen: LogSightings, told: Sequence[Sighting | Skew]) -> tuple[Suspec
     return tuple(suspect for name, suspect in first.items() if name not in known)
 
 
-def _first(seen: LogSightings, here: Bench) -> str:
+def _first(seen: LogSightings, here: ObservedParts) -> str:
     """Return what the first error belongs to, of which nothing else is known, and what is out of step."""
     place = next(filter(None, map(skew.place, seen.suspects)), "")
     told = f"The first error belongs to {place}." if place else ""
     return " ".join(filter(None, (told, _outside(here))))
 
 
-def _outside(here: Bench) -> str:
+def _outside(here: ObservedParts) -> str:
     outside = here.outside()
     return f"Outside of what {here.whom} was made with: {joined(outside)}." if outside else ""
 
@@ -243,7 +243,7 @@ def _finding(
     sighting: Sighting,
     row: Failure,
     seen: LogSightings,
-    here: Bench,
+    here: ObservedParts,
     knowledge: KnowledgeBase,
     context: Context | None,
 ) -> Finding:

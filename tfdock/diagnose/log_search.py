@@ -29,7 +29,7 @@ _SUSPECTS = 5
 _HEAD, _SAMPLE = 4 << 20, 1 << 14
 """Bytes at the beginning of a log in which the versions of parts are searched, and bytes of each later block."""
 _NAMED = 20
-"""Errors that name something of `came_and_went`: so many are kept, each with other names."""
+"""Most errors that are kept for naming something of `came_and_went`, each with other names."""
 _SUSPICIOUS = (
     "ERROR:", "error:", "Error:", "FATAL:", "FAILED", "Killed", "Exception:", "Segmentation fault",
     "ommand not found", "undefined reference to", "nvcc fatal", "ptxas fatal",

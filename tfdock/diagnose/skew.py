@@ -66,7 +66,7 @@ class Skew:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class ObservedParts:
     """What a log and a profile show of the parts, and what the release was made with; the log shows `there`."""
 
     parts: Mapping[str, LogPart]
@@ -136,13 +136,13 @@ def _cut(version: str, digits: int) -> Version:
     return Version(".".join(map(str, Version(version).parts[:digits])))
 
 
-def bench(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None) -> Bench:
+def observed_parts(seen: LogSightings, knowledge: KnowledgeBase, context: Context | None) -> ObservedParts:
     """Return what a log shows of the parts; where it says nothing, what the profile asks."""
     asked = _asked(context) if context else {}
     versions = {**asked, **{part: version for part, version in seen.versions.items() if version}}
     # The log may be of another release only where no profile says which.
     release = asked.get("tensorflow") or versions.get("tensorflow", "")
-    return Bench(
+    return ObservedParts(
         parts=knowledge.log_parts,
         there=frozenset(seen.versions),
         versions={**versions, "tensorflow": release},
@@ -163,7 +163,7 @@ def _asked(context: Context) -> dict[str, str]:
     return {name: str(version) for name, version in asked.items() if version and Version(str(version)).parts}
 
 
-def skews(seen: LogSightings, knowledge: KnowledgeBase, here: Bench) -> list[Skew]:
+def skews(seen: LogSightings, knowledge: KnowledgeBase, here: ObservedParts) -> list[Skew]:
     """Return the parts that are out of step, each once, in the order of the errors that say so."""
     errors = sorted({*seen.named, *seen.suspects}, key=lambda error: error.line)
     errors = [error for error in errors if is_said(comparable(error.text))]
@@ -179,13 +179,13 @@ def skews(seen: LogSightings, knowledge: KnowledgeBase, here: Bench) -> list[Ske
 # --- a name ---------------------------------------------------------------------------------------------------------
 
 
-def _by_name(error: SuspectLine, names: tuple[CameAndWent, ...], here: Bench) -> Skew | None:
+def _by_name(error: SuspectLine, names: tuple[CameAndWent, ...], here: ObservedParts) -> Skew | None:
     """Return what the names of an error say: first what a version confirms, then the longest name."""
     named = [skew for place in error.names if (skew := _of_name(error, names[place], here))]
     return max(named, key=lambda skew: (skew.sure, len(skew.name.name) if skew.name else 0), default=None)
 
 
-def _of_name(error: SuspectLine, name: CameAndWent, here: Bench) -> Skew | None:
+def _of_name(error: SuspectLine, name: CameAndWent, here: ObservedParts) -> Skew | None:
     """Return what a name says; None where the log shows a version for which it says nothing."""
     part, way, version = here.parts[name.part], _way(name, error), here.versions.get(name.part, "")
     agrees, problem = _agrees(name, way, version), here.refused(part)
@@ -226,7 +226,9 @@ def _agrees(name: CameAndWent, way: str, version: str) -> bool | None:
     return here > Version(bound) if name.until else here >= Version(bound)
 
 
-def _cause(name: CameAndWent, way: str, part: LogPart, version: str, here: Bench, problem: Problem | None) -> str:
+def _cause(
+    name: CameAndWent, way: str, part: LogPart, version: str, here: ObservedParts, problem: Problem | None
+) -> str:
     shown = f"{name.name} … {name.beside}".removesuffix(" … ").replace('"', "'")
     what, limit = f"The error names `{shown}`", ""
     if way == "too_old" and name.since:
@@ -244,7 +246,7 @@ def _cause(name: CameAndWent, way: str, part: LogPart, version: str, here: Bench
 # --- a part ---------------------------------------------------------------------------------------------------------
 
 
-def _by_part(error: SuspectLine, here: Bench) -> Skew | None:
+def _by_part(error: SuspectLine, here: ObservedParts) -> Skew | None:
     # Bazel only announces what failed: the tool's own words are below.
     part = None if _ANNOUNCED.search(error.text) else owner(error, here)
     if part is None:
@@ -271,7 +273,7 @@ def _by_part(error: SuspectLine, here: Bench) -> Skew | None:
     )
 
 
-def owner(error: SuspectLine, here: Bench) -> LogPart | None:
+def owner(error: SuspectLine, here: ObservedParts) -> LogPart | None:
     """Return the part that an error is about, by its line and then by those below it.
 
     On a system with another C library, a name that is not there is taken for one of the usual library's.
@@ -286,7 +288,7 @@ def owner(error: SuspectLine, here: Bench) -> LogPart | None:
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
-def _verdict(part: LogPart, way: str, version: str, here: Bench, problem: Problem | None) -> str:
+def _verdict(part: LogPart, way: str, version: str, here: ObservedParts, problem: Problem | None) -> str:
     """Return which version is out of step for whom, and how `tfdock check` refuses it; `version` may be in words."""
     title, tested = f"{part.title} {version}".strip(), here.tested(part.part)
     made = f", which was made with {tested}" if tested else ""
@@ -301,7 +303,7 @@ def _verdict(part: LogPart, way: str, version: str, here: Bench, problem: Proble
     return told.strip()
 
 
-def _fix(part: LogPart, way: str, here: Bench, name: CameAndWent | None) -> tuple[str, str]:
+def _fix(part: LogPart, way: str, here: ObservedParts, name: CameAndWent | None) -> tuple[str, str]:
     """Return what to do, and the version to take."""
     made, tested = here.made_with(part.part), here.tested(part.part)
     good = [one for one in made if name and _agrees(name, way, one) is False]

@@ -39,7 +39,7 @@ class Evidence:
     By component: `brought` is what pip brings, `built` the version that the wheel was built with (`9`, `12.5.1`), or
     tested. `companions` are the rows about wheels like it. `measured`: from its bytes, so that counts are exact.
 
-    `choices`: of `own` it loads those of one choice (`cuda128`). `unjudged` is why no GPU can be asked about.
+    `choices`: choice (`cuda128`) -> its libraries among `own`; one is loaded. `unjudged`: why no GPU is judged.
     """
 
     accelerator: Accelerator | None

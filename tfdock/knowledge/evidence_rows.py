@@ -92,7 +92,7 @@ class ReportedBuild(Row):
 
 
 def is_of(tensorflow: object, release: str) -> bool:
-    """Return whether a row that says this `tensorflow` is of a minor release; text that is no version is of any."""
+    """Return whether a row with this `tensorflow` is about a minor release; other text is about every release."""
     return not isinstance(tensorflow, str) or not re.match(r"[\d.]", tensorflow) or _spans(tensorflow, release)
 
 

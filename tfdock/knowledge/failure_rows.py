@@ -221,7 +221,7 @@ class LogPart(Remedied):
     `shows` are patterns whose groups `version` and `minor` make its version, the surest first. `owns` are expressions
     for the line of an error about it, `about` is what most of those come of. `digits` numbers of a version count.
     `too_new` and `too_old` are templates of `wanted` and `limit` (`<1.19`). `libc` is the C library of a system
-    without glibc, `phrases` are its words for those of Debian.
+    without glibc, `phrases` replace Debian's commands by its own.
     """
 
     KEY = ("part",)
@@ -252,7 +252,7 @@ class CameAndWent(Row):
     """A name that an error has, and the versions of its part that have it: from `since` to `until`, both included.
 
     `beside` (`with`) is a second text of that error. `means` is what the error says of the part where its own words
-    say nothing; `instead` is what took its place, `releases` are those of TensorFlow of which it is known.
+    say nothing; `instead` is what took its place, `releases` are the releases of TensorFlow that met it.
     """
 
     KEY = ("part", "name", "beside")

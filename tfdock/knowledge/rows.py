@@ -131,7 +131,7 @@ class Row(RowPart):
 
 
 class AcceleratorTable(Protocol):
-    """Whoever knows the rows by which others are checked; they are read when one is."""
+    """The tables by which rows of others are checked; a table is read when a row needs it."""
 
     @property
     def accelerators(self) -> Mapping[str, Accelerator]:

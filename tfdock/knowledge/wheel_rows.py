@@ -112,7 +112,7 @@ class WheelLibrary(Row):
     """Which libraries of a wheel are TensorFlow's own: `paths` matches the whole path of a member.
 
     The first row that matches counts; a library that none matches is its own. `packages` matches the packages of PyPI
-    that bring such libraries. A group `choice` in `paths`: of such libraries the wheel loads those of one choice.
+    that bring such libraries. A group `choice` in `paths`: the wheel loads the libraries of one choice alone.
     """
 
     paths: Expression

@@ -63,7 +63,7 @@ class Reports:
             )
 
     def _is_disputed(self, row: ReportedBuild) -> bool:
-        """Return whether somebody built the parts of a failure without an edit; he may not have told of one."""
+        """Return whether somebody built the same parts, and reported no edit."""
         return any(row.parts.keys() <= built.parts.keys() for built in self._built)
 
     def grade(self, *, untested: bool) -> Choice:

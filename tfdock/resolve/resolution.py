@@ -178,7 +178,7 @@ class _Decision:
         reports = self._reports(release, devices, host_compiler)
         titles = {**accelerator.titles, "bazel": "Bazel", "host_compiler": "C++ compiler"}
         failures = list(reports.failures(self._places(), titles))
-        # What is known to fail is no longer in doubt.
+        # A known failure replaces the doubt about the same field.
         self.notes.settle(
             lambda doubt: reports.settles(doubt) or any(doubt.path == found.path for found in failures), reports.about
         )

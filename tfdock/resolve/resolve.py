@@ -51,6 +51,6 @@ def resolve_text(
 def _with_suggestions(problem: Problem, ways: Sequence[Suggestion]) -> Problem:
     """Return the problem with the suggestions after its own fix, which no change of the profile can replace.
 
-    What nobody is known to have built is no fix.
+    A combination without evidence is left out of the fixes.
     """
     return replace(problem, ways=tuple(ways), fixes=(*problem.fixes, *(way.text for way in ways if not way.untested)))

@@ -233,7 +233,7 @@ class Moves:
             return
         codes = {problem.field: problem.code for problem in self.problems}
         wrong = {index for index in range(len(self.profile.gpus)) if f"gpus[{index}]" in codes}
-        # A target among the GPUs is meant to be compiled for, but for that of an integrated GPU beside a card.
+        # Compile for a target among the GPUs, but not for an integrated GPU beside a card.
         bare = [name for name in self.profile.gpus if is_target(self.knowledge, name)]
         if wrong and not all(is_integrated(self.knowledge, name) for name in bare):
             yield from self._targets_instead(self.profile.gpus)
@@ -416,7 +416,7 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
         tried = _nearest(moves, moves.within_the_release(), attempt, tried)
     tried = tried or _fix_one_by_one(moves, resolver)
     if not tried:
-        # Whoever misspelled a GPU has one.
+        # A user who misspelled a GPU has a GPU.
         return _without_devices(moves, attempt) if moves.wants_devices and "gpu-unknown" not in moves.codes else []
     in_play = {path for move, _ in tried for path in move}
     # What somebody built comes first, and what nobody is known to have built last, however small the change is.

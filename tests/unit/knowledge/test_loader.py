@@ -310,3 +310,11 @@ def test_threads_that_keep_the_same_table_do_not_write_into_one_file(
         for done in [pool.submit(loader._keep, file, b"{}") for _ in range(2)]:
             done.result()
     assert kept(tmp_path) == [file.path]
+
+
+def test_the_docs_have_the_table_of_evidence_as_it_is_counted_now() -> None:
+    root = Path(__file__).parents[3]
+    counted = subprocess.run(
+        [sys.executable, root / "ci/evidence"], capture_output=True, text=True, check=True
+    ).stdout
+    assert counted in (root / "docs/knowledge.md").read_text("utf-8")

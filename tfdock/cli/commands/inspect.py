@@ -195,7 +195,7 @@ def _lines(base: KnowledgeBase, inspection: Inspection, *, every: bool) -> Itera
     yield "", ""
     yield from _code(code, style)
     if choices := evidence_of(base, inspection).choices:
-        yield f"  {style.warn('note:')} of the libraries for {', '.join(choices)} it loads those of one", " " * 8
+        yield f"  {style.warn('note:')} it has libraries for {', '.join(choices)}, and loads one set", " " * 8
     apart = merged(library.embedded for library in own if library.embedded)
     if apart.images:
         held = ", ".join((*apart.sass, *apart.ptx, *apart.amdgpu))
