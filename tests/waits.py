@@ -10,21 +10,26 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 FETCH = 600.0
 """Seconds for a command that downloads or compiles, on a slow line and a busy machine."""
 
 
-def wait_until(
-    condition: Callable[[], object], seconds: float = 30, process: subprocess.Popen[Any] | None = None
-) -> None:
+class Process(Protocol):
+    """What may be waited for."""
+
+    def poll(self) -> int | None:
+        """Return its exit code, None while it runs."""
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 30, process: Process | None = None) -> None:
     """Return when the condition holds. Fail after that long, or as soon as the process that is to do it has ended."""
     deadline = time.monotonic() + seconds
     while not condition():
         if process is not None and process.poll() is not None:
             # It may have been the last thing that the process did.
-            assert condition(), f"the process ended before that, with exit code {process.returncode}"
+            assert condition(), f"the process ended before that, with exit code {process.poll()}"
             return
         assert time.monotonic() < deadline, f"it did not happen within {seconds:g} s"
         time.sleep(0.05)

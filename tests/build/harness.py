@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import pytest
 from bed import missing, needs_root
+from build import warm
 from document_schemas import check_named, check_printed
 from waits import run_within, wait_until
 
@@ -94,7 +95,7 @@ class Outcome:
 class Running:
     """A command that runs; what it prints is read as it comes. One that fails its test is stopped."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str] | warm.Started) -> None:
         self.process = process
         self._lines: list[str] = []
         self._started = time.monotonic()
@@ -139,14 +140,14 @@ class Running:
     def finish(self, seconds: float = WHOLE) -> Outcome:
         """Wait for the end. A command that takes longer fails the test; so does a document that breaks its schema."""
         with self._told():
-            self.process.wait(seconds)
+            code = self.process.wait(seconds)
             self._read_to_the_end()
         for document in check_printed(self._stdout):
             # After an error, the record may be the one that a test has damaged.
-            if self.process.returncode == 0:
+            if code == 0:
                 check_named(document)
         return Outcome(
-            code=self.process.returncode,
+            code=code,
             stdout=self._stdout,
             stderr="".join(self._lines),
             seconds=time.monotonic() - self._started,
@@ -260,9 +261,11 @@ class Tfdock:
         self.home.mkdir(exist_ok=True)
         if words[0] == "build" and self.trusted:
             words = ("build", "--trust", *words[1:])
+        written = [str(word) for word in words]
         return Running(
-            subprocess.Popen(
-                [*self.prefix, sys.executable, "-m", "tfdock", *map(str, words)],
+            (not self.prefix and warm.start(written, self.home, self.environment))
+            or subprocess.Popen(
+                [*self.prefix, sys.executable, "-m", "tfdock", *written],
                 cwd=self.home,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,

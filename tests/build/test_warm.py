@@ -1,0 +1,61 @@
+"""A command from a warm process is what one from nothing is: `warm.py` changes no answer, and no test sees it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from build import warm
+from build.harness import Outcome, Tfdock, silent_server
+
+
+@pytest.fixture
+def tfdock(tmp_path: Path) -> Tfdock:
+    return Tfdock(home=tmp_path / "home", cache=tmp_path / "cache")
+
+
+def from_nothing(tfdock: Tfdock, *words: str | Path) -> Outcome:
+    return Tfdock(home=tfdock.home, cache=tfdock.cache, prefix=("env",)).run(*words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--version",),
+        ("check", "rtx3080"),
+        ("check", "rtx3080", "--json"),
+        ("check", "nothing.yaml"),
+        ("build",),
+        ("no-such-command",),
+        ("explain", "--help"),
+        ("gpus", "rtx3080"),
+        ("build", "rtx3080"),
+    ],
+)
+def test_it_answers_as_one_from_nothing_does(tfdock: Tfdock, words: tuple[str, ...]) -> None:
+    warmed, cold = tfdock.run(*words), from_nothing(tfdock, *words)
+    assert (warmed.code, warmed.stdout, warmed.stderr) == (cold.code, cold.stdout, cold.stderr)
+
+
+def test_it_is_a_child_of_the_tests_in_a_session_of_its_own(tfdock: Tfdock) -> None:
+    with silent_server() as address:
+        running = tfdock.start("pull", f"{address}/some/wheel:1")
+        assert isinstance(running.process, warm.Started)
+        pid = running.process.pid
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        assert (int(state[1]), int(state[3]), os.getpgid(pid)) == (os.getpid(), pid, pid)
+        assert {Path(f"/proc/{pid}/fd/{name}").exists() for name in (0, 1, 2)} == {True}
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.process.wait(0)
+        running.signal(signal.SIGKILL)
+        assert running.finish().code == -signal.SIGKILL
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_variables_of_the_interpreter_and_words_before_the_command_make_one_from_nothing(tfdock: Tfdock) -> None:
+    tfdock.home.mkdir()
+    for other in (tfdock.impatient(1), Tfdock(home=tfdock.home, cache=tfdock.cache, prefix=("env",))):
+        assert isinstance(other.start("--version").process, subprocess.Popen)
