@@ -64,13 +64,15 @@ class Suggestion:
     """One way out of a refusal, tried before it was offered: the profile so changed is accepted.
 
     `change` maps a field of the profile to its new value, None to leave it out; `keep` says what stays as it was.
-    `untested`: it works only because the change allows what nobody is known to have tested.
+    `untested`: it works only because the change allows what nobody is known to have tested. That, or a build for the
+    CPU alone, is asked as a `question`, and is no fix.
     """
 
     text: str
     change: Mapping[str, object]
     keep: tuple[str, ...] = ()
     untested: bool = False
+    question: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)

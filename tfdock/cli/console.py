@@ -203,9 +203,8 @@ def problem_lines(problems: Sequence[Problem], style: Style, columns: int) -> It
             if fix not in told:
                 yield from wrapped(f"  {style.good('fix:')} {clean(fix)}", columns, " " * 5)
         for way in () if later else problem.ways:
-            if way.untested:
-                text = f"  or try what nobody here is known to have built? {clean(way.text)}"
-                yield from wrapped(text, columns, " " * 5)
+            if way.question:
+                yield from wrapped(f"  or {way.question}? {clean(way.text)}", columns, " " * 5)
 
 
 def duration(seconds: float) -> str:

@@ -21,6 +21,8 @@ class SuggestionJson(TypedDict):
     """What stays as it was."""
     untested: bool
     """Whether it works only by allowing what nobody is known to have tested."""
+    question: str
+    """What it asks, where it changes what somebody may not want to change: then it is no fix. Else empty."""
 
 
 class ProblemJson(TypedDict):

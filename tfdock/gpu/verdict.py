@@ -70,6 +70,16 @@ def runs(
     return Verdict(runs="no", by="", reason=_why_not(gpu, images, texts, embedded))
 
 
+def runs_target(target: str, code: Collection[str]) -> bool:
+    """Return whether GPUs of a target run what is made from these targets; also where one of them is not readable."""
+    if target.startswith("gfx"):
+        return runs_gfx(target, code).runs != "no"
+    try:
+        return runs(Capability.parse(target), *code_of(code)).runs != "no"
+    except ValueError:
+        return True
+
+
 def runs_gfx(gpu: str, code: Collection[str]) -> Verdict:
     """Judge code objects (`gfx90a`, `gfx90a:xnack+`) for a GPU of that gfx target.
 

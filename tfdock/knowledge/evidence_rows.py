@@ -23,8 +23,9 @@ class ReportedBuild(Row):
     """A build that somebody reported, or a combination that is known to fail.
 
     Each part is as it was reported, and absent where it was not. `outcome` is `built-with-edit` where it took what
-    tfdock does not do: `needs` says it. Of a row that `fails`, the parts are those that decide, and may be ranges;
-    `needs` is what mends it, `failed_with` are words of the error.
+    tfdock does not do: `needs` says it. Of a row that `fails`, the parts and `options` are those that decide, and
+    parts may be ranges; `needs` is what mends it, `unless` a text in an option that does, `failed_with` are words of
+    the error. A part may be of the base alone: `glibc`, `musl`.
 
     `fork` is the tree where it is not TensorFlow's own; `compiler` compiles GPU code; `at` is where in the source.
     """
@@ -47,6 +48,7 @@ class ReportedBuild(Row):
     options: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     failed_with: str | None = None
+    unless: str | None = None
     at: str
     date: str | None = None
 
@@ -57,14 +59,17 @@ class ReportedBuild(Row):
         return {**self.components, **{name: text for name, text in tools.items() if text}}
 
     def agrees(self, facts: Mapping[str, str]) -> bool:
-        """Return whether it is of a build with these facts: accelerator, toolkit, machine, python, and `parts`.
+        """Return whether it is of a build with these facts: accelerator, toolkit, machine, python, options, `parts`.
 
         A build that was reported may say more than is known of the other one; what is known to fail may not.
         """
         fails = self.outcome == "fails"
-        if any(said and said != facts[name] for name, said in self._kinds().items()):
+        if not self.agrees_in_kind(facts):
             return False
         if self.python and facts["python"] and facts["python"] not in self.python:
+            return False
+        asked = facts.get("options", "")
+        if fails and (not {*self.options} <= {*asked.split()} or (self.unless and self.unless in asked)):
             return False
         for name, said in self.parts.items():
             known = facts.get(name, "")
@@ -85,10 +90,11 @@ class ReportedBuild(Row):
         exact = " " in said or " " not in known
         return bool(said) and exact and _is_part(said, known, by_major=name.endswith("compiler"))
 
-    def _kinds(self) -> dict[str, str | None]:
+    def agrees_in_kind(self, facts: Mapping[str, str]) -> bool:
+        """Return whether it is of this accelerator and machine, or says none."""
         # A report without a machine is of what nearly everybody has; a failure without one is of every machine.
         machine = self.machine or (None if self.outcome == "fails" else "x86_64")
-        return {"accelerator": self.accelerator, "machine": machine}
+        return self.accelerator in (None, facts["accelerator"]) and machine in (None, facts["machine"])
 
 
 def is_of(tensorflow: object, release: str) -> bool:
@@ -98,8 +104,8 @@ def is_of(tensorflow: object, release: str) -> bool:
 
 def _is_part(said: str, known: str, *, by_major: bool) -> bool:
     """Return whether a part as reported (`8.0`, `gcc 12.3.0`, `gcc`) is the known one (`8.0.5`, `gcc 12`)."""
-    tool, span = _tool_and_version(said)
-    name, version = _tool_and_version(known)
+    tool, span = tool_and_version(said)
+    name, version = tool_and_version(known)
     if tool != name:
         return False
     if not span or not version:
@@ -112,8 +118,9 @@ def _is_part(said: str, known: str, *, by_major: bool) -> bool:
     return exact and _spans(span, version)
 
 
-def _tool_and_version(text: str) -> tuple[str, str]:
-    return ("", text) if not text[0].isalpha() else (text.partition(" ")[0], text.partition(" ")[2])
+def tool_and_version(text: str) -> tuple[str, str]:
+    """Return the tool and the version of `gcc 12.3`; a version alone is of no tool."""
+    return ("", text) if not text[:1].isalpha() else (text.partition(" ")[0], text.partition(" ")[2])
 
 
 def _spans(span: str, version: str) -> bool:

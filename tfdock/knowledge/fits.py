@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from tfdock.knowledge.contract import applies, version_facts
 from tfdock.knowledge.gpu_rows import Fork, TargetReport
-from tfdock.knowledge.image_rows import ArchiveRow, BuildLimit, Distribution, ImageRow, ImageTags
+from tfdock.knowledge.image_rows import ArchiveRow, Distribution, ImageRow, ImageTags
 from tfdock.knowledge.release_rows import Release, SourceArchive
 from tfdock.knowledge.rows import Accelerator, placeholders
 from tfdock.knowledge.tables import KnowledgeBase
@@ -226,13 +226,6 @@ def _is_named(image: str, pattern: str) -> bool:
     """Return whether a pattern matches an image's name, whatever registry it comes from."""
     name = re.sub(r"^([^/]*[.:][^/]*|localhost)/", "", image.partition("@")[0])
     return fnmatchcase(name.removeprefix("library/"), pattern)
-
-
-def is_broken_by(limit: BuildLimit, release: Release, version: str) -> bool:
-    """Return whether a version of the part lies where the release is known not to build."""
-    held = Version(version)
-    since, before = limit.since and Version(limit.since), limit.before and Version(limit.before)
-    return applies(release, limit.releases) and not (since and held < since) and not (before and held >= before)
 
 
 # --- drivers --------------------------------------------------------------------------------------------------------

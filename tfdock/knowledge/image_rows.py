@@ -69,27 +69,6 @@ class Distribution(Row):
     end: str = ""
 
 
-class BuildLimit(Row):
-    """Versions of a `part` of the build (glibc, gcc, a component) that are known to break releases, and how.
-
-    From `since` on, and before `before`, builds for these accelerators and machines, with these compilers of GPU code
-    and components up to `until`, fail, unless an option of the profile has the text `unless`.
-    """
-
-    KEY = ("part", "releases", "since", "before")
-
-    part: str
-    releases: ReleaseRange
-    since: str | None = None
-    before: str | None = None
-    accelerators: tuple[str, ...] = ()
-    machines: tuple[str, ...] = ()
-    compilers: tuple[str, ...] = ()
-    until: dict[str, str] = Field(default_factory=dict)
-    unless: str | None = None
-    fails: str
-
-
 class Interpreter(Row):
     """A Python that base images do not carry: its newest patch release, and its source archive."""
 

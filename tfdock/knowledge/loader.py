@@ -26,7 +26,7 @@ TABLES = (
     "accelerators", "architectures", "archives", "bazel", "cachebusters", "came_and_went", "ci_actions", "codes",
     "companions", "compilers", "configs", "cpu_features", "distributions", "drivers", "estimates", "evidence",
     "failures", "flags", "forks", "generated_kernels", "gpus", "harmless_options", "host_compilers", "image_tags",
-    "images", "interpreters", "libraries", "limits", "log_parts", "probes", "redistributables", "releases",
+    "images", "interpreters", "libraries", "log_parts", "probes", "redistributables", "releases",
     "requirement_limits", "runtime_compilers", "runtime_libraries", "runtime_toolkits", "runtimes", "size_limits",
     "source_archives", "target_reports", "toolkits", "variables", "wheel_libraries",
 )  # fmt: skip

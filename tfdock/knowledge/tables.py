@@ -25,7 +25,6 @@ from tfdock.knowledge.evidence_rows import ReportedBuild, is_of
 from tfdock.knowledge.gpu_rows import Architecture, Fork, Gpu, TargetReport
 from tfdock.knowledge.image_rows import (
     ArchiveRow,
-    BuildLimit,
     Distribution,
     ImageRow,
     ImageTags,
@@ -224,8 +223,6 @@ class KnowledgeBase:
     """Which tags of a repository exist."""
     distributions = _keyed(Distribution)
     """Name -> row."""
-    limits = _listed(BuildLimit)
-    """Versions that break releases."""
     accelerators = _keyed(Accelerator)
     """Name -> row."""
 
@@ -307,7 +304,7 @@ class KnowledgeBase:
 
 
 def _key_text(key: Iterable[str | tuple[str, ...] | None]) -> str:
-    return " ".join(word if isinstance(word, str) else " ".join(word) for word in key if word)
+    return " ".join(" ".join(word) if isinstance(word, tuple) else str(word) for word in key if word)
 
 
 class _Table:

@@ -382,12 +382,17 @@ def _offer(
     elsewhere = any(_machine(knowledge, gpu) != OFFICIAL_MACHINE for gpu in gpus)
     if offer or elsewhere or len({gpu.accelerator for gpu in gpus}) > 1:
         return offer, refused  # another release would not change this
+    near = None
     for other in _by_nearness(knowledge, release):
         if not _may_take(knowledge, other, gpus):
             continue
         accepted, _ = _try_release(knowledge, other, other.newest, gpus, python)
-        if accepted:
+        # Code for these very GPUs, and libraries that know them, are worth a release that is farther away.
+        if accepted and _has_code_for_each(knowledge, accepted, gpus):
             return accepted, refused
+        near = near or accepted
+    if near:
+        return near, refused
     tried = (
         _try_release(knowledge, row, row.newest, gpus, python, fork=fork)[0]
         for other in (release, *_by_nearness(knowledge, release))
@@ -395,6 +400,13 @@ def _offer(
         if applies(other, fork.releases) and _may_take(knowledge, row := with_fork(other, fork), gpus)
     )
     return next((accepted for accepted in tried if accepted), None), refused
+
+
+def _has_code_for_each(knowledge: KnowledgeBase, accepted: AcceptedProfile, gpus: Sequence[Gpu]) -> bool:
+    exact = _exact_targets(accepted.release, knowledge.accelerators[gpus[0].accelerator], gpus)
+    # SASS alone, or with PTX.
+    wanted, built = ({name.rpartition("_")[2] for name in names} for names in (exact, accepted.resolution.targets))
+    return wanted <= built
 
 
 def _by_nearness(knowledge: KnowledgeBase, release: Release) -> list[Release]:

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from tfdock.knowledge.evidence_rows import ReportedBuild
+from tfdock.knowledge.evidence_rows import ReportedBuild, tool_and_version
+from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.question import RuleFinding, sentences
-from tfdock.types import Choice
+from tfdock.types import Choice, Version
 
 _NAMED = 3
 """How many reports are named."""
+OF_THE_BASE = ("glibc", "musl")
+"""Parts of a build that its base image alone has."""
 
 
 class Reports:
     """The reports on builds with these facts: `release`, `accelerator`, `toolkit`, `machine`, `python`, parts.
 
-    An empty fact is not known. Reports of forks are of another source, and left out. A report that says no tool is of
-    the release's own: `tools` are the release's compilers.
+    An empty fact is not known. `options` are Bazel's, as the profile has them. Reports of forks are of another
+    source, and left out. A report that says no tool is of the release's own: `tools` are the release's compilers.
+    `titles` are names of parts, for messages.
     """
 
-    def __init__(self, knowledge: KnowledgeBase, facts: Mapping[str, str], tools: Mapping[str, str]) -> None:
-        self._knowledge, self._facts, toolkit = knowledge, facts, facts["toolkit"]
+    def __init__(
+        self, knowledge: KnowledgeBase, facts: Mapping[str, str], tools: Mapping[str, str], titles: Mapping[str, str]
+    ) -> None:
+        self._knowledge, self._facts, self._titles, toolkit = knowledge, facts, titles, facts["toolkit"]
         other = {name for name, own in tools.items() if facts[name].partition(" ")[0] != own}
-        rows = [row for row in knowledge.reports_on(facts["release"]) if not row.fork and row.agrees(facts)]
+        self._known = [row for row in knowledge.reports_on(facts["release"]) if not row.fork]
+        rows = [row for row in self._known if row.agrees(facts)]
         # A report that says no accelerator or toolkit may be of any.
         told = [
             row
@@ -33,38 +41,94 @@ class Reports:
         self._built = [row for row in told if row.outcome == "built"]
         self._edited = [row for row in told if row.outcome == "built-with-edit"]
         self._failed = [row for row in rows if row.outcome == "fails"]
+        self._between: list[str] = []
 
-    def settles(self, doubt: RuleFinding) -> bool:
-        """Return whether somebody built the part that is doubted."""
-        return any(row.is_exactly(doubt.part, self._facts) for row in self._built)
+    def judged(self, doubt: RuleFinding) -> RuleFinding | None:
+        """Return what is left of a doubt about a part: nothing if somebody built it.
 
-    def about(self, doubt: RuleFinding) -> str:
-        """Return who built the doubted part with an edit, for its `why`; empty if nobody is known to."""
+        A warning if others built around it. Else the doubt, whose `why` names who built the part with an edit.
+        """
+        if any(row.is_exactly(doubt.part, self._facts) for row in self._built):
+            return None
+        if around := self._around(doubt.part):
+            return replace(doubt, weight="warning", why=f"it lies between what others built: {around}")
         edited = [row for row in self._edited if row.is_exactly(doubt.part, self._facts)]
-        return f"built with an edit by {self._named(edited)}: {'; '.join(edited[0].needs)}" if edited else ""
+        by = f"built with an edit by {self._named(edited)}: {'; '.join(edited[0].needs)}" if edited else ""
+        return replace(doubt, why=sentences(doubt.why, by))
 
-    def failures(self, places: Mapping[str, str], titles: Mapping[str, str]) -> Iterator[RuleFinding]:
-        """Yield what is known to fail. `places` maps a part to the field that asks for it, `titles` to its name."""
+    def _around(self, part: str) -> str:
+        """Return the builds by which the version of a part is neither too new nor too old; empty without such.
+
+        What this release or an older one was built with is not too new if it is newer; what this or a newer one was
+        built with is not too old if it is older.
+        """
+        tool, text = tool_and_version(self._facts.get(part, ""))
+        support = self._knowledge.releases[self._facts["release"]].components.get(part)
+        # What is in no list of the release's own, Bazel does not download, whoever built what.
+        if not text or part == "python" or (support and support.closed):
+            return ""
+        release, version = Version(self._facts["release"]), Version(text)
+        # A report of cuDNN 8 is none of 8.2; of a compiler the major version decides.
+        exact = 1 if tool else min(2, len(version.parts))
+        known = [item for item in self._versions(part, tool) if len(item[1].parts) >= exact]
+        as_new = [item for item in known if item[0] <= release and item[1] >= _as_far(version, item[1])]
+        as_old = [item for item in known if item[0] >= release and item[1] <= _as_far(version, item[1])]
+        if not as_new or not as_old:
+            return ""
+        title = tool or self._titles.get(part, part)
+        self._between.append(f"{title} {text}")
+        nearest = (max(as_new, key=lambda item: item[0]), min(as_old, key=lambda item: item[0]))
+        told = {f"TensorFlow {of} with {title} {held} ({who})": "" for of, held, who in nearest}
+        return " and ".join(told)
+
+    def _versions(self, part: str, tool: str) -> Iterator[tuple[Version, Version, str]]:
+        """Yield (release, version of a part, by whom) of what was built without an edit, and of upstream's tables."""
+        for release in self._knowledge.releases.values():
+            for text in _tested(release, part, tool):
+                yield Version(release.release), Version(text), "tested upstream"
+        compiler = self._facts["compiler"].partition(" ")[0]
+        for row in self._knowledge.evidence.values():
+            name, text = tool_and_version(row.parts.get(part, ""))
+            same = row.agrees_in_kind(self._facts) and row.outcome == "built" and not row.fork
+            # What one compiler of GPU code reads of a toolkit says nothing of another one.
+            same = same and (part != self._facts["toolkit"] or (row.compiler or compiler).startswith(compiler))
+            if same and text and name == tool and ".." not in text + row.tensorflow:
+                yield Version(row.tensorflow).minor, Version(text), self._named([row])
+
+    def failures(self, places: Mapping[str, str]) -> Iterator[RuleFinding]:
+        """Yield what is known to fail. `places` maps a part to the field that asks for it."""
         for row in self._failed:
-            disputed = self._is_disputed(row)
-            parts = [f"{titles.get(name, '')} {self._facts[name]}".strip() for name in row.parts]
-            of = f"TensorFlow {self._facts['release']}" + (f" with {' and '.join(parts)}" if parts else "")
-            yield RuleFinding(
-                code="known-to-fail",
-                path=next((places[name] for name in row.parts if name in places), places[""]),
-                message=f"{of} {'failed for some and was built by others' if disputed else 'is known to fail'}",
-                why=sentences(
-                    f"`{row.failed_with}`" if row.failed_with else row.note or "",
-                    f"reported in {row.at}",
-                    f"what mends it: {'; '.join(row.needs)}",
-                    f"built by {self._named(self._built)}" if disputed else "",
-                ),
-                weight="warning" if disputed else "failing",
-            )
+            of = [f"{self._titles.get(name, '')} {self._facts[name]}".strip() for name in row.parts]
+            of += row.options
+            with_parts = f" with {' and '.join(of)}" if of else ""
+            path = next((places[name] for name in (*row.parts, *row.options) if name in places), places[""])
+            yield self._failure(row, path, with_parts, disputed=self._is_disputed(row))
+
+    def failures_of_base(self, name: str, version: str) -> Iterator[RuleFinding]:
+        """Yield what is known to fail with a base image's C library or C++ compiler; the part is its path."""
+        part, value = (name, version) if name in OF_THE_BASE else ("host_compiler", f"{name} {version}")
+        for row in self._known:
+            if row.outcome == "fails" and part in row.parts and row.agrees({**self._facts, part: value}):
+                yield self._failure(row, name, f" with {name} {version}", disputed=False)
+
+    def _failure(self, row: ReportedBuild, path: str, with_parts: str, *, disputed: bool) -> RuleFinding:
+        known = "failed for some and was built by others" if disputed else "is known to fail"
+        return RuleFinding(
+            code="known-to-fail",
+            path=path,
+            message=f"TensorFlow {self._facts['release']}{with_parts} {known}",
+            why=sentences(
+                f"`{row.failed_with}`" if row.failed_with else row.note or "",
+                f"reported in {row.at}",
+                f"what mends it: {'; '.join(row.needs)}",
+                f"built by {self._named(self._built)}" if disputed else "",
+            ),
+            weight="warning" if disputed else "failing",
+        )
 
     def _is_disputed(self, row: ReportedBuild) -> bool:
         """Return whether somebody built the same parts, and reported no edit."""
-        return any(row.parts.keys() <= built.parts.keys() for built in self._built)
+        return not row.options and any(row.parts.keys() <= built.parts.keys() for built in self._built)
 
     def grade(self, *, untested: bool) -> Choice:
         """Return what is known of the whole combination, for the choices of a plan."""
@@ -73,9 +137,16 @@ class Reports:
         if untested:
             edited = f"; with an edit by {self._named(self._edited)}" if self._edited else ""
             return _choice("untested", f"nobody here is known to have built it{edited}")
+        configs = [word for word in self._facts["options"].split() if word.startswith("--config=")]
+        told = {option.casefold() for row in self._built for option in row.options}
+        without = [word for word in configs if word.partition("=")[2] not in told]
+        aside = f"; of {' and '.join(without)} no report is known" if without else ""
+        if self._between:
+            parts = " and ".join(self._between)
+            return _choice("tested", f"{parts} by older and newer builds alone, which the warnings name{aside}")
         if self._built:
-            return _choice("built", f"by {self._named(self._built)}")
-        return _choice("tested", "the release's own tables list it; no report of such a build is known")
+            return _choice("built", f"by {self._named(self._built)}{aside}")
+        return _choice("tested", f"the release's own tables list it; no report of such a build is known{aside}")
 
     def _named(self, rows: Sequence[ReportedBuild]) -> str:
         dates: dict[str, str] = {}
@@ -83,6 +154,22 @@ class Reports:
             dates.setdefault(self._knowledge.cited("evidence", row).partition(":")[0], row.date or "")
         named = [f"{name} ({date})" if date else name for name, date in dates.items()]
         return ", ".join(named[:_NAMED]) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
+
+
+def _tested(release: Release, part: str, tool: str) -> Iterable[str]:
+    """Return the versions of a part that a release's row says it is built with or was tested with."""
+    if part == "bazel":
+        return (release.bazel, *release.tested_bazel)
+    if part == "host_compiler":
+        own = release.compilers.get(tool)
+        return (*([own] if own else []), *release.tested_compilers.get(tool, ()))
+    support = release.components.get(part)
+    return support.accepted if support else ()
+
+
+def _as_far(version: Version, other: Version) -> Version:
+    """Return as much of a version as another one says: 9.1 of 9.1.85 beside 9.1."""
+    return Version(".".join(map(str, version.parts[: len(other.parts)])))
 
 
 def _choice(value: str, reason: str) -> Choice:

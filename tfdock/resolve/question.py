@@ -92,12 +92,12 @@ class Notes:
         """Note what nobody is known to have tested."""
         self.find(RuleFinding(code=code, path=path, message=message, why=why, weight="doubt", part=part))
 
-    def settle(self, is_built: Callable[[RuleFinding], bool], about: Callable[[RuleFinding], str]) -> None:
-        """Write down the doubts that were held, but for what somebody built; `about` adds to their `why`."""
+    def settle(self, judged: Callable[[RuleFinding], RuleFinding | None] = lambda doubt: doubt) -> None:
+        """Write down the doubts that were held, as they are judged; None is no doubt any more."""
         held, self.held = self.held, []
         for doubt in held:
-            if not is_built(doubt):
-                self.find(replace(doubt, part="", why=sentences(doubt.why, about(doubt))))
+            if finding := judged(doubt):
+                self.find(replace(finding, part=""))
 
     def warn(self, code: str, path: str, message: str, *, why: str = "") -> None:
         """Warn of what works with a drawback."""
@@ -107,7 +107,7 @@ class Notes:
         """Raise Incompatible with all problems so far, from the top of the profile to its end."""
         if self.problems:
             # Nothing more will be known: what is held stays in doubt.
-            self.settle(lambda _: False, lambda _: "")
+            self.settle()
             raise Incompatible(*by_place(self.problems))
 
     def _problem(self, finding: RuleFinding, severity: str) -> Problem:

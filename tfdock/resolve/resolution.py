@@ -176,17 +176,17 @@ class _Decision:
         self._check_source_archives(release)
         optimize = self._optimize()
         reports = self._reports(release, devices, host_compiler)
-        titles = {**accelerator.titles, "bazel": "Bazel", "host_compiler": "C++ compiler"}
-        failures = list(reports.failures(self._places(), titles))
+        refused = {problem.field for problem in self.notes.problems}
+        # One reason for each field is enough.
+        failures = [found for found in reports.failures(self._places()) if found.path not in refused]
+        known = {failure.path for failure in failures}
         # A known failure replaces the doubt about the same field.
-        self.notes.settle(
-            lambda doubt: reports.settles(doubt) or any(doubt.path == found.path for found in failures), reports.about
-        )
+        self.notes.settle(lambda doubt: None if doubt.path in known else reports.judged(doubt))
         for finding in failures:
             self.notes.find(finding)
         # All problems up to here are told at once. An image is sought only for what can be built.
         self.notes.stop_if_refused()
-        python, image = self._python_and_image(release, devices, host_compiler)
+        python, image = self._python_and_image(release, devices, host_compiler, reports)
         if image is None:
             self.notes.stop_if_refused()
         assert image is not None
@@ -196,7 +196,7 @@ class _Decision:
         except MissingFact as missing:
             self._refuse_placeholder(missing)
             self.notes.stop_if_refused()
-        for finding in base_findings(self.question, release, devices, host_compiler, image, str(base)):
+        for finding in base_findings(self.question, release, devices, reports, host_compiler, image, str(base)):
             self.notes.find(finding)
         self.notes.stop_if_refused()
         self._check_image_versions(image, base, devices)
@@ -322,6 +322,7 @@ class _Decision:
         """Return what is reported of such builds. A tool that nobody asked for is there without its version."""
         host, version = self.profile.host_compiler, devices.compiler_version
         asked = host.version if isinstance(host, HostCompiler) else None
+        configs = [f"--config={name}" for name in self.profile.bazel.configs]
         facts = {
             **devices.components,
             "release": release.release,
@@ -332,27 +333,30 @@ class _Decision:
             "compiler": f"{devices.compiler} {version}".strip() if version[:1].isdigit() else devices.compiler,
             "host_compiler": f"{host_compiler} {asked or ''}".strip(),
             "bazel": self.profile.bazel.version or "",
+            "options": "\n".join((*configs, *self.profile.bazel.flags, *self.profile.bazel.copts)),
         }
         own = (release.gpu_compiler or "") if devices.compiler else ""
         beside = release.host_compilers.get(own or devices.accelerator.accelerator)
         tools = {"compiler": own, "host_compiler": beside or next(iter(release.compilers), host_compiler)}
-        return Reports(self.knowledge, facts, tools)
+        titles = {**devices.accelerator.titles, "bazel": "Bazel", "host_compiler": "C++ compiler"}
+        return Reports(self.knowledge, facts, tools, titles)
 
     def _places(self) -> dict[str, str]:
         """Return part -> the field that asks for it; the empty part is the release."""
         asked = {name: component_fields(self.question)[name] for name in asked_components(self.question)}
         asked |= {name: name for name in ("compiler", "host_compiler") if getattr(self.profile, name)}
         asked |= {"bazel": "bazel.version"} if self.profile.bazel.version else {}
+        asked |= {f"--config={name}": path for path, name in asked_configs(self.question)}
         return asked | {"": "tensorflow" if isinstance(self.profile.tensorflow, str) else "tensorflow.release"}
 
     def _python_and_image(
-        self, release: Release, devices: ChosenDevices, host_compiler: str
+        self, release: Release, devices: ChosenDevices, host_compiler: str, reports: Reports
     ) -> tuple[str, ImageRow | None]:
         """Choose the profile's Python; else the newest in a base image, or else one that can be compiled into one."""
         rows = self._images(release, devices)
         names = [self.profile.base or name_with(row, devices.components) for row in rows]
         found = [
-            base_findings(self.question, release, devices, host_compiler, row, name)
+            base_findings(self.question, release, devices, reports, host_compiler, row, name)
             for row, name in zip(rows, names, strict=True)
         ]
         # If the build is known to fail in each of them, the first tells why.

@@ -53,4 +53,4 @@ def _with_suggestions(problem: Problem, ways: Sequence[Suggestion]) -> Problem:
 
     A combination without evidence is left out of the fixes.
     """
-    return replace(problem, ways=tuple(ways), fixes=(*problem.fixes, *(way.text for way in ways if not way.untested)))
+    return replace(problem, ways=tuple(ways), fixes=(*problem.fixes, *(way.text for way in ways if not way.question)))

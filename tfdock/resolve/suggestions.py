@@ -14,6 +14,7 @@ from itertools import combinations, islice
 
 from tfdock.errors import Problem, Suggestion
 from tfdock.gpu.devices import bare_gpu, embedded_targets, find_gpu, is_integrated, is_target, sorted_targets
+from tfdock.gpu.verdict import runs_target
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.release_rows import Release, Support
 from tfdock.knowledge.rows import Accelerator
@@ -67,6 +68,23 @@ class Moves:
             return named.target_pattern is not None
         listed = any(self._is_set(name) for name in ("gpus", "accelerator", *TARGET_FIELDS))
         return listed or any(row.target_pattern for row in self._mentioned)
+
+    def is_served(self, resolution: Resolution) -> bool:
+        """Return whether a build still runs on what the profile asks for: on GPUs, and on those that its list names.
+
+        Of a list some of which cannot be built, on the others.
+        """
+        lists = () if self._is_set("gpus") else TARGET_FIELDS  # GPUs say it better than a list beside them
+        named = {name: targets for name in lists if (targets := getattr(self.profile, name))}
+        sound = [
+            target
+            for name, targets in named.items()
+            for index, target in enumerate(targets)
+            if not self._is_at_fault(name, index)
+        ]
+        wanted = sound or [target for targets in named.values() for target in targets]
+        code = resolution.targets
+        return bool(code or not self.wants_devices) and (not code or all(runs_target(one, code) for one in wanted))
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -419,10 +437,14 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
         # A user who misspelled a GPU has a GPU.
         return _without_devices(moves, attempt) if moves.wants_devices and "gpu-unknown" not in moves.codes else []
     in_play = {path for move, _ in tried for path in move}
-    # What somebody built comes first, and what nobody is known to have built last, however small the change is.
-    ordered = sorted(tried, key=lambda item: (item[1].grade.value != "built", bool(item[1].warnings)))
-    ordered.sort(key=lambda item: "allow_untested" in item[0])
-    return [_suggestion(moves, move, resolution, in_play) for move, resolution in ordered]
+
+    def rank(item: Tried) -> tuple[bool, bool, bool, bool]:
+        """What nobody is known to have built comes last, however small the change is; the release itself is kept."""
+        move, resolution = item
+        left = any(path.partition(".")[0] == "tensorflow" for path in move)
+        return "allow_untested" in move, left, resolution.grade.value != "built", bool(resolution.warnings)
+
+    return [_suggestion(moves, move, resolution, in_play) for move, resolution in sorted(tried, key=rank)]
 
 
 def _nearest(moves: Moves, changes: Iterator[Change], attempt: Attempt, known: Sequence[Tried] = ()) -> list[Tried]:
@@ -430,13 +452,15 @@ def _nearest(moves: Moves, changes: Iterator[Change], attempt: Attempt, known: S
     nearest = list(known)
     untried = (move for move in islice(changes, _TRIALS) if not _is_superseded(move, nearest))
     for move, resolution in accepted(moves.profile, untried, attempt):
-        # A build for the CPU is no way out for a profile that wants GPUs.
-        if moves.wants_devices and not resolution.targets:
+        if not moves.is_served(resolution):
             continue
         # A pair or a release may change more than was needed.
         least, resolution = _smallest_change(moves.profile, move, resolution, attempt)
         alike = [item for item in nearest if set(item[0]) == set(least)]
         if any(dict(seen) == dict(least) or resolution.warnings for seen, _ in alike):
+            continue
+        # More changes with as many warnings are no better.
+        if any(set(seen) < set(least) and len(other.warnings) <= len(resolution.warnings) for seen, other in nearest):
             continue
         nearest[:] = [item for item in nearest if item not in alike or not item[1].warnings]
         nearest.append((least, resolution))
@@ -471,16 +495,15 @@ def _fix_one_by_one(moves: Moves, resolver: Resolver) -> list[Tried]:
         done |= move
         profile, problems = changed(profile, move), after
         resolution = None if after else resolver.attempt(profile)
-        if resolution is not None and (resolution.targets or not moves.wants_devices):
+        if resolution is not None and moves.is_served(resolution):
             return [_smallest_change(moves.profile, done, resolution, resolver.attempt)]
     return []
 
 
 def _without_devices(moves: Moves, attempt: Attempt) -> list[Suggestion]:
-    """Return the last way there is: to build for the CPU."""
+    """Return the last way there is, as a question: to build for the CPU."""
     for move, resolution in accepted(moves.profile, moves.without_devices(), attempt):
-        suggestion = _suggestion(moves, move, resolution, set())
-        return [replace(suggestion, text=f"build for the CPU alone: {suggestion.text}")]
+        return [replace(_suggestion(moves, move, resolution, set()), question="build for the CPU alone")]
     return []
 
 
@@ -502,12 +525,14 @@ def _suggestion(moves: Moves, move: Change, resolution: Resolution, in_play: set
     change = {path: _explicit(path, value, resolution) for path, value in move.items()}
     always = {"tensorflow", "tensorflow.release", "gpus", *moves.components}
     others = sorted((in_play | always) - set(move), key=_keep_order)
-    keep = tuple(text for path in others if is_set(moves.profile, path) and (text := _keep_text(moves, path)))
+    keep = tuple(dict.fromkeys(_keep_text(moves, path) for path in others if is_set(moves.profile, path)))
     text = describe_change(change, moves.profile)
     text = f"keep {', '.join(keep)}: {text}" if keep else text
     text += f" (built {resolution.grade.reason.partition(', ')[0]})" if resolution.grade.value == "built" else ""
     text += "".join(f" ({warning.message})" for warning in resolution.warnings)
-    return Suggestion(text=text, change=change, keep=keep, untested="allow_untested" in change)
+    untested = "allow_untested" in change
+    question = "try what nobody here is known to have built" if untested else ""
+    return Suggestion(text=text, change=change, keep=keep, untested=untested, question=question)
 
 
 def _keep_order(path: str) -> tuple[bool, str]:

@@ -8,13 +8,14 @@ from dataclasses import replace
 from itertools import chain, islice
 
 from tfdock.knowledge.contract import applies, holds
-from tfdock.knowledge.fits import distribution_of, is_broken_by
+from tfdock.knowledge.fits import distribution_of
 from tfdock.knowledge.image_rows import Distribution, ImageRow
 from tfdock.knowledge.release_rows import Config, Release
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import PackagedCompiler
 from tfdock.profile.profile import HostCompiler
 from tfdock.resolve.accelerator import ChosenDevices
+from tfdock.resolve.grades import OF_THE_BASE, Reports
 from tfdock.resolve.question import Question, RuleFinding, prevented, sentences
 from tfdock.types import Version, same_minor
 
@@ -68,7 +69,7 @@ def _check_host_compiler(
     """Report a compiler that is too new for the toolkit, too old for the release, or untested."""
     own = release.compilers.get(name)
     tested = [*([own] if own else []), *release.tested_compilers.get(name, ())]
-    broken = next(_breaking(question, release, devices, {name: version}), None)
+    broken = next(_compiler_findings(question, release, devices, name, version), None)
     if broken:
         asked = f"`host_compiler` says {name} {version}" if version not in broken.message else ""
         question.notes.find(replace(broken, path="host_compiler", why=sentences(asked, broken.why)))
@@ -83,30 +84,34 @@ def _check_host_compiler(
 
 
 def base_findings(
-    question: Question, release: Release, devices: ChosenDevices, host: str, image: ImageRow, base: str
+    question: Question,
+    release: Release,
+    devices: ChosenDevices,
+    reports: Reports,
+    host: str,
+    image: ImageRow,
+    base: str,
 ) -> Iterator[RuleFinding]:
     """Yield why the build is known to fail in a base image: its C library, its C++ compiler, its Python."""
     own, row = question.profile.host_compiler, distribution_of(question.knowledge, base)
     # A compiler that the profile names by version was looked at before, and one at a path is its own affair.
     named = isinstance(own, HostCompiler) and (own.version or own.path)
-    parts = {name: version for name, version in row[0].holds.items() if name in _LIBC} if row[0] else {}
+    parts = {name: version for name, version in row[0].holds.items() if name in OF_THE_BASE} if row[0] else {}
     compiler = "" if named else _compiler_in(question, row, host, image)
     whose = f"`base` {base}" if question.profile.base else f"the image {base}"
-    found = [*_breaking(question, release, devices, parts | ({host: compiler} if compiler else {}))]
+    parts |= {host: compiler} if compiler else {}
+    found = [*_breaking(question, release, devices, reports, parts)]
     for finding in found:
-        message = f"{finding.message}, and {whose} has {finding.path} {parts.get(finding.path, compiler)}"
-        yield replace(finding, path="base", message=message, fix=_bases(question, release, devices))
+        message = f"{finding.message}, and {whose} has {finding.path} {parts[finding.path]}"
+        yield replace(finding, path="base", message=message, fix=_bases(question, release, devices, reports))
     if row[0] and row[1] and question.profile.base and not found and not image.packages:
         yield RuleFinding(
             code="image-without-tool",
             path="base",
             message=f"{whose} is plain {row[0].distribution}: Bazel and the release's compilers are not in it",
             why=f"what is known for TensorFlow {release.release} is {image.image}, on which nothing is installed",
-            fix=_bases(question, release, devices) or "name an image that has them",
+            fix=_bases(question, release, devices, reports) or "name an image that has them",
         )
-
-
-_LIBC = ("glibc", "musl")
 
 
 def _compiler_in(question: Question, held: tuple[Distribution | None, bool], host: str, image: ImageRow) -> str:
@@ -118,7 +123,7 @@ def _compiler_in(question: Question, held: tuple[Distribution | None, bool], hos
     return by_row or (row.holds.get(host, "") if row and exact else "")
 
 
-def _bases(question: Question, release: Release, devices: ChosenDevices) -> str:
+def _bases(question: Question, release: Release, devices: ChosenDevices, reports: Reports) -> str:
     """Return in which distributions the release may be built, by rows of images; the newest two, empty if none."""
     python, kind = question.profile.python, devices.accelerator.accelerator
     images = (
@@ -134,50 +139,19 @@ def _bases(question: Question, release: Release, devices: ChosenDevices) -> str:
         f"an image of {name}"
         for name, row in known.items()
         if {*row.pythons} & ({python} if python else {*release.pythons})
-        and not any(_breaking(question, release, devices, row.holds))
+        and not any(_breaking(question, release, devices, reports, row.holds))
     ]
     return f"take {' or '.join(sorted(fitting)[-2:])}" if fitting else ""
 
 
 def _breaking(
-    question: Question, release: Release, devices: ChosenDevices, parts: Mapping[str, str]
+    question: Question, release: Release, devices: ChosenDevices, reports: Reports, parts: Mapping[str, str]
 ) -> Iterator[RuleFinding]:
     """Yield a finding, with the part as its path, for each version that is known to break the release's build."""
     for name, version in parts.items():
         found = _compiler_findings(question, release, devices, name, version)
         # One reason is enough.
-        yield from islice(chain(found, _limit_findings(question, release, devices, name, version)), 1)
-
-
-def _limit_findings(
-    question: Question, release: Release, devices: ChosenDevices, name: str, version: str
-) -> Iterator[RuleFinding]:
-    bazel = question.profile.bazel
-    for limit in question.knowledge.limits:
-        facts = (
-            (limit.accelerators, devices.accelerator.accelerator),
-            (limit.machines, question.machine),
-            (limit.compilers, devices.compiler),
-        )
-        held = {part: Version(devices.components.get(part, "")).minor for part in limit.until}
-        concerned = (
-            limit.part == name
-            and is_broken_by(limit, release, version)
-            and all(not wanted or fact in wanted for wanted, fact in facts)
-            and all(held[part] <= Version(end) for part, end in limit.until.items())
-            and not (limit.unless and any(limit.unless in option for option in (*bazel.copts, *bazel.flags)))
-        )
-        if concerned:
-            title = devices.accelerator.titles.get(name, name)
-            since = f"{title} {limit.since} or newer" if limit.since else title
-            span = f"{title} older than {limit.before}" if limit.before else since
-            yield RuleFinding(
-                code="known-to-fail",
-                path=name,
-                message=f"TensorFlow {release.release} does not build with {span}",
-                why=sentences(limit.fails, f"source: {question.knowledge.cited('limits', limit)}"),
-                weight="failing",
-            )
+        yield from islice(chain(found, reports.failures_of_base(name, version)), 1)
 
 
 def _compiler_findings(
@@ -232,7 +206,9 @@ def bazel_of(question: Question, release: Release) -> str:
     elif _outside(asked, lowest, highest):
         limits = f"at least {lowest}" if lowest else ""
         limits += (" and " if limits and highest else "") + (f"at most {highest}" if highest else "")
-        question.notes.refuse(
+        # Another commit's ./configure may have other limits.
+        tell = question.notes.warn if question.profile.source.is_own else question.notes.refuse
+        tell(
             "bazel-out-of-range",
             "bazel.version",
             f"./configure of TensorFlow {release.release} refuses Bazel {asked}",

@@ -139,7 +139,11 @@ PROBLEM = Problem(
         'keep CUDA 11.0: `tensorflow: "2.5.3"`',
     ),
     ways=(
-        Suggestion(text='keep TensorFlow 2.4: `cuda: "11.1"` and `allow_untested: true`', change={}, untested=True),
+        Suggestion(
+            text='keep TensorFlow 2.4: `cuda: "11.1"` and `allow_untested: true`',
+            change={},
+            question="try what nobody here is known to have built",
+        ),
         Suggestion(text='keep CUDA 11.0: `tensorflow: "2.5.3"`', change={}),
     ),
     file="profiles/x.yaml",

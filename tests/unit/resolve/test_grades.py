@@ -17,7 +17,7 @@ FAILING = 'schema: 1\ntensorflow: "2.20.0"\npython: "3.12"\ncuda: "12.9.1"\ncudn
 DISPUTED = 'schema: 1\ntensorflow: "2.0.0"\ncuda: "10.2"\ncudnn: "7.6"\ngpus: [rtx2080]\n'
 FACTS = {
     "accelerator": "cuda", "toolkit": "cuda", "machine": "x86_64", "python": "3.8", "cuda": "11.1.1", "cudnn": "8.0",
-    "compiler": "nvcc", "host_compiler": "gcc 9", "bazel": "",
+    "compiler": "nvcc", "host_compiler": "gcc 9", "bazel": "", "options": "--config=v2\n-Wno-x",
 }  # fmt: skip
 
 
@@ -55,6 +55,10 @@ def row(outcome: str = "built", **values: Any) -> ReportedBuild:
         pytest.param({"outcome": "fails", "host_compiler": "gcc"}, True, id="a failure of any gcc"),
         pytest.param({"outcome": "fails", "host_compiler": "gcc 9.4"}, False, id="a failure of an exacter gcc"),
         pytest.param({"outcome": "fails", "host_compiler": "gcc 8..10"}, True, id="a failure of a range of gcc"),
+        pytest.param({"outcome": "fails", "options": ["--config=v2"]}, True, id="a failure with an option"),
+        pytest.param({"outcome": "fails", "options": ["--config=v"]}, False, id="a failure with another option"),
+        pytest.param({"outcome": "fails", "unless": "no-x"}, False, id="a failure that an option mends"),
+        pytest.param({"outcome": "fails", "unless": "no-y"}, True, id="a failure that another option mends"),
     ],
 )
 def test_a_report_is_of_a_build_as_far_as_both_are_known(values: dict[str, Any], agrees: bool) -> None:
@@ -76,6 +80,52 @@ def test_what_somebody_built_is_no_longer_in_doubt(desk: Desk) -> None:
     other = desk.resolve(BUILT.replace("11.1", "11.4") + "allow_untested: true\n")
     assert (codes(list(other.untested)), other.grade.value) == ({"component-untested"}, "untested")
     assert desk.resolve('schema: 1\ntensorflow: "2.18.0"\ncuda: "12.5.1"\n').grade.value == "tested"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param('tensorflow: "2.7.0"\npython: "3.9"\ncuda: "11.4"\ncudnn: "8.2"\n', "", id="somebody built it"),
+        pytest.param('tensorflow: "2.8.4"\npython: "3.10"\ncuda: "11.4"\ncudnn: "8.2"\n',
+                     "TensorFlow 2.8 with cuDNN 8.2.2.26 (EasyBuild", id="beside another CUDA"),
+        pytest.param('tensorflow: "2.12.0"\nhost_compiler: {name: gcc, version: "8", path: /g}\n',
+                     None, id="no newer release with one as old"),
+        pytest.param('tensorflow: "2.17.0"\nhost_compiler: {name: gcc, version: "14", path: /g}\n',
+                     None, id="no older release with one as new"),
+        pytest.param('tensorflow: "2.18.0"\ncuda: "12.6.1"\n', None, id="Bazel's own list has it or not"),
+    ],
+)  # fmt: skip
+def test_a_version_between_what_others_built_is_a_warning(desk: Desk, text: str, told: str | None) -> None:
+    text = f"schema: 1\n{text}gpus: [rtx3080]\n"
+    if told is None:
+        assert [problem.code for problem in desk.problems(text) if problem.code.endswith("-untested")]
+        return
+    resolution = desk.resolve(text)
+    whys = [warning.why for warning in resolution.warnings if warning.code.endswith("-untested")]
+    assert resolution.untested == ()
+    assert bool(whys) is bool(told)
+    assert told in "".join(whys)
+    assert resolution.grade.value == ("tested" if told else "built")
+
+
+def test_a_configuration_without_a_report_is_said_with_the_grade(desk: Desk) -> None:
+    head = 'schema: 1\ntensorflow: "2.4.1"\npython: "3.8"\naccelerator: cpu\n'
+    assert "--config=mkl" in desk.resolve(head + "bazel: {configs: [mkl]}\n").grade.reason
+    (problem, *_) = desk.problems(
+        head.replace("2.4.1", "2.16.1").replace("3.8", "3.11") + "bazel: {configs: [mkl]}\n"
+    )
+    assert (problem.code, problem.field) == ("known-to-fail", "bazel.configs[0]")
+
+
+def test_a_way_out_keeps_the_release_and_every_capability_that_can_be_built(desk: Desk) -> None:
+    text = 'schema: 1\ntensorflow: "2.17.0"\npython: "3.10"\ncuda: "12.4"\ngpus: [gtx1070]\ncompiler: nvcc\n'
+    (problem, *_) = desk.problems(text + 'host_compiler: {name: clang, version: "17"}\n')
+    released = ["tensorflow" in way.change for way in problem.ways]
+    assert released == sorted(released)
+    assert not released[0]
+    (problem, *_) = desk.problems('schema: 1\ntensorflow: "2.11"\npython: "3.10"\ncompute_capabilities: [sm_30]\n')
+    assert [way.question for way in problem.ways] == ["build for the CPU alone"]
+    assert not set(problem.fixes) & {way.text for way in problem.ways}
 
 
 def test_a_build_with_an_edit_leaves_the_doubt_and_tells_the_edit(desk: Desk) -> None:
