@@ -92,7 +92,7 @@ def test_a_fix_speaks_of_the_system_that_the_log_is_of_and_to_who_installed() ->
     header = "py_func.cc:1:10: fatal error: Python.h: No such file or directory"
     assert "apt-get install" in diagnosed(f"{header}\n").findings[0].fix
     assert "dnf install python3-devel" in diagnosed(f"Rocky Linux release 9.3\n{header}\n").findings[0].fix
-    symbol = "ImportError: /v/site-packages/tensorflow/a.so: undefined symbol: _ZN3foo3barEv"
+    symbol = "ImportError: /v/site-packages/tensorflow/a.so: undefined symbol: foo_bar"
     assert "bazel" not in diagnosed(f"{symbol}\n").findings[0].fix
     build = "INFO: Analyzed target //tensorflow/tools/pip_package:wheel (3 packages loaded)."
     assert "bazel clean" in diagnosed(f"{build}\n{symbol}\n").findings[0].fix
