@@ -74,6 +74,7 @@ _PREFIX = re.compile(
             r">> \d+ {2,8}|\[(?:ERROR|error|stderr)\] +",  # Spack, Maven and others
             r"##\[(?:error|warning|group|debug|section|command)\]|::(?:error|warning|notice)[^:\n]{0,200}::",
             r"E\s{2,7}(?=\S)",  # pytest
+            r"(?<!\s) ?\| (?=[^\s|^~+][^|]*$)",  # BitBake; no table, nor what a compiler shows behind more blanks
             r"\s{1,200}",
         ]
     )
@@ -137,13 +138,14 @@ class Block:
 
 def bare(line: str) -> str:
     """Return a line without the prefixes of builders and CI systems, and without indentation."""
+    begin = 0
     for _ in range(_PREFIXES):
-        match = _PREFIX.match(line)
+        match = _PREFIX.match(line, begin)
         # A line that is nothing but a prefix stays: it may be the program's own.
         if not match or match.end() == len(line):
             break
-        line = line[match.end() :]
-    return (_SUFFIX.sub("", line) if line.endswith("}") else line).rstrip()
+        begin = match.end()
+    return (_SUFFIX.sub("", line[begin:]) if line.endswith("}") else line[begin:]).rstrip()
 
 
 class Log:

@@ -82,9 +82,14 @@ PREFIXES = (
     "2024-05-06T07:30:55.1Z #9 231.4 ", "[   12.345678] ", "    ", "\t", "2024-05-06T07:30:55.118230Z stderr F ",
     "231.4 ", "07:30:55  ", "[07:30:55]W:\t [Step 2/3] ", "  >> 5123    ", "[ERROR] ", 'Step #1 - "wheel": ',
     "Step #0: ", "[Container] 2024/05/06 07:30:55 ", "tensorflow> ", "May 06 07:30:55 ", "E0506 07:30:55.118] ",
-    "[CI/wheel]   | ", "         +wheel | ", "[build:L12:3s] ", "[pod/tf-0/main] ",
+    "[CI/wheel]   | ", "         +wheel | ", "[build:L12:3s] ", "[pod/tf-0/main] ", "| ", " | ",
     "2024-05-06 07:30:55,118 - tf - INFO - ",
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("line", ["|    52 | #include", "| 16 | #include", "| |   ^~~~", "| a | b |", "| ^~~~"])
+def test_what_compilers_and_tables_draw_is_no_prefix(line: str) -> None:
+    assert (bare(line), bare(f"    {line[:2]}error: a")) == (line, f"{line[:2]}error: a")
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
