@@ -299,10 +299,10 @@ class Moves:
                 yield {name: rest}
             # Without a list it is the GPUs', or the official wheel's, targets that are built.
             yield {name: None}
-        wrong = {problem.field.partition("[")[0] for problem in self.problems if problem.field}
-        if wrong & {*TARGET_FIELDS} or "targets-missing" in self.codes:
+        if "targets-missing" in self.codes:
             yield from ({field: full_list} for field, full_list in self._whole_lists())
-        if self.codes & _FIXED_BY_TARGETS:
+        # Code for an older GPU of the same major version runs as well.
+        if self._is_set("gpus") and self.codes & {"target-not-in-toolkit", "compiler-cannot-emit"}:
             yield from ({field: [target]} for field, target in self._known_targets())
 
     def _spelled_right(self, name: str, targets: Sequence[str]) -> list[str]:
@@ -370,9 +370,6 @@ class Moves:
         return is_set(self.profile, path)
 
 
-_FIXED_BY_TARGETS = {
-    "target-not-in-toolkit", "compiler-cannot-emit", "capability-syntax", "targets-missing",
-}  # fmt: skip
 _FIXED_BY_COMPILERS = {"compiler-cannot-emit", "compiler-toolkit", "component-untested", "image-without-tool"}
 
 
