@@ -62,7 +62,7 @@ def process_list() -> Iterator[set[bytes]]:
     done = threading.Event()
 
     def look() -> None:
-        while not done.wait(0.02):
+        while not done.wait(0.1):
             for path in Path("/proc").glob("[0-9]*/cmdline"):
                 with contextlib.suppress(OSError):
                     lines.add(path.read_bytes())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -58,4 +59,13 @@ def test_it_is_a_child_of_the_tests_in_a_session_of_its_own(tfdock: Tfdock) -> N
 def test_variables_of_the_interpreter_and_words_before_the_command_make_one_from_nothing(tfdock: Tfdock) -> None:
     tfdock.home.mkdir()
     for other in (tfdock.impatient(1), Tfdock(home=tfdock.home, cache=tfdock.cache, prefix=("env",))):
-        assert isinstance(other.start("--version").process, subprocess.Popen)
+        running = other.start("--version")
+        assert isinstance(running.process, subprocess.Popen)
+        assert running.finish().code == 0
+
+
+def test_several_at_once_are_each_the_child_of_who_started_it(tfdock: Tfdock) -> None:
+    words = [("--version",), ("no-such-command",), ("check", "nothing.yaml")] * 4
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = list(pool.map(lambda each: tfdock.run(*each), words))
+    assert [outcome.code for outcome in outcomes] == [0, 2, 2] * 4

@@ -1,7 +1,7 @@
 """Start the command from a process that has loaded it already: half a second of CPU less for each of 1,700 starts.
 
 What runs is the same, with the arguments, variables, folder and streams of the caller, in a session of its own, as a
-child of the tests. `TFDOCK_TESTS_COLD=1` starts each from nothing, as the soak does; `test_warm.py` compares both.
+child of the tests. `test_warm.py` compares both; `TFDOCK_TESTS_COLD=1` starts each from nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,7 @@ _INTERPRETER = ("PYTHON", "LC_", "LANG", "LD_")
 _LARGEST = 1 << 20
 """Bytes of a request."""
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, prctl(2)
+_LOCK = threading.Lock()
 
 
 class Started:
@@ -76,7 +78,9 @@ def start(words: Sequence[str], folder: Path, variables: Mapping[str, str]) -> S
     with Path(os.devnull).open() as nothing:
         descriptors = [nothing.fileno(), theirs, their_errors]
         try:
-            pid = _server(told, os.getpid()).ask([words, str(folder), dict(variables)], descriptors)
+            # Tests start several at once: each has to get its own answer.
+            with _LOCK:
+                pid = _server(told, os.getpid()).ask([words, str(folder), dict(variables)], descriptors)
         finally:
             os.close(theirs)
             os.close(their_errors)
