@@ -263,6 +263,7 @@ OPENERS = (
     "run/results.py",
     "bazel/cache/",
     "host/project_files.py",
+    "plan/context_folder.py",
     "plan/local_source.py",
     "ci/pipeline_files.py",
 )
@@ -390,7 +391,7 @@ OPENED = {
         "cli/bundle_report.py", "cli/ci_log.py", "cli/commands/advise.py", "cli/commands/init.py",
         "cli/commands/report.py", "cli/matrix_run.py",
         "diagnose/diagnose_logs.py", "host/settings.py", "images/layer_stream.py", "images/runtime/runtime_image.py",
-        "knowledge/loader.py", "oci/archive_target.py", "offline/bundle_file.py", "plan/context_folder.py",
+        "knowledge/loader.py", "oci/archive_target.py", "offline/bundle_file.py",
         "wheel/wheel_file.py",
     },
     "a checkout of sources, whose files are opened beneath its folder": {"plan/local_source.py"},
@@ -409,7 +410,7 @@ OPENED = {
 # What opens a folder through a link: the user typed its name, or what lies in it is the user's own.
 FOLLOWERS = {
     "host/files.py", "host/untrusted_folders.py", "cli/bundle_report.py", "cli/commands/advise.py",
-    "cli/commands/report.py",
+    "cli/commands/report.py", "plan/context_folder.py",
 }  # fmt: skip
 WAYS = {
     "read_bytes", "read_text", "write_text", "write_bytes", "rglob", "glob", "iterdir", "scandir", "listdir",

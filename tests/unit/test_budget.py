@@ -22,7 +22,7 @@ SLACK = 60
 """What a figure may be below its budget, so that not each line is a change here."""
 PACKAGES = {
     "": 720, "bazel": 4800, "builder": 3200, "ci": 750, "cli": 8050, "diagnose": 2470, "documents": 2720,
-    "engine": 2580, "gpu": 1880, "host": 2640, "images": 3090, "knowledge": 2550, "matrix": 1480, "oci": 1400,
+    "engine": 2580, "gpu": 1880, "host": 2645, "images": 3090, "knowledge": 2550, "matrix": 1480, "oci": 1400,
     "offline": 1580, "plan": 3390, "profile": 1330, "resolve": 4525, "run": 1470, "verify": 2000, "wheel": 3460,
     "wheelhouse": 1990,
 }  # fmt: skip

@@ -73,7 +73,8 @@ def write_atomically(
     """
     try:
         with UntrustedFolder.opened(path.parent, follow=True) as folder:
-            folder.write(path.name, [data] if isinstance(data, bytes) else data, durable=durable, private=private)
+            chunks = [data] if isinstance(data, bytes) else data
+            folder.write(path.name, chunks, durable=durable, mode=0o600 if private else None)
     except OSError as error:
         error.filename = str(path)  # the error has one part of it
         raise

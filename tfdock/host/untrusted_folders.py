@@ -227,19 +227,19 @@ class UntrustedFolder:
 
     # --- writing ---
 
-    def write(self, name: str, chunks: Iterable[bytes], *, durable: bool = False, private: bool = False) -> None:
+    def write(self, name: str, chunks: Iterable[bytes], *, durable: bool = False, mode: int | None = None) -> None:
         """Write a file that is either the old one or the new one. Create the folders that do not exist.
 
         The file is a new one in any case: nothing is written through a link or to a file that has a second name. One
         that is not `durable` may be lost or spoilt when the machine goes down, and takes a thousandth of the time.
-        One that is `private` is never anybody else's to read.
+        The file has exactly the `mode`; without one, what the umask leaves of 0666.
         """
-        with self.written(name, chunks, durable=durable, private=private):
+        with self.written(name, chunks, durable=durable, mode=mode):
             pass
 
     @contextmanager
     def written(
-        self, name: str, chunks: Iterable[bytes], *, durable: bool = False, private: bool = False
+        self, name: str, chunks: Iterable[bytes], *, durable: bool = False, mode: int | None = None
     ) -> Iterator[None]:
         """Write a file as `write` does, around what is done meanwhile. The data is on the disk before, and has its
         name after it.
@@ -251,8 +251,10 @@ class UntrustedFolder:
             at = folder._descriptor
             try:
                 # The mode is given when the file is made: a later chmod leaves a moment for others to open it.
-                descriptor = os.open(temporary, _NEW_FILE, 0o600 if private else 0o666, dir_fd=at)
+                descriptor = os.open(temporary, _NEW_FILE, 0o666 if mode is None else mode, dir_fd=at)
                 with os.fdopen(descriptor, "wb") as file:
+                    if mode is not None:
+                        os.fchmod(descriptor, mode)
                     file.writelines(chunks)
                     file.flush()
                     # Synced before the rename: else, after a power cut, the new name may lead to an empty file.
@@ -280,6 +282,12 @@ class UntrustedFolder:
         folder, last = self._parent(name, make=True)
         with folder:
             return FileIO(_open_file(folder._descriptor, last, os.O_RDWR | os.O_CREAT), "r+b")
+
+    def make_link(self, name: str, target: str) -> None:
+        """Make a link that leads to a text, wherever that is. Create the folders; raises FileExistsError."""
+        folder, last = self._parent(name, make=True)
+        with folder:
+            os.symlink(target, last, dir_fd=folder._descriptor)
 
     def receive(self, file: Path, name: str) -> None:
         """Move a file of the caller's to a name. Create the folders that do not exist."""
@@ -534,14 +542,8 @@ def remove_folder(path: Path) -> None:
 
     The folder above belongs to the caller: no container could write to it. Raises OSError, NotPlain for a link.
     """
-    with suppress(FileNotFoundError):
-        above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            with _open_with_access(above, path.name, path.parent) as folder:
-                folder.empty()
-            os.rmdir(path.name, dir_fd=above)
-        finally:
-            os.close(above)
+    with suppress(FileNotFoundError), UntrustedFolder.opened(path.parent, follow=True) as above:
+        above.remove_folder(path.name)
 
 
 def open_up(path: Path, depth: int) -> None:

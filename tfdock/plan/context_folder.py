@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
+import stat
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.host.untrusted_folders import UntrustedPath
+from tfdock.host.untrusted_folders import NotPlain, UntrustedFolder
 from tfdock.plan.local_source import tree_files
 from tfdock.plan.render import BuildContext
 
@@ -14,58 +16,59 @@ _MARK = ".tfdock-context"
 """Lists what `render` wrote into the folder, so that another one replaces that and nothing else."""
 _LARGEST = 64 << 20
 """Bytes of the list. TensorFlow's has 3 MB."""
+_PIECE = 1 << 20
 
 
 def write(context: BuildContext, tree: Path | None, folder: Path) -> list[str]:
     """Write the context, replacing an earlier one of ours; returns the paths written, sorted.
 
-    Refuses a folder that is not ours; in one of ours, files that others put there stay.
+    Refuses a folder that is not ours, and a link in one of ours; files that others put there stay.
     """
-    _empty(folder)
     # Listed before anything is written: the folder may lie inside the checkout.
-    sources = list(tree_files(tree)) if tree else []
+    sources = [file.relative_to(tree).as_posix() for file in tree_files(tree)] if tree else []
+    if folder.exists() and not folder.is_dir():
+        raise _not_our_folder(folder, "is a file")
     folder.mkdir(parents=True, exist_ok=True)
-    for path, data in context.files.items():
-        target = _place(folder, path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Removed first: writing would go through a link that somebody put there.
-        target.unlink(missing_ok=True)
-        target.write_bytes(data)
-        target.chmod(0o755 if context.executable(path) else 0o644)
-    written = list(context.files)
-    for file in sources:
-        assert tree is not None
-        path = f"source/{file.relative_to(tree).as_posix()}"
-        target = _place(folder, path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.unlink(missing_ok=True)
-        # A link of the checkout stays a link: it may lead out of it.
-        shutil.copy2(file, target, follow_symlinks=False)
-        written.append(path)
-    UntrustedPath(folder, _MARK).write("".join(f"{path}\n" for path in sorted(written)).encode(), durable=False)
-    return sorted(written)
+    try:
+        with UntrustedFolder.opened(folder, follow=True) as ours:
+            _empty(ours)
+            for path, data in context.files.items():
+                ours.write(path, [data], mode=0o755 if context.executable(path) else 0o644)
+            if tree:
+                with UntrustedFolder.opened(tree, follow=True) as checkout:
+                    for name in sources:
+                        _copy(checkout, name, ours)
+            written = sorted([*context.files, *(f"source/{name}" for name in sources)])
+            ours.write(_MARK, ["".join(f"{path}\n" for path in written).encode("utf-8", "surrogateescape")])
+    except NotPlain as error:
+        raise _not_our_folder(folder / error.name, f"is {error.kind}, and would lead out of the folder") from error
+    return written
 
 
-def _empty(folder: Path) -> None:
-    if not folder.exists():
+def _copy(checkout: UntrustedFolder, name: str, ours: UntrustedFolder) -> None:
+    """Copy a file of a checkout. A link of it stays a link: it may lead out of it."""
+    mode, target = checkout.status(name).st_mode, f"source/{name}"
+    if stat.S_ISLNK(mode):
+        ours.remove(target)
+        ours.make_link(target, checkout.link(name))
+    else:
+        with checkout.open(name) as file:
+            ours.write(target, iter(partial(file.read, _PIECE), b""), mode=0o755 if mode & 0o100 else 0o644)
+
+
+def _empty(ours: UntrustedFolder) -> None:
+    """Remove what the list names. Raises ProfileError for a folder with something in it and no list."""
+    try:
+        with ours.open(_MARK) as file:
+            text = file.read(_LARGEST)
+    except FileNotFoundError:
+        if next(ours.walk(0), None):
+            raise _not_our_folder(ours.path, "exists and was not written by `tfdock render`") from None
         return
-    mark = UntrustedPath(folder, _MARK)
-    if not folder.is_dir() or (any(folder.iterdir()) and not mark.is_file()):
-        raise _not_our_folder(folder, "exists and was not written by `tfdock render`")
-    for path in mark.read(_LARGEST).decode(errors="replace").splitlines() if mark.is_file() else ():
-        # The list is a file like any other, and may name paths outside the folder.
-        if ".." not in Path(path).parts and not Path(path).is_absolute():
-            _place(folder, path).unlink(missing_ok=True)
-
-
-def _place(folder: Path, path: str) -> Path:
-    """Return the path in the folder; raises ProfileError if it leads through a link, which somebody else made."""
-    place = folder
-    for part in Path(path).parts[:-1]:
-        place = place / part
-        if place.is_symlink():
-            raise _not_our_folder(place, "is a link, and would lead out of the folder")
-    return folder / path
+    for path in text.decode("utf-8", "surrogateescape").splitlines():
+        # The list is a file like any other, and may name folders, and paths outside.
+        with suppress(ValueError, IsADirectoryError):
+            ours.remove(path)
 
 
 def _not_our_folder(path: Path, reason: str) -> ProfileError:

@@ -538,6 +538,20 @@ def test_a_link_in_a_repository_brings_no_key_into_a_context(project: Path) -> N
     run("check", file, code=2)
 
 
+def test_a_context_has_the_modes_of_its_source_whatever_the_umask(project: Path) -> None:
+    (project / "tensorflow/configure").write_text("theirs\n")
+    (project / "tensorflow/configure").chmod(0o700)
+    (project / "tensorflow/loop").symlink_to("loop")
+    umask = os.umask(0o077)
+    try:
+        run("render", put(project, "path", "../tensorflow"), "-o", project / "context", code=0)
+    finally:
+        os.umask(umask)
+    modes = {path.name: path.stat(follow_symlinks=False).st_mode & 0o777 for path in (project / "context").rglob("*")}
+    assert (modes["Dockerfile"], modes["configure"]) == (0o644, 0o755)
+    assert (project / "context/source/loop").readlink() == Path("loop")
+
+
 def test_a_context_is_never_written_through_links_that_a_repository_brings_along(project: Path) -> None:
     home, folder = project.parent / "home", project / "context"
     (project / "tensorflow/authorized_keys").write_text("theirs\n")
