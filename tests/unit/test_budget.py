@@ -32,7 +32,7 @@ ROAD = {
     "cli.commands.build": {"modules": 106, "lines": 22140},
 }
 """What importing a module loads of ours."""
-WHOLE = {"modules": 277, "commands": 24, "options": 62, "lines of tests": 62185, "lines of recordings": 14260}
+WHOLE = {"modules": 277, "commands": 24, "options": 62, "lines of tests": 62186, "lines of recordings": 14260}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 
