@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tfdock.knowledge.evidence_rows import ReportedBuild, tool_and_version
-from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.release_rows import Release, Support
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.question import RuleFinding, sentences
 from tfdock.types import Choice, Version
@@ -163,8 +163,9 @@ def _tested(release: Release, part: str, tool: str) -> Iterable[str]:
     if part == "host_compiler":
         own = release.compilers.get(tool)
         return (*([own] if own else []), *release.tested_compilers.get(tool, ()))
-    support = release.components.get(part)
-    return support.accepted if support else ()
+    support = release.components.get(part, Support())
+    # What Bazel would download is not tested for that.
+    return support.accepted if not support.closed else (support.tested,) if support.tested else ()
 
 
 def _as_far(version: Version, other: Version) -> Version:

@@ -206,14 +206,15 @@ def bazel_of(question: Question, release: Release) -> str:
     elif _outside(asked, lowest, highest):
         limits = f"at least {lowest}" if lowest else ""
         limits += (" and " if limits and highest else "") + (f"at most {highest}" if highest else "")
-        # Another commit's ./configure may have other limits.
-        tell = question.notes.warn if question.profile.source.is_own else question.notes.refuse
-        tell(
-            "bazel-out-of-range",
-            "bazel.version",
-            f"./configure of TensorFlow {release.release} refuses Bazel {asked}",
+        finding = RuleFinding(
+            code="bazel-out-of-range",
+            path="bazel.version",
+            message=f"./configure of TensorFlow {release.release} refuses Bazel {asked}",
             why=f"it wants {limits}",
+            # Another commit's ./configure may have other limits.
+            weight="warning" if question.profile.source.is_own else "error",
         )
+        question.notes.find(finding)
     # Patch releases of the pinned Bazel are taken without a doubt.
     elif Version(asked).minor != Version(release.bazel).minor:
         question.notes.doubt(

@@ -59,12 +59,12 @@ def _noise(lines: int) -> bytes:
     return "\n".join(written).encode() + b"\n"
 
 
-BEFORE, BRIEF, AFTER = _noise(70_000), _noise(100), _noise(29_000)
+BEFORE, BRIEF, AFTER = _noise(70_000), _noise(100), _noise(29_810)
 CASCADE = (
     b"Target //tensorflow/tools/pip_package:wheel failed to build\n"
     b"Use --verbose_failures to see the command lines of failed build steps.\n"
-    + b"ERROR: /src/tensorflow/BUILD:1:1: Executing genrule //tensorflow:api failed: (Exit 1): bash failed\n" * 500
-    + b"collect2: error: ld returned 1 exit status\n" * 400
+    + b"ERROR: /src/tensorflow/BUILD:1:1: Executing genrule //tensorflow:api failed: (Exit 1): bash failed\n" * 50
+    + b"collect2: error: ld returned 1 exit status\n" * 40
     + b"FAILED: Build did NOT complete successfully\nmake: *** [Makefile:3: wheel] Error 1\n"
     b"The command '/bin/sh -c make wheel' returned a non-zero code: 2\n"
 )
