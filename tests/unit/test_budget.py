@@ -28,11 +28,11 @@ PACKAGES = {
 }  # fmt: skip
 """Lines of Python in each package."""
 ROAD = {
-    "builder.build": {"modules": 125, "lines": 27840},
+    "builder.build": {"modules": 125, "lines": 27845},
     "cli.commands.build": {"modules": 106, "lines": 22140},
 }
 """What importing a module loads of ours."""
-WHOLE = {"modules": 277, "commands": 24, "options": 62, "lines of tests": 62186, "lines of recordings": 14260}
+WHOLE = {"modules": 277, "commands": 24, "options": 62, "lines of tests": 62190, "lines of recordings": 14265}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 
