@@ -38,7 +38,7 @@ test: room ## The suite: one of every kind of unit, engine, build, fault, attack
 
 soak: room ## What the suite leaves out: every permutation, and one pass of the benchmarks
 	@ci/setup test
-	@$(IN_BED) $(PYTEST) -m "soak or hypothesis" --hypothesis-profile=soak $(ARGS)
+	@TFDOCK_TESTS_COLD=1 $(IN_BED) $(PYTEST) -m "soak or hypothesis" --hypothesis-profile=soak $(ARGS)
 	@$(IN_BED) $(PYTHON) tests/bench/bench.py --quick
 
 bed: room setup ## Keep the test bed running while one works: then tests start at once

@@ -1,4 +1,4 @@
-"""A command from a warm process is what one from nothing is: `warm.py` changes no answer, and no test sees it."""
+"""A command from a warm process answers as one from nothing does."""
 
 from __future__ import annotations
 
@@ -59,3 +59,11 @@ def test_several_at_once_are_each_the_child_of_who_started_it(tfdock: Tfdock) ->
     with ThreadPoolExecutor(4) as pool:
         outcomes = list(pool.map(lambda each: tfdock.run(*each), words))
     assert [outcome.code for outcome in outcomes] == [0, 2, 2] * 4
+
+
+def test_where_the_warm_process_is_gone_one_from_nothing_is_started(tfdock: Tfdock) -> None:
+    assert tfdock.run("--version").code == 0
+    told = tuple(sorted(item for item in tfdock.environment.items() if item[0].startswith(warm._INTERPRETER)))
+    warm._server(told, os.getpid())._process.kill()
+    warm._server(told, os.getpid())._process.wait()
+    assert [tfdock.run("--version").code for _ in range(2)] == [0, 0]
