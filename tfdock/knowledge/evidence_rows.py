@@ -123,6 +123,14 @@ def tool_and_version(text: str) -> tuple[str, str]:
     return ("", text) if not text[:1].isalpha() else (text.partition(" ")[0], text.partition(" ")[2])
 
 
+def spoken(part: str) -> str:
+    """Return a version or a range in words: `gcc 13 or newer`, `2.30 or newer`, `up to 11`."""
+    name, span = tool_and_version(part)
+    first, dots, last = span.partition("..")
+    words = f"{first} to {last}" if first and last else f"up to {last}" if last else f"{first} or newer"
+    return f"{name} {words if dots else span}".strip()
+
+
 def _spans(span: str, version: str) -> bool:
     """Return whether a version lies in `12.8` (a minor version), `11.2..11.7`, `13..` or `..11`."""
     first, dots, last = span.partition("..")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tfdock.knowledge.evidence_rows import ReportedBuild, tool_and_version
+from tfdock.knowledge.evidence_rows import ReportedBuild, spoken, tool_and_version
 from tfdock.knowledge.release_rows import Release, Support
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.question import RuleFinding, sentences
@@ -51,7 +51,11 @@ class Reports:
         if any(row.is_exactly(doubt.part, self._facts) for row in self._built):
             return None
         if around := self._around(doubt.part):
-            return replace(doubt, weight="warning", why=f"it lies between what others built: {around}")
+            title = self._between[-1]
+            message = (
+                f"no build of TensorFlow {self._facts['release']} is known with {title} beside these other parts"
+            )
+            return replace(doubt, weight="warning", message=message, why=f"it lies between what was built: {around}")
         edited = [row for row in self._edited if row.is_exactly(doubt.part, self._facts)]
         by = f"built with an edit by {self._named(edited)}: {'; '.join(edited[0].needs)}" if edited else ""
         return replace(doubt, why=sentences(doubt.why, by))
@@ -83,16 +87,17 @@ class Reports:
 
     def _versions(self, part: str, tool: str) -> Iterator[tuple[Version, Version, str]]:
         """Yield (release, version of a part, by whom) of what was built without an edit, and of upstream's tables."""
+        # What one compiler of GPU code reads of a toolkit says nothing of another one.
+        compiler = self._facts["compiler"].partition(" ")[0] if part == self._facts["toolkit"] else ""
         for release in self._knowledge.releases.values():
-            for text in _tested(release, part, tool):
+            own = release.gpu_compiler
+            for text in _tested(release, part, tool) if not compiler or own in (None, compiler) else ():
                 yield Version(release.release), Version(text), "tested upstream"
-        compiler = self._facts["compiler"].partition(" ")[0]
         for row in self._knowledge.evidence.values():
             name, text = tool_and_version(row.parts.get(part, ""))
-            same = row.agrees_in_kind(self._facts) and row.outcome == "built" and not row.fork
-            # What one compiler of GPU code reads of a toolkit says nothing of another one.
-            same = same and (part != self._facts["toolkit"] or (row.compiler or compiler).startswith(compiler))
-            if same and text and name == tool and ".." not in text + row.tensorflow:
+            sure = row.outcome == "built" and not row.fork and not row.unverified and "-" not in row.tensorflow
+            same = row.agrees_in_kind(self._facts) and (row.compiler or compiler).startswith(compiler)
+            if sure and same and text and name == tool and ".." not in text + row.tensorflow:
                 yield Version(row.tensorflow).minor, Version(text), self._named([row])
 
     def failures(self, places: Mapping[str, str]) -> Iterator[RuleFinding]:
@@ -102,48 +107,60 @@ class Reports:
             of += row.options
             with_parts = f" with {' and '.join(of)}" if of else ""
             path = next((places[name] for name in (*row.parts, *row.options) if name in places), places[""])
-            yield self._failure(row, path, with_parts, disputed=self._is_disputed(row))
+            message = f"TensorFlow {self._facts['release']}{with_parts}"
+            if others := self._who_built(row):
+                why = f"built by {self._named(others)}"
+                yield self._failure(row, path, f"{message} failed for some and was built by others", why)
+            else:
+                yield self._failure(row, path, f"{message} is known to fail")
 
     def failures_of_base(self, name: str, version: str) -> Iterator[RuleFinding]:
         """Yield what is known to fail with a base image's C library or C++ compiler; the part is its path."""
         part, value = (name, version) if name in OF_THE_BASE else ("host_compiler", f"{name} {version}")
-        for row in self._known:
-            if row.outcome == "fails" and part in row.parts and row.agrees({**self._facts, part: value}):
-                yield self._failure(row, name, f" with {name} {version}", disputed=False)
+        facts = {**self._facts, part: value}
+        rows = [row for row in self._known if part in row.parts and row.agrees(facts)]
+        for row in rows:
+            if row.outcome == "fails" and not any(built.outcome == "built" for built in rows):
+                which = spoken(row.parts[part] if part == "host_compiler" else f"{name} {row.parts[part]}")
+                yield self._failure(row, name, f"TensorFlow {facts['release']} is known to fail with {which}")
 
-    def _failure(self, row: ReportedBuild, path: str, with_parts: str, *, disputed: bool) -> RuleFinding:
-        known = "failed for some and was built by others" if disputed else "is known to fail"
+    def _failure(self, row: ReportedBuild, path: str, message: str, built: str = "") -> RuleFinding:
         return RuleFinding(
             code="known-to-fail",
             path=path,
-            message=f"TensorFlow {self._facts['release']}{with_parts} {known}",
+            message=message,
             why=sentences(
                 f"`{row.failed_with}`" if row.failed_with else row.note or "",
                 f"reported in {row.at}",
                 f"what mends it: {'; '.join(row.needs)}",
-                f"built by {self._named(self._built)}" if disputed else "",
+                built,
             ),
-            weight="warning" if disputed else "failing",
+            weight="warning" if built else "failing",
         )
 
-    def _is_disputed(self, row: ReportedBuild) -> bool:
-        """Return whether somebody built the same parts, and reported no edit."""
-        return not row.options and any(row.parts.keys() <= built.parts.keys() for built in self._built)
+    def _who_built(self, row: ReportedBuild) -> list[ReportedBuild]:
+        """Return the builds of the same parts with the same options, without an edit."""
+        wanted = {_config(option) for option in row.options}
+        return [
+            built
+            for built in self._built
+            if row.parts.keys() <= built.parts.keys() and wanted <= {_config(option) for option in built.options}
+        ]
 
     def grade(self, *, untested: bool) -> Choice:
         """Return what is known of the whole combination, for the choices of a plan."""
-        if not all(map(self._is_disputed, self._failed)):
+        if not all(map(self._who_built, self._failed)):
             return _choice("known-to-fail", "somebody saw it fail, and it is allowed")
         if untested:
             edited = f"; with an edit by {self._named(self._edited)}" if self._edited else ""
             return _choice("untested", f"nobody here is known to have built it{edited}")
         configs = [word for word in self._facts["options"].split() if word.startswith("--config=")]
-        told = {option.casefold() for row in self._built for option in row.options}
-        without = [word for word in configs if word.partition("=")[2] not in told]
+        told = {_config(option) for row in self._built for option in row.options}
+        without = [word for word in configs if _config(word) not in told]
         aside = f"; of {' and '.join(without)} no report is known" if without else ""
         if self._between:
             parts = " and ".join(self._between)
-            return _choice("tested", f"{parts} by older and newer builds alone, which the warnings name{aside}")
+            return _choice("tested", f"not as a whole: {parts} in other builds, which the warnings name{aside}")
         if self._built:
             return _choice("built", f"by {self._named(self._built)}{aside}")
         return _choice("tested", f"the release's own tables list it; no report of such a build is known{aside}")
@@ -151,7 +168,8 @@ class Reports:
     def _named(self, rows: Sequence[ReportedBuild]) -> str:
         dates: dict[str, str] = {}
         for row in rows:
-            dates.setdefault(self._knowledge.cited("evidence", row).partition(":")[0], row.date or "")
+            name = self._knowledge.cited("evidence", row).partition(":")[0]
+            dates.setdefault(row.at.partition(";")[0] if name == "a thread" else name, row.date or "")
         named = [f"{name} ({date})" if date else name for name, date in dates.items()]
         return ", ".join(named[:_NAMED]) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
 
@@ -166,6 +184,11 @@ def _tested(release: Release, part: str, tool: str) -> Iterable[str]:
     support = release.components.get(part, Support())
     # What Bazel would download is not tested for that.
     return support.accepted if not support.closed else (support.tested,) if support.tested else ()
+
+
+def _config(option: str) -> str:
+    """Return what an option is called in reports: `mkl` of `--config=mkl` and of `MKL`."""
+    return option.removeprefix("--config=").casefold()
 
 
 def _as_far(version: Version, other: Version) -> Version:

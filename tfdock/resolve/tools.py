@@ -102,15 +102,15 @@ def base_findings(
     parts |= {host: compiler} if compiler else {}
     found = [*_breaking(question, release, devices, reports, parts)]
     for finding in found:
-        message = f"{finding.message}, and {whose} has {finding.path} {parts[finding.path]}"
-        yield replace(finding, path="base", message=message, fix=_bases(question, release, devices, reports))
+        message = f"{whose} has {finding.path} {parts[finding.path]}, and {finding.message}"
+        yield replace(finding, path="base", message=message, fix=_bases(question, release, devices, reports, host))
     if row[0] and row[1] and question.profile.base and not found and not image.packages:
         yield RuleFinding(
             code="image-without-tool",
             path="base",
             message=f"{whose} is plain {row[0].distribution}: Bazel and the release's compilers are not in it",
             why=f"what is known for TensorFlow {release.release} is {image.image}, on which nothing is installed",
-            fix=_bases(question, release, devices, reports) or "name an image that has them",
+            fix=_bases(question, release, devices, reports, host) or "name an image that has them",
         )
 
 
@@ -123,7 +123,7 @@ def _compiler_in(question: Question, held: tuple[Distribution | None, bool], hos
     return by_row or (row.holds.get(host, "") if row and exact else "")
 
 
-def _bases(question: Question, release: Release, devices: ChosenDevices, reports: Reports) -> str:
+def _bases(question: Question, release: Release, devices: ChosenDevices, reports: Reports, host: str) -> str:
     """Return in which distributions the release may be built, by rows of images; the newest two, empty if none."""
     python, kind = question.profile.python, devices.accelerator.accelerator
     images = (
@@ -135,11 +135,15 @@ def _bases(question: Question, release: Release, devices: ChosenDevices, reports
         and row.machine == question.machine
     )
     known = {row.distribution: row for image in images if (row := distribution_of(question.knowledge, image)[0])}
+
+    def used(row: Distribution) -> dict[str, str]:
+        return {part: version for part, version in row.holds.items() if part in (*OF_THE_BASE, host)}
+
     fitting = [
         f"an image of {name}"
         for name, row in known.items()
         if {*row.pythons} & ({python} if python else {*release.pythons})
-        and not any(_breaking(question, release, devices, reports, row.holds))
+        and not any(_breaking(question, release, devices, reports, used(row)))
     ]
     return f"take {' or '.join(sorted(fitting)[-2:])}" if fitting else ""
 
