@@ -64,8 +64,8 @@ class Suggestion:
     """One way out of a refusal, tried before it was offered: the profile so changed is accepted.
 
     `change` maps a field of the profile to its new value, None to leave it out; `keep` says what stays as it was.
-    `untested`: it works only because the change allows what nobody is known to have tested. That, or a build for the
-    CPU alone, is asked as a `question`, and is no fix.
+    `untested`: it works only because the change allows what nobody is known to have tested. Such a change has a
+    `question` and is not among the fixes; nor is a build for the CPU alone.
     """
 
     text: str

@@ -101,7 +101,7 @@ class _Server:
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
-        # It ends when this process does, whatever ends that: nobody holds the other end of its socket then.
+        # It ends with this process: then nobody holds the other end of its socket.
         self._process = subprocess.Popen(
             [sys.executable, "-P", __file__, str(theirs.fileno())],
             env={"PATH": os.environ["PATH"], **variables},
@@ -123,7 +123,7 @@ class _Server:
     def ask(self, request: object, descriptors: Sequence[int]) -> int:
         """Start a command; return the number of its process, a child of this one."""
         prctl = ctypes.CDLL(None).prctl
-        # The server's child starts it and ends: then it is a child of the next process above that takes such orphans.
+        # The server's child starts it and ends. The kernel then gives it to this process, which takes orphans.
         prctl(_SUBREAPER, 1, 0, 0, 0)
         try:
             socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)

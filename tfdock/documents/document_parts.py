@@ -22,7 +22,7 @@ class SuggestionJson(TypedDict):
     untested: bool
     """Whether it works only by allowing what nobody is known to have tested."""
     question: str
-    """What it asks, where it changes what somebody may not want to change: then it is no fix. Else empty."""
+    """The question that it asks first, since somebody may not want the change. Empty for a fix."""
 
 
 class ProblemJson(TypedDict):

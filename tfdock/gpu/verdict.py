@@ -71,7 +71,7 @@ def runs(
 
 
 def runs_target(target: str, code: Collection[str]) -> bool:
-    """Return whether GPUs of a target run what is made from these targets; also where one of them is not readable."""
+    """Return whether GPUs of a target run code for these targets. A target that cannot be read counts as run."""
     if target.startswith("gfx"):
         return runs_gfx(target, code).runs != "no"
     try:

@@ -44,33 +44,32 @@ class Reports:
         self._between: list[str] = []
 
     def judged(self, doubt: RuleFinding) -> RuleFinding | None:
-        """Return what is left of a doubt about a part: nothing if somebody built it.
+        """Judge a doubt about a part: None if somebody built it, a warning if its version lies between builds.
 
-        A warning if others built around it. Else the doubt, whose `why` names who built the part with an edit.
+        Else the doubt stays, and its `why` names who built the part with an edit.
         """
         if any(row.is_exactly(doubt.part, self._facts) for row in self._built):
             return None
-        if around := self._around(doubt.part):
-            title = self._between[-1]
-            message = (
-                f"no build of TensorFlow {self._facts['release']} is known with {title} beside these other parts"
-            )
-            return replace(doubt, weight="warning", message=message, why=f"it lies between what was built: {around}")
+        part, around = self._around(doubt.part)
+        if around:
+            self._between.append(part)
+            message = f"no build of TensorFlow {self._facts['release']} is known with {part} beside these other parts"
+            return replace(doubt, weight="warning", message=message, why=f"its version lies between builds: {around}")
         edited = [row for row in self._edited if row.is_exactly(doubt.part, self._facts)]
         by = f"built with an edit by {self._named(edited)}: {'; '.join(edited[0].needs)}" if edited else ""
         return replace(doubt, why=sentences(doubt.why, by))
 
-    def _around(self, part: str) -> str:
-        """Return the builds by which the version of a part is neither too new nor too old; empty without such.
+    def _around(self, part: str) -> tuple[str, str]:
+        """Return a part with its version, and the builds that show it neither too new nor too old, or nothing.
 
-        What this release or an older one was built with is not too new if it is newer; what this or a newer one was
-        built with is not too old if it is older.
+        It is not too new if this or an older release was built with one as new. It is not too old if this or a newer
+        release was built with one as old.
         """
         tool, text = tool_and_version(self._facts.get(part, ""))
         support = self._knowledge.releases[self._facts["release"]].components.get(part)
-        # What is in no list of the release's own, Bazel does not download, whoever built what.
+        # Of a closed list Bazel downloads nothing else.
         if not text or part == "python" or (support and support.closed):
-            return ""
+            return "", ""
         release, version = Version(self._facts["release"]), Version(text)
         # A report of cuDNN 8 is none of 8.2; of a compiler the major version decides.
         exact = 1 if tool else min(2, len(version.parts))
@@ -78,16 +77,15 @@ class Reports:
         as_new = [item for item in known if item[0] <= release and item[1] >= _as_far(version, item[1])]
         as_old = [item for item in known if item[0] >= release and item[1] <= _as_far(version, item[1])]
         if not as_new or not as_old:
-            return ""
+            return "", ""
         title = tool or self._titles.get(part, part)
-        self._between.append(f"{title} {text}")
         nearest = (max(as_new, key=lambda item: item[0]), min(as_old, key=lambda item: item[0]))
         told = {f"TensorFlow {of} with {title} {held} ({who})": "" for of, held, who in nearest}
-        return " and ".join(told)
+        return f"{title} {text}", " and ".join(told)
 
     def _versions(self, part: str, tool: str) -> Iterator[tuple[Version, Version, str]]:
-        """Yield (release, version of a part, by whom) of what was built without an edit, and of upstream's tables."""
-        # What one compiler of GPU code reads of a toolkit says nothing of another one.
+        """Yield (release, version of a part, by whom) of builds without an edit, and of upstream's tables."""
+        # Another compiler of GPU code may not read the same toolkit.
         compiler = self._facts["compiler"].partition(" ")[0] if part == self._facts["toolkit"] else ""
         for release in self._knowledge.releases.values():
             own = release.gpu_compiler

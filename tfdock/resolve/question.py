@@ -93,7 +93,7 @@ class Notes:
         self.find(RuleFinding(code=code, path=path, message=message, why=why, weight="doubt", part=part))
 
     def settle(self, judged: Callable[[RuleFinding], RuleFinding | None] = lambda doubt: doubt) -> None:
-        """Write down the doubts that were held, as they are judged; None is no doubt any more."""
+        """Write down the doubts that were held, as they are judged; None drops the doubt."""
         held, self.held = self.held, []
         for doubt in held:
             if finding := judged(doubt):

@@ -456,7 +456,7 @@ def _nearest(moves: Moves, changes: Iterator[Change], attempt: Attempt, known: S
         alike = [item for item in nearest if set(item[0]) == set(least)]
         if any(dict(seen) == dict(least) or resolution.warnings for seen, _ in alike):
             continue
-        # More changes with as many warnings are no better.
+        # A larger change with as many warnings gains nothing.
         if any(set(seen) < set(least) and len(other.warnings) <= len(resolution.warnings) for seen, other in nearest):
             continue
         nearest[:] = [item for item in nearest if item not in alike or not item[1].warnings]
