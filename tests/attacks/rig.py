@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from build.harness import MINIATURE, Json, Outcome, Tfdock, copy_tree, write_profile
+from build.harness import TREES, Json, Outcome, Tfdock, write_profile
 
 from tfdock.engine.protocol import IMAGE_LABEL
 from tfdock.host.settings import load
@@ -215,7 +215,7 @@ class Range:
         """The miniature, with a mark, and with some files changed."""
         target = self.folder / "trees" / name
         if not target.exists():
-            copy_tree(MINIATURE / "hermetic", target, edits)
+            TREES["hermetic"](target, edits)
             (target / "MARK").write_text(self.mark)
         return target
 

@@ -20,7 +20,15 @@ from waits import wait_until
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL
 
-from .harness import MINIATURE, PLAYED_BUILD, Outcome, Tfdock, copy_cache, copy_tree, played_tree, write_profile
+from .harness import (
+    PLAYED_BUILD,
+    TREES,
+    Outcome,
+    Tfdock,
+    copy_cache,
+    copy_tree,
+    write_profile,
+)
 from .registries import OwnRegistry, Proxy, own_registry, proxy
 
 USER = 1234
@@ -40,11 +48,11 @@ class Workshop:
         self._homes = 0
 
     def tree(self, road: str = "hermetic") -> Path:
-        """The miniature of that road, or `played`, with a mark: its image is not one of an earlier session or of
+        """One of `TREES`, with a mark: its image is not one of an earlier session or of
         somebody else."""
         target = self.folder / "trees" / road
         if not target.exists():
-            played_tree(target) if road == "played" else copy_tree(MINIATURE / road, target)
+            TREES[road](target)
             (target / "MARK").write_text(self._mark)
         return target
 

@@ -323,7 +323,7 @@ PLAYED_BUILD: dict[str, object] = {**CPU, "base": "tensorflow/build:99.18-played
 
 def copy_tree(source: Path, target: Path, edits: Mapping[str, Callable[[str], str]] | None = None) -> Path:
     """A copy of a miniature with some files changed."""
-    shutil.copytree(source, target, symlinks=True)
+    shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
     for name, edit in (edits or {}).items():
         path = target / name
         before = path.read_text() if path.exists() else ""
@@ -333,11 +333,25 @@ def copy_tree(source: Path, target: Path, edits: Mapping[str, Callable[[str], st
     return target
 
 
+def legacy_tree(target: Path, edits: Mapping[str, Callable[[str], str]] | None = None) -> Path:
+    """A copy of the miniature of the legacy road: that of the hermetic road, and over it what is different."""
+    copy_tree(MINIATURE / "hermetic", target)
+    return copy_tree(MINIATURE / "legacy", target, edits)
+
+
 def played_tree(target: Path, edits: Mapping[str, Callable[[str], str]] | None = None) -> Path:
     """A copy of the hermetic miniature with a Bazel that plays back what the real one did: its base image runs it."""
     copy_tree(MINIATURE / "hermetic", target, edits)
     shutil.copytree(PLAYED, target / "played")
     return target
+
+
+TREES: dict[str, Callable[..., Path]] = {
+    "hermetic": partial(copy_tree, MINIATURE / "hermetic"),
+    "legacy": legacy_tree,
+    "played": played_tree,
+}
+"""Road -> what makes a tree of it: `(target, edits)`."""
 
 
 def before(text: str) -> Callable[[str], str]:

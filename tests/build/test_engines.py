@@ -11,7 +11,6 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.engine.protocol import RUN_LABEL
 
 from .conftest import Workshop
-from .harness import CPU, MINIATURE, PLAYED_BUILD, Tfdock, after_first_line, copy_tree, played_tree, write_profile
+from .harness import CPU, MINIATURE, PLAYED_BUILD, TREES, Tfdock, after_first_line, write_profile
 from .test_failures import SLOW_COMPILE, compiling
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(FETCH)]
@@ -100,7 +99,7 @@ def containers_of(workshop: Workshop, run: str) -> list[str]:
 @pytest.mark.parametrize("bazel", ["played", "real"])
 def test_a_build_is_interrupted_is_killed_goes_on_and_ends_with_a_wheel(place: Place, bazel: str) -> None:
     command, folder = place.tfdock, place.workshop.folder / bazel
-    make = played_tree if bazel == "played" else partial(copy_tree, MINIATURE / "hermetic")
+    make = TREES["played" if bazel == "played" else "hermetic"]
     fields = PLAYED_BUILD if bazel == "played" else CPU
     folder.mkdir()
     running = compiling(command, write_profile(folder / "slow.yaml", make(folder / "slow", SLOW_COMPILE), **fields))

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,16 +22,14 @@ import requests
 from bed import missing, needs_root
 from build.harness import (
     CPU,
-    MINIATURE,
     PLAYED_BUILD,
+    TREES,
     WHOLE,
     Json,
     Outcome,
     Running,
     Tfdock,
     copy_cache,
-    copy_tree,
-    played_tree,
     published,
     write_profile,
 )
@@ -177,7 +174,7 @@ class Rig:
         """The miniature with gates; another mark is another image, and the same wheel."""
         target = self.folder / "trees" / mark
         if not target.exists():
-            make = played_tree if self.played else partial(copy_tree, MINIATURE / "hermetic")
+            make = TREES["played" if self.played else "hermetic"]
             make(target, gates(played=self.played))
             (target / "MARK").write_text(mark + secrets.token_hex(8))
             for name, edit in (edits or {}).items():

@@ -1,4 +1,4 @@
-"""Holds the miniature TensorFlow against TensorFlow 2.14.1's own files, and its two trees against each other.
+"""Holds the miniature TensorFlow against TensorFlow 2.14.1's own files.
 
 Both configure.py run with the same variables against the same make-believe compilers and CUDA, and what they
 write and how they fail is compared. The files of TensorFlow come out of a source package of Debian, which the
@@ -6,7 +6,6 @@ test bed fetches.
 """
 
 import hashlib
-import os
 import re
 import shlex
 import shutil
@@ -19,20 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-MINIATURE = REPOSITORY / "tests" / "miniature"
-
-# What makes the two trees two: everything else that both have is the same file twice.
-ROAD_FILES = {
-    ".bazelrc",
-    "WORKSPACE",
-    "configure_road.py",
-    "tensorflow/tensorflow.bzl",
-    "tensorflow/tools/pip_package/BUILD",
-    "third_party/gpus/cuda_configure.bzl",
-    "third_party/py/python_configure.bzl",
-}
+from build.harness import MINIATURE, REPOSITORY, legacy_tree
 
 ALWAYS = {"USE_DEFAULT_PYTHON_LIB_PATH": "1", "TF_NEED_ROCM": "0", "TF_SET_ANDROID_WORKSPACE": "0"}
 CPU = {**ALWAYS, "TF_NEED_CUDA": "0", "TF_NEED_CLANG": "0"}
@@ -210,8 +196,7 @@ def real(tensorflow_source: Path, toolchain: Path, tmp_path_factory: pytest.Temp
 @pytest.fixture(scope="session")
 def miniature(toolchain: Path, tmp_path_factory: pytest.TempPathFactory) -> Configure:
     """The configure.py of the miniature's legacy road, in a copy of its tree."""
-    tree = tmp_path_factory.mktemp("miniature") / "legacy"
-    shutil.copytree(MINIATURE / "legacy", tree)
+    tree = legacy_tree(tmp_path_factory.mktemp("miniature") / "legacy")
     return configure_of(tree, toolchain)
 
 
@@ -287,7 +272,7 @@ def capabilities_by_miniature(text: str) -> list[str]:
         raise ValueError(message)
 
     scope: dict[str, Any] = {"fail": fail}
-    exec((MINIATURE / "legacy" / "third_party" / "gpus" / "capabilities.bzl").read_text(), scope)
+    exec((MINIATURE / "hermetic" / "third_party" / "gpus" / "capabilities.bzl").read_text(), scope)
     return list(scope["parse_capabilities"](text, digits=[2], letters=[]))
 
 
@@ -371,15 +356,6 @@ def files_of(tree: Path) -> set[str]:
     left = re.compile(r"^(bazel-.*|\.tf_configure\.bazelrc|tools/python_bin_path\.sh)$|(^|/)__pycache__/")
     names = {path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.is_file()}
     return {name for name in names if not left.search(name) and not name.startswith("bazel-")}
-
-
-def test_what_both_trees_of_the_miniature_have_is_the_same_in_both() -> None:
-    hermetic, legacy = MINIATURE / "hermetic", MINIATURE / "legacy"
-    common = files_of(hermetic) & files_of(legacy)
-    different = {name for name in common if (hermetic / name).read_bytes() != (legacy / name).read_bytes()}
-
-    assert different == ROAD_FILES
-    assert all(os.access(tree / "configure", os.X_OK) for tree in (hermetic, legacy))
 
 
 def test_the_download_of_the_miniature_is_its_source_text_under_the_pinned_sum() -> None:

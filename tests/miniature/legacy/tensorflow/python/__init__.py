@@ -1,1 +1,0 @@
-"""What stands behind the names of the package tensorflow."""

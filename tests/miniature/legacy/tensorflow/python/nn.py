@@ -1,5 +1,0 @@
-"""Building blocks of neural networks."""
-
-from tensorflow.python.ops import relu
-
-__all__ = ["relu"]
