@@ -25,7 +25,7 @@ from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import MAX_BYTES
 
 from ..backtracking import most_ways
-from ..samples import sample
+from ..samples import SOAK, sample
 
 FILES = sorted((Path(tfdock.__file__).parent / "knowledge" / "failures").glob("*.yaml"))
 KNOWLEDGE = assets.knowledge()
@@ -87,7 +87,7 @@ def test_a_failure_is_found_before_its_cascade(row: Failure) -> None:
         assert_found(row, text, BRIEF, BRIEF)
 
 
-@pytest.mark.parametrize("row", sample(FAILURES, every=8), ids=lambda row: row.id)
+@pytest.mark.parametrize("row", sample(FAILURES, every=8, rest=SOAK), ids=lambda row: row.id)
 def test_a_failure_is_found_in_a_long_log_before_its_cascade(row: Failure) -> None:
     assert_found(row, row.examples.fires[0], BEFORE, AFTER)  # one of 100,000 lines is enough
 

@@ -75,7 +75,7 @@ def refusal(preparer: Preparer, file: Path) -> TfdockError:
 # --- impossible -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", sample(parameters("impossible"), every=4))
+@pytest.mark.parametrize("case", sample(parameters("impossible"), every=4, rest=SOAK))
 def test_what_cannot_end_well_is_refused_at_its_field_with_ways_that_lead_out(
     preparer: Preparer, case: Case, tmp_path: Path
 ) -> None:
