@@ -28,8 +28,8 @@ PACKAGES = {
 }  # fmt: skip
 """Lines of Python in each package."""
 ROAD = {
-    "builder.build": {"modules": 125, "lines": 27880},
-    "cli.commands.build": {"modules": 106, "lines": 22175},
+    "builder.build": {"modules": 125, "lines": 27785},
+    "cli.commands.build": {"modules": 106, "lines": 22090},
 }
 """What importing a module loads of ours."""
 WHOLE = {"modules": 277, "commands": 24, "options": 62, "lines of tests": 61552, "lines of recordings": 14265}

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from tfdock.ci.pinned import unpinned
 from tfdock.errors import Fix, Problem
 from tfdock.knowledge.program_rows import CiAction
-from tfdock.matrix.matrix_file import Ci, Matrix, problem_at
+from tfdock.matrix.matrix_file import Ci, Matrix
 from tfdock.matrix.shards import GITHUB_JOBS, Job
 from tfdock.plan.render import from_template
 from tfdock.profile.units import parse_seconds
@@ -215,7 +215,7 @@ def _too_long(matrix: Matrix) -> Problem | None:
 def _problem(matrix: Matrix, key: str, code: str, message: str, fix: Fix, **more: str) -> Problem:
     """Return a problem of a key below `ci:`, with its place."""
     field = f"ci.{key}"
-    return problem_at(matrix.document.at_field(field), matrix.file, code, message, fix, field=field, **more)
+    return matrix.document.at_field(field).problem(matrix.file, code, message, fix, field=field, **more)
 
 
 def _not_pinned(matrix: Matrix) -> Problem | None:

@@ -17,7 +17,6 @@ from tfdock.errors import ExitCode, Problem, TfdockError, combined_exit_code
 from tfdock.host.files import make_folder, write_text
 from tfdock.host.settings import Settings
 from tfdock.matrix import matrix_report, planned_matrix
-from tfdock.matrix.matrix_file import problem_at
 from tfdock.matrix.matrix_status import locate_wheels
 from tfdock.matrix.planned_matrix import Cells
 from tfdock.plan.prepare import Preparer
@@ -90,8 +89,7 @@ def warn_registry(cells: Cells, settings: Settings) -> None:
     """
     own = cells.matrix.ci.registry
     if own and own not in settings.registries:
-        warning = problem_at(
-            cells.matrix.document.at_field("ci.registry"),
+        warning = cells.matrix.document.at_field("ci.registry").problem(
             cells.matrix.file,
             "matrix-registry-not-allowed",
             f"the matrix's registry {own} is not asked for wheels: no setting names it",

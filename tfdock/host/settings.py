@@ -200,16 +200,8 @@ def _parse_node(name: str, node: yaml_nodes.Node, file: str) -> object:
     if name in _NAMES and node.kind == "list":
         return _NAMES[name]([item.raw for item in node.items], file)
     if node.kind in ("map", "list"):
-        raise ProfileError(
-            Problem(
-                code="settings-bad-value",
-                message=f"`{name}` cannot be a {node.kind}",
-                fix=f"write `{name}: value`",
-                file=file,
-                line=node.line,
-                column=node.column,
-            )
-        )
+        message = f"`{name}` cannot be a {node.kind}"
+        raise ProfileError(node.problem(file, "settings-bad-value", message, f"write `{name}: value`"))
     return _parse_text(name, node.raw, file)
 
 

@@ -320,17 +320,8 @@ class _Table:
         rows = self._data.get("rows")
         if isinstance(rows, list):
             return rows
-        node = self._document
-        raise ProfileError(
-            Problem(
-                code="knowledge-table",
-                message="a knowledge table needs a list `rows:`",
-                fix="compare with the shipped table of the same name",
-                file=self._file,
-                line=node.line,
-                column=node.column,
-            )
-        )
+        message, fix = "a knowledge table needs a list `rows:`", "compare with the shipped table of the same name"
+        raise ProfileError(self._document.problem(self._file, "knowledge-table", message, fix))
 
     @property
     def checked(self) -> str:
@@ -357,10 +348,7 @@ class _Table:
         return ProfileError(self.problem(path, message, fix))
 
     def problem(self, path: tuple[str | int, ...], message: str, fix: str) -> Problem:
-        place = self.place(path)
-        return Problem(
-            code="knowledge-row", message=message, fix=fix, file=self._file, line=place.line, column=place.column
-        )
+        return self.place(path).problem(self._file, "knowledge-row", message, fix)
 
 
 def _checked_on(table: _Table, values: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.matrix.matrix_file import Matrix, Rule, nested, problem_at, same
+from tfdock.matrix.matrix_file import Matrix, Rule, nested, same
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import Node
@@ -58,7 +58,7 @@ def expand(matrix: Matrix) -> tuple[CellCombination, ...]:
         node = matrix.document.entries["axes" if matrix.axes else "include"]
         message = f"the matrix has {count} cells, of {MOST_CELLS} at most"
         fix = "take values out of the axes, or make several matrices of it"
-        raise ProfileError(problem_at(node, matrix.file, "matrix-too-large", message, fix))
+        raise ProfileError(node.problem(matrix.file, "matrix-too-large", message, fix))
     # Included cells are wanted by name, so that no exclusion applies to them.
     both, overrides = _Rules(*matrix.exclude, *matrix.overrides), _Rules(*matrix.overrides)
     product = (_cell(matrix, fields, place, both) for fields, place in _product(matrix))
@@ -72,7 +72,7 @@ def idle(matrix: Matrix, cells: Iterable[CellCombination]) -> tuple[Problem, ...
     used = {id(rule) for cell in cells for rule in cell.rules}
     message, fix = "no cell has what this rule is for", "correct its values, or remove it"
     return tuple(
-        problem_at(rule.place, matrix.file, "matrix-rule-idle", message, fix, severity="warning")
+        rule.place.problem(matrix.file, "matrix-rule-idle", message, fix, severity="warning")
         for rule in (*matrix.exclude, *matrix.overrides)
         if id(rule) not in used
     )

@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from tfdock.errors import Fix, Problem, ProfileError
+from tfdock.errors import Problem, ProfileError
 from tfdock.profile import profile as profiles
 from tfdock.profile import yaml_nodes
 from tfdock.profile.profile import Duration, ListOf, Path_, Pattern, Profile, Record, no_control_characters, wrong
@@ -238,7 +238,7 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None, base_fil
     if document.kind != "map":
         message = f"a matrix is a map of `name: value` lines, this is a {document.kind}"
         fix = "start with `schema: 1`, `base: rtx3080.yaml` and `axes:`"
-        raise ProfileError(problem_at(document, file, "profile-not-a-map", message, fix))
+        raise ProfileError(document.problem(file, "profile-not-a-map", message, fix))
     # A profile was given where a matrix belongs: say so, instead of calling each of its keys unknown.
     if "tensorflow" in document.keys and not {"axes", "include"} & document.keys.keys():
         line, column = document.keys["tensorflow"]
@@ -293,23 +293,13 @@ def same(value: Node | None) -> str:
     return json.dumps(value.value if value else None, sort_keys=True)
 
 
-def problem_at(node: Node, file: str, code: str, message: str, fix: Fix, **more: Any) -> Problem:
-    """Return a problem with the place of a node. `file` is where a node stands that names no file of its own.
-
-    `more` are further fields of the problem, such as `why` and `severity`.
-    """
-    place = node.file or file
-    problem = Problem(code=code, message=message, fix=fix, file=place, line=node.line, column=node.column)
-    return replace(problem, **more)
-
-
 def _base(written: MatrixFile, document: Node, others: Mapping[str, str], base_file: str) -> Node:
     base = Node(kind="map", line=1, column=1, file=document.file)
     if written.base is not None:
         place = document.entries["base"]
         if written.base not in others:
             message, fix = f"the profile `{written.base}` does not exist", "the path is relative to the matrix"
-            raise ProfileError(problem_at(place, document.file, "profile-not-found", message, fix))
+            raise ProfileError(place.problem(document.file, "profile-not-found", message, fix))
         base = profiles.merged(others[written.base], base_file, others)
     if written.profile is not None:
         node = document.entries["profile"]
@@ -342,10 +332,10 @@ def _check(written: MatrixFile, document: Node, file: str) -> None:
     problems = [*_check_names(document, file), *_check_axes(document, file)]
     if written.axes is None and not written.include:
         message, fix = "the matrix has no cells", "name `axes:`, or cells under `include:`"
-        problems.append(problem_at(document, file, "matrix-empty", message, fix))
+        problems.append(document.problem(file, "matrix-empty", message, fix))
     if written.base is None and written.profile is None:
         fix = "name one, `base: rtx3080.yaml`, or write its fields: `profile:`"
-        problems.append(problem_at(document, file, "matrix-empty", "the matrix starts from no profile", fix))
+        problems.append(document.problem(file, "matrix-empty", "the matrix starts from no profile", fix))
     if problems:
         # In the order of the file, as a reader corrects them.
         raise ProfileError(*sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0)))
@@ -394,7 +384,7 @@ def _check_axes(document: Node, file: str) -> Iterator[Problem]:
             first = seen.setdefault(same(value), value)
             if first is not value:
                 message = f"the axis `{name}` has this value twice, first in line {first.line}"
-                yield problem_at(value, file, "matrix-value-twice", message, "keep one of them")
+                yield value.problem(file, "matrix-value-twice", message, "keep one of them")
 
 
 def _entries(document: Node, name: str) -> Iterable[tuple[str, Node]]:

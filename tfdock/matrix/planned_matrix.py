@@ -266,7 +266,7 @@ def _refuse_impossible(cells: Sequence[Cell], matrix: Matrix) -> None:
     message = f"no cell can be built: {counts['impossible']} impossible{others}"
     # A pipeline that builds nothing would otherwise be green.
     fix = "correct the matrix by the reasons below, or name the folder of your own rows: `--knowledge DIR`"
-    problem = matrices.problem_at(matrix.document, matrix.file, "matrix-impossible", message, fix)
+    problem = matrix.document.problem(matrix.file, "matrix-impossible", message, fix)
     raise Incompatible(problem, *_distinct(problem for cell in cells for problem in cell.problems))
 
 
@@ -404,7 +404,7 @@ def _clash(first: Cell, second: Cell, matrix: Matrix) -> Problem:
         code, message = "wheel-name-twice", f"{first.build_id} and {second.build_id} are files of one name: {both}"
         why = "no wheelhouse takes the second, and no index has room for both"
         fix = ("give one of them `wheel.local_version` under `overrides`", "exclude one with a reason")
-    return matrices.problem_at(node, matrix.file, code, message, fix, why=why)
+    return node.problem(matrix.file, code, message, fix, why=why)
 
 
 def _difference(first: CellCombination, second: CellCombination) -> tuple[Node, Node]:

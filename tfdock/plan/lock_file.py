@@ -185,16 +185,8 @@ def _text(node: yaml_nodes.Node, name: str) -> str:
 
 
 def _malformed(node: yaml_nodes.Node, message: str) -> ProfileError:
-    return ProfileError(
-        Problem(
-            code="lock-malformed",
-            message=f"not a lock: {message}",
-            fix="lock the profile again: `tfdock lock PROFILE` writes the file anew",
-            file=node.file or None,
-            line=node.line,
-            column=node.column,
-        )
-    )
+    fix = "lock the profile again: `tfdock lock PROFILE` writes the file anew"
+    return ProfileError(node.problem("", "lock-malformed", f"not a lock: {message}", fix))
 
 
 def requirements_file(python: str) -> str:

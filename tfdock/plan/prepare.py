@@ -377,17 +377,9 @@ def named_text(node: Node, key: str, path: Path, project: Project) -> str:
     try:
         return project.text(path.parent / node.raw, code="profile-unreadable", name=node.raw)
     except FileNotFoundError as error:
-        raise ProfileError(
-            Problem(
-                code="profile-not-found",
-                message=f"`{key}: {shown(node.raw)}`: there is no {shown(str(path.parent / node.raw))}",
-                fix="the path is relative to the file that names it",
-                file=str(path),
-                line=node.line,
-                column=node.column,
-                field=key,
-            )
-        ) from error
+        message = f"`{key}: {shown(node.raw)}`: there is no {shown(str(path.parent / node.raw))}"
+        fix = "the path is relative to the file that names it"
+        raise ProfileError(node.problem(str(path), "profile-not-found", message, fix, field=key)) from error
     except ProfileError as error:
         raise located(error, str(path), key, node) from error
 

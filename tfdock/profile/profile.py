@@ -578,58 +578,28 @@ def merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...
     """Return a profile's document over those that it extends, which `others` holds; raises ProfileError."""
     node = yaml_nodes.parse(text, file)
     if node.kind != "map":
-        raise ProfileError(
-            Problem(
-                code="profile-not-a-map",
-                message=f"a profile is a map of `name: value` lines, this is a {node.kind}",
-                fix='start with `schema: 1` and `tensorflow: "2.18.0"`',
-                file=file,
-                line=node.line,
-                column=node.column,
-            )
-        )
+        message = f"a profile is a map of `name: value` lines, this is a {node.kind}"
+        fix = 'start with `schema: 1` and `tensorflow: "2.18.0"`'
+        raise ProfileError(node.problem(file, "profile-not-a-map", message, fix))
     # People name a matrix where a profile is wanted. Every key of it would be called unknown.
     axes = node.entries.get("axes")
     if axes is not None:
-        raise ProfileError(
-            Problem(
-                code="profile-is-matrix",
-                message="this is a matrix, not a profile: it has `axes`",
-                fix="name it to `tfdock matrix`, or to `tfdock build --matrix`",
-                file=file,
-                line=axes.line,
-                column=axes.column,
-            )
-        )
+        message = "this is a matrix, not a profile: it has `axes`"
+        fix = "name it to `tfdock matrix`, or to `tfdock build --matrix`"
+        raise ProfileError(axes.problem(file, "profile-is-matrix", message, fix))
     parent = node.entries.get("extends")
     if parent is None or parent.kind != "text":
         return node
     # The same file under another name is not seen as a circle: the limit ends it.
     if parent.raw in seen or len(seen) >= MAX_EXTENDS:
-        message = f"`{parent.raw}` extends itself" if parent.raw in seen else f"more than {MAX_EXTENDS} profiles deep"
-        raise ProfileError(
-            Problem(
-                code="profile-extends-cycle",
-                message=f"`extends:` goes in a circle or too far: {message}",
-                fix="let one profile of the chain stand alone",
-                file=file,
-                line=parent.line,
-                column=parent.column,
-                field="extends",
-            )
-        )
+        how = f"`{parent.raw}` extends itself" if parent.raw in seen else f"more than {MAX_EXTENDS} profiles deep"
+        message = f"`extends:` goes in a circle or too far: {how}"
+        fix = "let one profile of the chain stand alone"
+        raise ProfileError(parent.problem(file, "profile-extends-cycle", message, fix, field="extends"))
     if parent.raw not in others:
-        raise ProfileError(
-            Problem(
-                code="profile-not-found",
-                message=f"the profile `{parent.raw}` does not exist",
-                fix="the path is relative to the profile that extends",
-                file=file,
-                line=parent.line,
-                column=parent.column,
-                field="extends",
-            )
-        )
+        message = f"the profile `{parent.raw}` does not exist"
+        fix = "the path is relative to the profile that extends"
+        raise ProfileError(parent.problem(file, "profile-not-found", message, fix, field="extends"))
     base = merged(others[parent.raw], parent.raw, others, (*seen, parent.raw))
     return overlaid(base, node)
 
@@ -668,17 +638,10 @@ def _unquoted_texts(model: type[BaseModel], document: yaml_nodes.Node, file: str
         # Only then the user sees what YAML has made of it.
         lost = f" (the number {node.value})" if str(node.value) != node.raw else ""
         key = f"{path[-1]}: " if isinstance(path[-1], str) else ""
-        problems.append(
-            Problem(
-                code="version-not-text" if is_version else "profile-bad-value",
-                message=f"`{name}` is {kind}{lost}, but {'versions are' if is_version else 'must be'} text",
-                fix=_as_text(node.raw, marks) or f'write it in quotes: `{key}"{node.raw}"`',
-                file=node.file or file,
-                line=node.line,
-                column=node.column,
-                field=name,
-            )
-        )
+        code = "version-not-text" if is_version else "profile-bad-value"
+        message = f"`{name}` is {kind}{lost}, but {'versions are' if is_version else 'must be'} text"
+        fix = _as_text(node.raw, marks) or f'write it in quotes: `{key}"{node.raw}"`'
+        problems.append(node.problem(file, code, message, fix, field=name))
     return problems
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import Fix, Problem, ProfileError
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
@@ -71,6 +71,15 @@ class Node(NamedTuple):
             case "number":
                 return _number(self.raw)
         return self.raw
+
+    def problem(self, file: str, code: str, message: str, fix: Fix, **more: Any) -> Problem:
+        """Return a problem with this place; `file` is where a node stands that names no file of its own.
+
+        `more` are further fields of the problem, such as `field`, `why` and `severity`.
+        """
+        return Problem(
+            code=code, message=message, fix=fix, file=self.file or file, line=self.line, column=self.column, **more
+        )
 
     def at_field(self, field: str) -> Node:
         """Return the node of a field as problems name it: `gpus[0]`, `bazel.version`."""

@@ -112,17 +112,8 @@ class Notes:
 
     def _problem(self, finding: RuleFinding, severity: str) -> Problem:
         node = self.document.at_field(finding.path)
-        return Problem(
-            code=finding.code,
-            message=finding.message,
-            why=finding.why,
-            fix=finding.fix,
-            severity=severity,
-            file=node.file or self.file,
-            line=node.line,
-            column=node.column,
-            field=finding.path,
-        )
+        more = {"why": finding.why, "severity": severity, "field": finding.path}
+        return node.problem(self.file, finding.code, finding.message, finding.fix, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

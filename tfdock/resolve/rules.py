@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from tfdock.gpu import verdict
 from tfdock.gpu.devices import dotted, embedded_targets, sorted_targets, target_number
@@ -173,9 +174,8 @@ def patches_exist(combination: Combination) -> Iterator[RuleFinding]:
         if not known or any(Version(patch).matches(Version(version)) for patch in known):
             continue
         # A version above all rows may have come out since. Any other was never published.
-        newer = Version(version) > max(
-            Version(patch) for row in _all_rows_of(combination, name) for patch in row.patches
-        )
+        published = [Version(patch) for row in _all_rows_of(combination, name) for patch in row.patches]
+        newer = Version(version) > max(published)
         yield RuleFinding(
             code="version-unknown",
             path=combination.place(name),
@@ -186,9 +186,8 @@ def patches_exist(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def _all_rows_of(combination: Combination, name: str) -> Sequence[Toolkit | LibraryRow]:
-    rows: Iterable[Toolkit | LibraryRow] = (
-        *combination.knowledge.toolkits.values(),
-        *combination.knowledge.libraries,
+    rows: Iterable[Toolkit | LibraryRow] = chain(
+        combination.knowledge.toolkits.values(), combination.knowledge.libraries
     )
     return [row for row in rows if name == (row.toolkit if isinstance(row, Toolkit) else row.component)]
 
@@ -210,11 +209,8 @@ def toolkit_is_known(combination: Combination) -> Iterator[RuleFinding]:
     )
     # A newer version may have come out, and an older one may be missing. Between known versions there is none.
     between = bool(known) and Version(known[0]) < Version(combination.toolkit_version).minor < Version(known[-1])
-    findings = (
-        _acceptance(combination, name, combination.asked[name], combination.toolkit_version)
-        if name in combination.asked
-        else ()
-    )
+    asked = combination.asked.get(name)
+    findings = _acceptance(combination, name, asked, combination.toolkit_version) if asked else ()
     weights = {finding.weight for finding in findings}
     # `component_is_accepted` has said as much already: one problem, one message.
     if "error" in weights or (weights and not between):
@@ -277,12 +273,10 @@ def release_uses_the_target(combination: Combination) -> Iterator[RuleFinding]:
                 fix=tuple(_as_others_do(combination, gpu, allowed)),
                 weight="doubt" if unsure else "error",
             )
-    yield from _floors(
-        combination, "release-floor", combination.release.floor, "TensorFlow {release} uses no GPU below {floor}"
-    )
+    message = "TensorFlow {release} uses no GPU below {floor}"
+    yield from _floors(combination, "release-floor", combination.release.floor, message)
     if combination.xla:
-        message = "XLA of TensorFlow {release} uses no GPU below {floor}"
-        yield from _floors(combination, "xla-floor", combination.release.xla_floor, message)
+        yield from _floors(combination, "xla-floor", combination.release.xla_floor, f"XLA of {message}")
 
 
 def _as_others_do(combination: Combination, gpu: str, allowed: Sequence[str]) -> Iterator[str]:
@@ -347,13 +341,8 @@ def compiler_emits(combination: Combination) -> Iterator[RuleFinding]:
         )
     # A compiler with rows here has versions of its own; nvcc is as new as its toolkit.
     own = any(name == combination.compiler for name, _ in combination.knowledge.compilers)
-    if (
-        own
-        and combination.compiler_version
-        and combination.targets
-        and not missing
-        and (row is None or row.unverified)
-    ):
+    unsure = not missing and (row is None or row.unverified)
+    if own and combination.compiler_version and combination.targets and unsure:
         yield RuleFinding(
             code="compiler-untested",
             path="compiler",
@@ -410,9 +399,8 @@ def libraries_fit(combination: Combination) -> Iterator[RuleFinding]:
     """Find out whether libraries of GPU code are made for the toolkit, and have code for the GPUs."""
     for name, version in combination.components.items():
         rows = libraries(combination.knowledge, name, version)
-        made = [
-            row for row in rows if not combination.toolkit_version or is_made_for(row, combination.toolkit_version)
-        ]
+        toolkit = combination.toolkit_version
+        made = [row for row in rows if not toolkit or is_made_for(row, toolkit)]
         if rows and not made:
             yield _made_for_others(combination, name, version, rows)
         # An incomplete version (`7`) may be any of its versions, so one that fits is enough.
@@ -495,12 +483,7 @@ def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, targets:
     return verdict.runs(Capability.of_gpu(gpu), *verdict.code_of(targets), embedded=embedded)
 
 
-DEVICE_RULES: tuple[Rule, ...] = (
-    toolkit_compiles,
-    compiler_emits,
-    compiler_reads_toolkit,
-    compiler_reads_release,
-)
+DEVICE_RULES: tuple[Rule, ...] = (toolkit_compiles, compiler_emits, compiler_reads_toolkit, compiler_reads_release)
 """What chooses the toolkit and the compiler."""
 LIBRARY_RULES: tuple[Rule, ...] = (libraries_fit,)
 """What chooses the other components."""
