@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import signal
 import subprocess
@@ -149,6 +151,25 @@ def test_a_fetch_names_what_bazel_cannot_analyse_and_goes_on_with_the_next_profi
 def test_a_configure_that_fails_is_named_with_what_it_said(tfdock: Tfdock, played: EditedTree) -> None:
     outcome = tfdock.build(played({"configure": after_first_line("echo 'tfdock: no such compiler'; exit 3")}))
     failed_in("image", outcome, 1, "image-step-failed", "configure.sh", "no such compiler", "tfdock render")
+
+
+@pytest.mark.parametrize(
+    ("find", "told"),
+    [("Configuration finished", "it was edited"), ("never", "edit-1 is not for this source: configure")],
+)
+def test_an_edit_of_the_knowledge_is_made_in_the_image_or_ends_its_build(
+    tfdock: Tfdock, workshop: Workshop, tmp_path: Path, find: str, told: str
+) -> None:
+    fails = {"id": "x", "tensorflow": "99.18", "outcome": "fails", "accelerator": "cpu", "at": "here", "source": "me"}
+    edit = {"edit": "edit-1", "mends": "x", "tensorflow": "99.18", "file": "configure", "source": "me"}
+    change = {"find": find, "put": 'tfdock: it was edited"; false "'}
+    for table, row in {"evidence": fails, "edits": edit | change}.items():
+        rows = {"checked": "2026-11-27", "sources": {"me": "me"}, "rows": [row]}
+        (tmp_path / f"{table}.yaml").write_text(json.dumps(rows))
+    folders = os.pathsep.join([tfdock.environment["TFDOCK_KNOWLEDGE"], str(tmp_path)])
+    profile = write_profile(tfdock.home / "profile.yaml", workshop.tree("played"), **PLAYED_BUILD, edits="all")
+    outcome = tfdock.with_variables(TFDOCK_KNOWLEDGE=folders).build(profile)
+    failed_in("image", outcome, 1, "image-step-failed", told)
 
 
 def test_a_base_image_with_another_bazel_is_named_with_both_versions(

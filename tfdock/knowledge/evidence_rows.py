@@ -1,4 +1,4 @@
-"""Builds of TensorFlow that somebody reported: what was built with what, and what is known to fail.
+"""Builds of TensorFlow that somebody reported: what was built with what, what is known to fail, and what mends it.
 
 Pure.
 """
@@ -95,6 +95,28 @@ class ReportedBuild(Row):
         # A report without a machine is of what nearly everybody has; a failure without one is of every machine.
         machine = self.machine or (None if self.outcome == "fails" else "x86_64")
         return self.accelerator in (None, facts["accelerator"]) and machine in (None, facts["machine"])
+
+
+class Edit(Row):
+    """A change of the release's source, without which a build is known to fail.
+
+    The text `find`, which stands once in `file`, becomes `put`. It is made in the releases of `tensorflow` wherever
+    the report `mends` holds (the id of one that `fails`). `file` is relative to the source. Nobody is known to have
+    finished a build with one that is `unverified`.
+    """
+
+    KEY = ("edit",)
+
+    edit: str
+    mends: str
+    tensorflow: Span
+    file: Annotated[str, text_like(re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*\Z"), "file of the source (`a/b.bzl`)")]
+    find: Annotated[str, Field(min_length=1)]
+    put: str
+
+    def is_for(self, report: ReportedBuild, version: str) -> bool:
+        """Return whether it mends what a report says, in the source of this version."""
+        return self.mends == report.id and _spans(self.tensorflow, version)
 
 
 def is_of(tensorflow: object, release: str) -> bool:

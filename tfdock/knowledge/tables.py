@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.knowledge.evidence_rows import ReportedBuild, is_of
+from tfdock.knowledge.evidence_rows import Edit, ReportedBuild, is_of
 from tfdock.knowledge.gpu_rows import Architecture, Fork, Gpu, TargetReport
 from tfdock.knowledge.image_rows import (
     ArchiveRow,
@@ -128,6 +128,8 @@ class KnowledgeBase:
     """Minor release -> row."""
     evidence = _keyed(ReportedBuild)
     """A report's id -> row."""
+    edits = _listed(Edit)
+    """Changes of sources that mend what is known to fail."""
     variables = _ordered(Variable)
     """The variables of the contract, in order."""
     flags = _ordered(Flag)

@@ -54,6 +54,10 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
     needed = ["toolchain.sh", "holds.sh", "pins.py", "phase.sh", "unprivileged.py", "configure.sh"]
     if resolution.source.kind != "path":
         needed.append("source.sh")
+    if resolution.edits:
+        needed.append("edit.py")
+        edits = [edit.model_dump(include={"edit", "file", "find", "put"}) for edit in resolution.edits]
+        files["tfdock/edits.json"] = json.dumps(edits, indent=1, sort_keys=True).encode() + b"\n"
     if resolution.source.patches:
         needed.append("patch.sh")
     if resolution.archives:
@@ -72,7 +76,7 @@ def toolchain_inputs(resolution: Resolution) -> str:
     """Return a hash of an image's inputs before the source: equal for builds with the same toolchain."""
     values = {name: value for name, value in _values(resolution).items() if not name.startswith("source")}
     # They reach only stages behind the toolchain, so equal toolchains keep one hash.
-    del values["build_id"], values["patches"]
+    del values["build_id"], values["edits"], values["patches"]
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -132,6 +136,7 @@ def _values(resolution: Resolution) -> dict[str, object]:
         "source_sha256": source.sha256 or "",
         "source_ref": source.refs[0] if source.refs else "",
         "source_commit": source.commit or "",
+        "edits": bool(resolution.edits),
         "patches": bool(source.patches),
     }
 

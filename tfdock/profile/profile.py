@@ -484,6 +484,17 @@ class Profile(Record):
         description="Build what somebody saw fail, and why it may end well; the record repeats it",
         examples=["the base image has a patched CUB"],
     )
+    edits: Literal["none", "all"] | None = Field(
+        None,
+        description="Mend known faults of the source: those of a release are mended, unless `none` is said; `all` "
+        "mends a source of one's own as well",
+    )
+
+    @property
+    def mends_source(self) -> bool:
+        """Whether known faults of the source are mended."""
+        # Another source may have been mended already.
+        return self.edits == "all" or (self.edits is None and not self.source.is_own)
 
     @property
     def source(self) -> TensorFlow:

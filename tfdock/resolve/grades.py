@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tfdock.knowledge.evidence_rows import ReportedBuild, spoken, tool_and_version
+from tfdock.knowledge.evidence_rows import Edit, ReportedBuild, spoken, tool_and_version
 from tfdock.knowledge.release_rows import Release, Support
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.question import RuleFinding, sentences
 from tfdock.types import Choice, Version
 
+Words = Mapping[str, str]
 _NAMED = 3
 """How many reports are named."""
 OF_THE_BASE = ("glibc", "musl")
@@ -22,13 +23,14 @@ class Reports:
 
     An empty fact is not known. `options` are Bazel's, as the profile has them. Reports of forks are of another
     source, and left out. A report that says no tool is of the release's own: `tools` are the release's compilers.
-    `titles` are names of parts, for messages.
+    `titles` are names of parts, for messages. `edits` mend what is known to fail in the source's version.
     """
 
     def __init__(
-        self, knowledge: KnowledgeBase, facts: Mapping[str, str], tools: Mapping[str, str], titles: Mapping[str, str]
+        self, knowledge: KnowledgeBase, facts: Words, tools: Words, titles: Words, edits: Sequence[Edit] = ()
     ) -> None:
         self._knowledge, self._facts, self._titles, toolkit = knowledge, facts, titles, facts["toolkit"]
+        self._edits = edits
         other = {name for name, own in tools.items() if facts[name].partition(" ")[0] != own}
         self._known = [row for row in knowledge.reports_on(facts["release"]) if not row.fork]
         rows = [row for row in self._known if row.agrees(facts)]
@@ -40,7 +42,9 @@ class Reports:
         ]
         self._built = [row for row in told if row.outcome == "built"]
         self._edited = [row for row in told if row.outcome == "built-with-edit"]
-        self._failed = [row for row in rows if row.outcome == "fails"]
+        failed = [row for row in rows if row.outcome == "fails"]
+        self._failed = [row for row in failed if not self._mending(row)]
+        self._mended = [row for row in failed if self._mending(row)]
         self._between: list[str] = []
 
     def judged(self, doubt: RuleFinding) -> RuleFinding | None:
@@ -50,12 +54,15 @@ class Reports:
         """
         if any(row.is_exactly(doubt.part, self._facts) for row in self._built):
             return None
+        edited = [row for row in self._edited if row.is_exactly(doubt.part, self._facts)]
+        # They edited what is edited here.
+        if edited and any(doubt.part in row.parts for row in self._mended):
+            return None
         part, around = self._around(doubt.part)
         if around:
             self._between.append(part)
             message = f"no build of TensorFlow {self._facts['release']} is known with {part} beside these other parts"
             return replace(doubt, weight="warning", message=message, why=f"its version lies between builds: {around}")
-        edited = [row for row in self._edited if row.is_exactly(doubt.part, self._facts)]
         by = f"built with an edit by {self._named(edited)}: {'; '.join(edited[0].needs)}" if edited else ""
         return replace(doubt, why=sentences(doubt.why, by))
 
@@ -99,14 +106,23 @@ class Reports:
                 yield Version(row.tensorflow).minor, Version(text), self._named([row])
 
     def failures(self, places: Mapping[str, str]) -> Iterator[RuleFinding]:
-        """Yield what is known to fail. `places` maps a part to the field that asks for it."""
-        for row in self._failed:
+        """Yield what is known to fail. `places` maps a part to the field that asks for it.
+
+        What an edit mends that nobody is known to have finished a build with is a doubt.
+        """
+        unsure = [row for row in self._mended if any(edit.unverified for edit in self._mending(row))]
+        for row in self._failed + unsure:
             of = [f"{self._titles.get(name, '')} {self._facts[name]}".strip() for name in row.parts]
             of += row.options
             with_parts = f" with {' and '.join(of)}" if of else ""
             path = next((places[name] for name in (*row.parts, *row.options) if name in places), places[""])
             message = f"TensorFlow {self._facts['release']}{with_parts}"
-            if others := self._who_built(row):
+            if row in unsure:
+                edit = next(edit for edit in self._mending(row) if edit.unverified)
+                told = f"{message} is known to fail, and no build with the edit {edit.edit} is known"
+                found = self._failure(row, path, told)
+                yield replace(found, weight="doubt", why=sentences(str(edit.unverified), found.why))
+            elif others := self._who_built(row):
                 why = f"built by {self._named(others)}"
                 yield self._failure(row, path, f"{message} failed for some and was built by others", why)
             else:
@@ -114,13 +130,29 @@ class Reports:
 
     def failures_of_base(self, name: str, version: str) -> Iterator[RuleFinding]:
         """Yield what is known to fail with a base image's C library or C++ compiler; the part is its path."""
-        part, value = (name, version) if name in OF_THE_BASE else ("host_compiler", f"{name} {version}")
-        facts = {**self._facts, part: value}
+        part, facts = name if name in OF_THE_BASE else "host_compiler", self._with_part(name, version)
         rows = [row for row in self._known if part in row.parts and row.agrees(facts)]
         for row in rows:
-            if row.outcome == "fails" and not any(built.outcome == "built" for built in rows):
+            mended = self._mending(row) or any(built.outcome == "built" for built in rows)
+            if row.outcome == "fails" and not mended:
                 which = spoken(row.parts[part] if part == "host_compiler" else f"{name} {row.parts[part]}")
                 yield self._failure(row, name, f"TensorFlow {facts['release']} is known to fail with {which}")
+
+    def edits(self, base: Mapping[str, str]) -> tuple[Edit, ...]:
+        """Return the changes of the source that the build takes, with these tools and libraries of its base image."""
+        rows = {row.id: row for row in self._mended}
+        for name, version in base.items():
+            facts = self._with_part(name, version)
+            rows |= {row.id: row for row in self._known if row.outcome == "fails" and row.agrees(facts)}
+        return tuple(edit for row in rows.values() for edit in self._mending(row))
+
+    def _mending(self, row: ReportedBuild) -> list[Edit]:
+        return [edit for edit in self._edits if edit.is_for(row, self._facts["version"])]
+
+    def _with_part(self, name: str, version: str) -> dict[str, str]:
+        """Return the facts, with a base image's C library or C++ compiler."""
+        part, value = (name, version) if name in OF_THE_BASE else ("host_compiler", f"{name} {version}")
+        return {**self._facts, part: value}
 
     def _failure(self, row: ReportedBuild, path: str, message: str, built: str = "") -> RuleFinding:
         return RuleFinding(
@@ -145,13 +177,18 @@ class Reports:
             if row.parts.keys() <= built.parts.keys() and wanted <= {_config(option) for option in built.options}
         ]
 
-    def grade(self, *, untested: bool) -> Choice:
+    def grade(self, edits: Sequence[Edit], *, untested: bool) -> Choice:
         """Return what is known of the whole combination, for the choices of a plan."""
         if not all(map(self._who_built, self._failed)):
             return _choice("known-to-fail", "somebody saw it fail, and it is allowed")
         if untested:
             edited = f"; with an edit by {self._named(self._edited)}" if self._edited else ""
             return _choice("untested", f"nobody here is known to have built it{edited}")
+        if edits:
+            made = ", ".join(edit.edit for edit in edits)
+            if self._edited:
+                return _choice("built", f"with edits of the source, by {self._named(self._edited)}; here: {made}")
+            return _choice("tested", f"not as a whole: of a build with the edits no report is known ({made})")
         configs = [word for word in self._facts["options"].split() if word.startswith("--config=")]
         told = {_config(option) for row in self._built for option in row.options}
         without = [word for word in configs if _config(word) not in told]

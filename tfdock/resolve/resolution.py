@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tfdock.errors import Incompatible, Problem
 from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
+from tfdock.knowledge.evidence_rows import Edit
 from tfdock.knowledge.fits import (
     archives_of,
     distribution_of,
@@ -30,7 +32,7 @@ from tfdock.profile.yaml_nodes import Node
 from tfdock.resolve.accelerator import ChosenDevices, accelerator_of, asked_components, component_fields, devices_of
 from tfdock.resolve.grades import Reports
 from tfdock.resolve.naming import WheelNameParts
-from tfdock.resolve.question import LocalSource, Notes, Question, RuleFinding, TrialRefused, by_place
+from tfdock.resolve.question import LocalSource, Notes, Question, RuleFinding, TrialRefused, by_place, sentences
 from tfdock.resolve.tools import (
     asked_configs,
     base_findings,
@@ -41,6 +43,7 @@ from tfdock.resolve.tools import (
     check_native,
     host_compiler_of,
     packaged,
+    parts_of_base,
 )
 from tfdock.types import BuildId, Choice, ImageRef, Source, Version, same_minor
 from tfdock.wheel.identity import file_name
@@ -50,6 +53,7 @@ from tfdock.wheel.identity import file_name
 class Resolution:
     """Everything that is decided about a build before it is planned.
 
+    `edits` change the source, so that what is known to fail does not.
     `runtime` is the image in which the wheel is tried, None where none is known; the profile may have asked for it.
     `untested` is what nobody is known to have tested and the profile allows; `warnings` work, and one should know.
     """
@@ -74,6 +78,7 @@ class Resolution:
     bazel: str
     cachebusters: tuple[str, ...]
     source: Source
+    edits: tuple[Edit, ...]
     environment: Mapping[str, str]
     of_repositories: tuple[str, ...]
     flags: tuple[str, ...]
@@ -149,6 +154,21 @@ class Resolver:
         )
 
 
+class _Parts(NamedTuple):
+    """What the image, the names and the contract follow from."""
+
+    release: Release
+    version: Version
+    python: str
+    devices: ChosenDevices
+    host_compiler: str
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The facts about versions for placeholders of rows."""
+        return version_facts({"python": self.python, "version": str(self.version), **self.devices.components})
+
+
 class _Decision:
     """One resolution in the making: each step reads earlier ones and adds choices or problems."""
 
@@ -175,7 +195,7 @@ class _Decision:
         check_native(self.question)
         self._check_source_archives(release)
         optimize = self._optimize()
-        reports = self._reports(release, devices, host_compiler)
+        reports = self._reports(release, version, devices, host_compiler)
         refused = {problem.field for problem in self.notes.problems}
         # One reason for each field is enough.
         failures = [found for found in reports.failures(self._places()) if found.path not in refused]
@@ -190,9 +210,10 @@ class _Decision:
         if image is None:
             self.notes.stop_if_refused()
         assert image is not None
+        parts = _Parts(release, version, python, devices, host_compiler)
         try:
-            base = self._base(image, python, version, devices.components)
-            paths = self._paths(release, image, base, version, python, devices.components)
+            base = self._base(parts, image)
+            paths = self._paths(parts, image, base)
         except MissingFact as missing:
             self._refuse_placeholder(missing)
             self.notes.stop_if_refused()
@@ -201,23 +222,27 @@ class _Decision:
         self.notes.stop_if_refused()
         self._check_image_versions(image, base, devices)
         source = self._source(release, version)
+        edits = reports.edits(parts_of_base(self.question, host_compiler, image, str(base)))
+        for edit in edits:
+            mended = self.knowledge.evidence[edit.mends]
+            why = sentences(f"mends `{mended.failed_with or mended.note}`", f"reported in {mended.at}")
+            self.notes.choose(f"edit {edit.edit}", edit.file, "edits.yaml", why)
         wheel_name = self._wheel_name(release)
         xla = self._xla()
         debug = self.profile.debugging
         self.notes.choose(
             "debug", debug.mode if debug else "off", *_asked_or_default(debug is not None, "optimised, no symbols")
         )
-        names = self._names(release, version, python, devices, source, wheel_name)
+        names = self._names(parts, source, wheel_name)
         local_version = self._local_version(names)
         runtime = self._runtime(python)
-        self.notes.choices.append(reports.grade(untested=bool(self.notes.untested)))
+        self.notes.choices.append(reports.grade(edits, untested=bool(self.notes.untested)))
         if self.profile.allow_failing:
             self.notes.choose("allow_failing", self.profile.allow_failing, "profile", "as asked")
         if self.notes.allow_untested:
             who = "profile" if self.profile.allow_untested else "command line"
             self.notes.choose("allow_untested", "true", who, "as asked")
-        facts = self._facts(release, version, python, devices, host_compiler, paths, optimize)
-        contract = Contract(self.knowledge, release, facts)
+        contract = Contract(self.knowledge, release, self._facts(parts, paths, optimize))
         try:
             environment, flags, package = contract.environment(), self._flags(contract), contract.package()
         except MissingFact as missing:
@@ -246,6 +271,7 @@ class _Decision:
             bazel=bazel,
             cachebusters=tuple(row.variable for row in self.knowledge.cachebusters),
             source=source,
+            edits=edits,
             environment=environment,
             of_repositories=contract.of_repositories(bazel),
             flags=flags,
@@ -318,19 +344,20 @@ class _Decision:
             why = f"it is built for {', '.join(release.pythons)}"
             self.notes.doubt("python-unsupported", "python", message, why=why, part="python")
 
-    def _reports(self, release: Release, devices: ChosenDevices, host_compiler: str) -> Reports:
+    def _reports(self, release: Release, version: Version, devices: ChosenDevices, host_compiler: str) -> Reports:
         """Return what is reported of such builds. A tool that nobody asked for is there without its version."""
-        host, version = self.profile.host_compiler, devices.compiler_version
+        host, toolkit = self.profile.host_compiler, devices.compiler_version
         asked = host.version if isinstance(host, HostCompiler) else None
         configs = [f"--config={name}" for name in self.profile.bazel.configs]
         facts = {
             **devices.components,
             "release": release.release,
+            "version": str(version),
             "accelerator": devices.accelerator.accelerator,
             "toolkit": devices.accelerator.toolkit or "",
             "machine": self.question.machine,
             "python": self.profile.python or "",
-            "compiler": f"{devices.compiler} {version}".strip() if version[:1].isdigit() else devices.compiler,
+            "compiler": f"{devices.compiler} {toolkit}".strip() if toolkit[:1].isdigit() else devices.compiler,
             "host_compiler": f"{host_compiler} {asked or ''}".strip(),
             "bazel": self.profile.bazel.version or "",
             "options": "\n".join((*configs, *self.profile.bazel.flags, *self.profile.bazel.copts)),
@@ -339,7 +366,8 @@ class _Decision:
         beside = release.host_compilers.get(own or devices.accelerator.accelerator)
         tools = {"compiler": own, "host_compiler": beside or next(iter(release.compilers), host_compiler)}
         titles = {**devices.accelerator.titles, "bazel": "Bazel", "host_compiler": "C++ compiler"}
-        return Reports(self.knowledge, facts, tools, titles)
+        edits = self.knowledge.edits if self.profile.mends_source else ()
+        return Reports(self.knowledge, facts, tools, titles, edits)
 
     def _places(self) -> dict[str, str]:
         """Return part -> the field that asks for it; the empty part is the release."""
@@ -495,12 +523,11 @@ class _Decision:
 
     # --- base image and source ----------------------------------------
 
-    def _base(self, image: ImageRow, python: str, version: Version, components: Mapping[str, str]) -> ImageRef:
+    def _base(self, parts: _Parts, image: ImageRow) -> ImageRef:
         if self.profile.base:
             self.notes.choose("base", self.profile.base, "profile", "as asked")
             return ImageRef.parse(self.profile.base)
-        facts = version_facts({"python": python, "version": str(version), **components})
-        reference = ImageRef.parse(filled(image.image, facts, f"images.yaml {image.image}"))
+        reference = ImageRef.parse(filled(image.image, parts.versions, f"images.yaml {image.image}"))
         doubt = "; nobody has checked that it exists" if image.unverified else ""
         self.notes.choose("base", reference, "images.yaml", f"the known image for this release and Python{doubt}")
         return reference
@@ -545,24 +572,15 @@ class _Decision:
             )
             self.notes.find(finding)
 
-    def _paths(
-        self,
-        release: Release,
-        image: ImageRow,
-        base: ImageRef,
-        version: Version,
-        python: str,
-        components: Mapping[str, str],
-    ) -> dict[str, str]:
+    def _paths(self, parts: _Parts, image: ImageRow, base: ImageRef) -> dict[str, str]:
         """Return where the tools are in the base image."""
-        facts = version_facts({"python": python, "version": str(version), **components})
-        paths = {name: filled(path, facts, f"images.yaml {path}") for name, path in image.paths.items()}
+        paths = {name: filled(path, parts.versions, f"images.yaml {path}") for name, path in image.paths.items()}
         host = self.profile.host_compiler
         # The profile's own path holds, wherever the image's row has the compiler.
         if isinstance(host, HostCompiler) and host.path:
             return paths | {host.name: host.path}
         if isinstance(host, HostCompiler) and host.version:
-            return paths | {host.name: self._path_of(host.name, host.version, base, paths, release)}
+            return paths | {host.name: self._path_of(host.name, host.version, base, paths, parts.release)}
         return paths
 
     def _path_of(self, name: str, version: str, base: ImageRef, paths: Mapping[str, str], release: Release) -> str:
@@ -648,24 +666,16 @@ class _Decision:
         self.notes.choose("optimize", " ".join(flags), "profile", "as asked")
         return flags
 
-    def _facts(
-        self,
-        release: Release,
-        version: Version,
-        python: str,
-        devices: ChosenDevices,
-        host_compiler: str,
-        paths: Mapping[str, str],
-        optimize: Sequence[str],
-    ) -> dict[str, str]:
+    def _facts(self, parts: _Parts, paths: Mapping[str, str], optimize: Sequence[str]) -> dict[str, str]:
         """Return the facts for conditions (`when:`) and placeholders of the contract's rows."""
+        release, devices = parts.release, parts.devices
         accelerator, targets, asked = devices.accelerator, ",".join(devices.targets), self.profile.host_compiler
         facts = {
-            **version_facts({"python": python, "version": str(version), **devices.components}),
+            **parts.versions,
             "release": release.release,
             "accelerator": accelerator.accelerator,
             "gpu_compiler": devices.compiler,
-            "host_compiler": host_compiler,
+            "host_compiler": parts.host_compiler,
             "host_compiler_own": str(isinstance(asked, HostCompiler)).lower(),
             "xla": str(self.profile.xla).lower(),
             "xla_digit": str(int(self.profile.xla)),
@@ -697,19 +707,11 @@ class _Decision:
         # Repeated options stay: `-Xclang a -Xclang b` is four options.
         return (*flags, *(flag for flag in bazel.flags if not flag.startswith("--config=")))
 
-    def _names(
-        self,
-        release: Release,
-        version: Version,
-        python: str,
-        devices: ChosenDevices,
-        source: Source,
-        wheel_name: str,
-    ) -> WheelNameParts:
-        cpu = self.profile.optimize
+    def _names(self, parts: _Parts, source: Source, wheel_name: str) -> WheelNameParts:
+        cpu, release, devices = self.profile.optimize, parts.release, parts.devices
         return WheelNameParts(
-            version=version,
-            python=python,
+            version=parts.version,
+            python=parts.python,
             accelerator=devices.accelerator.accelerator,
             toolkit=devices.accelerator.toolkit,
             components=tuple(devices.components.items()),

@@ -93,13 +93,9 @@ def base_findings(
     base: str,
 ) -> Iterator[RuleFinding]:
     """Yield why the build is known to fail in a base image: its C library, its C++ compiler, its Python."""
-    own, row = question.profile.host_compiler, distribution_of(question.knowledge, base)
-    # A compiler that the profile names by version was looked at before, and one at a path is its own affair.
-    named = isinstance(own, HostCompiler) and (own.version or own.path)
-    parts = {name: version for name, version in row[0].holds.items() if name in OF_THE_BASE} if row[0] else {}
-    compiler = "" if named else _compiler_in(question, row, host, image)
+    row = distribution_of(question.knowledge, base)
+    parts = parts_of_base(question, host, image, base)
     whose = f"`base` {base}" if question.profile.base else f"the image {base}"
-    parts |= {host: compiler} if compiler else {}
     found = [*_breaking(question, release, devices, reports, parts)]
     for finding in found:
         message = f"{whose} has {finding.path} {parts[finding.path]}, and {finding.message}"
@@ -112,6 +108,16 @@ def base_findings(
             why=f"what is known for TensorFlow {release.release} is {image.image}, on which nothing is installed",
             fix=_bases(question, release, devices, reports, host) or "name an image that has them",
         )
+
+
+def parts_of_base(question: Question, host: str, image: ImageRow, base: str) -> dict[str, str]:
+    """Return the versions of what a base image alone decides, as far as they are known: C library, C++ compiler."""
+    own, row = question.profile.host_compiler, distribution_of(question.knowledge, base)
+    # A compiler that the profile names by version was looked at before, and one at a path is its own affair.
+    named = isinstance(own, HostCompiler) and (own.version or own.path)
+    parts = {name: version for name, version in row[0].holds.items() if name in OF_THE_BASE} if row[0] else {}
+    compiler = "" if named else _compiler_in(question, row, host, image)
+    return parts | ({host: compiler} if compiler else {})
 
 
 def _compiler_in(question: Question, held: tuple[Distribution | None, bool], host: str, image: ImageRow) -> str:

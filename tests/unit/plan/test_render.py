@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ from tfdock.errors import ProfileError
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan, as_json
-from tfdock.plan.render import BuildContext, render
+from tfdock.plan.render import BuildContext, render, toolchain_inputs
 from tfdock.profile import profile as profiles
 from tfdock.resolve.question import LocalSource
 
@@ -275,6 +276,57 @@ def test_an_image_that_holds_another_version_than_the_plan_says_ends_its_build(w
     result = subprocess.run(["/bin/bash", "-c", script, "holds.sh", words], capture_output=True, text=True)
     assert result.returncode == (67 if found else 0)
     assert not found or f"the base image holds {found}\n" in result.stderr
+
+
+# --- edits of the source ---
+
+
+def edited(folder: Path, *edits: tuple[str, str, str]) -> subprocess.CompletedProcess[str]:
+    """Make edits `(file, find, put)` in a folder, with the script of the image."""
+    rows = [{"edit": f"edit-{name}", "file": name, "find": find, "put": put} for name, find, put in edits]
+    (folder.parent / "edits.json").write_text(json.dumps(rows))
+    script = str(TESTS.parent / "dockerfiles/scripts/edit.py")
+    words = [sys.executable, "-EsS", script, str(folder.parent / "edits.json"), str(folder)]
+    return subprocess.run(words, capture_output=True, text=True)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    folder = tmp_path / "tree"
+    folder.mkdir()
+    (folder / "a.h").write_bytes("#include <a>\r\n// größer\nonce twice twice\n".encode())
+    (folder / "a.h").chmod(0o755)
+    return folder
+
+
+def test_edits_change_their_text_and_nothing_else(tree: Path) -> None:
+    result = edited(tree, ("a.h", "once", "one"), ("a.h", "one ", "two\n"))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert (tree / "a.h").read_bytes() == "#include <a>\r\n// größer\ntwo\ntwice twice\n".encode()
+    assert (tree / "a.h").stat().st_mode & 0o777 == 0o755
+    assert "applying the edit edit-a.h to a.h" in result.stdout
+
+
+@pytest.mark.parametrize(("name", "find", "times"), [("a.h", "twice", 2), ("a.h", "never", 0), ("b.h", "once", 0)])
+def test_an_edit_whose_text_is_not_there_once_changes_nothing(tree: Path, name: str, find: str, times: int) -> None:
+    before = (tree / "a.h").read_bytes()
+    result = edited(tree, ("a.h", "once", "one"), (name, find, "x"))
+    assert result.returncode == 67
+    assert (
+        f"the edit edit-{name} is not for this source: {name} has its text {times} times, not once" in result.stderr
+    )
+    assert "`edits: none`" in result.stderr
+    assert (tree / "a.h").read_bytes() == before
+
+
+def test_a_plan_with_edits_makes_them_before_the_patches_and_shares_its_toolchain(shipped: Desk) -> None:
+    text = 'schema: 1\ntensorflow: "1.15.5"\ncuda: "10.2"\ncudnn: "7.6"\ngpus: [rtx2080]\n'
+    resolution, plain = shipped.resolve(text), shipped.resolve(text + "edits: none\nallow_failing: it is tried\n")
+    context = render(resolution, shipped.templates)
+    assert [row["edit"] for row in json.loads(context.files["tfdock/edits.json"])] == ["bin2c-path"]
+    assert b'"/opt/tfdock/edit.py", "/opt/tfdock/edits.json", "/tf/tensorflow"]' in context.files["Dockerfile"]
+    assert "tfdock/edits.json" not in render(plain, shipped.templates).files
+    assert toolchain_inputs(resolution) == toolchain_inputs(plain)
 
 
 # --- what templates may do ------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ FIELDS = {
     "cudnn": (HEAD + "cuda: '12.5.1'\ncudnn: …\n", "9.3.0"),
     "rocm": (HEAD + "amdgpu_targets: [gfx90a]\nrocm: …\n", "6.4"),
     "components": (HEAD + "components: {cuda: …}\n", "12.5.1"),
-    "compiler": (HEAD + "allow_failing: it is patched\naccelerator: cuda\ncompiler: …\n", "nvcc"),
+    "compiler": (HEAD + "accelerator: cuda\ncompiler: …\n", "nvcc"),
     "host_compiler": (HEAD + "host_compiler: …\n", "clang"),
     "host_compiler.name": (HEAD + "host_compiler: {name: …}\n", "clang"),
     "host_compiler.version": (HEAD + "host_compiler: {name: clang, version: …}\n", "18"),

@@ -87,6 +87,7 @@ GOOD: dict[str, tuple[str, object]] = {
     "wheel.local_version": (HEAD + "wheel: {local_version: mine.1}", "mine.1"),
     "allow_untested": (HEAD + "allow_untested: true", True),
     "allow_failing": (HEAD + "allow_failing: the base is patched", "the base is patched"),
+    "edits": (HEAD + "edits: none", "none"),
 }
 ELSEWHERE = {
     "extends",
@@ -337,6 +338,7 @@ BAD = {
     "allow_failing": (HEAD + "allow_failing: ok\n", "3:16",
         "`allow_failing`: `ok` does not look like a reason in words",
         'write it like `allow_failing: "the base image has a patched CUB"`'),
+    "edits": (HEAD + "edits: nothing\n", "3:8", "`edits`: should be `none` or `all`", "use `none` or `all`"),
 }  # fmt: skip
 
 

@@ -9,12 +9,13 @@ import pytest
 from tfdock.errors import Problem
 from tfdock.knowledge.evidence_rows import ReportedBuild, is_of
 from tfdock.knowledge.loader import knowledge
+from tfdock.resolve.grades import Reports
 
 from ..desk import Desk
 
 BUILT = 'schema: 1\ntensorflow: "2.4.0"\npython: "3.8"\ncuda: "11.1"\ngpus: [rtx3080]\n'
 FAILING = 'schema: 1\ntensorflow: "2.20.0"\npython: "3.12"\ncuda: "12.9.1"\ncudnn: "9.10.2"\ngpus: [rtx4090]\n'
-DISPUTED = 'schema: 1\ntensorflow: "2.0.0"\ncuda: "10.2"\ncudnn: "7.6"\ngpus: [rtx2080]\n'
+DISPUTED = 'schema: 1\ntensorflow: "2.0.0"\ncuda: "10.2"\ncudnn: "7.6"\ngpus: [rtx2080]\nedits: none\n'
 FACTS = {
     "accelerator": "cuda", "toolkit": "cuda", "machine": "x86_64", "python": "3.8", "cuda": "11.1.1", "cudnn": "8.0",
     "compiler": "nvcc", "host_compiler": "gcc 9", "bazel": "", "options": "--config=v2\n-Wno-x",
@@ -120,7 +121,7 @@ def test_a_configuration_without_a_report_is_said_with_the_grade(desk: Desk) -> 
 def test_a_way_out_keeps_the_release_and_every_capability_that_can_be_built(desk: Desk) -> None:
     text = 'schema: 1\ntensorflow: "2.17.0"\npython: "3.10"\ncuda: "12.4"\ngpus: [gtx1070]\ncompiler: nvcc\n'
     (problem, *_) = desk.problems(text + 'host_compiler: {name: clang, version: "17"}\n')
-    released = ["tensorflow" in way.change for way in problem.ways]
+    released = ["tensorflow" in way.change for way in problem.ways if not way.untested]
     assert released == sorted(released)
     assert not released[0]
     (problem, *_) = desk.problems('schema: 1\ntensorflow: "2.11"\npython: "3.10"\ncompute_capabilities: [sm_30]\n')
@@ -184,3 +185,65 @@ def test_no_way_out_leads_to_what_is_known_to_fail(desk: Desk) -> None:
 def test_every_report_that_fails_says_what_was_seen_and_what_mends_it() -> None:
     rows = [one for one in knowledge().evidence.values() if one.outcome == "fails"]
     assert [one.id for one in rows if not (one.needs and (one.failed_with or one.note))] == []
+
+
+# --- edits ----------------------------------------------------------------------------------------------------------
+
+EDITS = """
+checked: "2026-11-27"
+sources: {me: "me"}
+rows:
+  - {edit: cub, mends: cub-12.9-in-2.20, tensorflow: 2.20.0, file: a/gpu_prim.h, find: old, put: new, source: me}
+"""
+
+
+@pytest.fixture(scope="module")
+def mending(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    folder = tmp_path_factory.mktemp("knowledge")
+    (folder / "edits.yaml").write_text(EDITS)
+    return Desk(knowledge=knowledge([folder]), templates={})
+
+
+def test_an_edit_mends_what_is_known_to_fail_and_stands_among_the_choices(mending: Desk) -> None:
+    resolution = mending.resolve(FAILING)
+    assert [edit.edit for edit in resolution.edits] == ["cub"]
+    (choice,) = (one for one in resolution.choices if one.field == "edit cub")
+    assert (choice.value, choice.source) == ("a/gpu_prim.h", "edits.yaml")
+    assert "tensorflow/tensorflow#99273" in choice.reason
+    assert "cub" in resolution.grade.reason
+
+
+def test_without_the_edit_it_is_known_to_fail(mending: Desk) -> None:
+    (problem, *_) = mending.problems(FAILING + "edits: none\n")
+    assert problem.code == "known-to-fail"
+
+
+@pytest.mark.parametrize(("span", "holds"), [("2.20.0", True), ("2.19.1..2.20.1", True), ("2.20.1..", False)])
+def test_an_edit_is_for_the_patch_releases_that_it_names(mending: Desk, span: str, holds: bool) -> None:
+    edit = mending.knowledge.edits[-1]
+    report = mending.knowledge.evidence[edit.mends]
+    assert edit.model_copy(update={"tensorflow": span}).is_for(report, "2.20.0") is holds
+
+
+def test_a_source_of_ones_own_is_edited_only_where_that_is_asked_for(mending: Desk) -> None:
+    own = FAILING.replace('"2.20.0"', '{release: "2.20.0", git: "https://example.org/tf.git", ref: mended}')
+    assert mending.resolve(own).edits == ()
+    assert [edit.edit for edit in mending.resolve(own + "edits: all\n").edits] == ["cub"]
+
+
+def test_what_the_base_image_alone_has_is_mended_as_well(desk: Desk) -> None:
+    facts = {**FACTS, "release": "2.12", "version": "2.12.0", "host_compiler": "gcc"}
+    reports = Reports(desk.knowledge, facts, {}, {}, desk.knowledge.edits)
+    assert [edit.edit for edit in reports.edits({})] == ["graph-debug-begin", "graph-debug-end"]  # by its CUDA 11.1
+    made = [edit.edit for edit in reports.edits({"gcc": "13.2"})]
+    assert made[2:] == ["sparse-transpose", "cstdint-cache", "stdint-spectrogram"]
+    assert list(reports.failures_of_base("gcc", "13.2")) == []
+
+
+def test_every_edit_mends_a_report_that_fails_in_its_releases_and_has_two_sources() -> None:
+    base = knowledge()
+    for edit in base.edits:
+        report, releases = base.evidence[edit.mends], [name for name in base.releases if is_of(edit.tensorflow, name)]
+        assert report.outcome == "fails"
+        assert [name for name in releases if is_of(report.tensorflow, name)] == releases
+        assert len(edit.source) > 1
