@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import IntEnum
-from typing import Any
+from typing import Any, Self
 
 OR = "; or "
 """Between several fixes where a document has one text for them."""
@@ -98,11 +98,11 @@ class Problem:
 
     def __init__(
         self,
-        *,
         code: str,
         message: str,
-        why: str = "",
         fix: Fix = "",
+        *,
+        why: str = "",
         fixes: Sequence[str] = (),
         ways: tuple[Suggestion, ...] = (),
         severity: str = "error",
@@ -158,10 +158,15 @@ class TfdockError(Exception):
     def __init__(self, *problems: Problem) -> None:
         if len(problems) > MOST_PROBLEMS:
             message = f"there are more problems than these {MOST_PROBLEMS}"
-            rest = Problem(code="more-problems", message=message, fix="correct these first, then run it again")
+            rest = Problem("more-problems", message, "correct these first, then run it again")
             problems = (*problems[:MOST_PROBLEMS], rest)
         self.problems = problems
         super().__init__("\n".join(str(problem) for problem in problems))
+
+    @classmethod
+    def of(cls, code: str, message: str, fix: Fix = "", **more: Any) -> Self:
+        """Return the error for one problem; `more` are its further fields."""
+        return cls(Problem(code, message, fix, **more))
 
 
 class ProfileError(TfdockError):

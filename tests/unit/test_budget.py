@@ -21,18 +21,18 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60
 """What a figure may be below its budget, so that not each line is a change here."""
 PACKAGES = {
-    "": 720, "bazel": 4800, "builder": 3200, "ci": 750, "cli": 8050, "diagnose": 2470, "documents": 2720,
-    "engine": 2580, "gpu": 1880, "host": 2640, "images": 3090, "knowledge": 2570, "matrix": 1470, "oci": 1395,
-    "offline": 1580, "plan": 3375, "profile": 1305, "resolve": 4590, "run": 1470, "verify": 2000, "wheel": 3460,
-    "wheelhouse": 1990,
+    "": 720, "bazel": 4780, "builder": 3180, "ci": 750, "cli": 8000, "diagnose": 2470, "documents": 2715,
+    "engine": 2555, "gpu": 1880, "host": 2625, "images": 3060, "knowledge": 2565, "matrix": 1465, "oci": 1385,
+    "offline": 1560, "plan": 3370, "profile": 1290, "resolve": 4565, "run": 1450, "verify": 1990, "wheel": 3455,
+    "wheelhouse": 1975,
 }  # fmt: skip
 """Lines of Python in each package."""
 ROAD = {
-    "builder.build": {"modules": 125, "lines": 27880},
-    "cli.commands.build": {"modules": 106, "lines": 22175},
+    "builder.build": {"modules": 125, "lines": 27785},
+    "cli.commands.build": {"modules": 106, "lines": 22120},
 }
 """What importing a module loads of ours."""
-WHOLE = {"modules": 277, "commands": 24, "options": 62, "lines of tests": 61695, "lines of recordings": 14265}
+WHOLE = {"modules": 277, "commands": 24, "options": 62, "lines of tests": 61740, "lines of recordings": 14265}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

@@ -128,7 +128,7 @@ def _gpus_of(session: BuildSession, plan: BuildPlan) -> GpuAccess:
     access = gpu_access(accelerator if has_gpus else None, session.engine_info)
     if access.missing:
         fix = "`tfdock doctor` says how to get it" if has_gpus else "leave `--gpu` out, or name a profile for a GPU"
-        raise EngineError(Problem(code="gpu-runtime-missing", message=access.missing, fix=fix))
+        raise EngineError.of("gpu-runtime-missing", access.missing, fix)
     return access
 
 
@@ -241,7 +241,7 @@ def _tell_shared(session: BuildSession, plan: BuildPlan) -> None:
     """Tell that a build of another trust domain writes to the cache of `release`."""
     if plan.trust.shared:
         message = f"this build writes to the cache of `release`: {'; '.join(plan.trust.reasons)}"
-        session.tell(str(Problem(code="trust-shared", message=message)))
+        session.tell(str(Problem("trust-shared", message)))
 
 
 def _tell_proxies(run: BuildRun) -> None:
@@ -251,19 +251,19 @@ def _tell_proxies(run: BuildRun) -> None:
     settings, proxies = run.session.settings, run.proxies
     if proxies.unreachable:
         problem = Problem(
-            code="proxy-on-loopback",
-            message=f"{_names(proxies.unreachable)}: the proxy is on this machine's loopback, which containers in "
+            "proxy-on-loopback",
+            f"{_names(proxies.unreachable)}: the proxy is on this machine's loopback, which containers in "
             f"the network `{settings.network or 'bridge'}` do not reach: image build and fetch go without it",
-            fix="`TFDOCK_NETWORK=host`, or name the proxy by an address that containers reach",
+            "`TFDOCK_NETWORK=host`, or name the proxy by an address that containers reach",
             severity="warning",
         )
         run.tell(str(problem))
     if proxies.with_login and not run.plan.trust.is_release:
         problem = Problem(
-            code="proxy-login-readable",
-            message=f"{_names(proxies.with_login)}: the base image's programs and the source's Bazel rules can read "
+            "proxy-login-readable",
+            f"{_names(proxies.with_login)}: the base image's programs and the source's Bazel rules can read "
             f"the proxy's login; {'; '.join(run.plan.trust.reasons)}",
-            fix="for a source or image that you do not trust, use a proxy that wants no login",
+            "for a source or image that you do not trust, use a proxy that wants no login",
             severity="warning",
         )
         run.tell(str(problem))

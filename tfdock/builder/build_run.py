@@ -81,7 +81,7 @@ class BuildRun:
         message = f"the disk cache {disk.key} cannot be laid over the one of `release`"
         cost = "this domain compiles everything once itself"
         fix = "to share the cache on purpose, build with `--trust`: later builds then ship what this source writes"
-        self.tell(str(Problem(code="disk-cache-alone", message=f"{message} ({why}): {cost}", fix=fix)))
+        self.tell(str(Problem("disk-cache-alone", f"{message} ({why}): {cost}", fix)))
 
     def title(self, phase: str) -> str:
         """Return the title of a step in the log."""

@@ -116,7 +116,7 @@ def _fetch(run: BuildRun, image: ImageResult) -> None:
                 for name in remove_changed_downloads(repository, began):
                     why = "it holds more than fetches leave" if name == EVERYTHING else "it is not what its name says"
                     message = f"removed {name} from the repository cache: {why}"
-                    run.tell(str(Problem(code="repository-cache-changed", message=message)))
+                    run.tell(str(Problem("repository-cache-changed", message)))
             # Only now: until here, a kill leaves the file, and the next fetch looks again.
             unchecked.unlink()
 

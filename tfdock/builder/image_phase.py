@@ -22,7 +22,7 @@ from tfdock.engine.protocol import (
     ImageBuild,
     ImageInfo,
 )
-from tfdock.errors import BuildFailed, Incompatible, Interrupted, Problem
+from tfdock.errors import BuildFailed, Incompatible, Interrupted
 from tfdock.host.files import held
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import described_toolchain, toolchain_key
@@ -206,12 +206,8 @@ def _toolchain_file(read: Callable[[str], bytes | None], image: str) -> bytes:
     """Return the toolchain file of an image. Raises BuildFailed (`image-incomplete`) if there is none."""
     toolchain = read(_TOOLCHAIN)
     if toolchain is None:
-        raise BuildFailed(
-            Problem(
-                code="image-incomplete",
-                message=f"the image {image} holds no {_TOOLCHAIN}",
-                fix="remove the image and build again",
-            )
+        raise BuildFailed.of(
+            "image-incomplete", f"the image {image} holds no {_TOOLCHAIN}", "remove the image and build again"
         )
     return toolchain
 
@@ -232,17 +228,15 @@ def _read_image(run: BuildRun, image: _Image, source_ref: str | None, number: in
         toolchain, pins = _toolchain_file(read, image.name), read(_PINS) or b""
         source, requirements = read("/opt/tfdock/source"), read(f"/tf/tensorflow/{requirements_name}")
     if _digest(toolchain, pins) != image.toolchain_digest:
-        raise BuildFailed(
-            Problem(
-                code="toolchain-changed",
-                message=f"the image {image.name} does not hold the toolchain files that its toolchain stage wrote: "
-                "a later image step changed the files",
-                fix=own_words(
-                    f"read the source's ./configure and patches, remove the image (`docker rmi {image.name}`), "
-                    "and build again",
-                    run.session.engine_info.name,
-                ),
-            )
+        raise BuildFailed.of(
+            "toolchain-changed",
+            f"the image {image.name} does not hold the toolchain files that its toolchain stage wrote: "
+            "a later image step changed the files",
+            own_words(
+                f"read the source's ./configure and patches, remove the image (`docker rmi {image.name}`), "
+                "and build again",
+                run.session.engine_info.name,
+            ),
         )
     key = toolchain_key(toolchain)
     overlay = _hold_disk_cache(run, key, toolchain)

@@ -57,7 +57,7 @@ def check_names(names: Iterable[str]) -> None:
 
 def _name_taken(path: Path, why: str) -> ProfileError:
     fix = "give one of the two another name"
-    return ProfileError(Problem(code="lock-name-taken", message=f"`{path.name}` {why}", fix=fix, file=str(path)))
+    return ProfileError.of("lock-name-taken", f"`{path.name}` {why}", fix, file=str(path))
 
 
 def _check_place(path: Path) -> None:
@@ -156,8 +156,8 @@ def _check_servers(prepared: PreparedBuild, settings: Settings) -> None:
 
 def _not_allowed(field: str, kind: str, address: str, fix: str) -> Problem:
     return Problem(
-        code="endpoint-not-allowed",
-        message=f"no setting allows to ask the {kind} {address} for a lock",
+        "endpoint-not-allowed",
+        f"no setting allows to ask the {kind} {address} for a lock",
         why="a profile may be a stranger's, and this machine would connect to the address",
         fixes=[
             f"if you trust the profile, allow the address: `--allow-endpoint {address}`, "
@@ -200,23 +200,19 @@ def _source_pin(resolution: Resolution, ref: str, check: Callable[[], None]) -> 
         return Pin(kind="source", name=ref, value=ref, origin="profile")
     commit = registry.commit(source.location, ref, check)
     if commit is None:
-        raise NetworkError(
-            Problem(
-                code="source-ref-missing",
-                message=f"{source.location} has neither a tag nor a branch `{ref}`",
-                fix="name one that it has, or a whole commit",
-            )
+        raise NetworkError.of(
+            "source-ref-missing",
+            f"{source.location} has neither a tag nor a branch `{ref}`",
+            "name one that it has, or a whole commit",
         )
     # The knowledge has the commit of every release: a tag that moved must not pass for the release.
     if source.commit and commit != source.commit:
-        raise Incompatible(
-            Problem(
-                code="pin-moved",
-                message=f"{ref} at {source.location} is not the commit that is known for this release\n"
-                f"    known  {source.commit}\n    now    {commit}",
-                fix="find out who moved it; to build it all the same, name the commit: "
-                f"`tensorflow: {{release: …, ref: {commit}}}`",
-            )
+        raise Incompatible.of(
+            "pin-moved",
+            f"{ref} at {source.location} is not the commit that is known for this release\n"
+            f"    known  {source.commit}\n    now    {commit}",
+            "find out who moved it; to build it all the same, name the commit: "
+            f"`tensorflow: {{release: …, ref: {commit}}}`",
         )
     return Pin(kind="source", name=ref, value=commit, origin=f"git {source.location}")
 
@@ -230,13 +226,11 @@ def _write(path: Path, text: str) -> None:
 
 
 def _unwritable(path: Path, why: str | None) -> ProfileError:
-    return ProfileError(
-        Problem(
-            code="file-error",
-            message=f"the lock cannot be written: {why}",
-            fix="check the folder's owner and mode, or copy the profile to where you may write",
-            file=str(path),
-        )
+    return ProfileError.of(
+        "file-error",
+        f"the lock cannot be written: {why}",
+        "check the folder's owner and mode, or copy the profile to where you may write",
+        file=str(path),
     )
 
 
@@ -257,13 +251,11 @@ def read_lock(path: Path) -> LockFile:
     try:
         text = lock_text(path)
     except FileNotFoundError as error:
-        raise Incompatible(
-            Problem(
-                code="lock-missing",
-                message=f"nothing is pinned: there is no {path.name} beside the profile",
-                fix="write it first: `tfdock lock PROFILE`",
-                file=str(path),
-            )
+        raise Incompatible.of(
+            "lock-missing",
+            f"nothing is pinned: there is no {path.name} beside the profile",
+            "write it first: `tfdock lock PROFILE`",
+            file=str(path),
         ) from error
     sha256 = hashlib.sha256(text.encode()).hexdigest()
     return LockFile(path=str(path), sha256=sha256, lock=locks.from_text(text, str(path)))

@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tfdock.errors import NetworkError, Problem
+from tfdock.errors import NetworkError
 from tfdock.oci import http
 from tfdock.oci.http import HTTP_ERRORS, StrangeAnswer
 from tfdock.oci.repository import Repository
@@ -57,12 +57,10 @@ def commit(location: str, ref: str, check: Callable[[], None] = http.no_check) -
         if commit_id is not None and not COMMIT.fullmatch(commit_id):
             raise StrangeAnswer("what it lists as its commit is none")
     except HTTP_ERRORS as error:
-        raise NetworkError(
-            Problem(
-                code="source-unreachable",
-                message=f"{location} cannot be asked for {ref}: {http.failure_reason(error)}",
-                fix="check the network and proxies, or name the commit itself: `ref: <40 hexadecimal digits>`",
-            )
+        raise NetworkError.of(
+            "source-unreachable",
+            f"{location} cannot be asked for {ref}: {http.failure_reason(error)}",
+            "check the network and proxies, or name the commit itself: `ref: <40 hexadecimal digits>`",
         ) from error
     return commit_id
 

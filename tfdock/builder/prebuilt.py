@@ -85,7 +85,7 @@ class _RegistrySearch:
         if limit and self._session.clock() > limit.deadline:
             message = f"the time limit of {limit.seconds} s was reached in phase {_PHASE}; what has arrived is kept"
             fix = "run the same command again to go on"
-            raise TimeLimit(Problem(code="time-limit", message=message, fix=fix))
+            raise TimeLimit.of("time-limit", message, fix)
 
 
 def _with_way_around(problem: Problem) -> Problem:

@@ -17,7 +17,7 @@ from tfdock import __version__
 from tfdock.builder import build_summary
 from tfdock.builder.build_run import BuildRun
 from tfdock.builder.compile_phase import CompileResult
-from tfdock.errors import BuildFailed, Problem, WheelRefused
+from tfdock.errors import BuildFailed, WheelRefused
 from tfdock.host.files import file_sha256
 from tfdock.plan.build_plan import EPOCH, BuildPlan, as_json, described_toolchain
 from tfdock.plan.estimate import weight
@@ -78,7 +78,7 @@ def sealed_wheels(plan: BuildPlan, folders: RunFolders, run: str) -> dict[Path, 
         # A process of the source may outlive Bazel, and change the wheel after its sum was taken.
         if file_sha256(raw) != sums.get(raw.name):
             message = f"{raw.name} changed after it was built"
-            raise WheelRefused(Problem(code="wheel-changed", message=message, fix="build again"))
+            raise WheelRefused.of("wheel-changed", message, "build again")
         path, wheel = _seal_wheel(plan, raw, folders.sealed)
         sealed[path] = wheel
     if not sealed:
@@ -88,7 +88,7 @@ def sealed_wheels(plan: BuildPlan, folders: RunFolders, run: str) -> dict[Path, 
 
 def _unfinished(message: str) -> BuildFailed:
     fix = "run the same command again: it goes on from the cache"
-    return BuildFailed(Problem(code="build-unfinished", message=message, fix=fix))
+    return BuildFailed.of("build-unfinished", message, fix)
 
 
 def _seal_wheel(plan: BuildPlan, raw: Path, folder: Path) -> tuple[Path, WheelFile]:
@@ -99,11 +99,9 @@ def _seal_wheel(plan: BuildPlan, raw: Path, folder: Path) -> tuple[Path, WheelFi
         with target.open("rb") as file:
             facts = wheel_files.read_wheel(file, name)
     except InvalidWheelFilename as error:
-        raise WheelRefused(
-            Problem(code="wheel-bad-name", message=str(error), fix="report this with the log")
-        ) from error
+        raise WheelRefused.of("wheel-bad-name", str(error), "report this with the log") from error
     except wheel_files.WheelError as error:
-        raise WheelRefused(Problem(code=error.code, message=f"{raw.name}: {error.message}", fix=error.fix)) from error
+        raise WheelRefused.of(error.code, f"{raw.name}: {error.message}", error.fix) from error
     _check(plan, name, facts)
     return target.rename(folder / name), WheelFile(file=name, sha256=facts.sha256, size=facts.size)
 
@@ -121,17 +119,15 @@ def _check(plan: BuildPlan, name: str, facts: wheel_files.WheelFacts) -> None:
     python = plan.resolution.python
     tags = facts.python_tag.split(".")
     if f"cp{python.replace('.', '')}" not in tags and not any(tag in ("py3", "py2") for tag in tags):
-        raise WheelRefused(
-            Problem(
-                code="wheel-wrong-python",
-                message=f"{name} is for {facts.python_tag}, the profile asks for Python {python}",
-                fix="the release chooses its Python in another way: report this with the plan and the log",
-            )
+        raise WheelRefused.of(
+            "wheel-wrong-python",
+            f"{name} is for {facts.python_tag}, the profile asks for Python {python}",
+            "the release chooses its Python in another way: report this with the plan and the log",
         )
     if not facts.record_ok:
         first = facts.record_problems[0]
         message = f"{name}: {first.path}: {first.message}"
-        raise WheelRefused(Problem(code=first.code, message=message, fix="build again; if it stays, report it"))
+        raise WheelRefused.of(first.code, message, "build again; if it stays, report it")
 
 
 def _text(path: Path) -> str:

@@ -182,10 +182,10 @@ def refusal(service: Service, matrix: Matrix) -> Problem | None:
     """Return why a pipeline of this matrix cannot be used, or None."""
     if matrix.ci.install is None:
         return Problem(
-            code="ci-install-missing",
-            message="the matrix does not say how a job installs tfdock",
+            "ci-install-missing",
+            "the matrix does not say how a job installs tfdock",
+            f"write into the matrix, below `ci:`: `install: {INSTALL}`",
             why="a default would name a package of an index, and whoever owns that name runs code in every job",
-            fix=f"write into the matrix, below `ci:`: `install: {INSTALL}`",
             file=matrix.file,
             field="ci.install",
         )
@@ -238,11 +238,11 @@ def warnings(service: Service, matrix: Matrix) -> tuple[Problem, ...]:
     if service == "github" and not any(_SELF_HOSTED in runner for runner in _runners(matrix)):
         return ()
     warning = Problem(
-        code="ci-own-machine",
+        "ci-own-machine",
+        f"jobs of {_TITLES[service]} run on machines of your own, which may outlive a job",
+        "give pull requests and protected branches runners of their own, and throw each away after its job",
         severity="warning",
-        message=f"jobs of {_TITLES[service]} run on machines of your own, which may outlive a job",
         why="a pull request can change what its jobs run there, and later jobs find what those left",
-        fix="give pull requests and protected branches runners of their own, and throw each away after its job",
         file=matrix.file,
     )
     return (warning,)

@@ -135,13 +135,13 @@ def not_carried(settings: Settings, file: Path) -> Problem | None:
     if not names:
         return None
     return Problem(
-        code="ci-setting-not-carried",
-        severity="warning",
-        message=f"the pipeline does not have these settings of this machine: {', '.join(names)}",
-        fix=(
+        "ci-setting-not-carried",
+        f"the pipeline does not have these settings of this machine: {', '.join(names)}",
+        (
             "name folders of knowledge in the matrix: `ci: {knowledge: [DIR]}`",
             "set the others where the jobs run",
         ),
+        severity="warning",
         file=str(file),
     )
 
@@ -171,7 +171,7 @@ def _path_in_repository(file: Path, folder: Path) -> str:
         message = "the path is not UTF-8, and a YAML file cannot say it"
     else:
         return path.as_posix()
-    raise ProfileError(Problem(code=code, message=message, fix=fix, file=str(file)))
+    raise ProfileError.of(code, message, fix, file=str(file))
 
 
 def _open_folder(folder: Path) -> UntrustedFolder:
@@ -201,13 +201,13 @@ def _read(folder: Path, name: str) -> str | None:
     except OSError as error:
         code, message = "file-unreadable", f"cannot be read: {error.strerror}"
         fix = "check the file's owner and mode"
-    raise ProfileError(Problem(code=code, message=message, fix=fix, file=str(folder / name)))
+    raise ProfileError.of(code, message, fix, file=str(folder / name))
 
 
 def _in_the_way(path: Path, error: NotPlain) -> ProfileError:
     message = f"`{error.name}` is {error.kind}; a pipeline is read and written as plain files in plain folders"
     fix = f"remove `{error.name}`, then render the pipeline"
-    return ProfileError(Problem(code="file-not-plain", message=message, fix=fix, file=str(path)))
+    return ProfileError.of("file-not-plain", message, fix, file=str(path))
 
 
 def write(rendered: Pipeline, *, force: bool = False) -> Iterator[tuple[File, bool]]:
@@ -237,7 +237,7 @@ def _write(folder: Path, file: File) -> None:
         raise _in_the_way(file.path, error) from error
     except OSError as error:
         message, fix = f"cannot write {file.path}: {error.strerror}", "check the folder, its owner and its mode"
-        raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error
+        raise ProfileError.of("file-error", message, fix) from error
 
 
 _OTHERS: tuple[State, ...] = ("edited", "another", "foreign")
@@ -263,4 +263,4 @@ def _problem(file: File, service: Service) -> Problem:
         case _:
             code, message = "ci-file-stale", "it is not what the matrix asks for now"
             fix = f"{command}, and commit it"
-    return Problem(code=code, message=message, fix=fix, file=str(file.path))
+    return Problem(code, message, fix, file=str(file.path))

@@ -77,13 +77,11 @@ def prepare_all(
     for build in prepared:
         other = ids.setdefault(build.plan.build_id, build.file)
         if other != build.file:
-            raise ProfileError(
-                Problem(
-                    code="build-id-twice",
-                    message=f"{other} and {build.file} have the same build id, {build.plan.build_id}",
-                    fix="build one of them, or one after the other into another `--wheelhouse`",
-                    file=build.file,
-                )
+            raise ProfileError.of(
+                "build-id-twice",
+                f"{other} and {build.file} have the same build id, {build.plan.build_id}",
+                "build one of them, or one after the other into another `--wheelhouse`",
+                file=build.file,
             )
     # A profile may be named twice.
     return list({build.plan.build_id: build for build in prepared}.values()), refused, order

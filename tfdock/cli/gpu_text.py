@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdock.cli.console import Style, clean
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import Compatibility, LibraryService
 from tfdock.gpu.devices import local_words, title
 from tfdock.host import hardware
@@ -52,7 +52,7 @@ def _local_names(base: KnowledgeBase) -> tuple[str, ...]:
     names = local_words(base, hardware.local_gpus())
     if not names:
         message, fix = "`local` found no GPU on this machine", "name it, such as `rtx3080`"
-        raise ProfileError(Problem(code="gpu-local-none", message=message, fix=fix, field="gpu"))
+        raise ProfileError.of("gpu-local-none", message, fix, field="gpu")
     return names
 
 

@@ -91,21 +91,21 @@ def _unexpected(error: Exception) -> tuple[Problem, ExitCode]:
         # Otherwise Python fails again at its exit, when it flushes what is left.
         _abandon(sys.stdout.fileno())
         problem = Problem(
-            code="disk-full",
-            message=f"cannot write to {error.filename or 'standard output'}: {error.strerror}",
-            fix="make room, or write elsewhere; what was done before is done",
+            "disk-full",
+            f"cannot write to {error.filename or 'standard output'}: {error.strerror}",
+            "make room, or write elsewhere; what was done before is done",
         )
         return problem, ExitCode.RESOURCES
     if isinstance(error, FileNotFoundError) and not _has_working_folder():
         message, fix = "the folder that this command runs in was deleted", "go to another folder: `cd`"
-        return Problem(code="file-error", message=message, fix=fix), ExitCode.USAGE
+        return Problem("file-error", message, fix), ExitCode.USAGE
     if isinstance(error, OSError) and error.filename:
         message, fix = f"{error.filename}: {error.strerror}", "check the path, its owner and its mode"
-        return Problem(code="file-error", message=message, fix=fix), ExitCode.USAGE
+        return Problem("file-error", message, fix), ExitCode.USAGE
     problem = Problem(
-        code="internal-error",
-        message=f"this is a mistake in tfdock: {type(error).__name__}: {error}",
-        fix="run it again with TFDOCK_DEBUG=1 and report what it prints",
+        "internal-error",
+        f"this is a mistake in tfdock: {type(error).__name__}: {error}",
+        "run it again with TFDOCK_DEBUG=1 and report what it prints",
     )
     return problem, ExitCode.INTERNAL
 

@@ -69,9 +69,9 @@ class CellSelection:
         cells = planned_matrix.cells(self.file, preparer, records, check=check)
         idle = (
             Problem(
-                code="matrix-only-idle",
-                message=f"no cell that can be built is called like `{shown(pattern)}`",
-                fix="`tfdock matrix FILE` lists the build ids; and quote what has a `*`",
+                "matrix-only-idle",
+                f"no cell that can be built is called like `{shown(pattern)}`",
+                "`tfdock matrix FILE` lists the build ids; and quote what has a `*`",
                 severity="warning",
                 file=str(self.file),
             )

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from tfdock.diagnose.diagnosis import Diagnosis, diagnosis
 from tfdock.diagnose.log_lines import PIECE, NotText, unpacked
 from tfdock.diagnose.log_search import Diagnostician
-from tfdock.errors import Problem, ProfileError, TfdockError
+from tfdock.errors import ProfileError, TfdockError
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.prepare import Preparer
 from tfdock.plan.profile_fixes import Context
@@ -49,7 +49,7 @@ def _not_text(error: NotText, name: str) -> ProfileError:
     if error.program:
         fix = f"unpack it (`{error.program}`), then name the log that was in it"
     message = f"this is {error.kind}, not the text of a log"
-    return ProfileError(Problem(code="log-not-text", message=message, fix=fix, file=name))
+    return ProfileError.of("log-not-text", message, fix, file=name)
 
 
 def _chunks(log: BinaryIO, progress: Progress) -> Iterator[bytes]:
@@ -78,7 +78,7 @@ def _unreadable(file: str, error: OSError) -> ProfileError:
     elif "://" in file:
         fix = "download it first, then name the file"
     message = f"cannot be read: {error.strerror}"
-    return ProfileError(Problem(code="file-unreadable", message=message, fix=fix, file=file))
+    return ProfileError.of("file-unreadable", message, fix, file=file)
 
 
 def diagnose_run_log(log: Path | None, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis | None:

@@ -258,16 +258,14 @@ def _refused_profile(path: Path, preparer: Preparer) -> dict[str, Any]:
 
 
 def _no_failed_run(house: Wheelhouse) -> ProfileError:
-    return ProfileError(
-        Problem(
-            code="no-failed-run",
-            message=f"no failed run in {house.root} has left a log",
-            why="a build that ends before its first phase, such as one without an engine, leaves its error alone",
-            fix=(
-                "name the wheelhouse of the build: `--wheelhouse DIR`",
-                "name the profile, a log, a record or a build id: `tfdock report --bundle PROFILE`",
-            ),
-        )
+    return ProfileError.of(
+        "no-failed-run",
+        f"no failed run in {house.root} has left a log",
+        (
+            "name the wheelhouse of the build: `--wheelhouse DIR`",
+            "name the profile, a log, a record or a build id: `tfdock report --bundle PROFILE`",
+        ),
+        why="a build that ends before its first phase, such as one without an engine, leaves its error alone",
     )
 
 
@@ -275,10 +273,8 @@ def _nothing_to_report(name: str, house: Wheelhouse) -> ProfileError:
     known = sorted({folder.parent.name for folder in house.record_folders()})
     near = difflib.get_close_matches(name, known, n=1)
     guess = f"did you mean `{near[0]}`? Otherwise " if near else ""
-    return ProfileError(
-        Problem(
-            code="nothing-to-report",
-            message=f"`{name}` is no record, log or profile, and no build id of {house.root}",
-            fix=f"{guess}give a file or a build id, or nothing for the newest run that failed",
-        )
+    return ProfileError.of(
+        "nothing-to-report",
+        f"`{name}` is no record, log or profile, and no build id of {house.root}",
+        f"{guess}give a file or a build id, or nothing for the newest run that failed",
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfdock.errors import EngineUnavailable, Fix, Problem
+from tfdock.errors import EngineUnavailable, Fix
 
 if TYPE_CHECKING:
     # Imported on use: a Unix socket needs nothing of the SDK, whose import takes a quarter of a second.
@@ -175,7 +175,7 @@ def _context_tls(folder: Path, *, verify: bool) -> TLSConfig | bool:
 
 
 def unavailable_error(message: str, fix: Fix) -> EngineUnavailable:
-    return EngineUnavailable(Problem(code="engine-unavailable", message=message, fix=fix))
+    return EngineUnavailable.of("engine-unavailable", message, fix)
 
 
 _INSTALLED_BY = {

@@ -81,7 +81,6 @@ from tfdock.errors import (
     EngineUnavailable,
     Interrupted,
     NetworkError,
-    Problem,
     TfdockError,
 )
 from tfdock.host.supervise import Output
@@ -212,12 +211,10 @@ class DockerEngine:
         except (DockerException, *_TRANSPORT, ValueError) as error:
             raise cannot_connect(self.address, error) from error
         if _is_too_old(version):
-            raise EngineUnavailable(
-                Problem(
-                    code="engine-too-old",
-                    message=f"the engine at {self.address} speaks API {version}, at least {OLDEST_API} is needed",
-                    fix="update to Docker 20.10 or newer",
-                )
+            raise EngineUnavailable.of(
+                "engine-too-old",
+                f"the engine at {self.address} speaks API {version}, at least {OLDEST_API} is needed",
+                "update to Docker 20.10 or newer",
             )
         return version
 
@@ -254,25 +251,19 @@ class DockerEngine:
             return self._hung(action)
         now = "it answers again" if answer == "pong" else "it no longer answers"
         why = _without_query(error)
-        return EngineLost(
-            Problem(
-                code="engine-lost",
-                message=f"the engine at {self.address} was lost while trying to {action}; {now} ({why})",
-                fix=self._own_words(
-                    "check the engine (`systemctl status docker`), then run the same command to go on"
-                ),
-            )
+        return EngineLost.of(
+            "engine-lost",
+            f"the engine at {self.address} was lost while trying to {action}; {now} ({why})",
+            self._own_words("check the engine (`systemctl status docker`), then run the same command to go on"),
         )
 
     def _hung(self, action: str) -> EngineHung:
-        return EngineHung(
-            Problem(
-                code="engine-hung",
-                message=f"the engine at {self.address} stopped answering while trying to {action}, even to a ping",
-                fix=self._own_words(
-                    "restart the engine (`sudo systemctl restart docker`), then run the same command to go on"
-                ),
-            )
+        return EngineHung.of(
+            "engine-hung",
+            f"the engine at {self.address} stopped answering while trying to {action}, even to a ping",
+            self._own_words(
+                "restart the engine (`sudo systemctl restart docker`), then run the same command to go on"
+            ),
         )
 
     def _probe(self, timeout: float) -> str:
@@ -531,12 +522,10 @@ class DockerEngine:
                 raise
         # A create that timed out here went on in the engine (docker/docker-py#2461), so that the name may be ours.
         if RUN_LABEL not in self._labels(spec.name):
-            raise EngineError(
-                Problem(
-                    code="container-name-taken",
-                    message=f"a container named {spec.name} exists and is not one of ours",
-                    fix=self._own_words(f"rename or remove it (`docker rm {spec.name}`)"),
-                )
+            raise EngineError.of(
+                "container-name-taken",
+                f"a container named {spec.name} exists and is not one of ours",
+                self._own_words(f"rename or remove it (`docker rm {spec.name}`)"),
             )
         self.remove(spec.name)
         return self._create(spec)

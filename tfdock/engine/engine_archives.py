@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tfdock.errors import EngineError, Problem
+from tfdock.errors import EngineError
 from tfdock.host.foreign_json import Malformed
 from tfdock.oci.plain_tar import BLOCK, TarHeader, read_header
 
@@ -216,6 +216,4 @@ def only_file(archive: Iterator[bytes], path: str) -> bytes:
 
 
 def unreadable_error(path: str, reason: str) -> EngineError:
-    return EngineError(
-        Problem(code="container-file-refused", message=f"{path} is not read out of the container: {reason}")
-    )
+    return EngineError.of("container-file-refused", f"{path} is not read out of the container: {reason}")

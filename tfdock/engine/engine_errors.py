@@ -47,7 +47,7 @@ class _Meaning:
     def problem(self, match: re.Match[str], program: str, **names: str) -> TfdockError:
         fields = {**names, **{key: value or "" for key, value in match.groupdict().items()}}
         message = f"{self.message.format(**fields)} (the engine says: {match.string.strip()})"
-        return self.error(Problem(code=self.code, message=message, fix=own_words(self.fix.format(**fields), program)))
+        return self.error(Problem(self.code, message, own_words(self.fix.format(**fields), program)))
 
 
 def _means(words: str, error: type[TfdockError], code: str, message: str, fix: str) -> _Meaning:
@@ -250,23 +250,19 @@ def _interpret(meanings: Iterable[_Meaning], words: str, program: str, **names: 
 
 def refusal(action: str, words: str, program: str = "docker") -> TfdockError:
     """Return the error for a request that the engine refused. `program` is the engine's: `docker` or `podman`."""
-    return _interpret(_REFUSALS, words, program, what=action) or EngineError(
-        Problem(
-            code="engine-refused",
-            message=f"the engine refused to {action}: {words}",
-            fix=own_words("the words are the engine's own; its log (`journalctl -u docker`) may say more", program),
-        )
+    return _interpret(_REFUSALS, words, program, what=action) or EngineError.of(
+        "engine-refused",
+        f"the engine refused to {action}: {words}",
+        own_words("the words are the engine's own; its log (`journalctl -u docker`) may say more", program),
     )
 
 
 def archive_refusal(words: str, program: str = "docker") -> TfdockError:
     """Return the error for an archive of images that the engine did not take."""
-    return _interpret((_DISK,), words, program, what="load images") or EngineError(
-        Problem(
-            code="image-archive-refused",
-            message=f"the engine takes no images out of the archive: {words}",
-            fix="make the archive anew; one of a newer engine may need an engine as new",
-        )
+    return _interpret((_DISK,), words, program, what="load images") or EngineError.of(
+        "image-archive-refused",
+        f"the engine takes no images out of the archive: {words}",
+        "make the archive anew; one of a newer engine may need an engine as new",
     )
 
 

@@ -136,7 +136,7 @@ class EngineUpload:
 
 
 def stopped_error() -> Interrupted:
-    return Interrupted(Problem(code="interrupted", message="the engine's work was stopped on request"))
+    return Interrupted.of("interrupted", "the engine's work was stopped on request")
 
 
 def wait_forever(response: requests.Response) -> None:
@@ -192,22 +192,16 @@ def exit_code(message: Mapping[str, Any]) -> int | None:
 def step_failed(step: str, words: str, code: int | None) -> BuildFailed:
     ending = f"with exit code {code}" if code is not None else f"({words})"
     return BuildFailed(
-        Problem(
-            code="image-step-failed",
-            message=f"the image step `{step}` failed {ending}",
-            fix="its output above says why",
-        ),
+        Problem("image-step-failed", f"the image step `{step}` failed {ending}", "its output above says why"),
         status=code,
     )
 
 
 def step_killed(step: str) -> OutOfMemory:
-    return OutOfMemory(
-        Problem(
-            code="image-step-out-of-memory",
-            message=f"the kernel killed the image step `{step}` for want of memory",
-            fix="raise the profile's `resources.memory`, or give the machine more",
-        )
+    return OutOfMemory.of(
+        "image-step-out-of-memory",
+        f"the kernel killed the image step `{step}` for want of memory",
+        "raise the profile's `resources.memory`, or give the machine more",
     )
 
 

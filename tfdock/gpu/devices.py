@@ -138,12 +138,12 @@ def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
     elif match.candidates:
         which = " or ".join(f"`{gpu.gpu}` ({gpu.target})" for gpu in match.candidates)
         message = f"`{name}` is the name of GPUs with different targets"
-        return Problem(code="gpu-ambiguous", message=message, fix=f"say which: {which}")
+        return Problem("gpu-ambiguous", message, f"say which: {which}")
     else:
         # A question and no fix: another GPU is no way out, and code for it may not run on this one.
         near = " or ".join(f"`{near_name}`" for near_name in match.near)
         message, fix = f"the GPU `{name}` is not known{f': did you mean {near}?' if near else ''}", lists
-    return Problem(code="gpu-unknown", message=message, fix=fix)
+    return Problem("gpu-unknown", message, fix)
 
 
 def gpu_key(name: str) -> str:

@@ -32,7 +32,7 @@ def read_text(path: Path) -> str:
         message, fix = f"not UTF-8 text (byte {error.start})", "save it as UTF-8; is it a YAML file at all?"
     except OSError as error:
         message, fix = f"cannot be read: {error.strerror}", "check the file's owner and mode"
-    raise ProfileError(Problem(code="file-unreadable", message=message, fix=fix, file=str(path)))
+    raise ProfileError.of("file-unreadable", message, fix, file=str(path))
 
 
 def write_text(path: Path, text: str, *, follow: bool = False) -> None:
@@ -54,7 +54,7 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False, follow: bool 
             write_atomically(path.resolve() if follow else path, data, private=private)
     except OSError as error:
         message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner and its mode"
-        raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error
+        raise ProfileError.of("file-error", message, fix) from error
 
 
 def file_sha256(path: Path) -> str:
@@ -102,7 +102,7 @@ def file_error(error: OSError, folders: Mapping[str, Path]) -> TfdockError:
     """Return the error for a file of ours that could not be written or read."""
     if error.errno in FULL:
         return full_disk(folders)
-    return BuildFailed(Problem(code="file-error", message=str(error), fix="check the folder's owner and mode"))
+    return BuildFailed.of("file-error", str(error), "check the folder's owner and mode")
 
 
 _ROOM = {
@@ -144,14 +144,14 @@ def full_disk(folders: Mapping[str, Path]) -> DiskFull:
         # With so much left, the full disk is another one.
         if left < _ROOM_LEFT:
             fix = f"make room there: {ways_to_make_room(fullest, folders)}"
-    return DiskFull(Problem(code="disk-full", message=message, fix=f"{fix}; then run again"))
+    return DiskFull.of("disk-full", message, f"{fix}; then run again")
 
 
 def check_space(folder: Path, needed: int, message: Callable[[int], str], fix: Fix) -> None:
     """Raise DiskFull if a folder's disk has fewer free bytes than are needed; `message` is given the free bytes."""
     free = free_disk(folder)
     if free is not None and free < needed:
-        raise DiskFull(Problem(code="disk-full", message=message(free), fix=fix))
+        raise DiskFull.of("disk-full", message(free), fix)
 
 
 def make_folder(path: Path) -> None:
@@ -162,14 +162,12 @@ def make_folder(path: Path) -> None:
         tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
         if error.errno in FULL:
-            problem = Problem(code="disk-full", message=f"no room in {path}: {error.strerror}", fix="make room there")
+            problem = Problem("disk-full", f"no room in {path}: {error.strerror}", "make room there")
             raise DiskFull(problem) from error
-        raise BuildFailed(
-            Problem(
-                code="folder-not-writable",
-                message=f"cannot write to {path}: {error.strerror}",
-                fix="give another folder (`--wheelhouse`, `--cache-dir`, `--report`), or correct its owner",
-            )
+        raise BuildFailed.of(
+            "folder-not-writable",
+            f"cannot write to {path}: {error.strerror}",
+            "give another folder (`--wheelhouse`, `--cache-dir`, `--report`), or correct its owner",
         ) from error
 
 
@@ -233,7 +231,7 @@ def held(
             who = _lock_holders(file.fileno())
             if waiting is None:
                 fix = "wait for it to end, then run the same command again"
-                raise Locked(Problem(code="cache-locked", message=f"{subject} is in use by {who}", fix=fix))
+                raise Locked.of("cache-locked", f"{subject} is in use by {who}", fix)
             waiting(who)
             time.sleep(pause)
             pause = min(2 * pause, _PAUSES[1])

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tfdock.errors import Fix, Problem, ProfileError
+from tfdock.errors import Fix, ProfileError
 from tfdock.host.untrusted_folders import NotPlain, TooLarge, UntrustedPath
 from tfdock.profile import yaml_nodes
 from tfdock.profile.yaml_nodes import Node
@@ -113,7 +113,7 @@ class Project:
             raise
         except OSError as error:
             message, fix = f"cannot be read: {error.strerror}", "check the file's owner and mode"
-        raise ProfileError(Problem(code=code, message=message, fix=fix, file=str(path)))
+        raise ProfileError.of(code, message, fix, file=str(path))
 
     def patch(self, path: Path, *, name: str) -> bytes:
         """Return a patch's bytes; raises ProfileError, also for what is no patch, and OSError."""
@@ -151,7 +151,7 @@ def _outside(message: str, fix: Fix, why: str = "") -> ProfileError:
 
 
 def _refused(code: str, message: str, fix: Fix, why: str = "") -> ProfileError:
-    return ProfileError(Problem(code=code, message=message, why=why, fix=fix))
+    return ProfileError.of(code, message, fix, why=why)
 
 
 def _permission(folder: Path, root: Path) -> tuple[str, ...]:

@@ -140,7 +140,7 @@ def misspelt(environment: Mapping[str, str]) -> list[Problem]:
         near = difflib.get_close_matches(name.removeprefix(_PREFIX), meant, n=1, cutoff=_ALIKE)
         if near:
             message, fix = f"nothing reads the variable `{name}`", f"did you mean `{meant[near[0]]}`?"
-            problems.append(Problem(code="settings-unknown-key", message=message, fix=fix, severity="warning"))
+            problems.append(Problem("settings-unknown-key", message, fix, severity="warning"))
     return problems
 
 
@@ -174,15 +174,13 @@ def _from_file(file: Path) -> dict[str, object]:
     unknown = [key for key in node.entries if key not in known]
     if unknown or node.kind != "map":
         line, column = node.keys.get(unknown[0], (1, 1)) if unknown else (1, 1)
-        raise ProfileError(
-            Problem(
-                code="settings-unknown-key",
-                message=f"unknown setting `{unknown[0]}`" if unknown else "settings are `name: value` lines",
-                fix=f"{_near(unknown[0], known) if unknown else ''}known: {', '.join(sorted(known))}",
-                file=str(file),
-                line=line,
-                column=column,
-            )
+        raise ProfileError.of(
+            "settings-unknown-key",
+            f"unknown setting `{unknown[0]}`" if unknown else "settings are `name: value` lines",
+            f"{_near(unknown[0], known) if unknown else ''}known: {', '.join(sorted(known))}",
+            file=str(file),
+            line=line,
+            column=column,
         )
     return {key: _parse_node(key, child, str(file)) for key, child in node.entries.items()}
 
@@ -215,18 +213,16 @@ def _parse_text(name: str, text: str, where: str) -> object:
     if name == "mirrors":
         pairs = [part.partition("=") for part in text.split(",") if part]
         if not all(registry and mirror for registry, _, mirror in pairs):
-            raise ProfileError(
-                Problem(
-                    code="settings-bad-value",
-                    message=f"`{text}` is not a list of mirrors",
-                    fix="write `docker.io=registry.example:5000`, several with commas",
-                    file=where,
-                )
+            raise ProfileError.of(
+                "settings-bad-value",
+                f"`{text}` is not a list of mirrors",
+                "write `docker.io=registry.example:5000`, several with commas",
+                file=where,
             )
         return {registry: mirror for registry, _, mirror in pairs}
     if name == "keep_output" and text not in _KEEP_OUTPUT:
         message, fix = f"`keep_output` cannot be `{yaml_nodes.shown(text)}`", f"known: {', '.join(_KEEP_OUTPUT)}"
-        raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
+        raise ProfileError.of("settings-bad-value", message, fix, file=where)
     if name in ("memory", "cpus"):
         return _parse_limit(name, text, where)
     if name == "archives":
@@ -247,7 +243,7 @@ def _parse_repositories(names: Iterable[str], where: str) -> tuple[str, ...]:
         if image is None or image.tag or image.digest:
             message = f"`{yaml_nodes.shown(name)}` is no repository of a registry"
             fix = "write `host/name`, such as `ghcr.io/me/wheels`: no `https://`, no tag, no capitals"
-            raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
+            raise ProfileError.of("settings-bad-value", message, fix, file=where)
     return unique
 
 
@@ -257,7 +253,7 @@ def _parse_hosts(names: Iterable[str], where: str) -> tuple[str, ...]:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d{1,5})?", name):
             message = f"`{yaml_nodes.shown(name)}` is no registry"
             fix = "write `registry.lan:5000`: no `http://`, no path"
-            raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
+            raise ProfileError.of("settings-bad-value", message, fix, file=where)
     return unique
 
 
@@ -291,7 +287,7 @@ def _parse_limit(name: str, text: str, where: str) -> int:
         return int(text)
     example = "24GiB" if name == "memory" else "8"
     message, fix = f"`{name}` cannot be `{yaml_nodes.shown(text)}`", f"write it like `{example}`"
-    raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
+    raise ProfileError.of("settings-bad-value", message, fix, file=where)
 
 
 def _parse_archives(text: str, where: str) -> str:
@@ -305,7 +301,7 @@ def _parse_archives(text: str, where: str) -> str:
         )
     else:
         return text.rstrip("/")
-    raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
+    raise ProfileError.of("settings-bad-value", message, fix, file=where)
 
 
 _REMOTE = {
@@ -329,4 +325,4 @@ def _parse_remote(name: str, text: str, where: str) -> object:
         message, fix = f"`{name}` cannot be `{yaml_nodes.shown(text)}`", f"write it like `{example}`"
     else:
         return text == "true" if name == "remote_upload" else int(text) if name == "remote_jobs" else text
-    raise ProfileError(Problem(code="settings-bad-value", message=message, fix=fix, file=where))
+    raise ProfileError.of("settings-bad-value", message, fix, file=where)

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from tfdock.errors import EngineHung, Interrupted, Problem
+from tfdock.errors import EngineHung, Interrupted
 
 TICK_SECONDS = 0.5
 HANG_AFTER_SECONDS = 60.0
@@ -151,12 +151,10 @@ def watched(
 def _ping_or_give_up(engine: Pingable, silent: float) -> None:
     if engine.ping():
         return
-    raise EngineHung(
-        Problem(
-            code="engine-hung",
-            message=f"the engine has said nothing for {silent:.0f} s and does not answer a ping",
-            fix="restart the engine, then run the same command again: the cache is kept",
-        )
+    raise EngineHung.of(
+        "engine-hung",
+        f"the engine has said nothing for {silent:.0f} s and does not answer a ping",
+        "restart the engine, then run the same command again: the cache is kept",
     )
 
 
@@ -174,12 +172,10 @@ class Stop:
         """The error to raise, if a stop was asked for."""
         if not self.requests:
             return None
-        return Interrupted(
-            Problem(
-                code="interrupted",
-                message=f"stopped on request; {self.kept}",
-                fix="run the same command again to go on",
-            ),
+        return Interrupted.of(
+            "interrupted",
+            f"stopped on request; {self.kept}",
+            "run the same command again to go on",
             terminated=self.terminated,
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import ProfileError
 from tfdock.host.files import write_atomically
 from tfdock.images import wheel_layout
 from tfdock.images.image_tags import Shipment
@@ -23,7 +23,7 @@ def check_pack_target(target: Path) -> None:
     if target.name in ("", "-"):
         why = "it is no name of a file, and standard output is for the digests"
         message = f"{target} cannot be written: {why}"
-        raise ProfileError(Problem(code="image-file-taken", message=message, fix="name a file: `-o wheels.tar`"))
+        raise ProfileError.of("image-file-taken", message, "name a file: `-o wheels.tar`")
     # A file is replaced only if it begins like such a file.
     begin = wheel_layout.beginning()
     check_target(target, "image-file-taken", lambda file: file.read(len(begin)) == begin)

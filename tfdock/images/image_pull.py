@@ -221,13 +221,11 @@ class ImagePull:
             raise self._refusal(image, wheel, first.code, f"{first.path}: {first.message}")
 
     def _refusal(self, image: StoredImage, wheel: FoundWheel, code: str, reason: str) -> VerificationFailed:
-        return VerificationFailed(
-            Problem(
-                code=code,
-                message=f"{wheel.file} of the image `{image.image}` is refused: {reason}",
-                why=f"{image.digest} has the bytes that it should have: so it was pushed",
-                fix="who can push there? Take another image",
-            )
+        return VerificationFailed.of(
+            code,
+            f"{wheel.file} of the image `{image.image}` is refused: {reason}",
+            "who can push there? Take another image",
+            why=f"{image.digest} has the bytes that it should have: so it was pushed",
         )
 
 

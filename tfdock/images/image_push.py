@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import BinaryIO, TypeVar
 
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import ProfileError
 from tfdock.images.image_tags import Content, Shipment
 from tfdock.images.wheel_image_read import says_wheels
 from tfdock.images.wheel_layer import ImageWheel
@@ -81,12 +81,10 @@ class Push:
         if manifest is None or says_wheels(manifest.data):
             return manifest
         name = f"{self._repository.registry}/{self._repository.name}:{tag}"
-        raise ProfileError(
-            Problem(
-                code="image-tag-taken",
-                message=f"`{name}` stands for something else than wheels, and is not replaced: {manifest.digest}",
-                fix="give wheels a repository of their own, or another tag: `--as TAG`, `--no-moving-tags`",
-            )
+        raise ProfileError.of(
+            "image-tag-taken",
+            f"`{name}` stands for something else than wheels, and is not replaced: {manifest.digest}",
+            "give wheels a repository of their own, or another tag: `--as TAG`, `--no-moving-tags`",
         )
 
     def _send_wheel(self, wheel: ImageWheel) -> None:

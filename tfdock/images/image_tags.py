@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tfdock.errors import Problem, ProfileError, WheelRefused
+from tfdock.errors import ProfileError, WheelRefused
 from tfdock.images.wheel_image import (
     MOST_PAPERS,
     MOST_WHEELS,
@@ -111,23 +111,19 @@ def _image(builds: Sequence[WheelBuild]) -> WheelImage:
     try:
         image = WheelImage.of(builds)
     except ValueError as error:
-        raise WheelRefused(
-            Problem(
-                code="image-platform-unknown",
-                message=f"{builds[0].build_id} cannot be made an image: {error}",
-                fix="images are for Linux; build the wheel in tfdock's own containers",
-            )
+        raise WheelRefused.of(
+            "image-platform-unknown",
+            f"{builds[0].build_id} cannot be made an image: {error}",
+            "images are for Linux; build the wheel in tfdock's own containers",
         ) from error
     # Nothing is pushed that `pull` would refuse.
     if len(image.wheels) > MOST_WHEELS or len(image.papers) > MOST_PAPERS:
-        raise ProfileError(
-            Problem(
-                code="image-too-large",
-                message=f"one image of {len(builds)} builds would have {len(image.wheels)} wheels, and "
-                f"{len(image.papers)} bytes of records and the like",
-                why=f"`tfdock pull` takes {MOST_WHEELS} wheels at most, and {MOST_PAPERS} bytes beside them",
-                fix="push them one by one, without `--as`, or fewer of them together",
-            )
+        raise ProfileError.of(
+            "image-too-large",
+            f"one image of {len(builds)} builds would have {len(image.wheels)} wheels, and "
+            f"{len(image.papers)} bytes of records and the like",
+            "push them one by one, without `--as`, or fewer of them together",
+            why=f"`tfdock pull` takes {MOST_WHEELS} wheels at most, and {MOST_PAPERS} bytes beside them",
         )
     return image
 
@@ -142,13 +138,11 @@ def _check_names(builds: Sequence[WheelBuild]) -> None:
         ):
             # The same build twice is no collision.
             if owners.setdefault(name, owner) != owner:
-                raise ProfileError(
-                    Problem(
-                        code="image-builds-collide",
-                        message=f"one image cannot hold two builds with other bytes under the name `{name}`",
-                        fix=(
-                            "push them one by one, without `--as`",
-                            "let the names of the wheels differ: `wheel: {local_version: …}`",
-                        ),
-                    )
+                raise ProfileError.of(
+                    "image-builds-collide",
+                    f"one image cannot hold two builds with other bytes under the name `{name}`",
+                    (
+                        "push them one by one, without `--as`",
+                        "let the names of the wheels differ: `wheel: {local_version: …}`",
+                    ),
                 )

@@ -9,7 +9,7 @@ import platform
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
-from tfdock.errors import Incompatible, NetworkError, Problem, TfdockError, VerificationFailed
+from tfdock.errors import Incompatible, NetworkError, TfdockError, VerificationFailed
 from tfdock.host.foreign_json import Malformed
 from tfdock.images import wheel_image_read
 from tfdock.images.wheel_image import MOST_PAPERS
@@ -109,7 +109,7 @@ def _platform_manifest(named: NamedArtifact, index: FoundManifest, platform: str
             f"the registry {image.registry} has no {known[platform].digest}, which `{image}` names for {platform}"
         )
         fix = "push the image anew, or tell who runs the registry"
-        raise NetworkError(Problem(code="image-not-found", message=message, fix=fix))
+        raise NetworkError.of("image-not-found", message, fix)
     return manifest
 
 
@@ -131,12 +131,10 @@ def _no_wheels_error(named: NamedArtifact, digest: Digest) -> TfdockError:
 
 
 def _platform_error(image: ImageRef, platform: str, known: Collection[str]) -> Incompatible:
-    return Incompatible(
-        Problem(
-            code="wheel-image-platform",
-            message=f"`{image}` has no wheels for {platform}",
-            fix=f"it has them for {', '.join(known)}; for another machine: `--platform {next(iter(known), '')}`",
-        )
+    return Incompatible.of(
+        "wheel-image-platform",
+        f"`{image}` has no wheels for {platform}",
+        f"it has them for {', '.join(known)}; for another machine: `--platform {next(iter(known), '')}`",
     )
 
 
@@ -148,14 +146,12 @@ def _check_permanent_tag(image: ImageRef, digest: Digest, builds: tuple[FoundBui
 
 
 def _moved_tag_error(image: ImageRef, digest: Digest, reason: str) -> VerificationFailed:
-    return VerificationFailed(
-        Problem(
-            code="wheel-image-moved",
-            message=f"the tag of `{image}` was moved to another image, {digest}: {reason}",
-            why="a tag that is a build id or a fingerprint stands for that build and no other",
-            fix="who can push there? If it is that image you want, name it by its digest: "
-            f"`{ImageRef(image.repository, image.registry, None, digest)}`",
-        )
+    return VerificationFailed.of(
+        "wheel-image-moved",
+        f"the tag of `{image}` was moved to another image, {digest}: {reason}",
+        "who can push there? If it is that image you want, name it by its digest: "
+        f"`{ImageRef(image.repository, image.registry, None, digest)}`",
+        why="a tag that is a build id or a fingerprint stands for that build and no other",
     )
 
 
@@ -219,12 +215,10 @@ def native_refusal(plan: BuildPlan) -> Incompatible | None:
     # The fingerprint does not name the CPU, so another machine's build would look the same.
     if not any(NATIVE.search(option) for option in (*resolution.flags, *resolution.optimize)):
         return None
-    return Incompatible(
-        Problem(
-            code="native-pulled",
-            message=f"{plan.build_id} is for the CPU of the machine that builds it",
-            why="what another machine has built may not run on this one",
-            fix="build it here, or name the instruction sets: `optimize: [avx2, fma]`",
-            field="optimize",
-        )
+    return Incompatible.of(
+        "native-pulled",
+        f"{plan.build_id} is for the CPU of the machine that builds it",
+        "build it here, or name the instruction sets: `optimize: [avx2, fma]`",
+        why="what another machine has built may not run on this one",
+        field="optimize",
     )

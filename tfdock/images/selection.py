@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NoReturn
 
-from tfdock.errors import Problem, ProfileError, WheelRefused
+from tfdock.errors import ProfileError, WheelRefused
 from tfdock.host.foreign_json import Malformed
 from tfdock.images.layer_stream import WheelLayer
 from tfdock.images.wheel_image import WheelBuild
@@ -94,20 +94,18 @@ class WheelSelection:
         """Return the build of a wheel: in the wheelhouse where it lies, or the build whose wheel it is a copy of."""
         if not path.is_file():
             fix = "check the path; `tfdock build` prints that of each wheel it made"
-            raise ProfileError(Problem(code="wheel-not-found", message=f"there is no wheel {path}", fix=fix))
+            raise ProfileError.of("wheel-not-found", f"there is no wheel {path}", fix)
         wheel = self.wheel(path)
         # The folder of the wheel may be a wheelhouse too.
         for house in (Wheelhouse(path.parent.absolute()), self.wheelhouse):
             records = [entry for entry in self._records(house, naming=wheel.sha256) if wheel.file in entry.wheels]
             if build := self._complete_build(house, records):
                 return build
-        raise WheelRefused(
-            Problem(
-                code="wheel-without-record",
-                message=f"{path} has no record here of how it was built and verified",
-                why=self._unreadable,
-                fix="build it, or pull it, and name it where it lies in the wheelhouse",
-            )
+        raise WheelRefused.of(
+            "wheel-without-record",
+            f"{path} has no record here of how it was built and verified",
+            "build it, or pull it, and name it where it lies in the wheelhouse",
+            why=self._unreadable,
         )
 
     # --- what is there ------------------------------------------------------------------------------------------
@@ -167,24 +165,20 @@ class WheelSelection:
         changed = next((path for path in paths if path.is_file()), None)
         if changed:
             raise changed_wheel_error(changed, "remove it, and build or pull it again")
-        raise ProfileError(
-            Problem(
-                code="build-not-here",
-                message=f"the wheel of {newest.record['build_id']} is no longer in {self.wheelhouse.root}",
-                fix="build it again: what was compiled is in the cache",
-            )
+        raise ProfileError.of(
+            "build-not-here",
+            f"the wheel of {newest.record['build_id']} is no longer in {self.wheelhouse.root}",
+            "build it again: what was compiled is in the cache",
         )
 
     def _not_built_error(self, name: str, build_id: BuildId, *, others: bool) -> ProfileError:
         here = f"a build of {build_id} that the profile does not plan" if others else f"no build of {build_id}"
         fix = f"build it first: `tfdock build {name}`"
-        return ProfileError(
-            Problem(
-                code="build-not-here",
-                message=f"the wheelhouse {self.wheelhouse.root} holds {here}",
-                why=self._unreadable,
-                fixes=[fix, f"name what is there by its build id: `{build_id}`"] if others else [fix],
-            )
+        return ProfileError.of(
+            "build-not-here",
+            f"the wheelhouse {self.wheelhouse.root} holds {here}",
+            why=self._unreadable,
+            fixes=[fix, f"name what is there by its build id: `{build_id}`"] if others else [fix],
         )
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import ProfileError
 from tfdock.host.files import make_private, other_writers, read_text
 from tfdock.host.hardware import nearest
 from tfdock.host.untrusted_folders import UntrustedPath
@@ -128,13 +128,11 @@ def read_knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> 
         unknown = sorted(file.name for file in folder.glob("*.yaml") if file.stem not in TABLES) if usable else []
         if not usable or unknown:
             fault = f"holds {', '.join(unknown)}" if unknown else "is not a folder that can be read"
-            raise ProfileError(
-                Problem(
-                    code="knowledge-folder",
-                    message=f"`{folder}` {fault}",
-                    fix=f"a knowledge folder holds some of {', '.join(f'{table}.yaml' for table in TABLES)}",
-                    file=str(folder),
-                )
+            raise ProfileError.of(
+                "knowledge-folder",
+                f"`{folder}` {fault}",
+                f"a knowledge folder holds some of {', '.join(f'{table}.yaml' for table in TABLES)}",
+                file=str(folder),
             )
         folders.append(folder)
     return KnowledgeBase(_LazyTables(folders), partial(_load_plain, cache / "knowledge") if cache else plain)

@@ -244,9 +244,7 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None, base_fil
         line, column = document.keys["tensorflow"]
         message = "this is a profile, not a matrix: it has `tensorflow`"
         fix = "start a matrix from it: `base:` names it, and `axes:` says what is to vary"
-        raise ProfileError(
-            Problem(code="matrix-is-profile", message=message, fix=fix, file=file, line=line, column=column)
-        )
+        raise ProfileError.of("matrix-is-profile", message, fix, file=file, line=line, column=column)
     written = profiles.checked(MatrixFile, document, file)
     _check(written, document, file)
     return Matrix(
@@ -347,9 +345,7 @@ def _check_names(document: Node, file: str) -> Iterator[Problem]:
         for name, (line, column) in place.keys.items():
             message, fix = _name_error(name, place.entries)
             if message:
-                yield Problem(
-                    code="matrix-field", message=message, fix=fix, file=file, line=line, column=column, field=name
-                )
+                yield Problem("matrix-field", message, fix, file=file, line=line, column=column, field=name)
 
 
 def _name_error(name: str, others: Collection[str]) -> tuple[str, str]:

@@ -119,9 +119,9 @@ def earlier_fingerprints(file: Path) -> Mapping[str, str | None]:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         problem = Problem(
-            code="matrix-then",
-            message=f"what the matrix was cannot be read: {why}",
-            fix="write it by `tfdock matrix FILE --json`, in a checkout of what to compare with",
+            "matrix-then",
+            f"what the matrix was cannot be read: {why}",
+            "write it by `tfdock matrix FILE --json`, in a checkout of what to compare with",
             file=str(file),
         )
         raise ProfileError(problem) from error

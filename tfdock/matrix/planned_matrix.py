@@ -104,7 +104,7 @@ class Cell:
         """The file, line and column that keep it from being built."""
         rule = self.combination.excluded
         node = rule.place if rule else self.combination.place
-        problem = self.problems[0] if self.problems else Problem(code="", message="")
+        problem = self.problems[0] if self.problems else Problem("", "")
         return (problem.file or node.file, problem.line or node.line, problem.column or node.column)
 
     @property
@@ -199,7 +199,7 @@ def read(file: str | Path, allowed: Iterable[Path] = ()) -> WrittenMatrix:
     if not path.is_file():
         message = f"`{file}` is a folder, not a matrix" if path.is_dir() else f"the matrix `{file}` does not exist"
         fix = "give a file; without one it is profiles/matrix.yaml"
-        raise ProfileError(Problem(code="matrix-not-found", message=message, fix=fix, file=str(file)))
+        raise ProfileError.of("matrix-not-found", message, fix, file=str(file))
     project = Project.of(path, allowed)
     text = read_profile_text(path, project)
     base = matrices.base_of(text, str(path))

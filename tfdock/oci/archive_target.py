@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import ProfileError
 
 
 def check_target(target: Path, code: str, is_ours: Callable[[BinaryIO], bool]) -> None:
@@ -23,7 +23,7 @@ def check_target(target: Path, code: str, is_ours: Callable[[BinaryIO], bool]) -
         why, fix = "something else has that name, and is not replaced", "remove it, or give another name"
     else:
         return
-    raise ProfileError(Problem(code=code, message=f"{target} cannot be written: {why}", fix=fix))
+    raise ProfileError.of(code, f"{target} cannot be written: {why}", fix)
 
 
 def _is_replaceable(target: Path, is_ours: Callable[[BinaryIO], bool]) -> bool:

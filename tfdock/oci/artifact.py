@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tfdock.errors import Problem, ProfileError, VerificationFailed
+from tfdock.errors import ProfileError, VerificationFailed
 from tfdock.host.foreign_json import Malformed
 from tfdock.oci.repository import FoundManifest, Repository
 from tfdock.types import ImageRef
@@ -75,19 +75,17 @@ class NamedArtifact:
     def malformed(self, digest: str, what: str) -> VerificationFailed:
         """Return the refusal of contents that are not what tfdock writes, or not what they say."""
         kind = self.kind
-        return VerificationFailed(
-            Problem(
-                code=kind.malformed_code,
-                message=f"the {kind.noun} `{self.image}` {kind.refusal}: {what}",
-                why=f"{digest} has the bytes that it should have, but tfdock does not write {kind.never_written}",
-                fix=kind.malformed_fix,
-            )
+        return VerificationFailed.of(
+            kind.malformed_code,
+            f"the {kind.noun} `{self.image}` {kind.refusal}: {what}",
+            kind.malformed_fix,
+            why=f"{digest} has the bytes that it should have, but tfdock does not write {kind.never_written}",
         )
 
     def other_kind(self, digest: str) -> ProfileError:
         """Return the refusal of a name that stands for something else."""
         message = f"`{self.image}` is something else than {self.kind.owned}: {digest}"
-        return ProfileError(Problem(code=self.kind.other_code, message=message, fix=self.kind.other_fix))
+        return ProfileError.of(self.kind.other_code, message, self.kind.other_fix)
 
 
 def from_blob(pieces: Iterator[bytes], contents: Iterable[_T]) -> Iterator[_T]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from tfdock.errors import Fix, NetworkError, Problem
+from tfdock.errors import Fix, NetworkError
 from tfdock.host.foreign_json import Malformed, parse
 from tfdock.host.settings import plain_http
 from tfdock.oci import http
@@ -48,16 +48,14 @@ def login_for(registry: str) -> Login | None:
         stored = http.ask(lambda: _docker_login(registry), http.no_check, _PATIENCE)
     except Exception as error:  # the SDK takes configurations and helpers as they are: it fails in any way
         timed_out = isinstance(error, http.StrangeAnswer)
-        raise NetworkError(
-            Problem(
-                code="credentials-unreadable",
-                message=f"what `docker login` keeps for the registry {registry} cannot be read",
-                why=f"the credential helper has not answered in {_PATIENCE:.0f} s"
-                if timed_out
-                else f"{type(error).__name__}: its words are left out, they may hold a secret",
-                fix="check Docker's `config.json` and the credential helper that it names; "
-                f"then log in again: `docker login {registry}`",
-            )
+        raise NetworkError.of(
+            "credentials-unreadable",
+            f"what `docker login` keeps for the registry {registry} cannot be read",
+            "check Docker's `config.json` and the credential helper that it names; "
+            f"then log in again: `docker login {registry}`",
+            why=f"the credential helper has not answered in {_PATIENCE:.0f} s"
+            if timed_out
+            else f"{type(error).__name__}: its words are left out, they may hold a secret",
         ) from None
     # The SDK spells the keys of helpers (`Username`) and of config.json (`username`) differently.
     entry = {str(key).lower(): str(value) for key, value in (stored or {}).items() if value}
@@ -130,13 +128,11 @@ class Session:
         except HTTP_ERRORS as error:
             verb = "cannot be given" if writing else "cannot be asked for"
             mirror = "" if writing else ", or set a registry mirror"
-            raise NetworkError(
-                Problem(
-                    code="registry-unreachable",
-                    message=f"the registry {self.registry} {verb} {subject}: {http.failure_reason(error)}",
-                    fix=f"check the network and proxies{mirror}; "
-                    "a registry on another machine must speak HTTPS, or stand in the setting `plain_http`",
-                )
+            raise NetworkError.of(
+                "registry-unreachable",
+                f"the registry {self.registry} {verb} {subject}: {http.failure_reason(error)}",
+                f"check the network and proxies{mirror}; "
+                "a registry on another machine must speak HTTPS, or stand in the setting `plain_http`",
             ) from error
 
     def _refusal(self, subject: str, error: urllib.error.HTTPError, *, writing: bool) -> NetworkError:
@@ -161,7 +157,7 @@ class Session:
         fix: Fix = "try again later" if error.code >= 500 else "ask who runs the registry why it does not take that"
         code, message, fix = meanings.get(error.code, (code, message, fix))
         codes = http.error_codes(error)
-        return NetworkError(Problem(code=code, message=message, why=f"it says {codes}" if codes else "", fix=fix))
+        return NetworkError.of(code, message, fix, why=f"it says {codes}" if codes else "")
 
     def holds(self, digest: str) -> bool:
         """Return whether a blob is there already."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
-from tfdock.errors import DamagedContent, Problem
+from tfdock.errors import DamagedContent
 from tfdock.host.supervise import Output
 from tfdock.oci import http
 from tfdock.oci import manifest as oci
@@ -303,13 +303,11 @@ class Repository(Session):
         return True
 
     def _damaged_error(self, digest: str, why: str) -> DamagedContent:
-        return DamagedContent(
-            Problem(
-                code="registry-damaged-content",
-                message=f"the registry {self.registry} serves damaged content for `{self.name}`: {digest}",
-                why=why,
-                fix="tell who runs the registry; asking again fetches the same bytes",
-            )
+        return DamagedContent.of(
+            "registry-damaged-content",
+            f"the registry {self.registry} serves damaged content for `{self.name}`: {digest}",
+            "tell who runs the registry; asking again fetches the same bytes",
+            why=why,
         )
 
 

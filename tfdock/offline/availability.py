@@ -58,19 +58,19 @@ class Availability:
         what = f"{self.kind} {self.name}"
         return {
             "gone": Problem(
-                code="download-gone",
-                message=f"{what} is gone: {self.found}",
-                fix="name another in the profile, or add a row to a folder of knowledge (`--knowledge`)",
+                "download-gone",
+                f"{what} is gone: {self.found}",
+                "name another in the profile, or add a row to a folder of knowledge (`--knowledge`)",
             ),
             "changed": Problem(
-                code="download-changed",
-                message=f"{what} has changed: {self.found}",
-                fix="find out why it moved; then `tfdock lock` again, or name what you mean in the profile",
+                "download-changed",
+                f"{what} has changed: {self.found}",
+                "find out why it moved; then `tfdock lock` again, or name what you mean in the profile",
             ),
             "unreachable": Problem(
-                code="download-unreachable",
-                message=f"{what} could not be asked for: {self.found}",
-                fix="check the network and proxies, then ask again",
+                "download-unreachable",
+                f"{what} could not be asked for: {self.found}",
+                "check the network and proxies, then ask again",
             ),
         }[self.status]
 

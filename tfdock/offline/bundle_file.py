@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from tfdock.errors import Problem, ProfileError, TfdockError, VerificationFailed
+from tfdock.errors import ProfileError, TfdockError, VerificationFailed
 from tfdock.oci.plain_tar import BLOCK, END, padded_size, padding
 from tfdock.offline import bundle_format
 from tfdock.offline.bundle_format import INDEX, SUM, SUM_SIZE, Blob, BundleError, Index
@@ -118,12 +118,10 @@ class Bundle:
 
 def damaged_error(path: Path, why: str) -> VerificationFailed:
     """Return the error for a bundle that changed since it was written."""
-    return VerificationFailed(
-        Problem(
-            code="bundle-damaged",
-            message=f"{path} is damaged: {why}",
-            fix="copy it again from where it was made, and compare `sha256sum` of both",
-        )
+    return VerificationFailed.of(
+        "bundle-damaged",
+        f"{path} is damaged: {why}",
+        "copy it again from where it was made, and compare `sha256sum` of both",
     )
 
 
@@ -137,7 +135,7 @@ def open_bundle(path: Path) -> Bundle:
     except OSError as error:
         fix = "`tfdock fetch PROFILE -o bundle.tar` makes one; check the name, the owner and the mode"
         message = f"the bundle {path} cannot be read: {error.strerror}"
-        raise ProfileError(Problem(code="bundle-unreadable", message=message, fix=fix)) from error
+        raise ProfileError.of("bundle-unreadable", message, fix) from error
 
 
 def _read_bundle(path: Path, file: BinaryIO) -> Bundle:
@@ -174,7 +172,7 @@ def _refused(path: Path, error: BundleError) -> TfdockError:
         fix = "use the tfdock that made it, or make it anew with this one: `tfdock fetch PROFILE -o bundle.tar`"
     else:
         fix = "name a file that `tfdock fetch -o` has made"
-    return ProfileError(Problem(code=error.code, message=f"{path} is not used: {error.message}", fix=fix))
+    return ProfileError.of(error.code, f"{path} is not used: {error.message}", fix)
 
 
 def file_chunks(path: Path, check: Callable[[], None]) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from tfdock import __version__, events
 from tfdock.builder.build_run import returned_repository
 from tfdock.engine.protocol import Cancel, ImageInfo
-from tfdock.errors import EngineLost, Interrupted, Problem, TfdockError
+from tfdock.errors import EngineLost, Interrupted, TfdockError
 from tfdock.host.files import check_space, file_sha256, gib
 from tfdock.host.supervise import Output
 from tfdock.oci.plain_tar import END
@@ -278,10 +278,8 @@ def _checked_archive(chunks: Iterable[bytes]) -> Iterator[bytes]:
         end = (end + chunk)[-len(END) :]
     # POSIX: a tar archive ends with two blocks of zeros.
     if len(end) < len(END) or end.strip(b"\0"):
-        raise EngineLost(
-            Problem(
-                code="engine-lost",
-                message="the engine broke off the archive of images that it was saving",
-                fix="check the engine's disk and its log, then run the same command again",
-            )
+        raise EngineLost.of(
+            "engine-lost",
+            "the engine broke off the archive of images that it was saving",
+            "check the engine's disk and its log, then run the same command again",
         )

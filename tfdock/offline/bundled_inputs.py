@@ -14,7 +14,7 @@ from tfdock.bazel.cache.cache_folder import opened as opened_part
 from tfdock.engine.engine_archives import image_names
 from tfdock.engine.engine_host import engine_data
 from tfdock.engine.protocol import Cancel, Engine
-from tfdock.errors import EngineError, Incompatible, Problem, ProfileError, VerificationFailed
+from tfdock.errors import EngineError, Incompatible, ProfileError, VerificationFailed
 from tfdock.host.files import check_space, gib, make_folder, write_atomically
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import remove_folder
@@ -83,12 +83,10 @@ class SharedInputs:
         for image in missing:
             # Only the name is checked here: the id of the same image differs between kinds of engines.
             if runner.engine.image(image.name) is None:
-                raise EngineError(
-                    Problem(
-                        code="image-archive-refused",
-                        message=f"the engine took the bundle's images, but {image.name} is not there",
-                        fix="make the bundle anew with an engine like the one that is to build from it",
-                    )
+                raise EngineError.of(
+                    "image-archive-refused",
+                    f"the engine took the bundle's images, but {image.name} is not there",
+                    "make the bundle anew with an engine like the one that is to build from it",
                 )
 
     def _is_there(self, engine: Engine, image: BundledImage) -> bool:
@@ -106,12 +104,10 @@ class SharedInputs:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             trouble = f"its images are no archive of images: {error}"
         if trouble:
-            raise VerificationFailed(
-                Problem(
-                    code="bundle-damaged",
-                    message=f"{self.bundle.path.name} is no bundle of tfdock's: {trouble}",
-                    fix="make the bundle anew with `tfdock fetch -o`, and take bundles only from whom you trust",
-                )
+            raise VerificationFailed.of(
+                "bundle-damaged",
+                f"{self.bundle.path.name} is no bundle of tfdock's: {trouble}",
+                "make the bundle anew with `tfdock fetch -o`, and take bundles only from whom you trust",
             )
 
     def _check_room(self, runner: PhaseRunner, size: int) -> None:
@@ -256,14 +252,12 @@ def _find_build(bundle: Bundle, name: str, preparer: Preparer) -> tuple[BundledB
         return builds[name], None
     prepared = preparer.prepare(name)
     if prepared.plan.build_id not in builds:
-        raise ProfileError(
-            Problem(
-                code="bundle-lacks-build",
-                message=f"{bundle.path} has no {prepared.plan.build_id}; it has {', '.join(builds) or 'nothing'}",
-                fix="leave the profile out to build all that it has, name one of these, or make another bundle: "
-                f"`tfdock fetch {name} -o bundle.tar`",
-                file=prepared.file,
-            )
+        raise ProfileError.of(
+            "bundle-lacks-build",
+            f"{bundle.path} has no {prepared.plan.build_id}; it has {', '.join(builds) or 'nothing'}",
+            "leave the profile out to build all that it has, name one of these, or make another bundle: "
+            f"`tfdock fetch {name} -o bundle.tar`",
+            file=prepared.file,
         )
     return builds[prepared.plan.build_id], prepared.written
 
@@ -321,15 +315,13 @@ def _outdated_error(bundle: Bundle, build: BundledBuild, prepared: PreparedBuild
         why = f"it was made with the knowledge {index.knowledge}, and here is {knowledge}"
     else:
         why = "the profile, its source or its patches have changed since it was made"
-    return Incompatible(
-        Problem(
-            code="bundle-outdated",
-            message=f"{bundle.path} has another {build.build_id} than is asked for: {why}",
-            fix=(
-                "make the bundle anew where there is a network",
-                f"build what is in it: `tfdock build --from {bundle.path} {build.build_id}` with the tfdock and the "
-                "knowledge that made it",
-            ),
-            file=prepared.file,
-        )
+    return Incompatible.of(
+        "bundle-outdated",
+        f"{bundle.path} has another {build.build_id} than is asked for: {why}",
+        (
+            "make the bundle anew where there is a network",
+            f"build what is in it: `tfdock build --from {bundle.path} {build.build_id}` with the tfdock and the "
+            "knowledge that made it",
+        ),
+        file=prepared.file,
     )

@@ -116,14 +116,12 @@ class Bundler:
         for packed in self._packed:
             first_file = ids.setdefault(packed.prepared.plan.build_id, packed.prepared.file)
             if first_file != packed.prepared.file:
-                raise ProfileError(
-                    Problem(
-                        code="build-id-twice",
-                        message=f"{first_file} and {packed.prepared.file} have the same build id, "
-                        f"{packed.prepared.plan.build_id}",
-                        fix="put them into two bundles",
-                        file=packed.prepared.file,
-                    )
+                raise ProfileError.of(
+                    "build-id-twice",
+                    f"{first_file} and {packed.prepared.file} have the same build id, "
+                    f"{packed.prepared.plan.build_id}",
+                    "put them into two bundles",
+                    file=packed.prepared.file,
                 )
 
     # --- one build ---
@@ -204,14 +202,12 @@ class Bundler:
             last_line = next(
                 (line for line in reversed(run.runner.output.errors or run.runner.output.tail) if line.strip()), ""
             )
-            raise BuildFailed(
-                Problem(
-                    code="bundle-incomplete",
-                    message=f"{plan.build_id} cannot be fetched without a network, from all that it had fetched "
-                    f"with one: {last_line[:300]}",
-                    fix="its source downloads anew whenever it is fetched; give the downloads a sha256 there, or "
-                    "build it where there is a network",
-                )
+            raise BuildFailed.of(
+                "bundle-incomplete",
+                f"{plan.build_id} cannot be fetched without a network, from all that it had fetched "
+                f"with one: {last_line[:300]}",
+                "its source downloads anew whenever it is fetched; give the downloads a sha256 there, or "
+                "build it where there is a network",
             )
         target = work.folder / f"{plan.build_id}.external"
         # The next container's results would replace it, and the work folder may be on another disk.

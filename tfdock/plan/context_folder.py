@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import ProfileError
 from tfdock.host.untrusted_folders import NotPlain, UntrustedFolder
 from tfdock.plan.local_source import tree_files
 from tfdock.plan.render import BuildContext
@@ -73,4 +73,4 @@ def _empty(ours: UntrustedFolder) -> None:
 
 def _not_our_folder(path: Path, reason: str) -> ProfileError:
     fix = "give a new folder, or remove this one yourself"
-    return ProfileError(Problem(code="output-not-empty", message=f"{path} {reason}", fix=fix, file=str(path)))
+    return ProfileError.of("output-not-empty", f"{path} {reason}", fix, file=str(path))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import ProfileError
 from tfdock.host.project_files import Project, located
 from tfdock.host.untrusted_folders import UntrustedFolder, kind_of
 from tfdock.plan.build_plan import EPOCH
@@ -79,7 +79,7 @@ def _named_by(file: str, field: str) -> Iterator[None]:
 
 
 def _missing(message: str, fix: str) -> ProfileError:
-    return ProfileError(Problem(code="source-missing", message=message, fix=fix))
+    return ProfileError.of("source-missing", message, fix)
 
 
 def tree_files(root: Path) -> Iterator[Path]:
@@ -151,10 +151,10 @@ def _check_plain(status: os.stat_result, path: Path) -> None:
     name = f"`{shown(path.as_posix())}` in the checkout"
     if not stat.S_ISREG(status.st_mode):
         message, fix = f"{name} is {kind_of(status)}, not a plain file", "remove it from the checkout"
-        raise ProfileError(Problem(code="file-not-plain", message=message, fix=fix))
+        raise ProfileError.of("file-not-plain", message, fix)
     if status.st_size > _MOST:
         message = f"{name} has {status.st_size:,} bytes; at most {_MOST:,} are read"
-        raise ProfileError(Problem(code="file-too-large", message=message, fix="remove it from the checkout"))
+        raise ProfileError.of("file-too-large", message, "remove it from the checkout")
 
 
 def context_archive(

@@ -262,12 +262,10 @@ def installed(toolchain: bytes, pins: bytes, requirements: Mapping[str, bytes]) 
 
 
 def _unprintable(pin: Pin) -> BuildFailed:
-    return BuildFailed(
-        Problem(
-            code="pin-unprintable",
-            message=f"the image holds a {pin.kind} whose name or version cannot be printed: {ascii(pin.name)[:80]}",
-            fix="take another base image; this one names what no package manager would",
-        )
+    return BuildFailed.of(
+        "pin-unprintable",
+        f"the image holds a {pin.kind} whose name or version cannot be printed: {ascii(pin.name)[:80]}",
+        "take another base image; this one names what no package manager would",
     )
 
 
@@ -359,12 +357,12 @@ def moved(
     count = f"{len(differences)} pin{'s have' if len(differences) > 1 else ' has'} moved"
     summary = f"{count} since the profile was locked" if changed else "not everything is pinned"
     return Problem(
-        code="pin-moved" if changed else "pin-missing",
-        message="\n".join([summary, *lines]),
+        "pin-moved" if changed else "pin-missing",
+        "\n".join([summary, *lines]),
+        "if the change is welcome, lock again: `tfdock lock PROFILE`; else use a mirror that still has what was "
+        "locked",
         why=why,
         severity=severity,
-        fix="if the change is welcome, lock again: `tfdock lock PROFILE`; else use a mirror that still has what was "
-        "locked",
         file=file,
     )
 
@@ -390,9 +388,9 @@ def unpinned(lock: Lock, resolution: Resolution) -> Problem | None:
     if not lacking:
         return None
     return Problem(
-        code="pin-missing",
-        message=f"not everything is pinned: {', '.join(lacking)}",
-        fix="lock the profile again: `tfdock lock PROFILE`",
+        "pin-missing",
+        f"not everything is pinned: {', '.join(lacking)}",
+        "lock the profile again: `tfdock lock PROFILE`",
     )
 
 
@@ -422,9 +420,9 @@ def altered(lock: Lock, plan: BuildPlan, knowledge: str, file: str) -> Problem |
 
 def _outdated(file: str, changed: str) -> Problem:
     return Problem(
-        code="lock-outdated",
-        message=f"this is no longer the build that was locked: {changed}",
-        fix="lock the profile again: `tfdock lock PROFILE`, or undo the change",
+        "lock-outdated",
+        f"this is no longer the build that was locked: {changed}",
+        "lock the profile again: `tfdock lock PROFILE`, or undo the change",
         file=file,
     )
 
@@ -437,9 +435,9 @@ def native(resolution: Resolution, file: str) -> Problem | None:
         return None
     fix = "name the instruction sets (`optimize: [avx2, fma]`), or say `optimize: portable`"
     return Problem(
-        code="native-in-lock",
-        message="`native` code depends on the machine that builds it, so a lock cannot promise it",
-        fix=f"{fix}, and remove {' and '.join(flags)}" if flags else fix,
+        "native-in-lock",
+        "`native` code depends on the machine that builds it, so a lock cannot promise it",
+        f"{fix}, and remove {' and '.join(flags)}" if flags else fix,
         file=file,
         field="optimize",
     )

@@ -62,7 +62,7 @@ class PreflightCheck:
         """A failed check or a warning as a problem."""
         message = f"{self.found}; needed: {self.needed}" if self.needed else self.found
         severity = "error" if self.status == FAILED else "warning"
-        return Problem(code=self.code, message=message, fixes=self.fixes, severity=severity, file=self.profile)
+        return Problem(self.code, message, fixes=self.fixes, severity=severity, file=self.profile)
 
 
 class PreflightRequest(Protocol):

@@ -268,7 +268,7 @@ class Preparer:
 def unreadable(error: OSError, name: str) -> ProfileError:
     """Return the refusal of a profile for a file of it that cannot be read."""
     message, fix = f"cannot be read: {error.strerror}", "check the name, the owner and the mode"
-    return ProfileError(Problem(code="file-unreadable", message=message, fix=fix, file=str(error.filename or name)))
+    return ProfileError.of("file-unreadable", message, fix, file=str(error.filename or name))
 
 
 def placed(problem: Problem, document: Node, file: str) -> Problem:
@@ -301,13 +301,11 @@ def find_profile(name: str, knowledge: KnowledgeBase | None = None) -> Path:
     alike = [profile for profile in shipped if _begins_alike(_numbers(stem), _numbers(profile))]
     near = beside or difflib.get_close_matches(path.stem.lower(), alike, n=1)
     guess = f"did you mean `{near[0]}`? Otherwise " if near else ""
-    raise ProfileError(
-        Problem(
-            code="profile-not-found",
-            message=_no_profile_text(name),
-            fix=f"{guess}give a file, or the name of a shipped profile: {', '.join(shipped)}",
-            file=name,
-        )
+    raise ProfileError.of(
+        "profile-not-found",
+        _no_profile_text(name),
+        f"{guess}give a file, or the name of a shipped profile: {', '.join(shipped)}",
+        file=name,
     )
 
 
@@ -322,9 +320,9 @@ def _begins_alike(numbers: list[str], others: list[str]) -> bool:
 def _gpu_is_no_profile(name: str) -> Problem:
     word = shlex.quote(name)
     return Problem(
-        code="profile-not-found",
-        message=f"`{name}` is a GPU, not a profile",
-        fix=(
+        "profile-not-found",
+        f"`{name}` is a GPU, not a profile",
+        (
             f"`tfdock init {word} --yes` writes {name}.yaml for it; then `tfdock build {word}.yaml`",
             f"`tfdock advise --gpu {word}` says whether an official wheel runs on it without a build",
         ),

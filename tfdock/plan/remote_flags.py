@@ -44,8 +44,8 @@ def not_allowed(name: str, address: str) -> Problem:
     """Return the refusal of an endpoint in `cache` that no setting of this machine allows."""
     role = "cache" if name == "remote" else name
     return Problem(
-        code="endpoint-not-allowed",
-        message=f"no setting allows the remote {role} {address}",
+        "endpoint-not-allowed",
+        f"no setting allows the remote {role} {address}",
         why="a profile may be a stranger's, and this machine would connect to the address",
         fixes=[
             f"if you trust the profile, allow the address: `--allow-endpoint {address}`, "
@@ -60,38 +60,32 @@ def check(remote: Remote, bazel: str, options: Options, *, native: bool = False)
     """Raise Incompatible where this Bazel cannot be told of an endpoint, or code is `native`: for this CPU alone."""
     # A cache's key does not name the CPU: another machine would die of an illegal instruction.
     if native and remote.endpoints:
-        raise Incompatible(
-            Problem(
-                code="native-shared",
-                message=NATIVE_SHARED,
-                why=f"this machine's settings name {remote.endpoints[0][1]}; {OF_OTHER_CPUS}",
-                fix="leave `optimize: native` out, or build without "
-                + " and ".join(f"TFDOCK_REMOTE_{role.upper()}" for role, _ in remote.endpoints),
-                field="optimize",
-            )
+        raise Incompatible.of(
+            "native-shared",
+            NATIVE_SHARED,
+            "leave `optimize: native` out, or build without "
+            + " and ".join(f"TFDOCK_REMOTE_{role.upper()}" for role, _ in remote.endpoints),
+            why=f"this machine's settings name {remote.endpoints[0][1]}; {OF_OTHER_CPUS}",
+            field="optimize",
         )
     if remote.executor and remote.cache and remote.cache.http:
-        raise Incompatible(
-            Problem(
-                code="remote-http-executor",
-                message=f"an executor ({remote.executor}) cannot be combined with an HTTP cache ({remote.cache})",
-                why="Bazel: `Cannot combine gRPC based remote execution with disk caching or HTTP-based caching`",
-                fixes=["leave the cache out: an executor has one of its own", "name one that speaks gRPC"],
-                field="cache",
-            )
+        raise Incompatible.of(
+            "remote-http-executor",
+            f"an executor ({remote.executor}) cannot be combined with an HTTP cache ({remote.cache})",
+            why="Bazel: `Cannot combine gRPC based remote execution with disk caching or HTTP-based caching`",
+            fixes=["leave the cache out: an executor has one of its own", "name one that speaks gRPC"],
+            field="cache",
         )
     for role, endpoint in remote.endpoints:
         # No option of that purpose: this Bazel's words for it are not known.
         if not options(f"remote_{role}", {"url": ""}):
-            raise Incompatible(
-                Problem(
-                    code="remote-bazel-too-old",
-                    message=f"the remote {role} {endpoint} cannot be used with Bazel {bazel}",
-                    why="nobody has tried here what Bazel before 0.26 calls its options for that",
-                    fix=f"leave out the remote {role} (TFDOCK_REMOTE_{role.upper()}, or `cache:` in the profile): "
-                    "the disk cache of this machine works with every Bazel",
-                    field="cache",
-                )
+            raise Incompatible.of(
+                "remote-bazel-too-old",
+                f"the remote {role} {endpoint} cannot be used with Bazel {bazel}",
+                f"leave out the remote {role} (TFDOCK_REMOTE_{role.upper()}, or `cache:` in the profile): "
+                "the disk cache of this machine works with every Bazel",
+                why="nobody has tried here what Bazel before 0.26 calls its options for that",
+                field="cache",
             )
 
 

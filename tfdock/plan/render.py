@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import ProfileError
 from tfdock.knowledge.rows import PACKAGE, REQUIREMENT
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import Version
@@ -93,9 +93,7 @@ def _check_templates(resolution: Resolution, templates: Mapping[str, str]) -> No
         if name and f"{folder}/{name}.j2" not in templates:
             known = [path[len(folder) + 1 : -3] for path in sorted(templates) if path.startswith(f"{folder}/")]
             message = f"a knowledge row names the template `{name}`, which is not in `dockerfiles/{folder}/`"
-            raise ProfileError(
-                Problem(code="knowledge-row", message=message, fix=f"name one that is: {', '.join(known)}")
-            )
+            raise ProfileError.of("knowledge-row", message, f"name one that is: {', '.join(known)}")
 
 
 def bazel_address(resolution: Resolution) -> str:

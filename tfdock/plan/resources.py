@@ -149,8 +149,8 @@ def least_free(total: int) -> int:
 def _too_small(asked: str, cost: Cost) -> Problem:
     way = Suggestion(text="`resources: {memory: auto}`", change={"resources.memory": "auto"})
     return Problem(
-        code="memory-too-small",
-        message=f"`resources.memory: {asked}` is less than Bazel and one job need",
+        "memory-too-small",
+        f"`resources.memory: {asked}` is less than Bazel and one job need",
         why=f"{LEAST_HEAP // MIB} MiB for Bazel, {cost.memory_per_job_mib} MiB for a job",
         fixes=[f"give at least {least_memory(cost) // MIB}MiB", way.text],
         ways=(way,),

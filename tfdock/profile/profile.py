@@ -747,15 +747,7 @@ def _problem(model: type[BaseModel], item: Any, document: yaml_nodes.Node, file:
         complaint = _MESSAGES.get(kind, plain.replace("'", "`") if kind == "literal_error" else plain)
         code, message = "profile-bad-value", f"`{name}`: {complaint}" if name else complaint
         fix = context.get("fix") or _fix(model, item, node, path)
-    return Problem(
-        code=code,
-        message=message,
-        fix=fix,
-        file=node.file or file,
-        line=line,
-        column=column,
-        field=name or None,
-    )
+    return Problem(code, message, fix, file=node.file or file, line=line, column=column, field=name or None)
 
 
 def _path(item: Any, document: yaml_nodes.Node) -> _Path:

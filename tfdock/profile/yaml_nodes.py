@@ -120,13 +120,11 @@ def parse(text: str, file: str) -> Node:
     """Read one document; raises ProfileError with the file, line and column of what is wrong."""
     # Lone surrogates are refused below, with their place. Here they must not raise.
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
-        raise ProfileError(
-            Problem(
-                code="yaml-too-large",
-                message=f"the file is larger than {MAX_BYTES // 1024} KiB",
-                fix="a profile is a few dozen lines; is this the right file?",
-                file=file,
-            )
+        raise ProfileError.of(
+            "yaml-too-large",
+            f"the file is larger than {MAX_BYTES // 1024} KiB",
+            "a profile is a few dozen lines; is this the right file?",
+            file=file,
         )
     try:
         try:
@@ -158,15 +156,13 @@ def parse(text: str, file: str) -> Node:
         # The reader's own position counts bytes in libyaml and characters in Python.
         character = text[error.start] if isinstance(error, UnicodeEncodeError) else chr(error.character)
         before = text[: text.find(character)]
-        raise ProfileError(
-            Problem(
-                code="yaml-syntax",
-                message=f"not valid YAML: the character U+{ord(character):04X} is not allowed",
-                fix="save the file as plain UTF-8 text without control characters",
-                file=file,
-                line=before.count("\n") + 1,
-                column=len(before) - before.rfind("\n"),
-            )
+        raise ProfileError.of(
+            "yaml-syntax",
+            f"not valid YAML: the character U+{ord(character):04X} is not allowed",
+            "save the file as plain UTF-8 text without control characters",
+            file=file,
+            line=before.count("\n") + 1,
+            column=len(before) - before.rfind("\n"),
         ) from error
     # Deeply nested text exhausts the stack of the parser.
     except RecursionError as error:
@@ -185,9 +181,9 @@ def _begins_with_tab(text: str, line: int) -> bool:
 
 def _too_deep(file: str, line: int | None = None, column: int | None = None) -> Problem:
     return Problem(
-        code="yaml-too-deep",
-        message=f"nested deeper than {MAX_DEPTH} levels",
-        fix="a profile needs at most four levels",
+        "yaml-too-deep",
+        f"nested deeper than {MAX_DEPTH} levels",
+        "a profile needs at most four levels",
         file=file,
         line=line,
         column=column,
@@ -222,23 +218,19 @@ class _Reader:
         if self._duplicates:
             raise ProfileError(*self._duplicates)
         if root is None:
-            raise ProfileError(
-                Problem(
-                    code="yaml-empty",
-                    message="the file is empty",
-                    fix='start with `schema: 1` and `tensorflow: "2.18.0"`',
-                    file=self._file,
-                    line=1,
-                    column=1,
-                )
+            raise ProfileError.of(
+                "yaml-empty",
+                "the file is empty",
+                'start with `schema: 1` and `tensorflow: "2.18.0"`',
+                file=self._file,
+                line=1,
+                column=1,
             )
         return root
 
     def _refuse(self, event: Any, code: str, message: str, fix: str) -> None:
         mark = event.start_mark
-        raise ProfileError(
-            Problem(code=code, message=message, fix=fix, file=self._file, line=mark.line + 1, column=mark.column + 1)
-        )
+        raise ProfileError.of(code, message, fix, file=self._file, line=mark.line + 1, column=mark.column + 1)
 
     def _node(self, event: Any, events: Iterator[Any], depth: int) -> Node:
         line, column = event.start_mark.line + 1, event.start_mark.column + 1
@@ -282,9 +274,9 @@ class _Reader:
                 first_line, _ = keys[key.raw]
                 self._duplicates.append(
                     Problem(
-                        code="yaml-duplicate-key",
-                        message=f"`{shown(key.raw)}` is given twice, first in line {first_line}",
-                        fix="keep one of them: YAML would silently use the last",
+                        "yaml-duplicate-key",
+                        f"`{shown(key.raw)}` is given twice, first in line {first_line}",
+                        "keep one of them: YAML would silently use the last",
                         file=self._file,
                         line=key.line,
                         column=key.column,

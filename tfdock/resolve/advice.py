@@ -215,9 +215,7 @@ def gpus_named(knowledge: KnowledgeBase, names: Sequence[str]) -> tuple[Gpu, ...
 
 
 def _no_name() -> Problem:
-    return Problem(
-        code="gpu-unknown", message="no GPU is named", fix="name one: `tfdock advise --gpu rtx3080`", field="gpu"
-    )
+    return Problem("gpu-unknown", "no GPU is named", "name one: `tfdock advise --gpu rtx3080`", field="gpu")
 
 
 def _unknown_gpu_problem(knowledge: KnowledgeBase, name: str) -> Problem:
@@ -226,9 +224,7 @@ def _unknown_gpu_problem(knowledge: KnowledgeBase, name: str) -> Problem:
     if plain is not None and plain.target_pattern is None:
         word = plain.accelerator
         fix = f"for a machine without GPU `tfdock init --gpu {word}` writes a profile, and `pip install` has wheels"
-        return Problem(
-            code="gpu-unknown", message=f"`{name}` is no GPU, and this is about GPUs", fix=fix, field="gpu"
-        )
+        return Problem("gpu-unknown", f"`{name}` is no GPU, and this is about GPUs", fix, field="gpu")
     return replace(unknown_gpu(knowledge, name), field="gpu")
 
 

@@ -12,7 +12,7 @@ from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import ProfileError
 from tfdock.gpu.devices import (
     architecture_of,
     dotted,
@@ -100,7 +100,7 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
         newest = max(knowledge.releases, key=Version)
         fix = f'write it as `2.19`; a profile builds a branch: `tensorflow: {{release: "{newest}", ref: master}}`'
         message = f"`{asked}` is no version of TensorFlow"
-        raise ProfileError(Problem(code="profile-bad-value", message=message, fix=fix, field="tensorflow"))
+        raise ProfileError.of("profile-bad-value", message, fix, field="tensorflow")
     known = sorted(knowledge.releases, key=Version)
     row = knowledge.releases.get(str(Version(asked).minor))
     if row is None:
@@ -108,12 +108,12 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
         beside = " or ".join(f"`{name}`" for name in known[max(place - 1, 0) : place + 1])
         message = f"TensorFlow {asked} is not known; known are {known[0]} to {known[-1]}"
         fix = f"take the nearest, {beside}; `tfdock releases` lists all"
-        raise ProfileError(Problem(code="release-unknown", message=message, fix=fix, field="tensorflow"))
+        raise ProfileError.of("release-unknown", message, fix, field="tensorflow")
     exact = len(Version(asked).parts) > len(Version(row.release).parts)
     if exact and row.patches and asked not in row.patches:
         message = f"TensorFlow {asked} does not exist; of {row.release} there are {', '.join(row.patches)}"
         fix = f"take `{row.newest}`, or `{row.release}` for the newest of them"
-        raise ProfileError(Problem(code="release-unknown", message=message, fix=fix, field="tensorflow"))
+        raise ProfileError.of("release-unknown", message, fix, field="tensorflow")
     return row, asked if exact else row.newest
 
 

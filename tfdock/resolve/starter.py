@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from tfdock.errors import Incompatible, Problem, ProfileError, joined
+from tfdock.errors import Incompatible, ProfileError, joined
 from tfdock.gpu.devices import dotted, find_gpu, is_target, sorted_targets, spelled, unknown_gpu
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.gpu_rows import Gpu
@@ -65,12 +65,10 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> StarterDevices
         else:
             raise ProfileError(unknown_gpu(knowledge, word))
     if len({row.accelerator for row in rows}) > 1:
-        raise ProfileError(
-            Problem(
-                code="accelerator-conflict",
-                message=f"{' and '.join(f'`{word}`' for word in words)} belong to several accelerators",
-                fix="one wheel serves one accelerator: make two profiles",
-            )
+        raise ProfileError.of(
+            "accelerator-conflict",
+            f"{' and '.join(f'`{word}`' for word in words)} belong to several accelerators",
+            "one wheel serves one accelerator: make two profiles",
         )
     if targets:  # a list must hold every target, those of the named GPUs too
         targets += [_as_listed(rows[0], gpu.target) for gpu in gpus]
@@ -130,7 +128,7 @@ def check_together(knowledge: KnowledgeBase, devices: StarterDevices) -> None:
     which = f"no single wheel serves {devices.words}" if len(names) > 1 else f"no wheel is known for {names[0]}"
     each = [f"`tfdock init {name} --gpu {name}`" for name in names if len(names) > 1]
     fix = f"make a profile for each: {', '.join(each)}" if each else f"`tfdock advise --gpu {names[0]}` says more"
-    raise Incompatible(Problem(code="target-not-in-toolkit", message=which, why="; ".join(why), fix=fix))
+    raise Incompatible.of("target-not-in-toolkit", which, fix, why="; ".join(why))
 
 
 def _releases(knowledge: KnowledgeBase, devices: StarterDevices, asked: str | None, python: str | None) -> list[str]:

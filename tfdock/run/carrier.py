@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
-from tfdock.errors import EngineError, Problem
+from tfdock.errors import EngineError
 from tfdock.plan.build_plan import EPOCH
 from tfdock.run import results
 from tfdock.types import Mount
@@ -165,11 +165,9 @@ def _tar_file(name: str, path: Path, uid: int, gid: int) -> Iterator[bytes]:
 
 
 def _refused_mount(mount: Mount, why: str) -> EngineError:
-    return EngineError(
-        Problem(
-            code="mount-refused",
-            message=f"{mount.source} is not mounted at {mount.target}: {why}",
-            why="a container gets only folders that this run made, by their real paths",
-            fix="give the wheelhouse and the cache by their real paths; if it stays, report it with the log",
-        )
+    return EngineError.of(
+        "mount-refused",
+        f"{mount.source} is not mounted at {mount.target}: {why}",
+        "give the wheelhouse and the cache by their real paths; if it stays, report it with the log",
+        why="a container gets only folders that this run made, by their real paths",
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfdock.errors import DiskFull, Problem
+from tfdock.errors import DiskFull
 from tfdock.host.files import ways_to_make_room
 from tfdock.host.hardware import nearest
 from tfdock.host.untrusted_folders import folder_size
@@ -65,15 +65,13 @@ class DiskSpace:
         """
         assert self.short is not None
         path = self.places[self.short]
-        return DiskFull(
-            Problem(
-                code="disk-full",
-                message=f"phase {phase} was stopped{progress}, before the disk of {self.short} ({path}) was full: "
-                f"{self._describe_free(path)}; {kept}",
-                why=self._describe_use(),
-                fix=f"make room on that disk: {ways_to_make_room(self.short, self.places)}; then run the same "
-                "command again, it goes on from the cache",
-            )
+        return DiskFull.of(
+            "disk-full",
+            f"phase {phase} was stopped{progress}, before the disk of {self.short} ({path}) was full: "
+            f"{self._describe_free(path)}; {kept}",
+            f"make room on that disk: {ways_to_make_room(self.short, self.places)}; then run the same "
+            "command again, it goes on from the cache",
+            why=self._describe_use(),
         )
 
     def _describe_use(self) -> str:

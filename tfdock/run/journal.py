@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL, Engine
-from tfdock.errors import Locked, Problem, ProfileError
+from tfdock.errors import Locked, ProfileError
 from tfdock.host.files import held, make_private, write_atomically
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import UntrustedPath, remove_folder
@@ -195,13 +195,11 @@ def _check_private(state: Path) -> None:
         who, fix = "can be written to by other users", f"run `chmod go-w {folder}`"
         if status.st_uid != os.geteuid():
             who, fix = "belongs to another user", "set TFDOCK_STATE_DIR to a folder of your own"
-        raise ProfileError(
-            Problem(
-                code="state-not-private",
-                message=f"the state folder {folder} {who}",
-                why="the journal in it says what is removed after a run was killed",
-                fix=fix,
-            )
+        raise ProfileError.of(
+            "state-not-private",
+            f"the state folder {folder} {who}",
+            fix,
+            why="the journal in it says what is removed after a run was killed",
         )
 
 

@@ -69,24 +69,20 @@ class PhaseErrors:
             return self._out_of_memory(status, kill, memory=memory, of_bazel=of_bazel)
         if status in _STOPPED:  # a stop that the user asked for has another error
             how = "killed" if status == _KILLED else f"stopped (exit status {status})"
-            return EngineLost(
-                Problem(
-                    code="container-killed",
-                    message=f"the container of phase {self.phase} was {how} from outside, and not for memory",
-                    fix="was the engine restarted? Run the same command again: it goes on from the cache",
-                )
+            return EngineLost.of(
+                "container-killed",
+                f"the container of phase {self.phase} was {how} from outside, and not for memory",
+                "was the engine restarted? Run the same command again: it goes on from the cache",
             )
         # On a full disk a compiler's messages are lost too: Bazel keeps them in a file until the action ends.
         if output.speaks_of_full_disk(self.tail) or self._is_full:
             return full_disk(self.folders)
         # Only this phase has a network. Elsewhere such words belong to something else.
         if self.phase == "fetch" and output.speaks_of_network(self.tail):
-            return NetworkError(
-                Problem(
-                    code="download-failed",
-                    message=f"phase fetch could not download what the build needs{self._first_error}",
-                    fix="check the network and proxies, then run the same command again: what arrived is kept",
-                )
+            return NetworkError.of(
+                "download-failed",
+                f"phase fetch could not download what the build needs{self._first_error}",
+                "check the network and proxies, then run the same command again: what arrived is kept",
             )
         outcome = "the build made no wheel" if status == _NO_WHEEL else f"Bazel failed (exit status {status})"
         # Bazel names only the action: `gcc failed: error executing command`.
@@ -94,9 +90,9 @@ class PhaseErrors:
         reason = ": " + "\n  ".join(compiler_errors) if compiler_errors else self._first_error
         return BuildFailed(
             Problem(
-                code=f"{self.phase}-failed",
-                message=f"{outcome} in phase {self.phase}{reason}",
-                fix="read the log from its first error on; `tfdock shell PROFILE` opens the same image to try things",
+                f"{self.phase}-failed",
+                f"{outcome} in phase {self.phase}{reason}",
+                "read the log from its first error on; `tfdock shell PROFILE` opens the same image to try things",
                 compiler_errors=compiler_errors,
             ),
             status=status,
@@ -117,9 +113,9 @@ class PhaseErrors:
         quote = f", `{kill.message[:200]}`" if kill else ""
         return OutOfMemory(
             Problem(
-                code="out-of-memory",
-                message=f"{message}: {jobs} job{'s' if jobs != 1 else ''} in {gib(self.resources.memory)}{quote}",
-                fix=f"{self._memory_fix}; then run the same command again, it goes on from the cache",
+                "out-of-memory",
+                f"{message}: {jobs} job{'s' if jobs != 1 else ''} in {gib(self.resources.memory)}{quote}",
+                f"{self._memory_fix}; then run the same command again, it goes on from the cache",
             ),
             of_bazel=of_bazel,
         )
@@ -140,19 +136,19 @@ class PhaseErrors:
         message = f"phase image: {problem.message}{self._first_error}"
         if error.status == _MOVED_PIN:
             fix = "pin the commit or sha256 you mean, or remove the pin"
-            return Incompatible(Problem(code="pin-moved", message=message, fix=fix))
+            return Incompatible.of("pin-moved", message, fix)
         if error.status == _NO_SOURCE:
             fix = "check the network, or name another source: `tensorflow: {release: …, git: …}` or `path:`"
-            return NetworkError(Problem(code="source-unreachable", message=message, fix=fix))
+            return NetworkError.of("source-unreachable", message, fix)
         if output.speaks_of_full_disk(self.tail):
             return full_disk(self.folders)
         if output.speaks_of_network(self.tail):
             fix = "check the network and proxies, then run the same command again: finished steps are kept"
-            return NetworkError(Problem(code="download-failed", message=message, fix=fix))
+            return NetworkError.of("download-failed", message, fix)
         fix = "read the log; `tfdock render PROFILE -o context` writes what was built, to try it by hand"
         if error.status == _OTHER_BAZEL:
             fix = "name a base image that has it (`base:`), or the version that is there (`bazel: {version: …}`)"
-        return BuildFailed(Problem(code=problem.code, message=message, fix=fix), status=error.status)
+        return BuildFailed(Problem(problem.code, message, fix), status=error.status)
 
     @property
     def _is_full(self) -> bool:

@@ -13,7 +13,7 @@ from tfdock import events
 from tfdock.bazel import output as bazel
 from tfdock.bazel.build_events import read_output
 from tfdock.engine.protocol import ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo
-from tfdock.errors import EngineLost, Problem, TfdockError, TimeLimit
+from tfdock.errors import EngineLost, TfdockError, TimeLimit
 from tfdock.host.logins import LoginFilter
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Lines, Output, Stop, Stopper, watched
@@ -137,14 +137,12 @@ class PhaseRunner:
         done = f" after {progress[0]:,} of {progress[1]:,} actions" if progress else ""
         if self.disk_space and self.disk_space.short:
             raise self.disk_space.error(phase, done, self.stop.kept)
-        raise TimeLimit(
-            Problem(
-                code="time-limit",
-                message=f"the time limit of {self.limit} s was reached in phase {phase}{done}; {self.stop.kept}"
-                f"{self._bazel_figures}",
-                fix="run the same command again to go on; on another machine, after `tfdock cache push` here and "
-                "`tfdock cache pull` there",
-            )
+        raise TimeLimit.of(
+            "time-limit",
+            f"the time limit of {self.limit} s was reached in phase {phase}{done}; {self.stop.kept}"
+            f"{self._bazel_figures}",
+            "run the same command again to go on; on another machine, after `tfdock cache push` here and "
+            "`tfdock cache pull` there",
         )
 
     @property
@@ -273,12 +271,10 @@ class PhaseRunner:
             output(chunk)
         state = self.engine.state(container)
         if state is None:
-            raise EngineLost(
-                Problem(
-                    code="container-gone",
-                    message="the container was removed while it ran",
-                    fix="run the same command again: the cache is kept",
-                )
+            raise EngineLost.of(
+                "container-gone",
+                "the container was removed while it ran",
+                "run the same command again: the cache is kept",
             )
         return state
 

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO
 
 from tfdock.engine.engine_archives import ChunkReader
-from tfdock.errors import BuildFailed, EngineError, Problem
+from tfdock.errors import BuildFailed, EngineError
 from tfdock.host.files import make_folder
 from tfdock.host.untrusted_folders import NotPlain, TooManyNames, UntrustedFolder, has_holes, remove_folder
 from tfdock.plan.resources import least_free
@@ -195,7 +195,7 @@ def copy_from_archive(archive: Iterable[bytes], expected: Iterable[ExpectedFiles
     except tarfile.TarError as error:
         message = f"the engine's archive of a container's files is broken: {error}"
         fix = "run the same command again; if it stays, look at the engine's log"
-        raise EngineError(Problem(code="container-file-refused", message=message, fix=fix)) from error
+        raise EngineError.of("container-file-refused", message, fix) from error
     return copies.left_out
 
 
@@ -302,11 +302,9 @@ def _copy(source: IO[bytes], target: BinaryIO, size: int) -> None:
 
 
 def _refused(name: str, why: str) -> BuildFailed:
-    return BuildFailed(
-        Problem(
-            code="container-file-refused",
-            message=f"a container left `{ascii(name)[1:-1][:200]}`, which is not taken: {why}",
-            why="only expected, plain files of a bounded size leave a container",
-            fix="look at what the source's build writes there; if it stays, report it with the log",
-        )
+    return BuildFailed.of(
+        "container-file-refused",
+        f"a container left `{ascii(name)[1:-1][:200]}`, which is not taken: {why}",
+        "look at what the source's build writes there; if it stays, report it with the log",
+        why="only expected, plain files of a bounded size leave a container",
     )

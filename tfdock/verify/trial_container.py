@@ -24,7 +24,6 @@ from tfdock.errors import (
     Fix,
     NetworkError,
     OutOfMemory,
-    Problem,
     ProfileError,
     TfdockError,
 )
@@ -91,7 +90,7 @@ class Impossible(Exception):
 
 
 def trial_impossible(code: str, message: str, fix: Fix) -> Impossible:
-    return Impossible(ProfileError(Problem(code=code, message=message, fix=fix)))
+    return Impossible(ProfileError.of(code, message, fix))
 
 
 def runtime_unfit(reason: str) -> Impossible:
@@ -254,16 +253,13 @@ class TrialContainers:
                 raise runtime_unfit(describe_end(state, output_lines))
             errors = [line for line in output_lines if line.startswith("ERROR")] or output_lines
             raise Impossible(
-                NetworkError(
-                    Problem(
-                        code="dependencies-unavailable",
-                        message=f"pip cannot get what the wheel requires: {' '.join(errors[-2:])[:500]}",
-                        fix=(
-                            "check the network, `network:` in the settings and pip's variables (PIP_INDEX_URL, "
-                            "PIP_CERT)",
-                            *self._alternatives,
-                        ),
-                    )
+                NetworkError.of(
+                    "dependencies-unavailable",
+                    f"pip cannot get what the wheel requires: {' '.join(errors[-2:])[:500]}",
+                    (
+                        "check the network, `network:` in the settings and pip's variables (PIP_INDEX_URL, PIP_CERT)",
+                        *self._alternatives,
+                    ),
                 )
             )
         make_folder(folder.parent)
@@ -316,14 +312,12 @@ class TrialContainers:
         runner.output.clear()
         state, memory = runner.container(spec, "verify", title, marked, hidden)
         if memory:
-            raise OutOfMemory(
-                Problem(
-                    code="out-of-memory",
-                    message=f"the kernel killed a process for memory while the wheel was tried in "
-                    f"{(spec.memory or 0) / GIB:.1f} GiB",
-                    fix="give the machine more memory; `--no-run`, or `verify: {run: false}` in the profile, "
-                    "leaves the trial out",
-                )
+            raise OutOfMemory.of(
+                "out-of-memory",
+                f"the kernel killed a process for memory while the wheel was tried in "
+                f"{(spec.memory or 0) / GIB:.1f} GiB",
+                "give the machine more memory; `--no-run`, or `verify: {run: false}` in the profile, "
+                "leaves the trial out",
             )
         self._environment.engine.remove(state.id)
         return state
@@ -334,13 +328,11 @@ class TrialContainers:
         # The words too: by now the process that filled the disk may have removed its files.
         lines = [*self._environment.runner.output.tail, reason]
         if output.speaks_of_full_disk(lines) or (free is not None and free < _FULL):
-            raise DiskFull(
-                Problem(
-                    code="disk-full",
-                    message=f"a disk ran full while the wheel was tried; the cache ({self._environment.folder}) has "
-                    f"{(free or 0) / GIB:.1f} GiB left",
-                    fix="make room there: a wheel takes about four times its size when it is tried",
-                )
+            raise DiskFull.of(
+                "disk-full",
+                f"a disk ran full while the wheel was tried; the cache ({self._environment.folder}) has "
+                f"{(free or 0) / GIB:.1f} GiB left",
+                "make room there: a wheel takes about four times its size when it is tried",
             )
 
     def _folder(self, name: str) -> Path:
@@ -445,12 +437,10 @@ def read_only_mount(source: Path, name: str) -> Mount:
 def check_not_stopped(state: ContainerState, which: str) -> None:
     """Raise EngineLost if a container ended by SIGKILL or SIGTERM from outside: its end says nothing of the wheel."""
     if state.exit_code in _STOPPED:
-        raise EngineLost(
-            Problem(
-                code="container-killed",
-                message=f"the container {which} was killed from outside, and not for memory",
-                fix="was the engine restarted? Run the same command again",
-            )
+        raise EngineLost.of(
+            "container-killed",
+            f"the container {which} was killed from outside, and not for memory",
+            "was the engine restarted? Run the same command again",
         )
 
 

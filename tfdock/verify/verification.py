@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from tfdock.errors import (
-    Problem,
     TfdockError,
     VerificationFailed,
     WheelRefused,
@@ -153,13 +152,11 @@ def _runtime(knowledge: KnowledgeBase, inspection: Inspection, resolution: Resol
 def refusal(verifications: Sequence[Verification], kept: Sequence[Path]) -> VerificationFailed:
     """Return the error for a build whose wheels failed checks. `kept` are the paths of the wheels."""
     failed = [f"`{check.name}`: {check.account}" for verification in verifications for check in verification.failed]
-    return VerificationFailed(
-        Problem(
-            code="wheel-refused",
-            message="the wheel was built, but is refused:\n  " + "\n  ".join(failed),
-            why=f"it is not in the wheelhouse; it was kept as {', '.join(str(path) for path in kept)}",
-            fix=f"look at it again (`tfdock verify {kept[0]} PROFILE`), correct profile or source, and build anew",
-        )
+    return VerificationFailed.of(
+        "wheel-refused",
+        "the wheel was built, but is refused:\n  " + "\n  ".join(failed),
+        f"look at it again (`tfdock verify {kept[0]} PROFILE`), correct profile or source, and build anew",
+        why=f"it is not in the wheelhouse; it was kept as {', '.join(str(path) for path in kept)}",
     )
 
 

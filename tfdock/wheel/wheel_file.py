@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tfdock.errors import Problem, ProfileError, WheelRefused
+from tfdock.errors import ProfileError, WheelRefused
 from tfdock.wheel.facts import WheelError
 from tfdock.wheel.inspection import Inspection, inspect_wheel, toolkit_extra
 
@@ -19,10 +19,10 @@ def inspected(
     if path.is_dir():
         names = sorted(wheel.name for wheel in path.glob("*.whl"))
         fix = f"name one of its wheels: `{path / names[0]}`" if names else "name a wheel, a file that ends in `.whl`"
-        raise ProfileError(Problem(code="wheel-not-found", message=f"{path} is a folder", fix=fix))
+        raise ProfileError.of("wheel-not-found", f"{path} is a folder", fix)
     if not path.is_file():
         message, fix = f"there is no wheel {path}", "check the path; `tfdock build` prints that of each wheel it made"
-        raise ProfileError(Problem(code="wheel-not-found", message=message, fix=fix))
+        raise ProfileError.of("wheel-not-found", message, fix)
     try:
         with path.open("rb") as file:
             return inspect_wheel(file, path.name, traces=traces, progress=progress)
@@ -32,7 +32,7 @@ def inspected(
 
 def refused(path: Path, error: WheelError) -> WheelRefused:
     """Return the same error with the file it is about."""
-    return WheelRefused(Problem(code=error.code, message=error.message, fix=error.fix, file=str(path)))
+    return WheelRefused.of(error.code, error.message, error.fix, file=str(path))
 
 
 def install_command(path: Path) -> str:

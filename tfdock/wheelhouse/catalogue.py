@@ -87,10 +87,10 @@ def unreadable_records(house: Wheelhouse) -> list[Problem]:
     """Return warnings of records that cannot be read. Their wheels count as wheels from elsewhere."""
     return [
         Problem(
-            code="record-unreadable",
+            "record-unreadable",
+            f"{file} is no record that can be read: it was damaged, or a later version wrote it",
+            "build or pull it again; until then its wheel counts as one from elsewhere",
             severity="warning",
-            message=f"{file} is no record that can be read: it was damaged, or a later version wrote it",
-            fix="build or pull it again; until then its wheel counts as one from elsewhere",
         )
         for file in house.record_files()
         # Somebody may prune meanwhile.

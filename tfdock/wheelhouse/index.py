@@ -224,7 +224,7 @@ class WheelIndex:
         if self._root_page.status() and not self.exists:
             message = f"{self._root_page} is there already, and no page of tfdock's"
             fix = "move that index away, or make one in a folder of your own: `--wheelhouse DIR`"
-            raise ProfileError(Problem(code="file-error", message=message, fix=fix))
+            raise ProfileError.of("file-error", message, fix)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ def signature(status: os.stat_result) -> Signature:
 
 
 def _left_out_problem(file: str, code: str, message: str, fix: str) -> Problem:
-    return Problem(code=code, message=f"not in the index: {message}", fix=fix, file=file, severity="warning")
+    return Problem(code, f"not in the index: {message}", fix, file=file, severity="warning")
 
 
 def _entry_row(entry: IndexEntry) -> dict[str, object]:

@@ -20,7 +20,7 @@ from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, StaticFileHandler
 
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import ProfileError
 from tfdock.wheelhouse.store import Wheelhouse
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._+!-]*"
@@ -110,12 +110,10 @@ def _listen(host: str, port: int) -> list[socket.socket]:
     # UnicodeError: IDNA refuses empty and overlong parts of a name.
     except (OSError, UnicodeError) as error:
         why = error.strerror or error if isinstance(error, OSError) else "it is no name of a host"
-        raise ProfileError(
-            Problem(
-                code="serve-address",
-                message=f"cannot listen on `{host}`, port {port}: {why}",
-                fix="give another `--port` (0 takes any that is free), or a `--host` that this machine has",
-            )
+        raise ProfileError.of(
+            "serve-address",
+            f"cannot listen on `{host}`, port {port}: {why}",
+            "give another `--port` (0 takes any that is free), or a `--host` that this machine has",
         ) from error
 
 

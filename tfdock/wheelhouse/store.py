@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from tfdock.errors import Locked, Problem, WheelRefused
+from tfdock.errors import Locked, WheelRefused
 from tfdock.host.files import held
 from tfdock.host.untrusted_folders import NotPlain, UntrustedPath
 from tfdock.plan.trust_domain import recorded, replaces, stands_for
@@ -100,12 +100,10 @@ class Wheelhouse:
 
         def wait(_: str) -> None:
             if time.monotonic() >= until:
-                raise Locked(
-                    Problem(
-                        code="build-locked",
-                        message=f"another run is building or pulling {build_id} into {self.root}",
-                        fix="wait for it to end, or give another `--wheelhouse`",
-                    )
+                raise Locked.of(
+                    "build-locked",
+                    f"another run is building or pulling {build_id} into {self.root}",
+                    "wait for it to end, or give another `--wheelhouse`",
                 )
 
         with held(self.private / build_id / "lock", build_id, alone=True, waiting=wait):
@@ -226,18 +224,16 @@ class Wheelhouse:
             if record is None or not record["wheels"] or replaces(domain, recorded(record)):
                 continue
             if self.complete_record(build_id, record["fingerprint"]):
-                raise WheelRefused(
-                    Problem(
-                        code="wheel-name-taken",
-                        message=f"{self.root / record['wheels'][0]['file']} has the build id {build_id} too, and is "
-                        f"of the trust domain {recorded(record)}, not {domain}",
-                        why="a build of another source, base image or option would take its name and its tags",
-                        fix=(
-                            "use another `--wheelhouse`",
-                            "move that wheel away, if nobody needs it",
-                            "build with `--trust`, if you trust this build as much as a release",
-                        ),
-                    )
+                raise WheelRefused.of(
+                    "wheel-name-taken",
+                    f"{self.root / record['wheels'][0]['file']} has the build id {build_id} too, and is "
+                    f"of the trust domain {recorded(record)}, not {domain}",
+                    (
+                        "use another `--wheelhouse`",
+                        "move that wheel away, if nobody needs it",
+                        "build with `--trust`, if you trust this build as much as a release",
+                    ),
+                    why="a build of another source, base image or option would take its name and its tags",
                 )
 
     def check_early(self, build_id: BuildId, fingerprint: str, domain: str) -> None:
@@ -251,17 +247,13 @@ class Wheelhouse:
 
 def _name_taken(message: str) -> WheelRefused:
     fix = "move it away, use another `--wheelhouse`, or give the profile a `wheel: {local_version: …}`"
-    return WheelRefused(Problem(code="wheel-name-taken", message=message, fix=fix))
+    return WheelRefused.of("wheel-name-taken", message, fix)
 
 
 def changed_wheel_error(path: Path, fix: str = "remove it, and run the same command again") -> WheelRefused:
     """Return the error for a wheel whose bytes are in no record."""
-    return WheelRefused(
-        Problem(
-            code="wheel-changed",
-            message=f"{path} is not the wheel that its record speaks of: it was damaged, or changed, since",
-            fix=fix,
-        )
+    return WheelRefused.of(
+        "wheel-changed", f"{path} is not the wheel that its record speaks of: it was damaged, or changed, since", fix
     )
 
 

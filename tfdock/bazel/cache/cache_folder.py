@@ -249,13 +249,11 @@ class CacheFolder:
             with suppress(FileNotFoundError):
                 # A container may give its folders any mode. Behind a closed folder that lets nobody in.
                 if who := other_writers(path, reachable=path == self.root or bool(others)):
-                    raise ProfileError(
-                        Problem(
-                            code="cache-foreign",
-                            message=f"the cache folder {path} {who}",
-                            why="builds believe what they find in the cache",
-                            fix=(f"if it is yours, run `chmod go-w {path}`", "give another folder (`--cache-dir`)"),
-                        )
+                    raise ProfileError.of(
+                        "cache-foreign",
+                        f"the cache folder {path} {who}",
+                        (f"if it is yours, run `chmod go-w {path}`", "give another folder (`--cache-dir`)"),
+                        why="builds believe what they find in the cache",
                     )
 
     def _check_names(self) -> None:
@@ -265,13 +263,10 @@ class CacheFolder:
         foreign = [name for name in names if name not in _UNUSED]
         if foreign and not self.is_ours:
             examples = ", ".join(f"`{entry[:40]}`" for entry in foreign[:3]) + (", …" if len(foreign) > 3 else "")
-            raise ProfileError(
-                Problem(
-                    code="cache-foreign",
-                    message=f"{self.root} is not a cache folder of tfdock's: it holds {examples}, and no `{TAG}` of "
-                    "tfdock's",
-                    fix="give another folder (`--cache-dir`), or one that is empty or does not exist",
-                )
+            raise ProfileError.of(
+                "cache-foreign",
+                f"{self.root} is not a cache folder of tfdock's: it holds {examples}, and no `{TAG}` of tfdock's",
+                "give another folder (`--cache-dir`), or one that is empty or does not exist",
             )
 
     @property
@@ -366,11 +361,7 @@ def _not_writable(folder: UntrustedFolder, within: FoundFile | None = None) -> P
         why, fix = f"its mode is {stat.filemode(status.st_mode)}", "`chmod -R u+rwX` the cache"
     else:
         fix = f"was a build run as another user? {fix}"
-    return Problem(
-        code="folder-not-writable",
-        message=f"cannot write to {path}: {why}",
-        fix=f"{fix}, or give another (`--cache-dir`)",
-    )
+    return Problem("folder-not-writable", f"cannot write to {path}: {why}", f"{fix}, or give another (`--cache-dir`)")
 
 
 # --- files --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import ProfileError
 from tfdock.profile import units
 from tfdock.profile.yaml_nodes import shown
 
@@ -145,6 +145,4 @@ def read_age(text: str) -> int:
 def _check(text: str, expression: str, example: str) -> None:
     # `re.ASCII`: otherwise `\d` takes the digits of every script.
     if not re.fullmatch(expression, text, re.ASCII):
-        raise ProfileError(
-            Problem(code="limit-unreadable", message=f"`{shown(text)}` is no limit", fix=f"write it like `{example}`")
-        )
+        raise ProfileError.of("limit-unreadable", f"`{shown(text)}` is no limit", f"write it like `{example}`")

@@ -21,7 +21,7 @@ from tfdock.bazel.cache.cache_folder import CacheFolder, folders
 from tfdock.bazel.cache.cache_pull import CachePull, PulledCache
 from tfdock.bazel.cache.cache_push import CachePush, Inventory, PushedCache, Say, inventory
 from tfdock.bazel.cache.registry_cache import Layers, Shelf, StoredCache
-from tfdock.errors import Locked, NetworkError, Problem
+from tfdock.errors import Locked, NetworkError
 from tfdock.host.files import file_error, held
 from tfdock.host.supervise import Stop
 from tfdock.host.untrusted_folders import remove_folder
@@ -68,12 +68,10 @@ class Exchange:
                 self.say("somebody else has pushed at the same moment: both are put together")
                 # A random time: two pushes that met once should not meet again.
                 http.wait(random.uniform(0.1, 0.5) * (number + 1), self.stop.check)
-        raise NetworkError(
-            Problem(
-                code="cache-push-raced",
-                message=f"`{self.stored.image}` was changed by others {_TRIES} times while this push was at it",
-                fix="run the same command again: what was sent is there, and is not sent again",
-            )
+        raise NetworkError.of(
+            "cache-push-raced",
+            f"`{self.stored.image}` was changed by others {_TRIES} times while this push was at it",
+            "run the same command again: what was sent is there, and is not sent again",
         )
 
     def _inventory_of(self, key: str) -> Inventory:
@@ -98,25 +96,21 @@ class Exchange:
         with self._own_files(), self._stage() as stage:
             stored = self.stored.read()
             if stored is None:
-                raise NetworkError(
-                    Problem(
-                        code="image-not-found",
-                        message=f"the registry {self.stored.image.registry} has no cache `{self.stored.image}`, "
-                        "or does not show it to you",
-                        fix=f"check the name; push one first: `tfdock cache push {self.stored.image}`",
-                    )
+                raise NetworkError.of(
+                    "image-not-found",
+                    f"the registry {self.stored.image.registry} has no cache `{self.stored.image}`, "
+                    "or does not show it to you",
+                    f"check the name; push one first: `tfdock cache push {self.stored.image}`",
                 )
             shelves = stored[0].shelves
             # Without keys only the named trust domains count: what others built is taken on request only.
             wanted = list(dict.fromkeys(keys)) or [key for key in shelves if in_domains(key, domains)]
             absent = [key for key in wanted if key not in shelves]
             if absent:
-                raise NetworkError(
-                    Problem(
-                        code="image-not-found",
-                        message=f"`{self.stored.image}` holds nothing for the toolchain {', '.join(absent)}",
-                        fix=f"it holds: {', '.join(shelves) or 'nothing'}; leave `--toolchain` out to take all",
-                    )
+                raise NetworkError.of(
+                    "image-not-found",
+                    f"`{self.stored.image}` holds nothing for the toolchain {', '.join(absent)}",
+                    f"it holds: {', '.join(shelves) or 'nothing'}; leave `--toolchain` out to take all",
                 )
             return [self._pull_shelf(key, shelves[key], stage) for key in wanted]
 

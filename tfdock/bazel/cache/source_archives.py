@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
-from tfdock.errors import NetworkError, Problem
+from tfdock.errors import NetworkError
 from tfdock.host.files import FULL
 from tfdock.host.supervise import Output
 from tfdock.host.untrusted_folders import NotPlain, UntrustedFolder
@@ -83,13 +83,11 @@ def download(row: SourceArchive, repository: UntrustedFolder, mirror: str | None
             if isinstance(error, NotPlain) or (isinstance(error, OSError) and error.errno in FULL):
                 raise
             reasons.append(f"{url}: {http.failure_reason(error)}")
-    raise NetworkError(
-        Problem(
-            code="source-archive-missing",
-            message=f"no server gave {row.archive}, whose own address is dead since {row.gone}: {'; '.join(reasons)}",
-            why=f"the source downloads {row.original} with the sha256 {row.sha256}",
-            fix=(f"add an address that has it: {HOW_TO_ADD}", "set `archives` to a mirror that has it"),
-        )
+    raise NetworkError.of(
+        "source-archive-missing",
+        f"no server gave {row.archive}, whose own address is dead since {row.gone}: {'; '.join(reasons)}",
+        (f"add an address that has it: {HOW_TO_ADD}", "set `archives` to a mirror that has it"),
+        why=f"the source downloads {row.original} with the sha256 {row.sha256}",
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from tfdock import events
 from tfdock.bazel.remote import relay, relay_grpc, relay_line
-from tfdock.errors import EngineError, NetworkError, Problem, TfdockError
+from tfdock.errors import EngineError, NetworkError, TfdockError
 from tfdock.host.files import make_folder
 from tfdock.host.foreign_json import Malformed, parse
 from tfdock.host.settings import Settings
@@ -165,13 +165,11 @@ def check(remote: Remote, settings: Settings) -> None:
 def engine_far_error(remote: Remote) -> TfdockError:
     """Return the error for an engine on another machine: no socket connects its containers to this process."""
     roles = " and the ".join(f"remote {role}" for role, _ in remote.endpoints)
-    return EngineError(
-        Problem(
-            code="remote-engine-far",
-            message=f"the engine runs on another machine: from there nothing leads to the {roles}",
-            fix="run tfdock on the engine's machine, or build without "
-            + " and ".join(_variable(role) for role, _ in remote.endpoints),
-        )
+    return EngineError.of(
+        "remote-engine-far",
+        f"the engine runs on another machine: from there nothing leads to the {roles}",
+        "run tfdock on the engine's machine, or build without "
+        + " and ".join(_variable(role) for role, _ in remote.endpoints),
     )
 
 
@@ -255,7 +253,7 @@ def _ask_grpc(line: relay_line.RelayLine, instance: str) -> None:
 
 
 def _problem(code: str, message: str, fix: str) -> TfdockError:
-    return NetworkError(Problem(code=code, message=message, fix=fix))
+    return NetworkError.of(code, message, fix)
 
 
 # --- while it compiles --------------------------------------------------------------------------------------------

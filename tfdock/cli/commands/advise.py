@@ -16,7 +16,7 @@ import typer
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, reasons, requested_gpus
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import Compatibility
 from tfdock.host.files import write_text
 from tfdock.host.settings import Settings
@@ -77,7 +77,7 @@ def _check_python(text: str | None) -> None:
     """Raise ProfileError for a text that is not a version; it must not reach a profile."""
     if text is not None and not re.fullmatch(r"\d+\.\d+", text, re.ASCII):
         message, fix = f"`--python {text}` is no version of Python", "write it as `3.11`"
-        raise ProfileError(Problem(code="profile-bad-value", message=message, fix=fix, field="python"))
+        raise ProfileError.of("profile-bad-value", message, fix, field="python")
 
 
 # --- the file -------------------------------------------------------------------------------------------------------
@@ -87,13 +87,13 @@ def _write(path: Path, text: str, *, force: bool) -> None:
     """Write the profile. Replace only a file that this command wrote and nobody has changed since."""
     if path.exists() and not path.is_file():
         message, fix = f"cannot write {path}: it is no regular file", "give the name of a file"
-        raise ProfileError(Problem(code="file-error", message=message, fix=fix))
+        raise ProfileError.of("file-error", message, fix)
     # `exists` follows a link: one that leads nowhere is in the way all the same.
     exists = path.exists() or path.is_symlink()
     if exists and not force and not _is_ours(path):
         message = f"`{path}` is there already, and not as `tfdock advise` wrote it"
         fix = "give another name, or replace it with `--force`"
-        raise ProfileError(Problem(code="advise-file-exists", message=message, fix=fix, file=str(path)))
+        raise ProfileError.of("advise-file-exists", message, fix, file=str(path))
     write_text(path, f"{_MARK} ({_digest(text)}).\n{text}", follow=True)
 
 

@@ -201,12 +201,10 @@ def _select_disks(cache: CacheFolder | None, toolchain: str | None) -> list[Disk
     # A toolchain alone means its caches in all domains.
     chosen = [disk for disk in disks if toolchain in (None, disk.key, disk.toolchain)]
     if toolchain and not chosen:
-        raise ProfileError(
-            Problem(
-                code="cache-toolchain-unknown",
-                message=f"the cache holds nothing of the toolchain {console.clean(toolchain)}",
-                fix=f"take one of {', '.join(disk.key for disk in disks)}" if disks else "build something first",
-            )
+        raise ProfileError.of(
+            "cache-toolchain-unknown",
+            f"the cache holds nothing of the toolchain {console.clean(toolchain)}",
+            f"take one of {', '.join(disk.key for disk in disks)}" if disks else "build something first",
         )
     return chosen
 
@@ -322,9 +320,9 @@ def _show_pruned(pruned: PrunedCache | None, images: list[ImageInfo], *, dry_run
 
 def _warn_not_reached(pruned: PrunedCache, limit: int) -> None:
     problem = Problem(
-        code="cache-size-not-reached",
-        message=f"{console.size(pruned.left)} are left, more than {console.size(limit)}: a size takes no downloads",
-        fix="remove downloads that nobody used for long with `--older-than`, or all with `tfdock cache clean`",
+        "cache-size-not-reached",
+        f"{console.size(pruned.left)} are left, more than {console.size(limit)}: a size takes no downloads",
+        "remove downloads that nobody used for long with `--older-than`, or all with `tfdock cache clean`",
         severity="warning",
     )
     console.show_problems([problem])
@@ -370,9 +368,7 @@ def _confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise ProfileError(
-            Problem(code="cache-clean-unasked", message="there is no terminal to ask at", fix="add `--yes`")
-        )
+        raise ProfileError.of("cache-clean-unasked", "there is no terminal to ask at", "add `--yes`")
     # Standard output is for results.
     if not typer.confirm(question, err=True):
         raise typer.Exit(ExitCode.OK)

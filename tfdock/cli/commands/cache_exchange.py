@@ -23,7 +23,7 @@ from tfdock.cli.app import (
     stoppable,
 )
 from tfdock.cli.lazy_commands import cache_group
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import ProfileError
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop, until_stopped
 from tfdock.plan.trust_domain import RELEASE, in_domains, split_key
@@ -113,20 +113,16 @@ def _parse_reference(text: str, *, writing: bool) -> ImageRef:
     try:
         image = ImageRef.parse(text)
     except ValueError as error:
-        raise ProfileError(
-            Problem(
-                code="reference-malformed",
-                message=f"`{text}` is no name in a registry",
-                fix="write `host/name:tag`, such as `ghcr.io/me/project/cache:main`: no `https://`, no capitals",
-            )
+        raise ProfileError.of(
+            "reference-malformed",
+            f"`{text}` is no name in a registry",
+            "write `host/name:tag`, such as `ghcr.io/me/project/cache:main`: no `https://`, no capitals",
         ) from error
     if writing and image.digest:
-        raise ProfileError(
-            Problem(
-                code="reference-malformed",
-                message=f"`{text}` names a cache by its digest, which stands for what is there now",
-                fix="name a tag: `host/name:tag`",
-            )
+        raise ProfileError.of(
+            "reference-malformed",
+            f"`{text}` names a cache by its digest, which stands for what is there now",
+            "name a tag: `host/name:tag`",
         )
     return image
 
@@ -145,24 +141,20 @@ def _select_toolchains(
     unknown = [key for key in wanted if key not in here]
     if cache is None or unknown:
         missing = f"nothing of the toolchain {', '.join(unknown)}" if unknown else "nothing that could be pushed"
-        raise ProfileError(
-            Problem(
-                code="cache-toolchain-unknown",
-                message=f"the cache {settings.cache_dir} holds {missing}",
-                fix=f"it holds: {', '.join(here) or 'nothing yet, so build first'}; see `tfdock cache list`",
-            )
+        raise ProfileError.of(
+            "cache-toolchain-unknown",
+            f"the cache {settings.cache_dir} holds {missing}",
+            f"it holds: {', '.join(here) or 'nothing yet, so build first'}; see `tfdock cache list`",
         )
     # A key that is named in full names its domain as well.
     chosen = [key for key in dict.fromkeys(wanted) if in_domains(key, domains) or key in toolchains]
     if wanted and not chosen:
         present = sorted({split_key(key)[1] for key in wanted})
-        raise ProfileError(
-            Problem(
-                code="cache-domain-not-named",
-                message=f"nothing to push is in the trust domain {' or '.join(domains)}",
-                why=f"the cache of {'these builds' if profiles else 'this machine'} is in: {', '.join(present)}",
-                fix=f"name it: `--domain {present[0]}`; who pulls it trusts its source",
-            )
+        raise ProfileError.of(
+            "cache-domain-not-named",
+            f"nothing to push is in the trust domain {' or '.join(domains)}",
+            f"name it: `--domain {present[0]}`; who pulls it trusts its source",
+            why=f"the cache of {'these builds' if profiles else 'this machine'} is in: {', '.join(present)}",
         )
     return cache, chosen
 
@@ -172,13 +164,11 @@ def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str
     build_id = preparer_for(settings).prepare(profile).plan.build_id
     builds = [(when, disk.key) for disk in disks if (when := disk.last_build(build_id)) is not None]
     if not builds:
-        raise ProfileError(
-            Problem(
-                code="cache-toolchain-unknown",
-                message=f"the cache {settings.cache_dir} knows of no build of {build_id}",
-                fix=(f"build it first: `tfdock build {profile}`", "name a toolchain: `--toolchain KEY`"),
-                file=profile,
-            )
+        raise ProfileError.of(
+            "cache-toolchain-unknown",
+            f"the cache {settings.cache_dir} knows of no build of {build_id}",
+            (f"build it first: `tfdock build {profile}`", "name a toolchain: `--toolchain KEY`"),
+            file=profile,
         )
     return max(builds)[1]
 

@@ -128,8 +128,8 @@ def _rows(pipelines: list[Pipeline]) -> list[dict[str, Any]]:
 def _not_rendered(file: Path, candidates: list[Pipeline]) -> Problem:
     places = " or ".join(str(pipeline.files[0].path) for pipeline in candidates)
     return Problem(
-        code="ci-not-rendered",
-        message=f"no pipeline of this matrix is here: tfdock has rendered no {places}",
-        fix="`tfdock ci render github`, or `gitlab`",
+        "ci-not-rendered",
+        f"no pipeline of this matrix is here: tfdock has rendered no {places}",
+        "`tfdock ci render github`, or `gitlab`",
         file=str(file),
     )

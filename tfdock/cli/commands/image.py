@@ -209,18 +209,16 @@ def _split_names(names: Sequence[str], registries: Sequence[str]) -> tuple[tuple
     if _is_repository(last):
         if not builds:
             message, fix = f"`{last}` is where to push, and nothing says what", "name a profile or a wheel before it"
-            raise ProfileError(Problem(code="image-nothing-named", message=message, fix=fix))
+            raise ProfileError.of("image-nothing-named", message, fix)
         return tuple(builds), _repository(last)
     if not registries:
-        raise ProfileError(
-            Problem(
-                code="registries-unset",
-                message="nothing says where to push: no repository is named, and the setting `registries` is empty",
-                fix=(
-                    "name it last: `tfdock image push PROFILE ghcr.io/me/wheels`",
-                    "set TFDOCK_REGISTRIES, or `registries: [ghcr.io/me/wheels]` in the configuration file",
-                ),
-            )
+        raise ProfileError.of(
+            "registries-unset",
+            "nothing says where to push: no repository is named, and the setting `registries` is empty",
+            (
+                "name it last: `tfdock image push PROFILE ghcr.io/me/wheels`",
+                "set TFDOCK_REGISTRIES, or `registries: [ghcr.io/me/wheels]` in the configuration file",
+            ),
         )
     return tuple(names), _repository(registries[0])
 
@@ -240,15 +238,13 @@ def _repository(name: str) -> ImageRef:
         image = ImageRef.parse(name)
     except ValueError as error:
         fix = "write `host/name`, such as `ghcr.io/me/wheels`: no `https://`, no capitals"
-        problem = Problem(code="reference-malformed", message=f"`{name}` is no name in a registry", fix=fix)
+        problem = Problem("reference-malformed", f"`{name}` is no name in a registry", fix)
         raise ProfileError(problem) from error
     if image.tag or image.digest:
-        raise ProfileError(
-            Problem(
-                code="reference-malformed",
-                message=f"`{name}` names one image; a push gives each build its own tag",
-                fix="name the repository alone, `host/name`; `--as TAG` gives all of them a tag of yours",
-            )
+        raise ProfileError.of(
+            "reference-malformed",
+            f"`{name}` names one image; a push gives each build its own tag",
+            "name the repository alone, `host/name`; `--as TAG` gives all of them a tag of yours",
         )
     return image
 
@@ -258,14 +254,12 @@ def _tag(text: str | None) -> str | None:
         return None
     if not _TAG.fullmatch(text):
         fix = "letters, digits, `.`, `_` and `-`, at most 128 of them, such as `--as nightly`"
-        raise ProfileError(Problem(code="reference-malformed", message=f"`{text}` cannot be a tag", fix=fix))
+        raise ProfileError.of("reference-malformed", f"`{text}` cannot be a tag", fix)
     if is_promise(text):
-        raise ProfileError(
-            Problem(
-                code="reference-malformed",
-                message=f"`{text}` cannot be a tag of yours: it is that of one build, which gets it anyway",
-                why="under a build id, or a fingerprint, `tfdock pull` takes nothing but that build",
-                fix="give another, such as `--as nightly`",
-            )
+        raise ProfileError.of(
+            "reference-malformed",
+            f"`{text}` cannot be a tag of yours: it is that of one build, which gets it anyway",
+            "give another, such as `--as nightly`",
+            why="under a build id, or a fingerprint, `tfdock pull` takes nothing but that build",
         )
     return text

@@ -23,7 +23,7 @@ from tfdock.cli.app import (
 from tfdock.cli.build_progress import shown_progress
 from tfdock.cli.lazy_commands import image_group
 from tfdock.engine.engine_errors import own_words
-from tfdock.errors import Problem, ProfileError, VerificationFailed, WheelRefused
+from tfdock.errors import ProfileError, VerificationFailed, WheelRefused
 from tfdock.host.files import file_error
 from tfdock.host.settings import Settings
 from tfdock.images.runtime import runtime_image as images
@@ -141,13 +141,11 @@ def _verified_build(environment: TrialEnvironment, base: KnowledgeBase, wheel: I
     if verification.impossible:
         raise verification.impossible
     if verification.failed:
-        raise VerificationFailed(
-            Problem(
-                code="wheel-refused",
-                message=f"{path} has no record, and failed its verification: "
-                + ", ".join(check.name for check in verification.failed),
-                fix=f"see all checks: `tfdock verify {path}`",
-            )
+        raise VerificationFailed.of(
+            "wheel-refused",
+            f"{path} has no record, and failed its verification: "
+            + ", ".join(check.name for check in verification.failed),
+            f"see all checks: `tfdock verify {path}`",
         )
     passed = sum(check.status == "passed" for check in verification.checks)
     console.say(f"{console.Style(sys.stderr).good('verified')}  {path.name}: {passed} checks passed")
@@ -187,7 +185,7 @@ def _parse_name(text: str | None, option: str) -> ImageRef | None:
 
 def _invalid_name(message: str) -> ProfileError:
     fix = "write `name:tag` or `host/name:tag`, such as `ghcr.io/me/tensorflow:2.18`: no `https://`, no capitals"
-    return ProfileError(Problem(code="reference-malformed", message=message, fix=fix))
+    return ProfileError.of("reference-malformed", message, fix)
 
 
 def _with_tag(image: ImageRef | None, tag: str) -> str | None:

@@ -54,12 +54,10 @@ def init(
     base = knowledge_for(settings)
     asking = sys.stdin.isatty() and not yes and not as_json
     if not (asking or gpu or detect or yes):
-        raise ProfileError(
-            Problem(
-                code="init-nobody-to-ask",
-                message="there is no terminal to ask for which GPU",
-                fix="say it: `tfdock init --gpu rtx3080`, `--gpu cpu`, `--detect`, or `--yes` for the defaults",
-            )
+        raise ProfileError.of(
+            "init-nobody-to-ask",
+            "there is no terminal to ask for which GPU",
+            "say it: `tfdock init --gpu rtx3080`, `--gpu cpu`, `--detect`, or `--yes` for the defaults",
         )
     try:
         named = [] if gpu or detect else _gpus_of_name(base, path.stem, asking=asking)
@@ -84,20 +82,20 @@ def _new_file(name: str) -> Path:
     """Return the path of the new profile. Raise ProfileError if its folder does not exist."""
     if not name.strip() or name.endswith("/") or Path(name).name in ("", "..", ".yaml", ".yml"):
         message, fix = f"`{name}` names no profile", "give a name: `tfdock init my` writes my.yaml"
-        raise ProfileError(Problem(code="file-error", message=message, fix=fix))
+        raise ProfileError.of("file-error", message, fix)
     path = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     # `exists` follows a link: one that leads nowhere would be written through.
     if path.exists() or path.is_symlink():
         raise ProfileError(_file_exists(path))
     if not path.parent.is_dir():
         message, fix = f"the folder {path.parent} does not exist", f"`mkdir -p {shlex.quote(str(path.parent))}`"
-        raise ProfileError(Problem(code="file-error", message=message, fix=fix))
+        raise ProfileError.of("file-error", message, fix)
     return path
 
 
 def _file_exists(path: Path) -> Problem:
     message, fix = f"`{path}` is there already", "give another name: `tfdock init NAME`; nothing is overwritten"
-    return Problem(code="init-file-exists", message=message, fix=fix)
+    return Problem("init-file-exists", message, fix)
 
 
 def _write(path: Path, text: str) -> None:
@@ -114,9 +112,9 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         if error.errno in FULL:
             message, fix = f"cannot write {path}: {error.strerror}", "make room on that disk, or write elsewhere"
-            raise DiskFull(Problem(code="disk-full", message=message, fix=fix)) from error
+            raise DiskFull.of("disk-full", message, fix) from error
         message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner and its mode"
-        raise ProfileError(Problem(code="file-error", message=message, fix=fix)) from error
+        raise ProfileError.of("file-error", message, fix) from error
 
 
 # --- answers, from flags, from this machine, or from somebody at a terminal ---------------------------------------
@@ -140,17 +138,15 @@ def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, aski
     words = [word.strip() for option in asked or () for word in option.split(",") if word.strip()]
     if asked and not words:
         message, fix = "`--gpu` names no GPU", "name one: `--gpu rtx3080`, or `--gpu cpu` for none"
-        raise ProfileError(Problem(code="gpu-unknown", message=message, fix=fix))
+        raise ProfileError.of("gpu-unknown", message, fix)
     if words and not detect:
         return devices_of(base, words)
     local = local_words(base, hardware.local_gpus())
     if detect and not local:
-        raise ProfileError(
-            Problem(
-                code="gpu-local-none",
-                message="`--detect` found no GPU on this machine",
-                fix="name it: `--gpu rtx3080`, or `--gpu cpu`; for `--detect`, `nvidia-smi` or `rocminfo` must work",
-            )
+        raise ProfileError.of(
+            "gpu-local-none",
+            "`--detect` found no GPU on this machine",
+            "name it: `--gpu rtx3080`, or `--gpu cpu`; for `--detect`, `nvidia-smi` or `rocminfo` must work",
         )
     if detect or not asking:
         return devices_of(base, [*words, *local] or [_NO_GPU])

@@ -297,7 +297,7 @@ def explain(
         asks = "one of these:" if begun else "did you mean"
         names = f"{asks} {' or '.join(f'`{name}`' for name in near)}{'' if begun else '?'}"
         fix = names if near else "`tfdock explain` lists all"
-        raise ProfileError(Problem(code="code-unknown", message=f"there is no code `{code}`", fix=fix))
+        raise ProfileError.of("code-unknown", f"there is no code `{code}`", fix)
     problems = _problems_of(base, row)
     if as_json:
         print_json("tfdock.explain/1", True, {**_code_json(row), "problems": problems})

@@ -180,9 +180,7 @@ class _ImageFinder:
             raise down[0]
         places = ", ".join(f"`{image}`" for image in images)
         fix = "check name and tag; a private one wants a login: `docker login`"
-        raise NetworkError(
-            Problem(code="image-not-found", message=f"there is no {places}, or it is private", fix=fix)
-        )
+        raise NetworkError.of("image-not-found", f"there is no {places}, or it is private", fix)
 
     def _profile(self, name: str) -> _PullItem:
         plan = preparer_for(self.settings, allow_untested=self.allow_untested).prepare(name).plan
@@ -219,8 +217,8 @@ class _ImageFinder:
         build = f"build it: `tfdock build {name}`" if name != plan.build_id else "build it"
         raise _NotInRegistries(
             Problem(
-                code="image-not-found",
-                message=f"no registry has this build of {plan.build_id}: {', '.join(map(str, repositories))}",
+                "image-not-found",
+                f"no registry has this build of {plan.build_id}: {', '.join(map(str, repositories))}",
                 why=f"what is looked for has the fingerprint {plan.fingerprint[:32]}",
                 fixes=[build, *(f"take another build of it: `tfdock pull {other}`" for other in asked.others)],
             )
@@ -228,15 +226,13 @@ class _ImageFinder:
 
     def _repositories(self, name: str) -> tuple[ImageRef, ...]:
         if not self.settings.registries:
-            raise ProfileError(
-                Problem(
-                    code="registries-unset",
-                    message=f"nothing says where to look for {name}: the setting `registries` is empty",
-                    fix=(
-                        "name one: `--registry ghcr.io/me/wheels`",
-                        "set TFDOCK_REGISTRIES, or `registries: [ghcr.io/me/wheels]` in the configuration file",
-                    ),
-                )
+            raise ProfileError.of(
+                "registries-unset",
+                f"nothing says where to look for {name}: the setting `registries` is empty",
+                (
+                    "name one: `--registry ghcr.io/me/wheels`",
+                    "set TFDOCK_REGISTRIES, or `registries: [ghcr.io/me/wheels]` in the configuration file",
+                ),
             )
         return self.settings.repositories
 
@@ -259,20 +255,18 @@ def _check_no_wheel(name: str) -> None:
     if name.endswith(".whl"):
         message = f"`{console.clean(name)}` is a wheel, and neither a profile nor an image"
         fix = ("install it with pip", "name what is to be pulled: an image, a profile, a build id")
-        raise ProfileError(Problem(code="reference-malformed", message=message, fix=fix))
+        raise ProfileError.of("reference-malformed", message, fix)
 
 
 def _parse_image(text: str) -> ImageRef:
     try:
         return ImageRef.parse(text)
     except ValueError as error:
-        raise ProfileError(
-            Problem(
-                code="reference-malformed",
-                message=f"`{text}` is no name in a registry",
-                fix="write `host/name:tag` or `host/name@sha256:…`: no `https://`, no capitals; "
-                "a profile's file ends in `.yaml`",
-            )
+        raise ProfileError.of(
+            "reference-malformed",
+            f"`{text}` is no name in a registry",
+            "write `host/name:tag` or `host/name@sha256:…`: no `https://`, no capitals; "
+            "a profile's file ends in `.yaml`",
         ) from error
 
 

@@ -22,7 +22,7 @@ from tfdock.cli.app import (
 )
 from tfdock.cli.pages.build_page import build_page
 from tfdock.cli.summary_text import tables
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import ProfileError
 from tfdock.host.files import write_text
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import UntrustedPath
@@ -126,22 +126,18 @@ def _find_record(name: str, wheelhouse: Path, state: Path) -> UntrustedPath:
     known = sorted({str(record.get("build_id")) for record in records})
     near = difflib.get_close_matches(name, known, n=1)
     others = f"did you mean `{near[0]}`? " if near else f"there are: {', '.join(known)}. " if known else ""
-    raise ProfileError(
-        Problem(
-            code="record-not-found",
-            message=f"`{name}` is neither a record nor a build id of {wheelhouse}",
-            fix=f"{others}Give a record.json, its folder, or a build id with the `--wheelhouse` it is in",
-        )
+    raise ProfileError.of(
+        "record-not-found",
+        f"`{name}` is neither a record nor a build id of {wheelhouse}",
+        f"{others}Give a record.json, its folder, or a build id with the `--wheelhouse` it is in",
     )
 
 
 def _only_failed(name: str, wheelhouse: Path) -> ProfileError:
-    return ProfileError(
-        Problem(
-            code="record-not-found",
-            message=f"no build of `{name}` in {wheelhouse} ended well, so that there is no record",
-            fix=f"`tfdock report --bundle {name}` packs what is known of the newest that failed",
-        )
+    return ProfileError.of(
+        "record-not-found",
+        f"no build of `{name}` in {wheelhouse} ended well, so that there is no record",
+        f"`tfdock report --bundle {name}` packs what is known of the newest that failed",
     )
 
 
@@ -153,13 +149,11 @@ def _load_record(path: UntrustedPath) -> dict[str, Any]:
 
 
 def _unreadable(path: UntrustedPath) -> ProfileError:
-    return ProfileError(
-        Problem(
-            code="record-unreadable",
-            message=f"{path} is not the record of a build",
-            fix="give the record.json that a build wrote; it lies in `.tfdock/` of the wheelhouse",
-            file=str(path),
-        )
+    return ProfileError.of(
+        "record-unreadable",
+        f"{path} is not the record of a build",
+        "give the record.json that a build wrote; it lies in `.tfdock/` of the wheelhouse",
+        file=str(path),
     )
 
 

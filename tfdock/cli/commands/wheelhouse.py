@@ -41,12 +41,10 @@ def _open_wheelhouse(settings: Settings) -> Iterator[store.Wheelhouse]:
     root = settings.wheelhouse.absolute()
     # No folder is made here: a misspelt name must not look like an empty wheelhouse.
     if not root.is_dir():
-        raise ProfileError(
-            Problem(
-                code="wheelhouse-not-found",
-                message=f"there is no wheelhouse {root}",
-                fix="name it with `--wheelhouse`; `tfdock build` makes one",
-            )
+        raise ProfileError.of(
+            "wheelhouse-not-found",
+            f"there is no wheelhouse {root}",
+            "name it with `--wheelhouse`; `tfdock build` makes one",
         )
     try:
         yield store.Wheelhouse(root)
@@ -190,12 +188,10 @@ def serve(
         index = WheelIndex(house)
         if not index.exists:
             making = f"tfdock wheelhouse index --wheelhouse {shlex.quote(str(house.root))}"
-            raise ProfileError(
-                Problem(
-                    code="wheelhouse-not-indexed",
-                    message=f"{house.root} has no index",
-                    fix=f"make it: `{making}`; then it follows by itself",
-                )
+            raise ProfileError.of(
+                "wheelhouse-not-indexed",
+                f"{house.root} has no index",
+                f"make it: `{making}`; then it follows by itself",
             )
         wanted = _example(house.root, index.hashes())
 
@@ -324,9 +320,9 @@ def _show_pruned(pruned: PrunedWheelhouse, *, dry_run: bool) -> None:
 
 def _warn_not_reached(pruned: PrunedWheelhouse, limit: int) -> None:
     problem = Problem(
-        code="wheelhouse-size-not-reached",
-        message=f"wheels of {console.size(pruned.left)} are left, more than {console.size(limit)}",
-        fix="they come from elsewhere, another rule keeps them, or a run has them: move them yourself",
+        "wheelhouse-size-not-reached",
+        f"wheels of {console.size(pruned.left)} are left, more than {console.size(limit)}",
+        "they come from elsewhere, another rule keeps them, or a run has them: move them yourself",
         severity="warning",
     )
     console.show_problems([problem])

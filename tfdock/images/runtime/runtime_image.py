@@ -16,7 +16,7 @@ from packaging.requirements import InvalidRequirement
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tfdock.engine.protocol import Cancel, ImageBuild, ImageInfo
-from tfdock.errors import BuildFailed, Interrupted, NetworkError, Problem, ProfileError, WheelRefused, clean
+from tfdock.errors import BuildFailed, Interrupted, NetworkError, ProfileError, WheelRefused, clean
 from tfdock.host.files import file_sha256, held
 from tfdock.images import wheel_image
 from tfdock.images.runtime.runtime_contents import (
@@ -377,12 +377,10 @@ class _RuntimeBuild(TrialContainers):
         with suppress(NetworkError):  # it is the engine that pushes, and it may see what we do not
             manifest = repository.manifest(image.tag or "latest")
             if manifest and says_wheels(manifest.data):
-                raise ProfileError(
-                    Problem(
-                        code="image-tag-taken",
-                        message=f"`{image}` stands for wheels, and is not replaced: {manifest.digest}",
-                        fix="give images to run a repository of their own, or another tag",
-                    )
+                raise ProfileError.of(
+                    "image-tag-taken",
+                    f"`{image}` stands for wheels, and is not replaced: {manifest.digest}",
+                    "give images to run a repository of their own, or another tag",
                 )
 
     def _push(self, image: ImageInfo) -> Mapping[str, str] | None:
@@ -413,9 +411,7 @@ def _build_input(image: RuntimeImage, base: ImageInfo, contents: _Contents) -> _
 def _check_same(path: Path, sha256: str) -> None:
     """Raise WheelRefused if the wheelhouse got another wheel of that name while this one was installed."""
     if file_sha256(path) != sha256:
-        raise WheelRefused(
-            Problem(code="wheel-changed", message=f"{path} was replaced meanwhile", fix="run the same command again")
-        )
+        raise WheelRefused.of("wheel-changed", f"{path} was replaced meanwhile", "run the same command again")
 
 
 def _parse_image(reference: object) -> ImageRef | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tfdock import events
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ImageInfo
-from tfdock.errors import Problem, VerificationFailed
+from tfdock.errors import VerificationFailed
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.verify.trial import MarkedLines
@@ -92,11 +92,9 @@ def _describe_failure(name: str, document: Mapping[str, Any] | None) -> str:
 
 
 def _broken(failed: Sequence[str], log: str) -> VerificationFailed:
-    return VerificationFailed(
-        Problem(
-            code="runtime-image-broken",
-            message="the image was built, and does not work:\n  " + "\n  ".join(failed),
-            why="it has not got a name",
-            fix=f"read the log, {log}; try the wheel by itself (`tfdock verify`); name another base: `runtime: …`",
-        )
+    return VerificationFailed.of(
+        "runtime-image-broken",
+        "the image was built, and does not work:\n  " + "\n  ".join(failed),
+        f"read the log, {log}; try the wheel by itself (`tfdock verify`); name another base: `runtime: …`",
+        why="it has not got a name",
     )
