@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import IntEnum
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 OR = "; or "
 """Between several fixes where a document has one text for them."""
@@ -146,6 +146,19 @@ def _members(members: list[tuple[str, Any]]) -> dict[str, Any]:
     }
 
 
+class ProblemFields(TypedDict, total=False):
+    """Further fields of a problem."""
+
+    why: str
+    fixes: Sequence[str]
+    severity: str
+    file: str | None
+    line: int | None
+    column: int | None
+    field: str | None
+    compiler_errors: tuple[str, ...]
+
+
 MOST_PROBLEMS = 100
 """Problems that are told at once: a file may be a stranger's, and nobody reads more."""
 
@@ -164,7 +177,7 @@ class TfdockError(Exception):
         super().__init__("\n".join(str(problem) for problem in problems))
 
     @classmethod
-    def of(cls, code: str, message: str, fix: Fix = "", **more: Any) -> Self:
+    def of(cls, code: str, message: str, fix: Fix = "", **more: Unpack[ProblemFields]) -> Self:
         """Return the error for one problem; `more` are its further fields."""
         return cls(Problem(code, message, fix, **more))
 

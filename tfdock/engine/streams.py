@@ -136,7 +136,7 @@ class EngineUpload:
 
 
 def stopped_error() -> Interrupted:
-    return Interrupted.of("interrupted", "the engine's work was stopped on request")
+    return Interrupted.of(code="interrupted", message="the engine's work was stopped on request")
 
 
 def wait_forever(response: requests.Response) -> None:

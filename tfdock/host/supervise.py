@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from tfdock.errors import EngineHung, Interrupted
+from tfdock.errors import EngineHung, Interrupted, Problem
 
 TICK_SECONDS = 0.5
 HANG_AFTER_SECONDS = 60.0
@@ -172,12 +172,8 @@ class Stop:
         """The error to raise, if a stop was asked for."""
         if not self.requests:
             return None
-        return Interrupted.of(
-            "interrupted",
-            f"stopped on request; {self.kept}",
-            "run the same command again to go on",
-            terminated=self.terminated,
-        )
+        message, fix = f"stopped on request; {self.kept}", "run the same command again to go on"
+        return Interrupted(Problem(code="interrupted", message=message, fix=fix), terminated=self.terminated)
 
     def check(self) -> None:
         """Raise Interrupted if a stop was asked for."""

@@ -7,8 +7,9 @@ import time
 
 import pytest
 
+from tfdock.errors import ExitCode, Interrupted
 from tfdock.host import supervise
-from tfdock.host.supervise import Output
+from tfdock.host.supervise import Output, Stop
 
 MOMENT = 30.0
 """Seconds after which a thread that has not ended never will."""
@@ -106,3 +107,12 @@ def test_what_is_too_much_at_once_is_handed_on_all_the_same(monkeypatch: pytest.
     with pytest.raises(Enough):
         supervise.watched(produce, lambda data: seen.append(len(data)), lambda _: None, None)
     assert seen == [100] * 3
+
+
+@pytest.mark.parametrize("terminated", [False, True])
+def test_a_stop_that_was_asked_for_is_raised_and_says_by_which_signal(terminated: bool) -> None:
+    Stop().check()
+    with pytest.raises(Interrupted) as caught:
+        Stop(requests=1, terminated=terminated, kept="all is kept").check()
+    assert caught.value.exit_code == (ExitCode.TERMINATED if terminated else ExitCode.INTERRUPTED)
+    assert caught.value.problems[0].message == "stopped on request; all is kept"
