@@ -52,6 +52,16 @@ def test_the_last_build_of_the_same_thing_here_counts_as_it_is(desk: Desk) -> No
     assert found.total == 885
 
 
+def test_a_build_that_a_cache_made_quick_counts_for_the_same_one_here_alone(desk: Desk) -> None:
+    quick: Any = {"seconds": SECONDS | {"compile": 81.0}, "bazel": {"executed": 2, "hits": 3761}}
+    own = desk.plan(CPU).build_id
+    assert expected(desk, CPU, record(own, **quick)).seconds["compile"] == 81
+    elsewhere: Any = {"machine": {"cpus": 2, "memory": 8 * GIB}}
+    for other in (record("tf2.18.0-py3.12-cpu-x86_64", 9, **quick), record(own, 9, **quick, **elsewhere)):
+        assert expected(desk, CPU, other).source == expected(desk, CPU).source
+        assert expected(desk, CPU, other, record("tf2.18.0-py3.10-cpu-x86_64")).seconds["compile"] == 1000
+
+
 def test_one_from_another_machine_is_scaled_by_its_jobs(desk: Desk) -> None:
     other = record(desk.plan(CPU).build_id, jobs=2, machine={"cpus": 2, "memory": 8 * GIB})
     found = expected(desk, CPU, other)
