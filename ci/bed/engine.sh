@@ -87,6 +87,7 @@ engine_start() {
   read -ra words <<<"$words"
   need docker docker.io # newer Debian packs the client apart: docker-cli
   mkdir -p "$BED/$name/data"
+  engine_clear "$name"
   remove "$RUN/$name.exec"
   "${words[1]}" "$name" "${words[@]:2}"
   if serving "$name" engine_answers "$(host_of "$name")"; then
@@ -171,23 +172,28 @@ TOML
 }
 
 engine_down() {
-  local name=$1 pid
+  local name=$1
   # podman has no daemon whose end would stop its containers.
   if [[ $name == podman ]] && alive podman; then
     docker --host "$(host_of podman)" ps --all --quiet | xargs --no-run-if-empty \
       docker --host "$(host_of podman)" rm --force >/dev/null
   fi
   stop "$name"
-  # What an engine leaves that was killed, and what each leaves mounted, in this world.
+  engine_clear "$name"
+  bridge_down "$name"
+  # The images of a variant are pulled again when it is needed: they are gigabytes.
+  [[ $name == engine ]] || remove "$BED/$name"
+}
+
+# engine_clear NAME: what an engine leaves that was killed, and what each leaves mounted, in this world.
+engine_clear() {
+  local name=$1 pid
   for pid in $(grep -lsF -e "$RUN/$name.exec/" -e "$BED/$name/data/" /proc/[0-9]*/cmdline | cut -d/ -f3); do
     kill -KILL "$pid" 2>/dev/null || true
   done
   awk -v data="$BED/$name/data" -v run="$RUN/$name.exec/" \
     'index($5, run) == 1 || index($5, data "/") == 1 || $5 == data { print $5 }' /proc/self/mountinfo |
     tac | xargs --no-run-if-empty umount --lazy
-  bridge_down "$name"
-  # The images of a variant are pulled again when it is needed: they are gigabytes.
-  [[ $name == engine ]] || remove "$BED/$name"
 }
 
 # Names and addresses follow from the folder's name, so that two beds on one machine do not meet.

@@ -114,6 +114,11 @@ def test_a_bed_that_is_kept_runs_commands_until_it_is_taken_down(own: Bed) -> No
     refused = own.run("clean")
     assert refused.returncode == 1
     assert "the bed is in use" in refused.stderr
+    # An engine that is killed leaves what it has mounted.
+    left = 'cd "$(dirname "${DOCKER_HOST#unix://}")"; mkdir engine.exec/left; mount -t tmpfs left engine.exec/left'
+    assert own.run("run", "--", "sh", "-c", f"{left}; kill -9 $(cat engine.dockerd.pid)").returncode == 0
+    again = own.run("run", "--", "docker", "ps")
+    assert again.returncode == 0, again.stderr
     assert own.run("down").returncode == 0
     assert own.left == []
 
