@@ -47,7 +47,7 @@ SOAK = {
     r"test_build\.py::test_two_profiles_in_one_call": "test_matrix_build; the capability of one profile",
     r"test_build\.py::test_(a_ref_that_cannot_be_fetched|an_archive_with_a_patch)": "unit/plan; test_lock: a commit",
     r"test_source_archives\.py::": "unit/knowledge: the table; test_offline",
-    r"test_domains\.py::test_(a_hostile_patch|where_the_engine)": "attacks/test_neighbours: another domain, release",
+    r"test_domains\.py::": "attacks/test_neighbours: another domain, a release; unit/builder: the overlay",
     r"test_remote\.py::test_a_cache_that_dies": "unit/bazel/remote: the relay; the caches over HTTP and gRPC",
     r"test_what_happened\.py::test_(another_environment_variable|a_changed_compiler)": "a changed source file",
     r"test_cache\.py::test_an_output_that_is_gone": "a poisoned entry",

@@ -15,7 +15,7 @@ from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
 from tfdock.builder.cache_overlay import LABEL
 
 from .conftest import Finished, Workshop
-from .harness import CPU, UNTRIED, Json, Tfdock, copy_cache, write_profile
+from .harness import UNTRIED, Json, Tfdock, copy_cache, write_profile
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
@@ -131,20 +131,3 @@ def test_where_the_engine_cannot_mount_an_overlay_the_domain_stands_alone(
     assert outcome.code == 0, outcome.told
     assert "[disk-cache-alone]" in outcome.stderr
     assert executed(outcome.build) > 0
-
-
-def test_one_more_patch_executes_only_what_it_touches(workshop: Workshop, tmp_path: Path) -> None:
-    tree = workshop.tree()
-    command = replace(workshop.tfdock(), cache=workshop.folder / "patched", trusted=False)
-    built = []
-    for number, names in enumerate((["first.patch"], ["first.patch", "second.patch"])):
-        name = f"tensorflow/python/{('errors', 'nn')[number]}.py"
-        (tmp_path / names[-1]).write_text(patch_of(tree / name, name, "patched = True\n"))
-        source = {"release": "99.18.0", "path": str(tree), "patches": names}
-        profile = write_profile(tmp_path / f"{number}.yaml", None, tensorflow=source, **CPU, verify=UNTRIED)
-        outcome = command.build(profile)
-        assert outcome.code == 0, outcome.told
-        built.append(outcome.build)
-    cold, more = map(executed, built)
-    assert cold > 5
-    assert more == 1, "only the wheel is packed anew"

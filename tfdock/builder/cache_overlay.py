@@ -1,9 +1,8 @@
-"""Show a trust domain's disk cache over those that it may read: an overlay that the engine mounts.
+"""Show a trust domain's disk cache over the cache of `release`: an overlay that the engine mounts.
 
-The build reads all and writes only to its own. The kernel copies a file before it is changed.
+The build reads both and writes only to its own. The kernel copies a file before it is changed.
 
     <cache>/disk/<toolchain key>                   below: the cache of `release`, which nothing can change
-    <cache>/disk/<toolchain key>-<other domain>    between: the same source with fewer patches
     <cache>/disk/<toolchain key>-<domain>          above: what the domain's builds wrote
     <cache>/disk/<toolchain key>-<domain>.work     the kernel's own
 
@@ -13,7 +12,7 @@ All runs of a domain use one volume and so one mount: two mounts would damage th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -37,11 +36,11 @@ _OPTIONS = "metacopy=off,redirect_dir=off,index=off"
 
 
 @contextmanager
-def over(run: BuildRun, disk: DiskCache, below: Sequence[DiskCache]) -> Iterator[str]:
-    """Hold a domain's disk cache with others; give the volume that shows it over those below, the nearest first.
+def over_release(run: BuildRun, disk: DiskCache, release: DiskCache) -> Iterator[str]:
+    """Hold a domain's disk cache with others; give the volume that shows it over the one of `release`.
 
     The name of the volume is empty where there can be no overlay; the run then tells what that costs. The caller
-    holds the caches below. At the end of the domain's last run the volume is removed.
+    holds the cache of `release`. At the end of the domain's last run the volume is removed.
     """
     name, began = "", 0
     try:
@@ -52,22 +51,21 @@ def over(run: BuildRun, disk: DiskCache, below: Sequence[DiskCache]) -> Iterator
                 run.tell_cache_alone(disk, why)
             else:
                 locks.enter_context(_on_one_engine(run, disk))
-                name = _create_volume(run.engine, disk, below)
+                name = _create_volume(run.engine, disk, release)
                 # By the file system's own clock, with which the times of its files are compared at the end.
                 began = filesystem_now(disk.about)
             yield name
     finally:
         # Only now are the locks free, and the removal holds the domain alone. A dead engine would take minutes.
         if name and began and run.engine.ping():
-            _remove_volume(run.engine, name, disk, below, began)
+            _remove_volume(run.engine, name, disk, release, began)
 
 
-def _create_volume(engine: Engine, disk: DiskCache, below: Sequence[DiskCache]) -> str:
+def _create_volume(engine: Engine, disk: DiskCache, release: DiskCache) -> str:
     """Make the volume, unless another run of the domain has it; return its name, which follows from its folders."""
-    lower = [other.folder for other in below]
-    for folder in (*lower, disk.folder, disk.work, disk.about):
+    for folder in (release.folder, disk.folder, disk.work, disk.about):
         make_folder(folder)
-    layers = f"lowerdir={':'.join(map(str, lower))},upperdir={disk.folder},workdir={disk.work},{_OPTIONS}"
+    layers = f"lowerdir={release.folder},upperdir={disk.folder},workdir={disk.work},{_OPTIONS}"
     name = f"tfdock-overlay-{hashlib.sha256(layers.encode()).hexdigest()[:32]}"
     engine.create_volume(name, {LABEL: disk.key}, {"type": "overlay", "device": "overlay", "o": layers})
     return name
@@ -101,11 +99,10 @@ def _on_one_engine(run: BuildRun, disk: DiskCache) -> Iterator[None]:
         yield
 
 
-def _remove_volume(engine: Engine, name: str, disk: DiskCache, below: Sequence[DiskCache], began: int) -> None:
+def _remove_volume(engine: Engine, name: str, disk: DiskCache, release: DiskCache, began: int) -> None:
     """Remove the volume and what Bazel only touched, unless another run still uses the domain."""
     # What cannot be removed now costs disk space, and the next run of the domain removes it.
     with suppress(Locked, EngineError, OSError), disk.held(alone=True):
         engine.remove_volume(name)
-        for other in below:
-            drop_copies(disk, other, since=began)
+        drop_copies(disk, release, since=began)
         clear_work(disk)

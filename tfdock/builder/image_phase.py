@@ -258,18 +258,16 @@ def _read_image(run: BuildRun, image: _Image, source_ref: str | None, number: in
 def _hold_disk_cache(run: BuildRun, key: str, toolchain: bytes) -> str:
     """Hold the build's disk cache with others, until the run ends, so that nobody takes things out of it.
 
-    Return the volume that shows it over the caches that it reads; empty where there is none.
+    Return the volume that shows it over the cache of `release`; empty where there is none.
     """
     trust = run.plan.trust
-    disk, fewer = run.disk_cache(key), [run.session.cache.disk(f"{key}-{name}") for name in trust.below]
-    below = [*(other for other in fewer if other.folder.is_dir()), run.session.cache.disk(key)]
-    for other in below:
-        waiting = run.runner.waiting("image", f"has the disk cache {other.key} for itself")
-        # A domain reads these caches below its own, so that none may be emptied meanwhile.
-        run.locks.enter_context(other.held(alone=False, waiting=waiting))
+    disk, release = run.disk_cache(key), run.session.cache.disk(key)
+    waiting = run.runner.waiting("image", f"has the disk cache {release.key} for itself")
+    # A domain reads the cache of `release` below its own, so that neither may be emptied meanwhile.
+    run.locks.enter_context(release.held(alone=False, waiting=waiting))
     overlay = ""
     if not trust.is_release:
-        overlay = run.locks.enter_context(cache_overlay.over(run, disk, below))
+        overlay = run.locks.enter_context(cache_overlay.over_release(run, disk, release))
     if run.session.engine_info.local:
         # Bazel would keep nothing in a folder of another user, and compile everything again. Two levels: `ac/00`.
         check_writable(disk.folder, 2)

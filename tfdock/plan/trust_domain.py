@@ -1,8 +1,7 @@
 """Trust domains: which builds share a disk cache, and which may stand for each other. Pure.
 
-A build writes to the cache of its own domain only. It reads what the domain `release` has as well, and with patches
-what the same source has with fewer of them. So a build can change the results of another build only where both have
-the same domain, or the other one runs all its code as well.
+A build writes to the cache of its own domain only. It reads what the domain `release` has as well. So a build can
+change the results of another build only where both have the same domain.
 """
 
 from __future__ import annotations
@@ -44,8 +43,6 @@ class Domain:
     reasons: tuple[str, ...] = ()
     shared: bool = False
     """The user shares on purpose (`--trust`)."""
-    below: tuple[str, ...] = ()
-    """Domains whose caches its builds read: the same source with the first of its patches, most of them first."""
 
     @property
     def is_release(self) -> bool:
@@ -119,37 +116,32 @@ def trust_domain(
     from what differs. The content of a checkout is not part of the name: an edited checkout keeps its cache. `remote`
     is what this machine's settings say.
     """
-    source, patches = [*_source(resolution)], [*_patches(resolution)]
-    others = [*_base(profile, resolution), *_options(profile, knowledge), *_remote(profile, remote)]
+    foreign = [
+        *_source(resolution),
+        *_patches(resolution),
+        *_base(profile, resolution),
+        *_options(profile, knowledge),
+    ]
+    foreign += _remote(profile, remote)
     # Nothing differs from the official release, so its cache may be written.
-    if not (foreign := [*source, *patches, *others]):
+    if not foreign:
         return Domain()
-    fewer = [[*source, *patches[:count], *others] for count in range(len(patches) - 1, -1, -1)]
-    # Patches may take out what a fork or a stranger's archive does; that must not come back out of a cache.
-    own = not source or resolution.source.kind == "path"
-    return Domain(
-        name=_named(foreign),
-        reasons=tuple(reason for _, reason in foreign),
-        below=tuple(_named(found) for found in fewer[:_MOST_BELOW] if found and own),
-    )
+    return Domain(name=_named([identity for identity, _ in foreign]), reasons=tuple(reason for _, reason in foreign))
 
 
 def of_bundle(images: str) -> Domain:
     """Return the domain of a bundle, by the sha256 of its images: others made them, of sources unseen here."""
-    reason = "the image comes out of a bundle"
-    return Domain(name=_named([(["bundle", images], reason)]), reasons=(reason,))
+    return Domain(name=_named([["bundle", images]]), reasons=("the image comes out of a bundle",))
 
 
-def _named(found: list[tuple[list[str], str]]) -> str:
+def _named(identities: list[list[str]]) -> str:
     # Parts in quotes: two different lists cannot become one text.
-    text = json.dumps([identity for identity, _ in found], sort_keys=True, separators=(",", ":"))
+    text = json.dumps(identities, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 _Found = Iterator[tuple[list[str], str]]
 """What is part of the name, and the reason for people."""
-_MOST_BELOW = 8
-"""The options of a mount have 4 KiB."""
 
 
 def _source(resolution: Resolution) -> _Found:

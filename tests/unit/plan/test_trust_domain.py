@@ -160,35 +160,6 @@ def test_a_commit_that_only_a_lock_names_is_not_the_release(desk: Desk) -> None:
         assert trust_domain(profile, resolution, desk.knowledge).is_release == is_release
 
 
-@pytest.mark.parametrize(
-    ("source", "alone"),
-    [
-        pytest.param('release: "2.18.0"', (), id="a release, which reads `release` anyway"),
-        pytest.param('release: "2.18.0", path: x', ("path",), id="a checkout"),
-        pytest.param(
-            'release: "2.18.0", git: "https://example.org/x.git"', None, id="a fork, which patches may mend"
-        ),
-    ],
-)
-def test_a_source_with_patches_reads_what_it_has_with_the_first_of_them(
-    desk: Desk, source: str, alone: tuple[str, ...] | None
-) -> None:
-    def domain(*names: str) -> Domain:
-        text = f"{HEAD}tensorflow: {{{source}, patches: [{', '.join(names)}]}}\n"
-        profile, _ = profiles.read(text, "x.yaml")
-        local = replace(CHECKOUT, patches={name: name.encode() for name in names})
-        resolution = desk.resolve(text, local=local)
-        return trust_domain(profile, resolution, desk.knowledge)
-
-    three = domain("a", "b", "c").below
-    if alone is None:
-        assert three == ()
-    else:
-        assert three == (domain("a", "b").name, domain("a").name, *(domain().name for _ in alone))
-        assert domain("x", "b", "c").below[: len(three) - len(alone)] != three[: len(three) - len(alone)]
-        assert domain("a", "c").below[0] == domain("a").name
-
-
 def test_the_name_follows_from_what_differs_and_not_from_a_checkouts_content(desk: Desk) -> None:
     path = HEAD + 'tensorflow: {release: "2.18.0", path: ../tensorflow}\n'
 
