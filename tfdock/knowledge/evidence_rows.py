@@ -27,6 +27,8 @@ class ReportedBuild(Row):
     parts may be ranges; `needs` is what mends it, `unless` a text in an option that does, `failed_with` are words of
     the error. A part may be of the base alone: `glibc`, `musl`.
 
+    `edits` are the rows of edits.yaml that make all of its `needs` but the packager's own.
+
     `fork` is the tree where it is not TensorFlow's own; `compiler` compiles GPU code; `at` is where in the source.
     """
 
@@ -47,6 +49,7 @@ class ReportedBuild(Row):
     base: str | None = None
     options: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    edits: tuple[str, ...] = ()
     failed_with: str | None = None
     unless: str | None = None
     at: str

@@ -186,7 +186,7 @@ def _text(node: yaml_nodes.Node, name: str) -> str:
 
 def _malformed(node: yaml_nodes.Node, message: str) -> ProfileError:
     fix = "lock the profile again: `tfdock lock PROFILE` writes the file anew"
-    return ProfileError(node.problem("", "lock-malformed", f"not a lock: {message}", fix))
+    return ProfileError(node.problem(node.file, "lock-malformed", f"not a lock: {message}", fix))
 
 
 def requirements_file(python: str) -> str:

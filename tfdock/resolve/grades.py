@@ -43,8 +43,9 @@ class Reports:
         self._built = [row for row in told if row.outcome == "built"]
         self._edited = [row for row in told if row.outcome == "built-with-edit"]
         failed = [row for row in rows if row.outcome == "fails"]
-        self._failed = [row for row in failed if not self._mending(row)]
         self._mended = [row for row in failed if self._mending(row)]
+        self._failed = [row for row in failed if row not in self._mended]
+        self._covered = self._by_edits(self._edited, self._mended)
         self._between: list[str] = []
 
     def judged(self, doubt: RuleFinding) -> RuleFinding | None:
@@ -52,17 +53,14 @@ class Reports:
 
         Else the doubt stays, and its `why` names who built the part with an edit.
         """
-        if any(row.is_exactly(doubt.part, self._facts) for row in self._built):
-            return None
-        edited = [row for row in self._edited if row.is_exactly(doubt.part, self._facts)]
-        # They edited what is edited here.
-        if edited and any(doubt.part in row.parts for row in self._mended):
+        if any(row.is_exactly(doubt.part, self._facts) for row in (*self._built, *self._covered)):
             return None
         part, around = self._around(doubt.part)
         if around:
             self._between.append(part)
             message = f"no build of TensorFlow {self._facts['release']} is known with {part} beside these other parts"
             return replace(doubt, weight="warning", message=message, why=f"its version lies between builds: {around}")
+        edited = [row for row in self._edited if row.is_exactly(doubt.part, self._facts)]
         by = f"built with an edit by {self._named(edited)}: {'; '.join(edited[0].needs)}" if edited else ""
         return replace(doubt, why=sentences(doubt.why, by))
 
@@ -108,20 +106,18 @@ class Reports:
     def failures(self, places: Mapping[str, str]) -> Iterator[RuleFinding]:
         """Yield what is known to fail. `places` maps a part to the field that asks for it.
 
-        What an edit mends that nobody is known to have finished a build with is a doubt.
+        It is a doubt where an edit mends it and no build is known that took no other changes.
         """
-        unsure = [row for row in self._mended if any(edit.unverified for edit in self._mending(row))]
-        for row in self._failed + unsure:
+        for row in self._failed + ([] if self._covered else self._mended):
             of = [f"{self._titles.get(name, '')} {self._facts[name]}".strip() for name in row.parts]
             of += row.options
             with_parts = f" with {' and '.join(of)}" if of else ""
             path = next((places[name] for name in (*row.parts, *row.options) if name in places), places[""])
             message = f"TensorFlow {self._facts['release']}{with_parts}"
-            if row in unsure:
-                edit = next(edit for edit in self._mending(row) if edit.unverified)
-                told = f"{message} is known to fail, and no build with the edit {edit.edit} is known"
+            if edits := self._mending(row):
+                told = f"{message} is known to fail, and no build is known with the edit {edits[0].edit} alone"
                 found = self._failure(row, path, told)
-                yield replace(found, weight="doubt", why=sentences(str(edit.unverified), found.why))
+                yield replace(found, weight="doubt", why=sentences(str(edits[0].unverified or ""), found.why))
             elif others := self._who_built(row):
                 why = f"built by {self._named(others)}"
                 yield self._failure(row, path, f"{message} failed for some and was built by others", why)
@@ -133,10 +129,11 @@ class Reports:
         part, facts = name if name in OF_THE_BASE else "host_compiler", self._with_part(name, version)
         rows = [row for row in self._known if part in row.parts and row.agrees(facts)]
         for row in rows:
-            mended = self._mending(row) or any(built.outcome == "built" for built in rows)
-            if row.outcome == "fails" and not mended:
+            built = self._by_edits(rows, rows) or any(other.outcome == "built" for other in rows)
+            if row.outcome == "fails" and not built:
                 which = spoken(row.parts[part] if part == "host_compiler" else f"{name} {row.parts[part]}")
-                yield self._failure(row, name, f"TensorFlow {facts['release']} is known to fail with {which}")
+                found = self._failure(row, name, f"TensorFlow {facts['release']} is known to fail with {which}")
+                yield replace(found, weight="doubt") if self._mending(row) else found
 
     def edits(self, base: Mapping[str, str]) -> tuple[Edit, ...]:
         """Return the changes of the source that the build takes, with these tools and libraries of its base image."""
@@ -147,7 +144,14 @@ class Reports:
         return tuple(edit for row in rows.values() for edit in self._mending(row))
 
     def _mending(self, row: ReportedBuild) -> list[Edit]:
-        return [edit for edit in self._edits if edit.is_for(row, self._facts["version"])]
+        """Return the edits for what is known to fail; none where somebody built without."""
+        mending = [edit for edit in self._edits if edit.is_for(row, self._facts["version"])]
+        return mending if not self._who_built(row) else []
+
+    def _by_edits(self, rows: Iterable[ReportedBuild], failing: Iterable[ReportedBuild]) -> list[ReportedBuild]:
+        """Return the builds that took only the edits that are made here for what fails."""
+        made = {edit.edit for row in failing for edit in self._mending(row)}
+        return [row for row in rows if row.edits and {*row.edits} <= made]
 
     def _with_part(self, name: str, version: str) -> dict[str, str]:
         """Return the facts, with a base image's C library or C++ compiler."""
@@ -186,9 +190,8 @@ class Reports:
             return _choice("untested", f"nobody here is known to have built it{edited}")
         if edits:
             made = ", ".join(edit.edit for edit in edits)
-            if self._edited:
-                return _choice("built", f"with edits of the source, by {self._named(self._edited)}; here: {made}")
-            return _choice("tested", f"not as a whole: of a build with the edits no report is known ({made})")
+            by = self._named(self._covered) if self._covered else "others in such a base image"
+            return _choice("built", f"with edits of the source, by {by}; here: {made}")
         configs = [word for word in self._facts["options"].split() if word.startswith("--config=")]
         told = {_config(option) for row in self._built for option in row.options}
         without = [word for word in configs if _config(word) not in told]

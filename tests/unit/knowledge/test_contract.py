@@ -60,7 +60,7 @@ def test_a_question_that_no_value_answers_is_left_to_its_default(release: Releas
 @pytest.mark.parametrize(
     ("wants", "kind"),
     [
-        ("host_compiler: gcc\n", Build(accelerator="cpu", host_compiler="gcc")),
+        ("host_compiler: gcc\nallow_untested: true\n", Build(accelerator="cpu", host_compiler="gcc")),
         (
             "compute_capabilities: [compute_61]\ncompiler: nvcc\nhost_compiler: gcc\nallow_untested: true\n",
             Build(accelerator="cuda", host_compiler="gcc", gpu_compiler="nvcc"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,10 +198,20 @@ rows:
 """
 
 
+BY_ME = """
+checked: "2026-11-27"
+sources: {me: "me"}
+rows:
+  - {id: me, tensorflow: 2.20.0, outcome: built-with-edit, accelerator: cuda, source: me, at: here, edits: [cub],
+     components: {cuda: 12.9.1, cudnn: 9.10.2}, needs: [names of CUB, my own folders]}
+"""
+
+
 @pytest.fixture(scope="module")
 def mending(tmp_path_factory: pytest.TempPathFactory) -> Desk:
     folder = tmp_path_factory.mktemp("knowledge")
     (folder / "edits.yaml").write_text(EDITS)
+    (folder / "evidence.yaml").write_text(BY_ME)
     return Desk(knowledge=knowledge([folder]), templates={})
 
 
@@ -210,7 +221,20 @@ def test_an_edit_mends_what_is_known_to_fail_and_stands_among_the_choices(mendin
     (choice,) = (one for one in resolution.choices if one.field == "edit cub")
     assert (choice.value, choice.source) == ("a/gpu_prim.h", "edits.yaml")
     assert "tensorflow/tensorflow#99273" in choice.reason
-    assert "cub" in resolution.grade.reason
+    assert (resolution.grade.value, resolution.grade.reason) == (
+        "built",
+        "with edits of the source, by me; here: cub",
+    )
+
+
+def test_an_edit_with_which_no_build_is_known_has_to_be_allowed(tmp_path: Path) -> None:
+    (tmp_path / "edits.yaml").write_text(EDITS)
+    desk = Desk(knowledge=knowledge([tmp_path]), templates={})
+    (problem,) = desk.problems(FAILING)
+    assert "no build is known with the edit cub alone" in problem.message
+    resolution = desk.resolve(FAILING + "allow_untested: true\n")
+    assert [edit.edit for edit in resolution.edits] == ["cub"]
+    assert resolution.grade.value == "untested"
 
 
 def test_without_the_edit_it_is_known_to_fail(mending: Desk) -> None:
@@ -237,6 +261,9 @@ def test_what_the_base_image_alone_has_is_mended_as_well(desk: Desk) -> None:
     assert [edit.edit for edit in reports.edits({})] == ["graph-debug-begin", "graph-debug-end"]  # by its CUDA 11.1
     made = [edit.edit for edit in reports.edits({"gcc": "13.2"})]
     assert made[2:] == ["sparse-transpose", "cstdint-cache", "stdint-spectrogram"]
+    assert {found.weight for found in reports.failures_of_base("gcc", "13.2")} == {"doubt"}
+    of_cpu = {"release": "2.19", "version": "2.19.0", "accelerator": "cpu", "toolkit": "", "compiler": ""}
+    reports = Reports(desk.knowledge, {**facts, **of_cpu}, {}, {}, desk.knowledge.edits)
     assert list(reports.failures_of_base("gcc", "13.2")) == []
 
 
