@@ -167,7 +167,9 @@ def test_an_edit_of_the_knowledge_is_made_in_the_image_or_ends_its_build(
         rows = {"checked": "2026-11-27", "sources": {"me": "me"}, "rows": [row]}
         (tmp_path / f"{table}.yaml").write_text(json.dumps(rows))
     folders = os.pathsep.join([tfdock.environment["TFDOCK_KNOWLEDGE"], str(tmp_path)])
-    profile = write_profile(tfdock.home / "profile.yaml", workshop.tree("played"), **PLAYED_BUILD, edits="all")
+    profile = write_profile(
+        tfdock.home / "profile.yaml", workshop.tree("played"), **PLAYED_BUILD, edits="all", allow_untested=True
+    )
     outcome = tfdock.with_variables(TFDOCK_KNOWLEDGE=folders).build(profile)
     failed_in("image", outcome, 1, "image-step-failed", told)
 

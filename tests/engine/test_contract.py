@@ -318,7 +318,9 @@ def test_kill_ends_what_ignores_everything_else(bench: Bench) -> None:
 
 def test_memory_kill_is_told_even_if_the_command_goes_on(bench: Bench) -> None:
     bench.skip_without_limits()
-    script = "head -c 400000000 /dev/zero | tail -n 1; echo survived; exit 5"
+    # The kernel is told which of them to kill: else it takes the shell at times.
+    hungry = "sh -c 'echo 1000 >/proc/self/oom_score_adj; exec tail -n 1'"
+    script = f"head -c 400000000 /dev/zero | {hungry}; echo survived; exit 5"
     _, state = bench.run(script, FakeRun(exit_code=5, oom_killed=True), memory=48 << 20)
     assert state.oom_killed
     assert state.exit_code == 5

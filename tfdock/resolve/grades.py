@@ -166,7 +166,7 @@ class Reports:
             why=sentences(
                 f"`{row.failed_with}`" if row.failed_with else row.note or "",
                 f"reported in {row.at}",
-                f"what mends it: {'; '.join(row.needs)}",
+                f"what mends it: {'; '.join(row.needs)}" if row.needs else "",
                 built,
             ),
             weight="warning" if built else "failing",
