@@ -334,7 +334,7 @@ def copy_tree(source: Path, target: Path, edits: Mapping[str, Callable[[str], st
 
 
 def legacy_tree(target: Path, edits: Mapping[str, Callable[[str], str]] | None = None) -> Path:
-    """A copy of the miniature of the legacy road: that of the hermetic road, and over it what is different."""
+    """A copy of the legacy miniature: the hermetic one, with the files over it that differ."""
     copy_tree(MINIATURE / "hermetic", target)
     return copy_tree(MINIATURE / "legacy", target, edits)
 

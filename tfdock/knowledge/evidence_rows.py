@@ -103,7 +103,7 @@ class ReportedBuild(Row):
 class Edit(Row):
     """A change of the release's source, without which a build is known to fail.
 
-    The text `find`, which stands once in `file`, becomes `put`. It is made in the releases of `tensorflow` wherever
+    The text `find`, which stands once in `file`, becomes `put`. It is made in the releases of `tensorflow` where
     the report `mends` holds (the id of one that `fails`). `file` is relative to the source. Nobody is known to have
     finished a build with one that is `unverified`.
     """

@@ -83,7 +83,7 @@ def _ranks(plan: BuildPlan, record: Record) -> Iterator[int]:
     if not _figure(seconds.get("compile")) or not _figure(machine.get("cpus")):
         return
     here = _same_class(plan, machine)
-    # Where a cache had most of it, the time is that of the cache, which another machine or build need not have.
+    # A build that took most of its results from a cache says little of a build without that cache.
     bazel = figures if isinstance(figures := record.get("bazel"), Mapping) else {}
     cached = (_figure(bazel.get("hits")) or 0) > (_figure(bazel.get("executed")) or 0)
     if cached and not (here and record.get("build_id") == plan.build_id):

@@ -486,8 +486,8 @@ class Profile(Record):
     )
     edits: Literal["none", "all"] | None = Field(
         None,
-        description="Mend known faults of the source: those of a release are mended, unless `none` is said; `all` "
-        "mends a source of one's own as well",
+        description="Where known faults of the source are mended: in releases, in a source of one's own too "
+        "(`all`), or nowhere (`none`)",
     )
 
     @property

@@ -190,7 +190,7 @@ class Reports:
             return _choice("untested", f"nobody here is known to have built it{edited}")
         if edits:
             made = ", ".join(edit.edit for edit in edits)
-            by = self._named(self._covered) if self._covered else "others in such a base image"
+            by = self._named(self._covered) if self._covered else "builds with the compiler of the base image"
             return _choice("built", f"with edits of the source, by {by}; here: {made}")
         configs = [word for word in self._facts["options"].split() if word.startswith("--config=")]
         told = {_config(option) for row in self._built for option in row.options}
