@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from tfdock.knowledge.evidence_rows import Edit, ReportedBuild, spoken, tool_and_version
 from tfdock.knowledge.release_rows import Release, Support
@@ -75,33 +76,30 @@ class Reports:
         # Of a closed list Bazel downloads nothing else.
         if not text or part == "python" or (support and support.closed):
             return "", ""
-        release, version = Version(self._facts["release"]), Version(text)
-        # A report of cuDNN 8 is none of 8.2; of a compiler the major version decides.
-        exact = 1 if tool else min(2, len(version.parts))
+        release, parts = Version(self._facts["release"]), Version(text).parts
+        # A report of cuDNN 8 is none of 8.2, 9.1.85 is as 9.1 is; of a compiler the major version decides.
+        exact = 1 if tool else min(2, len(parts))
         known = [item for item in self._versions(part, tool) if len(item[1].parts) >= exact]
-        as_new = [item for item in known if item[0] <= release and item[1] >= _as_far(version, item[1])]
-        as_old = [item for item in known if item[0] >= release and item[1] <= _as_far(version, item[1])]
+        as_new = [item for item in known if item[0] <= release and item[1].parts >= parts[: len(item[1].parts)]]
+        as_old = [item for item in known if item[0] >= release and item[1].parts <= parts[: len(item[1].parts)]]
         if not as_new or not as_old:
             return "", ""
         title = tool or self._titles.get(part, part)
         nearest = (max(as_new, key=lambda item: item[0]), min(as_old, key=lambda item: item[0]))
-        told = {f"TensorFlow {of} with {title} {held} ({who})": "" for of, held, who in nearest}
+        by = [self._named(rows) or "tested upstream" for *_, rows in nearest]
+        told = {f"TensorFlow {of} with {title} {held} ({by[n]})": "" for n, (of, held, _) in enumerate(nearest)}
         return f"{title} {text}", " and ".join(told)
 
-    def _versions(self, part: str, tool: str) -> Iterator[tuple[Version, Version, str]]:
-        """Yield (release, version of a part, by whom) of builds without an edit, and of upstream's tables."""
+    def _versions(self, part: str, tool: str) -> Iterator[tuple[Version, Version, Sequence[ReportedBuild]]]:
+        """Yield (release, version of a part, reports) of builds without an edit, and of upstream's tables."""
         # Another compiler of GPU code may not read the same toolkit.
         compiler = self._facts["compiler"].partition(" ")[0] if part == self._facts["toolkit"] else ""
         for release in self._knowledge.releases.values():
-            own = release.gpu_compiler
-            for text in _tested(release, part, tool) if not compiler or own in (None, compiler) else ():
-                yield Version(release.release), Version(text), "tested upstream"
-        for row in self._knowledge.evidence.values():
-            name, text = tool_and_version(row.parts.get(part, ""))
-            sure = row.outcome == "built" and not row.fork and not row.unverified and "-" not in row.tensorflow
-            same = row.agrees_in_kind(self._facts) and (row.compiler or compiler).startswith(compiler)
-            if sure and same and text and name == tool and ".." not in text + row.tensorflow:
-                yield Version(row.tensorflow).minor, Version(text), self._named([row])
+            for text in _tested(release, part, tool) if compiler in ("", release.gpu_compiler or compiler) else ():
+                yield Version(release.release), Version(text), ()
+        for of, held, row in _sure_builds(self._knowledge).get((part, tool), ()):
+            if row.agrees_in_kind(self._facts) and (row.compiler or compiler).startswith(compiler):
+                yield of, held, [row]
 
     def failures(self, places: Mapping[str, str]) -> Iterator[RuleFinding]:
         """Yield what is known to fail. `places` maps a part to the field that asks for it.
@@ -109,18 +107,16 @@ class Reports:
         It is a doubt where an edit mends it and no build is known that took no other changes.
         """
         for row in self._failed + ([] if self._covered else self._mended):
-            of = [f"{self._titles.get(name, '')} {self._facts[name]}".strip() for name in row.parts]
-            of += row.options
-            with_parts = f" with {' and '.join(of)}" if of else ""
+            of = [*(f"{self._titles.get(name, '')} {self._facts[name]}".strip() for name in row.parts), *row.options]
             path = next((places[name] for name in (*row.parts, *row.options) if name in places), places[""])
-            message = f"TensorFlow {self._facts['release']}{with_parts}"
+            message = f"TensorFlow {self._facts['release']}" + (f" with {' and '.join(of)}" if of else "")
             if edits := self._mending(row):
                 told = f"{message} is known to fail, and no build is known with the edit {edits[0].edit} alone"
                 found = self._failure(row, path, told)
                 yield replace(found, weight="doubt", why=sentences(str(edits[0].unverified or ""), found.why))
             elif others := self._who_built(row):
-                why = f"built by {self._named(others)}"
-                yield self._failure(row, path, f"{message} failed for some and was built by others", why)
+                told = f"{message} failed for some and was built by others"
+                yield self._failure(row, path, told, f"built by {self._named(others)}")
             else:
                 yield self._failure(row, path, f"{message} is known to fail")
 
@@ -145,8 +141,7 @@ class Reports:
 
     def _mending(self, row: ReportedBuild) -> list[Edit]:
         """Return the edits for what is known to fail; none where somebody built without."""
-        mending = [edit for edit in self._edits if edit.is_for(row, self._facts["version"])]
-        return mending if not self._who_built(row) else []
+        return [one for one in self._edits if one.is_for(row, self._facts["version"]) and not self._who_built(row)]
 
     def _by_edits(self, rows: Iterable[ReportedBuild], failing: Iterable[ReportedBuild]) -> list[ReportedBuild]:
         """Return the builds that took only the edits that are made here for what fails."""
@@ -212,13 +207,25 @@ class Reports:
         return ", ".join(named[:_NAMED]) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
 
 
+@lru_cache(maxsize=1)
+def _sure_builds(knowledge: KnowledgeBase) -> dict[tuple[str, str], list[tuple[Version, Version, ReportedBuild]]]:
+    """Return (part, its tool) -> (release, version, report) of each build of one release without an edit."""
+    found: dict[tuple[str, str], list[tuple[Version, Version, ReportedBuild]]] = {}
+    for row in knowledge.evidence.values():
+        sure = row.outcome == "built" and not (row.fork or row.unverified or "-" in row.tensorflow)
+        for part, said in row.parts.items() if sure else ():
+            tool, text = tool_and_version(said)
+            if text and ".." not in text + row.tensorflow:
+                found.setdefault((part, tool), []).append((Version(row.tensorflow).minor, Version(text), row))
+    return found
+
+
 def _tested(release: Release, part: str, tool: str) -> Iterable[str]:
     """Return the versions of a part that a release's row says it is built with or was tested with."""
     if part == "bazel":
         return (release.bazel, *release.tested_bazel)
     if part == "host_compiler":
-        own = release.compilers.get(tool)
-        return (*([own] if own else []), *release.tested_compilers.get(tool, ()))
+        return (*filter(None, [release.compilers.get(tool)]), *release.tested_compilers.get(tool, ()))
     support = release.components.get(part, Support())
     # What Bazel would download is not tested for that.
     return support.accepted if not support.closed else (support.tested,) if support.tested else ()
@@ -227,11 +234,6 @@ def _tested(release: Release, part: str, tool: str) -> Iterable[str]:
 def _config(option: str) -> str:
     """Return what an option is called in reports: `mkl` of `--config=mkl` and of `MKL`."""
     return option.removeprefix("--config=").casefold()
-
-
-def _as_far(version: Version, other: Version) -> Version:
-    """Return as much of a version as another one says: 9.1 of 9.1.85 beside 9.1."""
-    return Version(".".join(map(str, version.parts[: len(other.parts)])))
 
 
 def _choice(value: str, reason: str) -> Choice:
