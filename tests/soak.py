@@ -18,12 +18,14 @@ SOAK = {
     r"test_engines\.py::(?!test_a_build_is).*\[(docker28(?!-containerd)|podman)": "docker28-containerd and rootless",
     r"test_engines\.py::.*\breal\]": "the same with a Bazel that is played back; the real one on the bed's engine",
     r"test_pipeline\.py::.*\[hermetic\]": "the same with a Bazel that is played back",
+    r"test_pipeline\.py::test_a_pipeline_with_a_release_that_nothing": "a pipeline that builds; unit/matrix, unit/ci",
     r"test_played\.py::": "the tests that play Bazel back; the real one where keys, hits and wheels are asserted",
     r"engine/test_contract\.py::(?!test_[^[]*(mount|user|volume|limit|memory|signal|interrupt|stop|owner|cpu|processes))"
     r"[^[]*\[(docker28|rootless|podman)": "the contract on docker",
     r"engine/test_contract\.py::[^[]*\[docker28\]": "the contract on docker and docker28-containerd",
     r"engine/test_contract\.py::(?!test_[^[]*(mount|user|volume|owner))[^[]*\[docker28-userns\]": "what has an owner",
     r"engine/test_(docker_faults|docker_words|terminal)\.py::.*\[docker28\b": "the same on docker",
+    r"engine/test_docker_faults\.py::test_disk_that_fills_with_the_context": "a disk that fills in a step",
     # --- faults ---
     r"faults/.*\[real\b": "the same with a Bazel that is played back",
     r"test_engine_dies\.py::.*(SIGTERM\]|frozen_for_a_while|stays_frozen)": "SIGKILL of the engine in each phase",
@@ -44,6 +46,7 @@ SOAK = {
     r"test_cache\.py::test_a_rebuilt_base_with_the_same_content": "test_what_happened: a warm build",
     r"test_cache\.py::test_what_a_size_took": "unit tests of pruning; test_pruning_is_refused_while_a_build_runs",
     r"test_remote\.py::test_a_worker_with_the_same_toolchain": "unit tests of flags; an HTTP cache",
+    r"test_remote\.py::test_who_has_certificate": "unit/bazel/remote: certificates, a read-only job; an HTTP cache",
     r"test_build\.py::test_two_profiles_in_one_call": "test_matrix_build; the capability of one profile",
     r"test_build\.py::test_(a_ref_that_cannot_be_fetched|an_archive_with_a_patch)": "unit/plan; test_lock: a commit",
     r"test_source_archives\.py::": "unit/knowledge: the table; test_offline",
@@ -69,6 +72,8 @@ SOAK = {
     r"attacks/test_elsewhere\.py::.*\[newer-": "the same for another user, and on an engine elsewhere",
     r"attacks/test_elsewhere\.py::.*\[far-(SHA256SUMS|raw-WHEEL-swapped|proofs)": "these kinds for another user",
     r"attacks/test_elsewhere\.py::.*\[of_a_user-raw-WHEEL-link": "the link on an engine elsewhere",
+    r"attacks/test_results\.py::test_a_build_passes.*\[crowd": "the other kinds; unit: a folder with too many names",
+    r"attacks/test_neighbours\.py::test_the_next_build.*\[release\]": "another domain; unit/builder: the overlay",
     r"attacks/test_results\.py::.*\[(row-[123]|text-[12]|done-hard|done-fifo|SHA256SUMS-(swapped|sparse)|raw-many|"
     r"raw-WHEEL-(fifo|swapped|hard)|raw-line|raw-link|holes|verify)": "a kind at each place; unit: all kinds",
     r"test_edges\.py::.*(\bmany\]|_without_measure_is_read_or_refused)": "forty changed texts for each edge",
@@ -89,7 +94,9 @@ SOAK = {
     r"test_tensorflow_configure\.py::": "test_miniature_contract: the miniature's asks and writes the same",
     r"test_verify\.py::test_a_kernel_library_for_another": "unit/verify: GPU code; a wheel that computes wrongly",
     r"test_runtime_images\.py::test_a_wheel_without_a_record": "unit/images; an image of a build",
+    r"test_runtime_images\.py::test_it_can_be_sent": "test_images: a push and a pull",
     r"test_verify\.py::test_the_official_(cpu_wheel_passes|wheel_of)": "a wheel that was built; test_official_wheels",
+    r"test_verify\.py::test_the_official_cpu_wheel_is_not": "unit/verify: promises; test_a_wheel_that_lies",
 }
 """Expression -> what stays in `make test`."""
 
@@ -100,6 +107,8 @@ SAMPLED = {
     r"build/test_cli\.py::test_(a_reader_that_leaves_early|closed_streams)": 3,
     r"attacks/test_wheelhouses\.py::test_no_command_changes_what_links": 2,
     r"engine/test_docker_faults\.py::test_much_output": 2,
+    r"real/test_miniature_contract\.py::test_configure_(fails|writes_the_lines)": 2,
+    r"knowledge/test_failure_rows\.py::test_a_failure_is_found_before_its_cascade": 4,
 }
 """Expression -> of how many permutations of such a test one stays in `make test`."""
 
