@@ -160,6 +160,7 @@ class Moves:
         yield [{"bazel.version": None}] if self.profile.bazel.version else []
         yield self._plain("host_compiler", [*self._host_compilers(), None])
         yield self._plain("base", [None])
+        yield [{"edits": None}] if self.profile.edits == "none" else []
         yield self._releases()
         yield [{"allow_untested": True}] if self.may_allow else []
 

@@ -237,9 +237,10 @@ def test_an_edit_with_which_no_build_is_known_has_to_be_allowed(tmp_path: Path) 
     assert resolution.grade.value == "untested"
 
 
-def test_without_the_edit_it_is_known_to_fail(mending: Desk) -> None:
+def test_without_the_edit_it_is_known_to_fail_and_to_take_the_edit_is_a_way_out(mending: Desk) -> None:
     (problem, *_) = mending.problems(FAILING + "edits: none\n")
     assert problem.code == "known-to-fail"
+    assert {"edits": None} in [dict(way.change) for way in problem.ways]
 
 
 @pytest.mark.parametrize(("span", "holds"), [("2.20.0", True), ("2.19.1..2.20.1", True), ("2.20.1..", False)])
