@@ -18,7 +18,6 @@ SOAK = {
     r"test_engines\.py::(?!test_a_build_is).*\[(docker28(?!-containerd)|podman)": "docker28-containerd and rootless",
     r"test_engines\.py::.*\breal\]": "the same with a Bazel that is played back; the real one on the bed's engine",
     r"test_pipeline\.py::.*\[hermetic\]": "the same with a Bazel that is played back",
-    r"test_pipeline\.py::test_a_pipeline_with_a_release_that_nothing": "a pipeline that builds; unit/matrix, unit/ci",
     r"test_played\.py::": "the tests that play Bazel back; the real one where keys, hits and wheels are asserted",
     r"engine/test_contract\.py::(?!test_[^[]*(mount|user|volume|limit|memory|signal|interrupt|stop|owner|cpu|processes))"
     r"[^[]*\[(docker28|rootless|podman)": "the contract on docker",
@@ -94,7 +93,6 @@ SOAK = {
     r"test_tensorflow_configure\.py::": "test_miniature_contract: the miniature's asks and writes the same",
     r"test_verify\.py::test_a_kernel_library_for_another": "unit/verify: GPU code; a wheel that computes wrongly",
     r"test_runtime_images\.py::test_a_wheel_without_a_record": "unit/images; an image of a build",
-    r"test_runtime_images\.py::test_it_can_be_sent": "test_images: a push and a pull",
     r"test_verify\.py::test_the_official_(cpu_wheel_passes|wheel_of)": "a wheel that was built; test_official_wheels",
     r"test_verify\.py::test_the_official_cpu_wheel_is_not": "unit/verify: promises; test_a_wheel_that_lies",
 }

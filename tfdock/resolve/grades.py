@@ -77,7 +77,7 @@ class Reports:
         if not text or part == "python" or (support and support.closed):
             return "", ""
         release, parts = Version(self._facts["release"]), Version(text).parts
-        # A report of cuDNN 8 is none of 8.2, 9.1.85 is as 9.1 is; of a compiler the major version decides.
+        # A report of cuDNN 8 says nothing of 8.2; one of 9.1 serves 9.1.85. The major version of a compiler decides.
         exact = 1 if tool else min(2, len(parts))
         known = [item for item in self._versions(part, tool) if len(item[1].parts) >= exact]
         as_new = [item for item in known if item[0] <= release and item[1].parts >= parts[: len(item[1].parts)]]
