@@ -147,10 +147,10 @@ def _serve(requests: socket.socket) -> None:
             requests.send(os.read(answer, 20))
             os.close(answer)
             continue
-        if pid := os.fork():
-            os.write(theirs, str(pid).encode())
+        if os.fork():
             os._exit(0)
         os.setsid()
+        os.write(theirs, str(os.getpid()).encode())  # only now: who gets the number may signal its group
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
         os.closerange(3, max(*descriptors, answer, theirs, requests.fileno()) + 1)
