@@ -19,7 +19,16 @@ registry_up() {
     say "registry: 127.0.0.1:$REGISTRY_PORT is up"
     return 0
   fi
-  for REGISTRY_PORT in "${REGISTRY_PORTS[@]}"; do listening 127.0.0.1 "$REGISTRY_PORT" || break; done
+  # Another bed that starts now may take a port that was free: then the next one.
+  for REGISTRY_PORT in "${REGISTRY_PORTS[@]}"; do
+    listening 127.0.0.1 "$REGISTRY_PORT" || ! registry_start || break
+  done
+  registry_answers && { alive registry || registry_in_container; } || die "the registry does not start, see $LOGS/registry.log"
+  say "registry: started on 127.0.0.1:$REGISTRY_PORT"
+}
+
+# registry_start: on REGISTRY_PORT; fails where it does not run.
+registry_start() {
   printf '%s\n' "$REGISTRY_PORT" >"$RUN/registry.port"
   if is_root || command -v docker-registry >/dev/null; then
     need docker-registry docker-registry
@@ -35,17 +44,15 @@ storage:
 http: {addr: "127.0.0.1:$REGISTRY_PORT"}
 YAML
     start registry docker-registry serve "$RUN/registry.yml"
-    serving registry registry_answers || die "the registry does not start, see $LOGS/registry.log"
+    serving registry registry_answers
   else
     # Without root, the engine that pulled the base layer can pull a registry as well.
     docker rm --force "$REGISTRY_CONTAINER" >/dev/null 2>&1 || true
     docker run --detach --name "$REGISTRY_CONTAINER" --publish "127.0.0.1:$REGISTRY_PORT:5000" \
-      --volume "$REGISTRY_CONTAINER:/var/lib/registry" registry:2 >"$LOGS/registry.log" 2>&1 ||
-      die "the registry does not start, see $LOGS/registry.log"
+      --volume "$REGISTRY_CONTAINER:/var/lib/registry" registry:2 >"$LOGS/registry.log" 2>&1 || return 1
     touch "$RUN/registry.container"
     wait_for 60 registry_answers || die "the registry's container does not answer on port $REGISTRY_PORT"
   fi
-  say "registry: started on 127.0.0.1:$REGISTRY_PORT"
 }
 
 registry_down() {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,14 @@ def processes() -> Iterator[tuple[int, str]]:
             yield int(path.name), words.decode(errors="replace").replace("\0", " ")
 
 
+def bound(taken: socket.socket, port: int) -> bool:
+    try:
+        taken.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
+
+
 @pytest.fixture
 def own(tmp_path: Path) -> Bed:
     needs_root("a bed of its own")
@@ -104,7 +113,12 @@ def test_whatever_is_killed_nothing_is_left_and_the_next_one_starts(own: Bed, wo
 
 @pytest.mark.limit(FETCH)
 def test_a_bed_that_is_kept_runs_commands_until_it_is_taken_down(own: Bed) -> None:
-    assert own.run("up").returncode == 0
+    # Another bed that starts has taken a port, and does not answer there yet.
+    with socket.socket() as taken:
+        port = next(port for port in (5551, *range(5553, 5600)) if bound(taken, port))
+        started = own.run("up")
+    assert started.returncode == 0, started.stderr
+    assert not re.search(rf"docker.io=127.0.0.1:{port}$", own.run("env").stdout, re.MULTILINE)
     status = own.run("status").stdout
     assert re.search(r"^engine +up, pid \d+$", status, re.MULTILINE)
     assert re.search(rf"^disk +\S+ in {re.escape(str(own.folder))}$", status, re.MULTILINE)
