@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from waits import FETCH
 
-from tfdock.gpu.compatibility import brought_by, evidence_of, serve
+from tfdock.gpu.compatibility import brought_by, facts_of_wheel, serve
 from tfdock.knowledge import loader
 from tfdock.verify.checks import Manylinux
 from tfdock.verify.manylinux import audit
@@ -77,7 +77,7 @@ def test_it_is_sound_and_all_its_libraries_are_read(found: Inspection) -> None:
 )
 def test_a_gpu_runs_it_by_the_best_of_its_libraries(found: Inspection, gpu: str, runs: str, choices: str) -> None:
     base = loader.knowledge()
-    answer = serve(base, base.gpus[gpu], evidence_of(base, found))
+    answer = serve(base, base.gpus[gpu], facts_of_wheel(base, found))
     assert (answer.runs, answer.reason.endswith(choices)) == (runs, True), answer.reason
 
 
@@ -88,7 +88,7 @@ def test_an_add_on_has_its_libraries_from_the_tensorflow_that_it_requires(offici
     brought = brought_by(base, found)
     assert brought == {"libtensorflow_framework.so.2": "tensorflow<2.22,>=2.21.0"}
     assert audit(found, brought) == Manylinux(fits="manylinux_2_27_x86_64", obstacles={})
-    answer = serve(base, base.gpus["rtx5090"], evidence_of(base, found))
+    answer = serve(base, base.gpus["rtx5090"], facts_of_wheel(base, found))
     assert answer.unjudged == "has no GPU code of its own, and runs beside tensorflow<2.22,>=2.21.0"
 
 

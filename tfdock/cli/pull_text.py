@@ -11,7 +11,7 @@ from tfdock.cli import console
 from tfdock.cli.app import knowledge_for
 from tfdock.cli.gpu_text import RequestedGpus, answer, gpu_json, reasons, requested_gpus
 from tfdock.errors import ProfileError
-from tfdock.gpu.compatibility import XLA_TRACE, evidence_of, serve
+from tfdock.gpu.compatibility import XLA_TRACE, facts_of_wheel, serve
 from tfdock.host import hardware
 from tfdock.host.settings import Settings
 from tfdock.images.image_pull import PulledImage
@@ -89,9 +89,9 @@ def _show_gpus(wheel: Path, gpus: LocalGpus) -> Iterator[dict[str, Any]]:
     if not question:
         return
     base, inspection, requests = question
-    style, evidence = console.Style(sys.stderr), evidence_of(base, inspection)
+    style, facts = console.Style(sys.stderr), facts_of_wheel(base, inspection)
     for request in requests:
-        service = serve(base, request.gpu, evidence, request.host)
+        service = serve(base, request.gpu, facts, request.host)
         console.tell(f"  {answer(base, service, style, wheel='the wheel')}", indent=" " * 4)
         for line, indent in reasons(service, style):
             console.tell(f"  {line}", indent=f"  {indent}")

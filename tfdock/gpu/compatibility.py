@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from tfdock.gpu.evidence import (
+from tfdock.gpu.gpu_facts import (
     XLA_TRACE,
-    Evidence,
+    GpuFacts,
     brought_by,
     built_with,
-    evidence_of,
-    evidence_of_release,
+    facts_of_release,
+    facts_of_wheel,
     is_own,
     own_libraries,
 )
@@ -32,12 +32,12 @@ from tfdock.wheel.inspection import Inspection
 __all__ = [
     "XLA_TRACE",
     "Compatibility",
-    "Evidence",
+    "GpuFacts",
     "LibraryService",
     "brought_by",
     "built_with",
-    "evidence_of",
-    "evidence_of_release",
+    "facts_of_release",
+    "facts_of_wheel",
     "is_own",
     "library_verdicts",
     "own_libraries",
@@ -92,18 +92,18 @@ class LibraryService:
     lacking: tuple[Containers, ...] = ()
 
 
-def serve(knowledge: KnowledgeBase, gpu: Gpu, evidence: Evidence, host: Host | None = None) -> Compatibility:
+def serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None = None) -> Compatibility:
     """Judge a wheel for a GPU. With `host`, this machine, its driver and its CPU count too.
 
     Of libraries of which one is loaded, the best for the GPU decides.
     """
-    if not evidence.choices:
-        return _serve(knowledge, gpu, evidence, host)
+    if not facts.choices:
+        return _serve(knowledge, gpu, facts, host)
     # Those for another vendor's GPUs are no choice here.
-    choices = {choice: own for choice, own in evidence.choices.items() if _combined_verdict(knowledge, gpu, own)}
+    choices = {choice: own for choice, own in facts.choices.items() if _combined_verdict(knowledge, gpu, own)}
     answers = {
-        choice: _serve(knowledge, gpu, replace(evidence, own=own), host)
-        for choice, own in (choices or evidence.choices).items()
+        choice: _serve(knowledge, gpu, replace(facts, own=own), host)
+        for choice, own in (choices or facts.choices).items()
     }
     order = get_args(Runs)
     best = min(answers.values(), key=lambda answer: order.index(answer.runs))
@@ -115,15 +115,15 @@ def serve(knowledge: KnowledgeBase, gpu: Gpu, evidence: Evidence, host: Host | N
     return replace(best, reason=f"{best.reason}; {loaded}: {which}")
 
 
-def _serve(knowledge: KnowledgeBase, gpu: Gpu, evidence: Evidence, host: Host | None) -> Compatibility:
-    combined = _combined_verdict(knowledge, gpu, evidence.own)
-    limits = Limits(knowledge, gpu, evidence, combined, host)
+def _serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None) -> Compatibility:
+    combined = _combined_verdict(knowledge, gpu, facts.own)
+    limits = Limits(knowledge, gpu, facts, combined, host)
     against = limits.machine()
     refused = bool(against or limits.ignored() or limits.driver())
     if not against and (combined is None or combined.verdict.runs == "no"):
-        against = _why_not(knowledge, gpu, evidence, combined, limits.ignored())
+        against = _why_not(knowledge, gpu, facts, combined, limits.ignored())
     against = against or limits.ignored() or limits.driver()
-    unjudged = evidence.unjudged
+    unjudged = facts.unjudged
     against = f"it {unjudged}" if unjudged else against
     if against or combined is None:
         return Compatibility(gpu=gpu, runs="no", by="", reason=against, refused=refused, unjudged=unjudged)
@@ -182,15 +182,15 @@ def _reason(combined: CombinedVerdict) -> str:
 
 
 def _why_not(
-    knowledge: KnowledgeBase, gpu: Gpu, evidence: Evidence, combined: CombinedVerdict | None, ignored: str
+    knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, combined: CombinedVerdict | None, ignored: str
 ) -> str:
     if combined is not None:
         return f"{_reason(combined)}; {ignored}" if ignored else _reason(combined)
-    accelerator, wanted = evidence.accelerator, knowledge.accelerators[gpu.accelerator]
+    accelerator, wanted = facts.accelerator, knowledge.accelerators[gpu.accelerator]
     # "No GPU code" would be wrong of a wheel for ROCm that is held against a GPU of NVIDIA's.
     if accelerator is not None and accelerator is not wanted:
         return f"its GPU code is for {_title(accelerator)}, and this GPU needs a wheel for {_title(wanted)}"
-    return _no_kernels(knowledge, evidence.own)
+    return _no_kernels(knowledge, facts.own)
 
 
 def _title(accelerator: Accelerator) -> str:

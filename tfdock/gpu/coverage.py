@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdock.gpu.compatibility import Evidence, serve
+from tfdock.gpu.compatibility import GpuFacts, serve
 from tfdock.gpu.devices import example_gpu, title
 from tfdock.gpu.verdict import Runs
 from tfdock.knowledge.fits import exact_target
@@ -40,10 +40,10 @@ class Coverage:
     limits: tuple[str, ...]
 
 
-def coverage(knowledge: KnowledgeBase, evidence: Evidence) -> tuple[Coverage, ...]:
+def coverage(knowledge: KnowledgeBase, facts: GpuFacts) -> tuple[Coverage, ...]:
     """Ask for each target of each accelerator whose GPUs can run the wheel at all; nothing where none can."""
     rows = [
-        _coverage_of_target(knowledge, evidence, row, target)
+        _coverage_of_target(knowledge, facts, row, target)
         for row in knowledge.architectures
         for target in row.targets
     ]
@@ -52,12 +52,12 @@ def coverage(knowledge: KnowledgeBase, evidence: Evidence) -> tuple[Coverage, ..
     return tuple(row_coverage for row_coverage in rows if row_coverage.accelerator in served)
 
 
-def _coverage_of_target(knowledge: KnowledgeBase, evidence: Evidence, row: Architecture, target: str) -> Coverage:
+def _coverage_of_target(knowledge: KnowledgeBase, facts: GpuFacts, row: Architecture, target: str) -> Coverage:
     known = example_gpu(knowledge, row, target)
     written = exact_target(knowledge.accelerators[row.accelerator], target)
     # A target without a product, or without a row, gets the same question.
     gpu = known or Gpu(gpu=written, accelerator=row.accelerator, target=target, source=())
-    answer = serve(knowledge, gpu, evidence)
+    answer = serve(knowledge, gpu, facts)
     return Coverage(
         name=title(knowledge, known) if known else target,
         accelerator=row.accelerator,

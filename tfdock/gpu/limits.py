@@ -18,7 +18,7 @@ from tfdock.gpu.devices import (
     machine_of,
     needs_open_modules,
 )
-from tfdock.gpu.evidence import Evidence
+from tfdock.gpu.gpu_facts import GpuFacts
 from tfdock.gpu.verdict import CodePart, CombinedVerdict, Verdict
 from tfdock.knowledge.fits import has_code_for, is_used, libraries, own_driver, reaches, toolkit_floor, toolkit_of_ptx
 from tfdock.knowledge.gpu_rows import Gpu
@@ -52,12 +52,12 @@ class Drivers:
         self,
         knowledge: KnowledgeBase,
         gpu: Gpu,
-        evidence: Evidence,
+        facts: GpuFacts,
         kernels: Verdict,
         generated: Iterable[Verdict],
         host: Host | None,
     ) -> None:
-        self._knowledge, self._gpu, self._evidence, self._host = knowledge, gpu, evidence, host
+        self._knowledge, self._gpu, self._facts, self._host = knowledge, gpu, facts, host
         self._accelerator: Accelerator = knowledge.accelerators[gpu.accelerator]
         self._target = gpu.target.partition(":")[0]
         self._family = architecture_of(knowledge, gpu.accelerator, self._target)
@@ -111,7 +111,7 @@ class Drivers:
     # --- floors -----------------------------------------------------------------------------------------------------
 
     def _all_floors(self, kernels: Verdict, generated: Iterable[Verdict]) -> Iterator[_Floor]:
-        own = self._evidence.own
+        own = self._facts.own
         floors = [self._of_toolkit(), self._of_gpu()]
         if kernels.runs == "ptx-jit":
             floors.append(
@@ -126,7 +126,7 @@ class Drivers:
     def _of_toolkit(self) -> _Floor | None:
         """Return the driver that the toolkit's own runtime needs."""
         name = self._accelerator.toolkit or ""
-        version = self._evidence.version_of(name)
+        version = self._facts.version_of(name)
         floor = toolkit_floor(self._knowledge, name, Version(version), wsl=self._wsl) if version else None
         if floor is None:
             return None
@@ -148,7 +148,7 @@ class Drivers:
         # The newest PTX decides: the driver must know all of it.
         isa = max((image.isa for image in images), key=isa_order, default="")
         name = self._accelerator.toolkit or ""
-        minor = str(Version(self._evidence.version_of(name)).minor)
+        minor = str(Version(self._facts.version_of(name)).minor)
         own = self._knowledge.toolkits.get((name, minor))
         # A driver takes PTX up to the ISA of the toolkit that it came with.
         row = toolkit_of_ptx(self._knowledge, name, Version(isa)) if isa else own
@@ -187,21 +187,19 @@ class Limits:
         self,
         knowledge: KnowledgeBase,
         gpu: Gpu,
-        evidence: Evidence,
+        facts: GpuFacts,
         combined: CombinedVerdict | None,
         host: Host | None = None,
     ) -> None:
-        self._knowledge, self._gpu, self._evidence, self._combined, self._host = (
+        self._knowledge, self._gpu, self._facts, self._combined, self._host = (
             knowledge,
             gpu,
-            evidence,
+            facts,
             combined,
             host,
         )
         self._accelerator = knowledge.accelerators[gpu.accelerator]
-        self._generated = tuple(
-            self._judged(merged(library.embedded for library in evidence.own if library.embedded))
-        )
+        self._generated = tuple(self._judged(merged(library.embedded for library in facts.own if library.embedded)))
         self.pins: list[str] = []
 
     @property
@@ -213,7 +211,7 @@ class Limits:
 
     def machine(self) -> str:
         """Return why the wheel is not for the machine that holds the GPU; empty if it is."""
-        wheel, here = self._evidence.machine, self._host.architecture if self._host else ""
+        wheel, here = self._facts.machine, self._host.architecture if self._host else ""
         beside = machine_of(self._knowledge, self._gpu)
         # Jetson boards and GH200 have ARM CPUs: an x86-64 wheel with their code is of no use.
         if wheel and beside and beside != wheel:
@@ -224,8 +222,8 @@ class Limits:
 
     def ignored(self) -> str:
         """Return why TensorFlow does not use such GPUs, whatever code there is; empty if nothing is known."""
-        release, target = self._evidence.release, self._target
-        row = next((row for row in self._evidence.companions if target in row.ignores), None)
+        release, target = self._facts.release, self._target
+        row = next((row for row in self._facts.companions if target in row.ignores), None)
         if row:
             return f"TensorFlow in this wheel ignores {target}: {row.limit}"
         if release and not self._in_doubt() and not is_used(release, self._accelerator, target):
@@ -239,7 +237,7 @@ class Limits:
         """Return the lowest capability in the wheel's own list; None without a list."""
         if not self._accelerator.capabilities:
             return None
-        listed = (Capability.parse(target) for target in self._evidence.listed)
+        listed = (Capability.parse(target) for target in self._facts.listed)
         # TensorFlow hides GPUs below the lowest capability it was compiled for, even where they could run.
         return min((Capability(target.major, target.minor) for target in listed), default=None)
 
@@ -252,7 +250,7 @@ class Limits:
         if self._combined is None:
             return None
         generated = [how for _, how in self._generated]
-        return Drivers(self._knowledge, self._gpu, self._evidence, self._combined.verdict, generated, self._host)
+        return Drivers(self._knowledge, self._gpu, self._facts, self._combined.verdict, generated, self._host)
 
     # --- limits ---------------------------------------------------------------------------------------------------
 
@@ -275,11 +273,11 @@ class Limits:
 
     def _unread(self) -> Iterator[str]:
         """Yield what is not known and may matter."""
-        if self._evidence.release is None and self._evidence.version:
-            yield f"which GPUs its TensorFlow ({self._evidence.version}) ignores is not known here"
+        if self._facts.release is None and self._facts.version:
+            yield f"which GPUs its TensorFlow ({self._facts.version}) ignores is not known here"
         if self._in_doubt():
-            yield f"it is not known whether TensorFlow {self._evidence.version} uses {self._target} at all"
-        for library in self._evidence.own:
+            yield f"it is not known whether TensorFlow {self._facts.version} uses {self._target} at all"
+        for library in self._facts.own:
             strange = sum(image.count for image in library.loadable.images if image.kind == "unknown")
             if strange:
                 yield f"{library.path} has {strange} images of a kind that is not known"
@@ -288,7 +286,7 @@ class Limits:
 
     def _in_doubt(self) -> bool:
         """Return whether it is neither known that the release uses such GPUs nor that it does not."""
-        doubts = self._evidence.release.runtime_doubt if self._evidence.release else {}
+        doubts = self._facts.release.runtime_doubt if self._facts.release else {}
         # Unknown is not unused: such a GPU may well work.
         return self._target in doubts.get(self._accelerator.accelerator, ())
 
@@ -349,7 +347,7 @@ class Limits:
 
     def _collectives(self) -> str:
         """Return the limit of NCCL, which the device linker makes: one GPU works, several together do not."""
-        row = next((row for row in self._evidence.companions if row.carries == "wheel" and row.limit), None)
+        row = next((row for row in self._facts.companions if row.carries == "wheel" and row.limit), None)
         if row and row.limit:
             return row.limit
         how = self._symptom("kernel-not-served")
@@ -357,7 +355,7 @@ class Limits:
 
     def _where(self, parts: Sequence[CodePart]) -> str:
         """Return ` (1 of 279 containers of tensorflow/libtensorflow_cc.so.2)` if the containers were counted."""
-        if not self._evidence.measured or not self._combined:
+        if not self._facts.measured or not self._combined:
             return ""
         paths = dict.fromkeys(part.path for part in parts)
         counts = (
@@ -368,7 +366,7 @@ class Limits:
         return f" ({', '.join(counts)})"
 
     def _of_companions(self) -> Iterator[str]:
-        for row in self._evidence.companions:
+        for row in self._facts.companions:
             if row.limit and row.carries is None and not row.ignores and self._serves(row):
                 yield row.limit
 
@@ -380,8 +378,8 @@ class Limits:
     def _toolkit(self) -> Toolkit | None:
         """Return the toolkit's row; if pip may install newer versions, the newest one's."""
         name = self._accelerator.toolkit or ""
-        version = self._evidence.version_of(name)
-        brought = self._evidence.brought.get(name)
+        version = self._facts.version_of(name)
+        brought = self._facts.brought.get(name)
         if brought and not brought.exact:
             rows = [row for row in self._knowledge.toolkits.values() if row.toolkit == name]
             below = [row for row in rows if not brought.before or Version(row.version) < Version(brought.before)]
@@ -389,8 +387,8 @@ class Limits:
         return self._knowledge.toolkits.get((name, str(Version(version).minor)))
 
     def _floors_of_release(self) -> Iterator[str]:
-        release = self._evidence.release
-        if self._evidence.xla and release and not reaches(self._accelerator, self._target, release.xla_floor):
+        release = self._facts.release
+        if self._facts.xla and release and not reaches(self._accelerator, self._target, release.xla_floor):
             floor = release.xla_floor[self._accelerator.accelerator]
             yield f"XLA leaves it out: it uses no GPU below {floor}"
 
@@ -401,8 +399,8 @@ class Limits:
             return
         number = Capability.of_gpu(self._target).number
         name = f"{self._title(row.toolkit)} {row.version}"
-        origin = "comes with it" if row.toolkit in self._evidence.brought else "it is made with"
-        compiler = self._evidence.runtime_compiler if self._evidence.xla else None
+        origin = "comes with it" if row.toolkit in self._facts.brought else "it is made with"
+        compiler = self._facts.runtime_compiler if self._facts.xla else None
         asked = compiler.targets.get(self._target, number) if compiler else number
         # XLA compiles at run time with the toolkit that is installed, so its age matters too.
         if number not in row.targets:
@@ -425,23 +423,23 @@ class Limits:
     def _too_old_build(self, compiler: RuntimeCompiler, asked: str) -> str:
         """Return the toolkit that the wheel was compiled with if it limits run time and does not know the name."""
         name = self._accelerator.toolkit or ""
-        version = self._evidence.built.get(name, "")
+        version = self._facts.built.get(name, "")
         row = self._knowledge.toolkits.get((name, str(Version(version).minor))) if version else None
         is_limit = compiler.limited_by_build and row is not None and asked not in row.targets
         return f"{self._title(name)} {version}" if is_limit else ""
 
     def _is_refused(self, compiler: RuntimeCompiler) -> bool:
-        version = self._evidence.version_of(self._accelerator.toolkit or "")
+        version = self._facts.version_of(self._accelerator.toolkit or "")
         # XLA refuses ptxas below a version, and single ones with known defects.
         too_old = compiler.toolkit_min is not None and Version(version) < Version(compiler.toolkit_min)
-        brought = self._evidence.brought.get(self._accelerator.toolkit or "")
+        brought = self._facts.brought.get(self._accelerator.toolkit or "")
         return bool(too_old or (brought and brought.exact and version in compiler.refused))
 
     def _doubts(self, compiler: RuntimeCompiler) -> Iterator[str]:
-        brought = self._evidence.brought.get(self._accelerator.toolkit or "")
+        brought = self._facts.brought.get(self._accelerator.toolkit or "")
         if brought and not brought.exact:
             return  # pip installs the newest version, which has no such doubts
-        version = Version(self._evidence.version_of(self._accelerator.toolkit or ""))
+        version = Version(self._facts.version_of(self._accelerator.toolkit or ""))
         for doubt in compiler.doubts:
             # pip's version is that of the assembler itself; a wheel names only its toolkit.
             below = Version(doubt.below if brought else doubt.below_toolkit)
@@ -453,8 +451,8 @@ class Limits:
 
     def _library(self, component: str) -> Iterator[str]:
         """Return whether a library of the wheel's own version has code for the GPU, and which version has."""
-        brought = self._evidence.brought.get(component)
-        version = brought.oldest if brought else self._evidence.built.get(component, "")
+        brought = self._facts.brought.get(component)
+        version = brought.oldest if brought else self._facts.built.get(component, "")
         if not self._accelerator.capabilities or not (version or brought):
             return
         rows = [row for row in self._knowledge.libraries if row.component == component and self._made_for(row)]
@@ -510,7 +508,7 @@ class Limits:
 
     def _made_for(self, row: LibraryRow) -> bool:
         # Packages are made for a major version, whatever minor version they are supported with.
-        major = Version(self._evidence.version_of(self._accelerator.toolkit or "")).parts[:1]
+        major = Version(self._facts.version_of(self._accelerator.toolkit or "")).parts[:1]
         return not row.toolkits or any(Version(toolkit).parts[:1] == major for toolkit in row.toolkits)
 
     def _serves(self, row: LibraryRow | Companion) -> bool:

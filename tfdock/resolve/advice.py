@@ -21,7 +21,7 @@ from tfdock.gpu.devices import (
     sorted_targets,
     unknown_gpu,
 )
-from tfdock.gpu.evidence import OFFICIAL_MACHINE, companions, evidence_of_release
+from tfdock.gpu.gpu_facts import OFFICIAL_MACHINE, companions, facts_of_release
 from tfdock.knowledge.contract import applies
 from tfdock.knowledge.fits import is_used, overrides, own_target, with_fork
 from tfdock.knowledge.gpu_rows import Fork, Gpu, TargetReport
@@ -295,7 +295,7 @@ def _vendor_wheel(release: Release, accelerator: Accelerator, gpus: Sequence[Gpu
 def _on_official(knowledge: KnowledgeBase, release: Release, gpu: Gpu) -> Compatibility:
     """Return how the release's official wheel serves a GPU."""
     accelerator = knowledge.accelerators[gpu.accelerator]
-    compatibility = serve(knowledge, gpu, evidence_of_release(knowledge, release, accelerator))
+    compatibility = serve(knowledge, gpu, facts_of_release(knowledge, release, accelerator))
     # A GPU of another kind of machine has its reason already.
     beside = _machine(knowledge, gpu) != OFFICIAL_MACHINE
     if beside or release.official_targets.get(gpu.accelerator):

@@ -20,8 +20,8 @@ from tfdock.gpu.compatibility import (
     Compatibility,
     LibraryService,
     brought_by,
-    evidence_of,
-    evidence_of_release,
+    facts_of_release,
+    facts_of_wheel,
     library_verdicts,
     own_libraries,
     serve,
@@ -178,7 +178,7 @@ def gpu(name: str) -> Gpu:
 
 
 def asked(inspection: Inspection, name: str, host: Host | None = None) -> Compatibility:
-    return serve(KNOWLEDGE, gpu(name), evidence_of(KNOWLEDGE, inspection), host)
+    return serve(KNOWLEDGE, gpu(name), facts_of_wheel(KNOWLEDGE, inspection), host)
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
@@ -501,8 +501,8 @@ def test_the_rows_and_the_wheel_itself_tell_the_same_of_every_gpu(
 ) -> None:
     known = (one for one in KNOWLEDGE.gpus.values() if (one.accelerator, one.target) == (accelerator, target))
     card = next(known, Gpu(gpu=target, accelerator=accelerator, target=target, source=()))
-    rows = evidence_of_release(KNOWLEDGE, KNOWLEDGE.releases[release], KNOWLEDGE.accelerators[accelerator])
-    measured = evidence_of(KNOWLEDGE, OFFICIAL[release])
+    rows = facts_of_release(KNOWLEDGE, KNOWLEDGE.releases[release], KNOWLEDGE.accelerators[accelerator])
+    measured = facts_of_wheel(KNOWLEDGE, OFFICIAL[release])
     by_rows, by_wheel = serve(KNOWLEDGE, card, rows), serve(KNOWLEDGE, card, measured)
     assert (by_wheel.runs, by_wheel.by, by_wheel.pins) == (by_rows.runs, by_rows.by, by_rows.pins)
     if by_rows.runs != "no":
@@ -603,7 +603,7 @@ def test_of_libraries_of_which_one_is_loaded_the_best_decides() -> None:
 
 def test_one_library_with_a_number_is_no_choice() -> None:
     single = wheel(library("a/libquant_cuda118.so", "9: sm_70"), library("a/b.so", "9: sm_70 sm_120"), name="quant")
-    assert evidence_of(KNOWLEDGE, single).choices == {}
+    assert facts_of_wheel(KNOWLEDGE, single).choices == {}
     assert asked(single, "rtx5090").runs == "no"
 
 
@@ -633,13 +633,13 @@ def test_a_library_of_nobody_is_brought_by_nobody() -> None:
 
 
 def test_a_release_is_known_by_the_version_without_its_local_part() -> None:
-    assert evidence_of(KNOWLEDGE, BLACKWELL).release is KNOWLEDGE.releases["2.20"]
-    assert evidence_of(KNOWLEDGE, ROCM_2_14).release is KNOWLEDGE.releases["2.14"]
+    assert facts_of_wheel(KNOWLEDGE, BLACKWELL).release is KNOWLEDGE.releases["2.20"]
+    assert facts_of_wheel(KNOWLEDGE, ROCM_2_14).release is KNOWLEDGE.releases["2.14"]
 
 
 def test_what_is_no_tensorflow_has_no_release() -> None:
     other = replace(wheel(library("torch/lib/libtorch_cuda.so", "9: sm_86"), name="torch"), build_info=None)
-    assert evidence_of(KNOWLEDGE, other).release is None
+    assert facts_of_wheel(KNOWLEDGE, other).release is None
     assert asked(other, "rtx3080").runs == "native"
 
 
@@ -658,7 +658,7 @@ def test_what_is_no_tensorflow_has_no_release() -> None:
 def test_whose_code_a_wheel_has_is_told_by_the_code_else_by_its_words(
     inspection: Inspection, accelerator: str | None
 ) -> None:
-    found = evidence_of(KNOWLEDGE, inspection).accelerator
+    found = facts_of_wheel(KNOWLEDGE, inspection).accelerator
     assert (found.accelerator if found else None) == accelerator
 
 
@@ -668,8 +668,8 @@ def told(inspection: Inspection, name: str = "rtx5090") -> str:
 
 def test_the_wheels_own_requirements_count_and_not_those_of_its_release() -> None:
     bare = replace(TF_2_18, metadata=replace(TF_2_18.metadata, requires_dist=()))
-    assert evidence_of(KNOWLEDGE, bare).brought == {}
-    assert evidence_of(KNOWLEDGE, bare).version_of("cudnn") == "9"
+    assert facts_of_wheel(KNOWLEDGE, bare).brought == {}
+    assert facts_of_wheel(KNOWLEDGE, bare).version_of("cudnn") == "9"
     assert "9.3.0.75" not in told(bare)
     assert "CUDA 12.5, which it is made with" in told(bare)
     newer = replace(TF_2_18, metadata=replace(TF_2_18.metadata, requires_dist=("nvidia-cudnn-cu12==9.8.0.87",)))
@@ -801,10 +801,10 @@ def test_a_driver_that_does_not_answer_is_a_limit() -> None:
 def test_an_accelerator_that_does_not_exist_needs_no_change_of_code(made_up: Desk) -> None:
     knowledge = made_up.knowledge
     one = wheel(library(CC, "9: sm_86"), version="9.9.1", info=built("20.1.0", "9.0.0", "sm_86"))
-    evidence = evidence_of(knowledge, one)
+    facts = facts_of_wheel(knowledge, one)
     gpu, slab = (gpus_named(knowledge, [name])[0] for name in ("one", "slab"))
-    assert [serve(knowledge, name, evidence).runs for name in (gpu, slab)] == ["native", "no"]
-    rows = evidence_of_release(knowledge, knowledge.releases["9.9"], knowledge.accelerators["xpu"])
+    assert [serve(knowledge, name, facts).runs for name in (gpu, slab)] == ["native", "no"]
+    rows = facts_of_release(knowledge, knowledge.releases["9.9"], knowledge.accelerators["xpu"])
     assert serve(knowledge, slab, rows).runs == "native"
 
 

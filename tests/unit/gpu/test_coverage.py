@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tfdock.gpu.compatibility import Evidence, evidence_of_release, serve
+from tfdock.gpu.compatibility import GpuFacts, facts_of_release, serve
 from tfdock.gpu.coverage import WORDS, Coverage, coverage, coverage_rows
 from tfdock.gpu.devices import find_gpu
 from tfdock.knowledge.tables import KnowledgeBase
@@ -14,8 +14,8 @@ from tfdock.knowledge.tables import KnowledgeBase
 from ..desk import MADE_UP_TABLES, Desk
 
 
-def official(knowledge: KnowledgeBase, release: str, accelerator: str) -> Evidence:
-    return evidence_of_release(knowledge, knowledge.releases[release], knowledge.accelerators[accelerator])
+def official(knowledge: KnowledgeBase, release: str, accelerator: str) -> GpuFacts:
+    return facts_of_release(knowledge, knowledge.releases[release], knowledge.accelerators[accelerator])
 
 
 @pytest.fixture(scope="module")

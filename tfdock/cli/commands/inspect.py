@@ -18,7 +18,7 @@ from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.gpu_text import RequestedGpus, answer, gpu_json, reasons, requested_gpus
 from tfdock.errors import ExitCode, as_document
-from tfdock.gpu.compatibility import XLA_TRACE, brought_by, evidence_of, library_verdicts, own_libraries, serve
+from tfdock.gpu.compatibility import XLA_TRACE, brought_by, facts_of_wheel, library_verdicts, own_libraries, serve
 from tfdock.gpu.coverage import coverage, coverage_rows
 from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
@@ -102,9 +102,9 @@ def _document(base: KnowledgeBase, inspection: Inspection, gpus: Sequence[Reques
     tag_problem = wheel.pop("tag_problem") or None
     own = own_libraries(base, inspection.libraries)
     names = {library.path for library in own}
-    evidence = evidence_of(base, inspection)
+    facts = facts_of_wheel(base, inspection)
     answers = [
-        gpu_json(serve(base, request.gpu, evidence, request.host), library_verdicts(base, request.gpu, inspection))
+        gpu_json(serve(base, request.gpu, facts, request.host), library_verdicts(base, request.gpu, inspection))
         for request in gpus
     ]
     return {
@@ -168,15 +168,15 @@ def library_json(library: Library) -> dict[str, Any]:
 def _answers(base: KnowledgeBase, inspection: Inspection, gpus: Sequence[RequestedGpus]) -> Iterator[tuple[str, str]]:
     """Yield for each GPU how it runs the wheel, why, the limits, and the libraries that run differently."""
     style = console.Style(sys.stdout)
-    evidence = evidence_of(base, inspection)
+    facts = facts_of_wheel(base, inspection)
     wheel = f"{inspection.wheel.name} {inspection.wheel.version}"
     for request in gpus:
-        service = serve(base, request.gpu, evidence, request.host)
+        service = serve(base, request.gpu, facts, request.host)
         yield answer(base, service, style, wheel=wheel), "  "
         if service.unjudged:
             continue
         yield from reasons(service, style)
-        chosen = {library.path for libraries in evidence.choices.values() for library in libraries}
+        chosen = {library.path for libraries in facts.choices.values() for library in libraries}
         for library in library_verdicts(base, request.gpu, inspection):
             told = library.path in chosen or (library.own and service.refused)
             if library.runs != service.runs and not told:
@@ -194,7 +194,7 @@ def _lines(base: KnowledgeBase, inspection: Inspection, *, every: bool) -> Itera
     code = merged(library.loadable for library in own)
     yield "", ""
     yield from _code(code, style)
-    if choices := evidence_of(base, inspection).choices:
+    if choices := facts_of_wheel(base, inspection).choices:
         yield f"  {style.warn('note:')} it has libraries for {', '.join(choices)}, and loads one set", " " * 8
     apart = merged(library.embedded for library in own if library.embedded)
     if apart.images:
@@ -204,7 +204,7 @@ def _lines(base: KnowledgeBase, inspection: Inspection, *, every: bool) -> Itera
             f"  {style.warn('note:')} {count} containers more among constants, as MLIR's kernels are, with {held}",
             " " * 8,
         )
-    covered = coverage(base, evidence_of(base, inspection))
+    covered = coverage(base, facts_of_wheel(base, inspection))
     if covered:
         yield "", ""
         head = tuple(map(style.strong, ("runs on", "", "how")))

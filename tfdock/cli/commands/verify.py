@@ -28,7 +28,7 @@ from tfdock.cli.commands.inspect import Wheel, library_json
 from tfdock.cli.diagnosis_text import show
 from tfdock.diagnose.diagnose_logs import diagnose_run_log
 from tfdock.errors import EngineError, ExitCode, WheelRefused, combined_exit_code
-from tfdock.gpu.compatibility import evidence_of, own_libraries
+from tfdock.gpu.compatibility import facts_of_wheel, own_libraries
 from tfdock.gpu.coverage import coverage
 from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
@@ -185,7 +185,7 @@ def _facts(base: KnowledgeBase, inspection: Inspection) -> dict[str, Any]:
         "abi_tag": wheel.abi_tag,
         "platform_tag": wheel.platform_tag,
         "size": wheel.size,
-        "coverage": coverage(base, evidence_of(base, inspection)),
+        "coverage": coverage(base, facts_of_wheel(base, inspection)),
         "libraries": [{"own": library.path in own, **library_json(library)} for library in inspection.libraries],
     }
 

@@ -1,6 +1,6 @@
 """The facts of a wheel that bear on GPUs: of an official wheel from knowledge rows, of any other from its bytes.
 
-Both become the same `Evidence`, so that one judgement holds for both.
+Both become the same `GpuFacts`, so that one judgement holds for both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ XLA_TRACE = "xla_gpu_cuda_data_dir"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class GpuFacts:
     """What is known of a wheel.
 
     `accelerator` is whose code it has, None where it has none; `release` the one whose rules hold for it, None where
@@ -108,12 +108,12 @@ def brought_by(knowledge: KnowledgeBase, inspection: Inspection) -> dict[str, st
 # --- from rows ------------------------------------------------------------------------------------------------------
 
 
-def evidence_of_release(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> Evidence:
+def facts_of_release(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> GpuFacts:
     """Return the facts of the official wheel of a release."""
     rows = tuple(companions(knowledge, release, accelerator))
     targets = release.official_targets.get(accelerator.accelerator, ())
     brought = [(row.component, _required_package(row)) for row in rows if row.version]
-    return Evidence(
+    return GpuFacts(
         accelerator=accelerator if targets else None,
         release=release,
         version=release.release,
@@ -217,7 +217,7 @@ def _runtime_compiler(knowledge: KnowledgeBase, release: Release, accelerator: A
 # --- from a wheel ---------------------------------------------------------------------------------------------------
 
 
-def evidence_of(knowledge: KnowledgeBase, inspection: Inspection) -> Evidence:
+def facts_of_wheel(knowledge: KnowledgeBase, inspection: Inspection) -> GpuFacts:
     """Return the facts of an inspected wheel."""
     own = own_libraries(knowledge, inspection.libraries)
     # A damaged library may hold code that could not be read, and must be told of.
@@ -225,7 +225,7 @@ def evidence_of(knowledge: KnowledgeBase, inspection: Inspection) -> Evidence:
     release = _release(knowledge, inspection)
     accelerator = _accelerator(knowledge, inspection, release, own)
     listed = _listed(inspection, accelerator)
-    return Evidence(
+    return GpuFacts(
         accelerator=accelerator,
         release=release,
         version=inspection.wheel.version if _is_tensorflow(knowledge, inspection) else "",
