@@ -181,9 +181,11 @@ engine_down() {
   stop "$name"
   engine_clear "$name"
   bridge_down "$name"
-  # The images of a variant are pulled again when it is needed: they are gigabytes.
-  [[ $name == engine ]] || remove "$BED/$name"
+  # Images come again from the registry in seconds. The few of a demo stay, those of a suite are gigabytes.
+  if [[ $name != engine ]] || (($(megabytes "$BED/$name") > KEPT)); then remove "$BED/$name"; fi
 }
+KEPT=1500
+megabytes() { [[ ! -e $1 ]] && echo 0 || du -sm "$1" | cut -f1; }
 
 # engine_clear NAME: what an engine leaves that was killed, and what each leaves mounted, in this world.
 engine_clear() {

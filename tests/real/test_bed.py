@@ -135,6 +135,12 @@ def test_a_bed_that_is_kept_runs_commands_until_it_is_taken_down(own: Bed) -> No
     assert again.returncode == 0, again.stderr
     assert own.run("down").returncode == 0
     assert own.left == []
+    data = own.folder / "engine"
+    assert data.exists()
+    with (data / "images of a suite").open("xb") as file:
+        os.posix_fallocate(file.fileno(), 0, 1600 << 20)
+    assert own.run("run", "--", "true").returncode == 0
+    assert not data.exists()
 
 
 def test_a_disk_without_room_is_told_before_anything_starts(own: Bed) -> None:
