@@ -27,7 +27,6 @@ from tfdock.engine.protocol import (
     Cancel,
     ContainerSpec,
     ContainerState,
-    EngineInfo,
     ImageBuild,
     ImageInfo,
 )
@@ -42,7 +41,7 @@ from tfdock.errors import (
     TfdockError,
 )
 from tfdock.host.supervise import Output
-from tfdock.types import Digest
+from tfdock.types import Digest, EngineInfo
 
 _SIGNALS = {"INT": 130, "TERM": 143, "KILL": 137}
 

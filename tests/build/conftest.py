@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import secrets
 import shutil
@@ -19,6 +20,8 @@ from waits import wait_until
 
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL
+from tfdock.host.settings import load
+from tfdock.types import ImageRef
 
 from .harness import (
     PLAYED_BUILD,
@@ -62,6 +65,20 @@ class Workshop:
         home = self.folder / f"home-{self._homes}"
         home.mkdir()
         return Tfdock(home=home, cache=self.cache, engine=self.host, prefix=prefix)
+
+    @contextlib.contextmanager
+    def base_image(self, name: str, tag: str, *steps: str) -> Iterator[str]:
+        """The name, for profiles, of a base image of the bed with some steps more."""
+        base = load({}, os.environ).mirrored(ImageRef.parse(f"tensorflow/build:{tag}"))
+        reference = ImageRef.parse(f"tfdock-test/{name}:{os.getpid()}")
+        mirrored = str(load({}, os.environ).mirrored(reference))
+        text = "\n".join([f"FROM {base}", *(f"RUN {step}" for step in steps)])
+        output = list(
+            self.sdk.build(fileobj=io.BytesIO(text.encode()), tag=mirrored, rm=True, forcerm=True, decode=True)
+        )
+        assert not [chunk["error"] for chunk in output if "error" in chunk]
+        yield str(reference)
+        self.sdk.remove_image(mirrored, force=True)
 
     def containers(self) -> dict[str, tuple[str, bool]]:
         """Containers of runs and image steps, running or not: id -> name, and whether it is surely of these tests."""

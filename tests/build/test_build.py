@@ -397,3 +397,14 @@ def test_a_ref_that_cannot_be_fetched_or_configured_gives_way_to_the_next_and_fo
         outcome = tfdock.build("--force", profile)
         assert outcome.code == 0, outcome.told
         assert record_of(outcome.build)["source"] == {"ref": "main", "found": found}
+
+
+def test_a_base_without_packages_that_provides_all_builds(tfdock: Tfdock, workshop: Workshop) -> None:
+    steps = ("rm -rf /usr/bin/dpkg* /var/lib/dpkg", "ln -s /bin/true /usr/bin/clang")
+    tools = {"python": "3.11", "clang": "17", "bazel": "4.2.3"}
+    with workshop.base_image("without-packages", "99.18-played", *steps) as image:
+        fields = {**PLAYED_BUILD, "base": {"image": image, "provides": tools}, "verify": UNTRIED}
+        outcome = tfdock.build(write_profile(tfdock.home / "own.yaml", workshop.tree("played"), **fields))
+    assert outcome.code == 0, outcome.stderr
+    toolchain = record_of(outcome.build)["toolchain"]
+    assert (toolchain["bazel"], toolchain["packages"]) == ("4.2.3", 0)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import os
 import secrets
 import threading
 import time
@@ -22,9 +20,7 @@ from tfdock.builder import compile_phase
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Interrupted, Locked, ProfileError
 from tfdock.events import Notice
-from tfdock.host.settings import load
 from tfdock.plan.build_plan import toolchain_key
-from tfdock.types import ImageRef
 
 from .conftest import Finished, Workshop
 from .harness import UNTRIED, Json, Outcome, write_profile
@@ -348,21 +344,6 @@ def test_what_a_size_took_is_made_again(warm: Warm) -> None:
     assert sums(build) == sums(warm.first)
 
 
-@contextlib.contextmanager
-def base_image(workshop: Workshop, name: str, *steps: str) -> Iterator[str]:
-    """The name, for profiles, of the hermetic base with some steps more."""
-    base = load({}, os.environ).mirrored(ImageRef.parse("tensorflow/build:99.18-python3.11"))
-    reference = ImageRef.parse(f"tfdock-test/{name}:{os.getpid()}")
-    mirrored = str(load({}, os.environ).mirrored(reference))
-    text = "\n".join([f"FROM {base}", *(f"RUN {step}" for step in steps)])
-    output = list(
-        workshop.sdk.build(fileobj=io.BytesIO(text.encode()), tag=mirrored, rm=True, forcerm=True, decode=True)
-    )
-    assert not [chunk["error"] for chunk in output if "error" in chunk]
-    yield str(reference)
-    workshop.sdk.remove_image(mirrored, force=True)
-
-
 @real
 def test_a_rebuilt_base_with_the_same_content_shares_all_whatever_its_cachebuster_is(
     warm: Warm, tmp_path: Path
@@ -372,7 +353,7 @@ def test_a_rebuilt_base_with_the_same_content_shares_all_whatever_its_cachebuste
             f'echo "build --action_env=DOCKER_CACHEBUSTER={value}" >> /etc/bazel.bazelrc',
             f'echo "build --host_action_env=DOCKER_HOST_CACHEBUSTER={value}" >> /etc/bazel.bazelrc',
         )
-        with base_image(warm.workshop, name, *steps) as base:
+        with warm.workshop.base_image(name, "99.18-python3.11", *steps) as base:
             profile = write_profile(tmp_path / f"{name}.yaml", warm.workshop.tree(), base=base, verify=UNTRIED)
             outcome = well(warm.command.build(profile))
         return json.loads(Path(outcome.build["record"]).read_bytes()), outcome

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +13,12 @@ import pytest
 from wheelhouses import made
 
 from .harness import closed_port
-from .registries import Fault, OwnRegistry, Proxy, own_registry, proxy
+from .registries import Fault, OwnRegistry, Proxy
 from .wheel_images import push, repository
 
 TFDOCK = Path(sys.executable).with_name("tfdock")
 BASE = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\n'
 MATRIX = "schema: 1\nbase: base.yaml\naxes: {gpus: [[rtx3080], [a100], [rtx2080]]}\n"
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
-    with own_registry(tmp_path_factory.mktemp("registry") / "files") as registry:
-        yield registry
-
-
-@pytest.fixture
-def before(registry: OwnRegistry) -> Iterator[Proxy]:
-    """A proxy before the registry."""
-    with proxy(registry.address) as state:
-        yield state
 
 
 class Matrix:

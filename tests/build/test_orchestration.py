@@ -24,7 +24,7 @@ from fake_engine import FakeBuild, FakeEngine, FakeRun
 from tfdock import events
 from tfdock.builder.build import build
 from tfdock.builder.session import BuildRequest, BuildResult, BuildSession
-from tfdock.engine.protocol import IMAGE_LABEL, TOOLCHAIN_LABEL, ContainerSpec, EngineInfo, ImageBuild, ImageInfo
+from tfdock.engine.protocol import IMAGE_LABEL, TOOLCHAIN_LABEL, ContainerSpec, ImageBuild, ImageInfo
 from tfdock.errors import (
     BuildFailed,
     DiskFull,
@@ -49,7 +49,7 @@ from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.run import journal
 from tfdock.run.results import copy_from_archive
-from tfdock.types import ExpectedFiles, Machine
+from tfdock.types import EngineInfo, ExpectedFiles, Machine
 
 from .harness import KNOWLEDGE, write_profile
 

@@ -28,10 +28,10 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import preflight
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, PreflightCheck
-from tfdock.types import Host, WritableFolder
+from tfdock.types import EngineInfo, Host, WritableFolder
 
 if TYPE_CHECKING:
-    from tfdock.engine.protocol import Engine, EngineInfo
+    from tfdock.engine.protocol import Engine
 
 # How a build's disk divides: images and layers; output base, disk cache and downloads; staging and wheels. From
 # builds of TensorFlow 2 with CUDA that left some 40 GB in the second.

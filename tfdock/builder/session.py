@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tfdock import events
 from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.engine.engine_host import engine_data
-from tfdock.engine.protocol import Engine, EngineInfo
+from tfdock.engine.protocol import Engine
 from tfdock.host.files import gib
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Limit, Stop
@@ -22,7 +22,7 @@ from tfdock.plan.build_plan import BuildPlan, with_resources
 from tfdock.plan.prepare import PreparedBuild
 from tfdock.plan.resources import BuildResources, size
 from tfdock.run.journal import new_run_id
-from tfdock.types import Machine
+from tfdock.types import EngineInfo, Machine
 from tfdock.wheelhouse.store import Wheelhouse
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfdock.engine.protocol import ContainerSpec, EngineInfo
+from tfdock.engine.protocol import ContainerSpec
+from tfdock.types import EngineInfo
 
 
 def caller_user(info: EngineInfo, uid: int, gid: int) -> str:

@@ -14,8 +14,8 @@ from docker.types import Mount as DockerMount
 from tfdock.engine.address import EngineAddress
 from tfdock.engine.caller import host_options
 from tfdock.engine.engine_facts import engine_process
-from tfdock.engine.protocol import ContainerSpec, ContainerState, EngineInfo, ImageInfo
-from tfdock.types import Mount
+from tfdock.engine.protocol import ContainerSpec, ContainerState, ImageInfo
+from tfdock.types import EngineInfo, Mount
 
 _OPEN_FILES = 65536
 

@@ -54,7 +54,6 @@ from tfdock.engine.protocol import (
     Cancel,
     ContainerSpec,
     ContainerState,
-    EngineInfo,
     ImageBuild,
     ImageInfo,
 )
@@ -84,7 +83,7 @@ from tfdock.errors import (
     TfdockError,
 )
 from tfdock.host.supervise import Output
-from tfdock.types import Digest
+from tfdock.types import Digest, EngineInfo
 
 T = TypeVar("T")
 

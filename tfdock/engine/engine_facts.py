@@ -15,8 +15,8 @@ from contextlib import closing
 from typing import Any
 
 from tfdock.engine.address import EngineAddress, find_address
-from tfdock.engine.protocol import EngineInfo
 from tfdock.errors import EngineUnavailable
+from tfdock.types import EngineInfo
 
 _UNIX = "unix://"
 _PATIENCE = 1.0

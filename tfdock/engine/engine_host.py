@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdock.engine.protocol import EngineInfo
 from tfdock.host.hardware import local_machine, nearest
 from tfdock.knowledge.rows import Accelerator
-from tfdock.types import Machine
+from tfdock.types import EngineInfo, Machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

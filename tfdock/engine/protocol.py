@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tfdock.host.supervise import Output
-from tfdock.types import Digest, Mount
+from tfdock.types import Digest, EngineInfo, Mount
 
 RUN_LABEL = "io.tfdock.run"
 """Label of every container of a run; its value is the run id."""
@@ -57,36 +57,6 @@ class Cancel:
         if self._event.is_set():
             hook()
         return lambda: self._hooks.remove(hook) if hook in self._hooks else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineInfo:
-    """Facts about the engine. `memory` in bytes; `data_root` is a path on the engine's machine."""
-
-    name: str
-    version: str
-    api_version: str
-    cpus: int
-    memory: int
-    data_root: str
-    runtimes: tuple[str, ...] = ()
-    id: str = ""
-    """An id that stays, and that no other engine has."""
-    address: str = ""
-    """Its address, with the source of the address; for people."""
-    local: bool = True
-    """False when the engine runs on another machine, so that its paths are not ours."""
-    owner: int | None = None
-    """The user whose process it is, by number, if it is a process of this machine."""
-    rootless: bool = False
-    """A user without root runs it: root in a container is that user outside."""
-    remaps_users: bool = False
-    """It gives each container a user namespace (`userns-remap`), in which no user is the caller."""
-    selinux: bool = False
-    """It labels containers, which may then read no folder of this machine."""
-    limits_memory: bool = True
-    limits_cpus: bool = True
-    """Whether its containers can be limited: that takes control groups which it may write to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

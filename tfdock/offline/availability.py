@@ -121,7 +121,8 @@ def _questions(
             yield lambda: _file("source", name, (source.location,))
         else:
             yield lambda: _git(resolution, pinned)
-    yield lambda: _file("bazel", resolution.bazel, (bazel_address(resolution),))
+    if address := bazel_address(resolution):
+        yield lambda: _file("bazel", resolution.bazel, (address,))
     for archive in resolution.archives:
         yield lambda archive=archive: _file("archive", f"{archive.component} {archive.version}", (archive.url,))  # type: ignore[misc]
     for row in source_archives_of(knowledge, resolution.release):

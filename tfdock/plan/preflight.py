@@ -18,7 +18,7 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.resources import GIB, LEAST_HEAP, MIB, BuildResources, least_memory
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.rules import judge
-from tfdock.types import Capability, Host, LocalGpu, Machine, Version, WritableFolder
+from tfdock.types import Capability, EngineInfo, Host, LocalGpu, Machine, Version, WritableFolder
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 
@@ -465,32 +465,7 @@ def engine_check(name: str, version: str, api_version: str, *, where: str = "", 
     return PreflightCheck(name="engine", status=OK, found=found)
 
 
-class EngineFacts(Protocol):
-    """The facts of an engine that limit what it can do; `tfdock.engine.protocol.EngineInfo` has them."""
-
-    @property
-    def local(self) -> bool: ...
-
-    @property
-    def owner(self) -> int | None: ...
-
-    @property
-    def rootless(self) -> bool: ...
-
-    @property
-    def remaps_users(self) -> bool: ...
-
-    @property
-    def selinux(self) -> bool: ...
-
-    @property
-    def limits_memory(self) -> bool: ...
-
-    @property
-    def limits_cpus(self) -> bool: ...
-
-
-def engine_ability_checks(info: EngineFacts, *, uid: int, network: str | None) -> Iterator[PreflightCheck]:
+def engine_ability_checks(info: EngineInfo, *, uid: int, network: str | None) -> Iterator[PreflightCheck]:
     """Yield what the engine cannot do for user `uid` on the network of the settings, and how its containers run."""
     if info.remaps_users and network == "host":
         yield PreflightCheck(

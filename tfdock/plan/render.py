@@ -97,7 +97,12 @@ def _check_templates(resolution: Resolution, templates: Mapping[str, str]) -> No
 
 
 def bazel_address(resolution: Resolution) -> str:
-    """Return where the image build downloads Bazel: its installer, or what bazelisk takes in TensorFlow's images."""
+    """Return where the image build downloads Bazel: its installer, or what bazelisk takes in TensorFlow's images.
+
+    Empty where the profile's own base has it.
+    """
+    if resolution.image.template == "own":
+        return ""
     if resolution.image.template != "sig-build":
         return _installer(resolution)
     machine = {"aarch64": "arm64"}.get(resolution.image.machine, resolution.image.machine)
@@ -153,7 +158,8 @@ def _held(resolution: Resolution) -> list[str]:
     accelerator = resolution.accelerator
     asked = {choice.field: choice.value for choice in resolution.choices if choice.source == "profile"}
     folders = {f"{name}_path": path for name, path in resolution.paths.items()}
-    host, _, version = asked.get("host_compiler", "").partition(" ")
+    host = resolution.host_compiler
+    version = asked.get("host_compiler", "").partition(" ")[2] or resolution.image.compilers.get(host, "")
     parts = [
         (accelerator.titles.get(name, name), resolution.components.get(name, ""), words)
         for name, words in accelerator.versions.items()

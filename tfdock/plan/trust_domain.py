@@ -168,9 +168,9 @@ def _patches(resolution: Resolution) -> _Found:
 
 
 def _base(profile: Profile, resolution: Resolution) -> _Found:
-    if profile.base is None:
+    if profile.base_image is None:
         return
-    base = ImageRef.parse(profile.base)
+    base = ImageRef.parse(profile.base_image)
     # The row's placeholders are for versions. Only registry and repository are compared.
     known = ImageRef.parse(re.sub(r"\{\w+\}", "1", resolution.image.image))
     if (base.registry, base.repository) != (known.registry, known.repository):

@@ -334,6 +334,15 @@ class Debug(Record):
     per_file: list[PerFile] = Field([], description="Options for some files only")
 
 
+class OwnBase(Record):
+    """A base image of one's own. With `provides` it has all that builds, and nothing is installed in it."""
+
+    image: ImageText = Field(description="The image", examples=["registry.example/tensorflow-tools:1"])
+    provides: dict[Word, VersionText] | None = Field(
+        None, description="Its tools with their versions; tfdock installs none then", examples=[{"bazel": "6.5.0"}]
+    )
+
+
 class HostCompiler(Record):
     """The compiler of the C++ code."""
 
@@ -467,7 +476,9 @@ class Profile(Record):
         examples=[["avx2", "fma"]],
     )
     debug: bool | Debug = Field(False, description="Build with symbols and without optimisation")
-    base: ImageText | None = Field(None, description="Base image instead of the known one", examples=["ubuntu:22.04"])
+    base: OwnBase | ImageText | None = Field(
+        None, description="Base image instead of the known one", examples=["ubuntu:22.04"]
+    )
     runtime: ImageText | None = Field(
         None,
         description="Image in which the wheel is tried; the known one with its Python by default",
@@ -495,6 +506,16 @@ class Profile(Record):
         """Whether known faults of the source are mended."""
         # Another source may have been mended already.
         return self.edits == "all" or (self.edits is None and not self.source.is_own)
+
+    @property
+    def base_image(self) -> str | None:
+        """The base image of one's own, or None."""
+        return self.base.image if isinstance(self.base, OwnBase) else self.base
+
+    @property
+    def provides(self) -> Mapping[str, str] | None:
+        """Tool -> version of a base image that has all; None where tfdock installs what is missing."""
+        return self.base.provides if isinstance(self.base, OwnBase) else None
 
     @property
     def source(self) -> TensorFlow:

@@ -206,7 +206,7 @@ class _Decision:
             self.notes.find(finding)
         # All problems up to here are told at once. An image is sought only for what can be built.
         self.notes.stop_if_refused()
-        python, image = self._python_and_image(release, devices, host_compiler, reports)
+        python, image = self._python_and_image(release, devices, host_compiler, bazel, reports)
         if image is None:
             self.notes.stop_if_refused()
         assert image is not None
@@ -378,11 +378,11 @@ class _Decision:
         return asked | {"": "tensorflow" if isinstance(self.profile.tensorflow, str) else "tensorflow.release"}
 
     def _python_and_image(
-        self, release: Release, devices: ChosenDevices, host_compiler: str, reports: Reports
+        self, release: Release, devices: ChosenDevices, host_compiler: str, bazel: str, reports: Reports
     ) -> tuple[str, ImageRow | None]:
         """Choose the profile's Python; else the newest in a base image, or else one that can be compiled into one."""
         rows = self._images(release, devices)
-        names = [self.profile.base or name_with(row, devices.components) for row in rows]
+        names = [self.profile.base_image or name_with(row, devices.components) for row in rows]
         found = [
             base_findings(self.question, release, devices, reports, host_compiler, row, name)
             for row, name in zip(rows, names, strict=True)
@@ -399,28 +399,54 @@ class _Decision:
         )
         made = ((python, row) for python in pythons for row in rows if self._has(row, python))
         python, image = next(ready, None) or next(made, (pythons[0], None))
-        if image is None and self.profile.base and rows:
+        if image is None and self.profile.base_image and rows:
             image = rows[0]  # the profile's `base` replaces the image; only the paths of its tools are used
         if image is None:
             self._refuse_image(release, devices, python, rows)
-        elif held and python not in held and not image.interpreter:
+        elif held and python not in held and (self.profile.provides or not image.interpreter):
             self.notes.refuse(
                 "image-without-tool",
                 "python" if asked else "base",
-                f"`base` {self.profile.base} has Python {' and '.join(held)}, not {python}",
+                f"`base` {self.profile.base_image} has Python {' and '.join(held)}, not {python}",
                 why=f"TensorFlow {release.release} is built for Python {', '.join(release.pythons)}",
                 fix="take a base with that Python, or the Python of the base",
             )
-        source = "profile" if asked else f"releases.yaml {release.release}"
-        why = "newest Python the release is built for"
-        why += "" if asked or python == pythons[0] else " that a base image has"
+        provides = self.profile.provides
+        source = "profile" if asked or provides else f"releases.yaml {release.release}"
+        why = "the base has it" if provides else "newest Python the release is built for"
+        why += "" if asked or provides or python == pythons[0] else " that a base image has"
         self.notes.choose("python", python, source, "as asked" if asked else why)
+        if image is not None and provides is not None:
+            image = self._provided(image, provides, host_compiler, bazel)
         return python, image
 
     def _pythons_of_base(self, release: Release) -> tuple[str, ...]:
         """Return the Pythons of the profile's own base; none where they are not known, or Bazel brings the Python."""
-        row, exact = distribution_of(self.knowledge, self.profile.base or "")
-        return row.pythons if row and exact and not release.pythons_closed else ()
+        if release.pythons_closed:
+            return ()
+        if self.profile.provides is not None:
+            return tuple(filter(None, [self.profile.provides.get("python")]))
+        row, exact = distribution_of(self.knowledge, self.profile.base_image or "")
+        return row.pythons if row and exact else ()
+
+    def _provided(self, image: ImageRow, provides: Mapping[str, str], host_compiler: str, bazel: str) -> ImageRow:
+        """Return the row of a base that has all that builds: as the known one, but nothing is installed."""
+        base = self.profile.base_image
+        lacking = [tool for tool in (host_compiler, "bazel", "python") if tool not in provides]
+        message = f"`provides` names no {' and no '.join(lacking)}, and nothing is installed in {base}"
+        fix = "write its version there if the image has it, or leave `provides` out"
+        if not lacking and provides["bazel"] != bazel:
+            lacking = ["bazel"]
+            message, fix = f"{base} provides bazel {provides['bazel']}, not {bazel}", f"take one with bazel {bazel}"
+        if lacking:
+            self.notes.refuse("image-without-tool", "base.provides", message, fix=fix)
+        self.notes.choose("base.provides", ", ".join(map(" ".join, provides.items())), "profile", "as asked")
+        tools = ("python", "gcc", "clang")
+        paths = {name: path for name, path in image.paths.items() if name.partition("-")[0] not in tools}
+        paths |= {tool: f"/usr/bin/{tool}" for tool in provides}
+        paths |= {"python": f"/usr/bin/python{provides.get('python', '')}"}
+        nothing = {"packages": (), "pip": (), "archives": (), "interpreter": False, "holds": {}, "unknown": ()}
+        return image.model_copy(update={**nothing, "template": "own", "compilers": provides, "paths": paths})
 
     def _has(self, row: ImageRow, python: str) -> bool:
         """Return whether an image has a Python, or can be given it."""
@@ -443,11 +469,11 @@ class _Decision:
             and all(part in compilers and same_minor(compilers[part], want) for part, want in row.compilers.items())
         ]
         fitting = [row for row in rows if fits(row)]
-        if self.profile.base:
+        if self.profile.base_image:
             # A base of one's own brings the components that no row's image has.
             lacking: dict[str, object] = {"components": {}, "archives": (), "holds": {}}
             fitting = fitting or [own for row in rows if fits(own := row.model_copy(update=lacking))]
-            like, exact = distribution_of(self.knowledge, self.profile.base)
+            like, exact = distribution_of(self.knowledge, self.profile.base_image)
             # What a plain distribution lacks is best known from a row for images of it.
             same = [row for row in fitting if exact and distribution_of(self.knowledge, row.image)[0] is like]
             return same or fitting
@@ -524,9 +550,9 @@ class _Decision:
     # --- base image and source ----------------------------------------
 
     def _base(self, parts: _Parts, image: ImageRow) -> ImageRef:
-        if self.profile.base:
-            self.notes.choose("base", self.profile.base, "profile", "as asked")
-            return ImageRef.parse(self.profile.base)
+        if self.profile.base_image:
+            self.notes.choose("base", self.profile.base_image, "profile", "as asked")
+            return ImageRef.parse(self.profile.base_image)
         reference = ImageRef.parse(filled(image.image, parts.versions, f"images.yaml {image.image}"))
         doubt = "; nobody has checked that it exists" if image.unverified else ""
         self.notes.choose("base", reference, "images.yaml", f"the known image for this release and Python{doubt}")
@@ -545,7 +571,7 @@ class _Decision:
 
     def _check_image_versions(self, image: ImageRow, base: ImageRef, devices: ChosenDevices) -> None:
         """Refuse another major version of a component than the image holds; warn of others, and doubt the unknown."""
-        if self.profile.base:
+        if self.profile.base_image:
             return  # what it holds is seen when the image is built
         fields, titles = component_fields(self.question), devices.accelerator.titles
         for name, held in image.holds.items():
@@ -597,7 +623,7 @@ class _Decision:
         # The row names one compiler without a version: it is the release's.
         if not listed and name in paths and tested and same_minor(tested, version):
             return paths[name]
-        if package and (not listed or self.profile.base):
+        if package and (not listed or self.profile.base_image):
             major, minor, *_ = (*Version(version).parts, 0)
             return package.path.format_map({"major": major, "minor": minor})
         self.notes.refuse(

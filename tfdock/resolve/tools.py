@@ -95,12 +95,13 @@ def base_findings(
     """Yield why the build is known to fail in a base image: its C library, its C++ compiler, its Python."""
     row = distribution_of(question.knowledge, base)
     parts = parts_of_base(question, host, image, base)
-    whose = f"`base` {base}" if question.profile.base else f"the image {base}"
+    whose = f"`base` {base}" if question.profile.base_image else f"the image {base}"
     found = [*_breaking(question, release, devices, reports, parts)]
     for finding in found:
         message = f"{whose} has {finding.path} {parts[finding.path]}, and {finding.message}"
         yield replace(finding, path="base", message=message, fix=_bases(question, release, devices, reports, host))
-    if row[0] and row[1] and question.profile.base and not found and not image.packages:
+    installed = image.packages or question.profile.provides is not None
+    if row[0] and row[1] and question.profile.base_image and not found and not installed:
         yield RuleFinding(
             code="image-without-tool",
             path="base",
@@ -125,8 +126,9 @@ def _compiler_in(question: Question, held: tuple[Distribution | None, bool], hos
     path = image.paths.get(host)
     same = (key.removeprefix(f"{host}-") for key, other in image.paths.items() if other == path and key != host)
     row, exact = held
-    by_row = "" if question.profile.base else next(same, "")
-    return by_row or (row.holds.get(host, "") if row and exact else "")
+    provided = (question.profile.provides or {}).get(host, "")
+    by_row = "" if question.profile.base_image else next(same, "")
+    return provided or by_row or (row.holds.get(host, "") if row and exact else "")
 
 
 def _bases(question: Question, release: Release, devices: ChosenDevices, reports: Reports, host: str) -> str:
@@ -202,7 +204,8 @@ def packaged(knowledge: KnowledgeBase, name: str, version: str) -> PackagedCompi
 
 def bazel_of(question: Question, release: Release) -> str:
     """Return Bazel's version: the profile's, else the one the release pins."""
-    asked, row = question.profile.bazel.version, f"releases.yaml {release.release}"
+    asked = question.profile.bazel.version or (question.profile.provides or {}).get("bazel")
+    row = f"releases.yaml {release.release}"
     if not asked:
         question.notes.choose("bazel", release.bazel, row, "the version the release pins")
         return release.bazel

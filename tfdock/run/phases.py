@@ -12,7 +12,7 @@ from typing import BinaryIO, Protocol, TypeVar
 from tfdock import events
 from tfdock.bazel import output as bazel
 from tfdock.bazel.build_events import read_output
-from tfdock.engine.protocol import ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo
+from tfdock.engine.protocol import ContainerSpec, ContainerState, Engine, ImageInfo
 from tfdock.errors import EngineLost, TfdockError, TimeLimit
 from tfdock.host.logins import LoginFilter
 from tfdock.host.settings import Settings
@@ -21,6 +21,7 @@ from tfdock.run import journal
 from tfdock.run.carrier import Carrier
 from tfdock.run.disk_space import DiskSpace
 from tfdock.run.log_text import LogText, clean_text
+from tfdock.types import EngineInfo
 
 _TAIL = 200
 _ERRORS = 50

@@ -17,7 +17,7 @@ from tfdock.bazel import output
 from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.engine.caller import caller_user
 from tfdock.engine.engine_host import GpuAccess, engine_data
-from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ContainerState, Engine, EngineInfo, ImageInfo
+from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ContainerState, Engine, ImageInfo
 from tfdock.errors import (
     DiskFull,
     EngineLost,
@@ -39,7 +39,7 @@ from tfdock.run.carrier import Carrier
 from tfdock.run.disk_space import DiskSpace
 from tfdock.run.phases import OutputTap, PhaseRunner, clean_up_killed_runs
 from tfdock.run.results import ContainerFolder, RunFolders
-from tfdock.types import BuildId, ExpectedFiles, Mount
+from tfdock.types import BuildId, EngineInfo, ExpectedFiles, Mount
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -13,7 +13,8 @@ from tfdock.engine.address import EngineAddress
 from tfdock.engine.caller import caller_user
 from tfdock.engine.containers import host_config_of
 from tfdock.engine.engine_facts import engine_info, quick_facts
-from tfdock.engine.protocol import ContainerSpec, EngineInfo
+from tfdock.engine.protocol import ContainerSpec
+from tfdock.types import EngineInfo
 
 HERE = EngineAddress("unix:///nowhere/docker.sock", "as given")
 ELSEWHERE = EngineAddress("tcp://builder:2376", "as given")

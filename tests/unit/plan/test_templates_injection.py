@@ -58,6 +58,8 @@ FIELDS = {
     "debug.per_file.files": (HEAD + "debug: {per_file: [{files: …, copts: [-g]}]}\n", "x.cc"),
     "debug.per_file.copts": (HEAD + "debug: {per_file: [{files: x.cc, copts: […]}]}\n", "-g"),
     "base": (HEAD + "base: …\n", "example.org/build:1"),
+    "base.image": (HEAD + "base: {image: …}\n", "example.org/build:1"),
+    "base.provides": (HEAD + "base: {image: a, provides: {clang: …, python: '3.11', bazel: '6.5.0'}}\n", "17"),
     "runtime": (HEAD + "runtime: …\n", "example.org/python:1"),
     "verify.gpu_code": (HEAD + "verify: {gpu_code: …}\n", "strict"),
     "bazel.version": (HEAD + "bazel: {version: …}\n", "7.4.1"),

@@ -95,3 +95,34 @@ def test_a_base_of_ones_own_brings_what_no_row_has_and_its_python(desk: Desk) ->
     assert (str(own.base), own.paths["cuda"], own.archives) == ("me/cuda:9", "/usr/local/cuda", ())
     assert desk.resolve(on(NEW, "ubuntu:22.04")).python == "3.10"
     assert distribution_of(desk.knowledge, "python:3.11-bookworm")[0] is desk.knowledge.distributions["Debian 12"]
+
+
+OWN = 'schema: 1\ntensorflow: "2.11.0"\naccelerator: cpu\nbase: {image: me/tools:1, provides: {TOOLS}}\n'
+ALL = 'python: "3.9", gcc: "9.3", bazel: "5.3.0"'
+
+
+def test_in_a_base_that_provides_all_nothing_is_installed(desk: Desk) -> None:
+    own = desk.resolve(OWN.replace("TOOLS", ALL))
+    image = own.image
+    assert (str(own.base), own.python, own.bazel, image.template) == ("me/tools:1", "3.9", "5.3.0", "own")
+    assert own.paths == {"python": "/usr/bin/python3.9", "gcc": "/usr/bin/gcc", "bazel": "/usr/bin/bazel"}
+    assert (image.packages, image.pip, own.archives, own.interpreter) == ((), (), (), None)
+    dockerfile = desk.render(OWN.replace("TOOLS", ALL)).files["Dockerfile"].decode()
+    assert "apt-get" not in dockerfile
+    assert '"gcc=9.3=/usr/bin/gcc -dumpversion"' in dockerfile
+
+
+@pytest.mark.parametrize(
+    ("tools", "more", "message"),
+    [
+        ('gcc: "9.3"', "", "`provides` names no bazel and no python, and nothing is installed in me/tools:1"),
+        (ALL, 'python: "3.8"\n', "`base` me/tools:1 has Python 3.9, not 3.8"),
+        (ALL, 'bazel: {version: "5.3.1"}\n', "me/tools:1 provides bazel 5.3.0, not 5.3.1"),
+        (ALL.replace("9.3", "7.5"), "",
+         "`base` me/tools:1 has gcc 7.5, and TensorFlow 2.11 is known to fail with gcc up to 7"),
+    ],
+)  # fmt: skip
+def test_what_a_base_lacks_that_provides_all_is_named(desk: Desk, tools: str, more: str, message: str) -> None:
+    with pytest.raises(Incompatible) as refused:
+        desk.resolve(OWN.replace("TOOLS", tools) + more)
+    assert message in [problem.message for problem in refused.value.problems]
