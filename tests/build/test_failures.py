@@ -39,7 +39,7 @@ from .harness import (
     write_profile,
 )
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
 KERNEL = "tensorflow/core/kernels/relu_op.cc"
 SLOW_CONFIGURE = {"configure": after_first_line("echo configure is slow; sleep 300")}

@@ -66,6 +66,7 @@ def repository(workshop: Workshop, finished: Finished, tmp_path_factory: pytest.
         workshop.tree(), folder / "broken", {"configure": after_first_line("echo 'tfdock: no compiler'; exit 3")}
     )
     program = TOOLS / "tfdock"
+    install = f"ln -s '{program}' $VIRTUAL_ENV/bin/tfdock"
     (profiles / "matrix.yaml").write_text(
         "schema: 1\n"
         f"base: {json.dumps(BASE)}\n"
@@ -73,7 +74,7 @@ def repository(workshop: Workshop, finished: Finished, tmp_path_factory: pytest.
         "axes:\n"
         "  compute_capabilities: [[sm_86], [sm_30]]\n"
         f"include: [{{tensorflow.path: {json.dumps(str(broken))}}}]\n"
-        f'ci: {{install: "ln -s {program} $VIRTUAL_ENV/bin/tfdock", knowledge: [knowledge]}}\n'
+        f"ci: {{install: {json.dumps(install)}, knowledge: [knowledge]}}\n"
     )
     shutil.copytree(KNOWLEDGE, profiles / "knowledge")
     command = workshop.tfdock()

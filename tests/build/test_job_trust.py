@@ -69,6 +69,8 @@ LOGINS = {
 """Every variable and secret that a project may have set."""
 WRITING = ("registry-token", "cache-token")
 FOLDERS = ("TFDOCK_CACHE_DIR", "TFDOCK_STATE_DIR", "TFDOCK_WHEELHOUSE", "DOCKER_CONFIG")
+# A first line cannot name a path with spaces. To Python the second one is a text.
+START = f"#!/bin/sh\n'''exec' '{sys.executable}' -SE \"$0\" \"$@\"\n' '''\n"
 RECORDER = """
 import json, os, pathlib, sys
 program, words = pathlib.Path(sys.argv[0]).name, sys.argv[1:]
@@ -113,7 +115,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         for name in ("tfdock", "docker", "git", "python3", "pip", "df"):
-            self.program(name, f"#!{sys.executable} -SE\nRECORD = {str(self.folder / 'record')!r}{RECORDER}")
+            self.program(name, f"{START}RECORD = {str(self.folder / 'record')!r}{RECORDER}")
         (self.folder / "checkout").mkdir(exist_ok=True)
 
     def program(self, name: str, text: str) -> None:

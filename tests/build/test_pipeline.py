@@ -106,7 +106,7 @@ def project(
         "ci": {
             "registry": f"{registry.address}/me/wheels",
             "cache": f"{registry.address}/me/cache",
-            "install": f'ln -s {sys.prefix}/bin/tfdock "$VIRTUAL_ENV/bin/tfdock"',
+            "install": f'ln -s "{sys.prefix}/bin/tfdock" "$VIRTUAL_ENV/bin/tfdock"',
             "time_limit": "30m",
             "knowledge": ["knowledge"],
         },

@@ -157,7 +157,7 @@ def configure_python(configuration):
     if not library:
         script = "import site; print('\\n'.join(site.getsitepackages()))"
         answer = subprocess.run([python, "-c", script], stdout=subprocess.PIPE, check=True).stdout.decode()
-        libraries = [path for path in sorted({*search_path, *answer.split()}) if os.path.isdir(path)]
+        libraries = [path for path in sorted({*search_path, *answer.splitlines()}) if os.path.isdir(path)]
         library = libraries[0]
         if configuration.answers.get("USE_DEFAULT_PYTHON_LIB_PATH") != "1":
             print("Python libraries were found here:", *libraries, sep="\n  ")
