@@ -16,7 +16,7 @@ from tfdock.plan.build_plan import toolchain_key
 from .conftest import Workshop
 from .harness import Json, Outcome, Tfdock, after_first_line, copy_tree, write_profile
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
 PROBE = """
 import json

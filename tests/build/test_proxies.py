@@ -21,7 +21,7 @@ from attacks.rig import leaks, leaks_below
 from .conftest import Workshop
 from .harness import file_server, write_profile
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ from .harness import KNOWLEDGE, Json, Outcome, skip_without_pypi, write_profile
 from .registries import own_registry
 from .test_verify import member, rewritten
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
 MIB = 1 << 20
 BASE = "python:3.11-slim-bookworm"

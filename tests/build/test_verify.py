@@ -24,7 +24,7 @@ from tfdock.verify.trial_plan import GPU, RUN
 from .conftest import EditedTree, Finished, Workshop
 from .harness import UNTRIED, Json, Outcome, Tfdock, replaced, skip_without_pypi, small_disk, write_profile
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
 CC = "tensorflow/libtensorflow_cc.so.2"
 INIT = "tensorflow/__init__.py"

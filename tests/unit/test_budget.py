@@ -32,7 +32,7 @@ ROAD = {
     "cli.commands.build": {"modules": 106, "lines": 22190},
 }
 """What importing a module loads of ours."""
-WHOLE = {"modules": 277, "commands": 24, "options": 62, "lines of tests": 61805, "lines of recordings": 14265}
+WHOLE = {"modules": 277, "commands": 24, "options": 62, "lines of tests": 61810, "lines of recordings": 14265}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 
