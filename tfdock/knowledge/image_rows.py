@@ -56,7 +56,7 @@ class Distribution(Row):
     """A Linux distribution. `images` are shell patterns of its images' names, `alike` of names with its C library.
 
     `holds` are the versions of its C library (`glibc`, `musl`) and of what `gcc` and `clang` mean, `pythons` its
-    Pythons; `end` is the last day of its free support.
+    Pythons; `end` is the last day of its free support. `apt`: packages are installed with it.
     """
 
     KEY = ("distribution",)
@@ -67,6 +67,7 @@ class Distribution(Row):
     holds: dict[str, str]
     pythons: tuple[str, ...] = ()
     end: str = ""
+    apt: bool = True
 
 
 class Interpreter(Row):

@@ -108,7 +108,8 @@ VersionText = Annotated[
     str, _IsVersion(), Pattern(r"\d{1,6}(\.\d{1,6}){0,3}(-?(rc|a|b|dev)\d{1,6})?", "a version (`2.18.0`)")
 ]
 PythonText = Annotated[str, _IsVersion(), Pattern(r"[23]\.\d{1,2}", "a Python version (`3.11`)")]
-Word = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", "a plain name")]
+_NAME = Pattern(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", "a plain name")
+Word = Annotated[str, _NAME]
 # As a short name of ours or as the driver prints it: `NVIDIA GeForce RTX 3080 Ti (Laptop)`.
 GpuName = Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9 ._+()/-]*", "a GPU's name")]
 GitRef = Annotated[
@@ -158,6 +159,17 @@ Target = Annotated[
     AfterValidator(_not_dotted),
     Pattern(r"[a-z]+_?[0-9]+[a-z0-9]*", "a target such as `sm_86`, `compute_86` or `gfx90a`"),
 ]
+
+
+def _without_version(text: str) -> str:
+    """Refuse `gcc 13` and `gcc-13`: the version has a place of its own."""
+    if found := re.fullmatch(r"(gcc|g\+\+|clang)[\s-]*(\d[\d.]*)", text):
+        name = found[1].replace("g++", "gcc")
+        raise wrong(f"`{text}` is a compiler with its version", f'write `{{name: {name}, version: "{found[2]}"}}`')
+    return text
+
+
+CompilerName = Annotated[str, AfterValidator(_without_version), _NAME]
 
 
 _T = TypeVar("_T")
@@ -466,7 +478,7 @@ class Profile(Record):
     compiler: Word | None = Field(
         None, description="Who compiles the GPU code: clang or nvcc; the release's own by default", examples=["nvcc"]
     )
-    host_compiler: HostCompiler | Word | None = Field(
+    host_compiler: HostCompiler | CompilerName | None = Field(
         None, description="Who compiles the C++ code: gcc or clang; the release's own by default", examples=["gcc"]
     )
     xla: bool = Field(True, description="Build XLA")

@@ -426,7 +426,7 @@ def _choose_component(question: Question, combination: Combination, name: str | 
             "component-missing",
             combination.place(name),
             f"no {combination.title(name)} version is known to be tested with TensorFlow {release.release}",
-            why=f"known to work: {', '.join(support.accepted)}" if support.accepted else "",
+            why=f"the release takes {', '.join(support.accepted)}" if support.accepted else "",
             fix=f"say which: `{combination.place(name)}: …`",
         )
     # Held against the full version: `tested` may be a minor version.

@@ -388,7 +388,8 @@ class _Decision:
             for row, name in zip(rows, names, strict=True)
         ]
         # If the build is known to fail in each of them, the first tells why.
-        rows = [row for row, findings in zip(rows, found, strict=True) if not any(findings)] or rows
+        fails = [any(finding.weight != "warning" for finding in findings) for findings in found]
+        rows = [row for row, failing in zip(rows, fails, strict=True) if not failing] or rows
         asked = self.profile.python
         pythons = [asked] if asked else sorted(release.pythons, key=Version, reverse=True)
         held = self._pythons_of_base(release)
@@ -501,12 +502,13 @@ class _Decision:
         row = devices.accelerator
         parts = [f"{row.titles.get(name, name)} {value}" for name, value in devices.components.items()]
         wanted = ", ".join([f"TensorFlow {release.release}", f"Python {python}", *(parts or [row.accelerator])])
+        fix = "add a row to `images.yaml` in a `--knowledge` folder"
         self.notes.refuse(
             "image-unknown",
             "base",
-            f"no base image is known for {wanted}",
+            f"no row tells how to build {wanted}" if self.profile.base else f"no base image is known for {wanted}",
             why=f"there are images with Python {', '.join(pythons)}" if pythons else "".join(gone[:1]),
-            fix="name an image of your own, `base: …`, or add a row to `images.yaml` in a `--knowledge` folder",
+            fix=fix if self.profile.base else f"name an image of your own, `base: …`, or {fix}",
         )
 
     def _refuse_placeholder(self, missing: MissingFact) -> None:

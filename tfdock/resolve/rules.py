@@ -157,7 +157,7 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
             code="component-untested",
             path=combination.place(name),
             message=f"{release} is not known to work with {title} {value}",
-            why=f"known to work: {', '.join(sorted(known, key=Version))}",
+            why=f"upstream names {', '.join(sorted(known, key=Version))}",
             weight="doubt",
             part=name,
         )

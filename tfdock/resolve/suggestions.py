@@ -454,6 +454,9 @@ def _nearest(moves: Moves, changes: Iterator[Change], attempt: Attempt, known: S
             continue
         # A pair or a release may change more than was needed.
         least, resolution = _smallest_change(moves.profile, move, resolution, attempt)
+        # The release may take what it chooses itself, and not the same when it is asked for.
+        if (said := _explicit(least, resolution)) != least and attempt(changed(moves.profile, said)) is None:
+            continue
         alike = [item for item in nearest if set(item[0]) == set(least)]
         if any(dict(seen) == dict(least) or resolution.warnings for seen, _ in alike):
             continue
@@ -520,7 +523,7 @@ def _smallest_change(profile: Profile, move: Change, resolution: Resolution, att
 
 
 def _suggestion(moves: Moves, move: Change, resolution: Resolution, in_play: set[str]) -> Suggestion:
-    change = {path: _explicit(path, value, resolution) for path, value in move.items()}
+    change = _explicit(move, resolution)
     always = {"tensorflow", "tensorflow.release", "gpus", *moves.components}
     others = sorted((in_play | always) - set(move), key=_keep_order)
     keep = tuple(dict.fromkeys(_keep_text(moves, path) for path in others if is_set(moves.profile, path)))
@@ -538,14 +541,14 @@ def _keep_order(path: str) -> tuple[bool, str]:
     return not path.startswith("tensorflow"), path
 
 
-def _explicit(path: str, value: object, resolution: Resolution) -> object:
-    """Return the value that the release chooses for a removed field: reading a version helps more than a removal."""
-    if value is not None:
-        return value
-    name = path.rpartition(".")[2]
+def _explicit(move: Change, resolution: Resolution) -> dict[str, object]:
+    """Return a change with what the release chooses for removed fields: a version says more than a removal."""
     # A version that nobody knows of the image may follow, and not be asked for.
-    components = {} if name in resolution.image.unknown else resolution.components
-    return resolution.python if path == "python" else components.get(name)
+    chosen = {
+        name: version for name, version in resolution.components.items() if name not in resolution.image.unknown
+    }
+    chosen |= {"python": resolution.python}
+    return {path: chosen.get(path.rpartition(".")[2]) if value is None else value for path, value in move.items()}
 
 
 def _keep_text(moves: Moves, path: str) -> str:

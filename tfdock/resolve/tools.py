@@ -74,11 +74,12 @@ def _check_host_compiler(
         asked = f"`host_compiler` says {name} {version}" if version not in broken.message else ""
         question.notes.find(replace(broken, path="host_compiler", why=sentences(asked, broken.why)))
     elif not any(same_minor(version, tested_version) for tested_version in tested):
+        uses = [(name, tested_version) for tested_version in tested] or [*release.compilers.items()]
         question.notes.doubt(
             "host-compiler-untested",
             "host_compiler",
             f"TensorFlow {release.release} is not known to be built with {name} {version}",
-            why=f"it is built with {name} {' and '.join(tested)}" if tested else f"nothing is known with {name}",
+            why=f"it is built with {' and '.join(map(' '.join, uses))}" if uses else "",
             part="host_compiler",
         )
 
@@ -93,21 +94,40 @@ def base_findings(
     base: str,
 ) -> Iterator[RuleFinding]:
     """Yield why the build is known to fail in a base image: its C library, its C++ compiler, its Python."""
-    row = distribution_of(question.knowledge, base)
     parts = parts_of_base(question, host, image, base)
     whose = f"`base` {base}" if question.profile.base_image else f"the image {base}"
     found = [*_breaking(question, release, devices, reports, parts)]
     for finding in found:
         message = f"{whose} has {finding.path} {parts[finding.path]}, and {finding.message}"
         yield replace(finding, path="base", message=message, fix=_bases(question, release, devices, reports, host))
-    installed = image.packages or question.profile.provides is not None
-    if row[0] and row[1] and question.profile.base_image and not found and not installed:
+    if question.profile.base_image and question.profile.provides is None and not found:
+        yield from _lacks(question, release, image, base, _bases(question, release, devices, reports, host))
+
+
+def _lacks(question: Question, release: Release, image: ImageRow, base: str, bases: str) -> Iterator[RuleFinding]:
+    """Yield what a base of one's own has not and is not given, as far as its distribution is known."""
+    like, exact = distribution_of(question.knowledge, base)
+    named = [package for package in image.packages if re.search(r"-\d+$|^python\d\.", package)]
+    of = distribution_of(question.knowledge, image.image)[0]
+    provides = "say what the image has: `base: {image: …, provides: {python: …, gcc: …, bazel: …}}`"
+    if like and not like.apt and (exact or image.packages):
+        message = f"`base` {base} is {like.distribution}, and what a build needs is installed with apt"
+        yield RuleFinding(code="image-without-tool", path="base", message=message, fix=(provides, bases))
+    elif like and exact and not image.packages:
         yield RuleFinding(
             code="image-without-tool",
             path="base",
-            message=f"{whose} is plain {row[0].distribution}: Bazel and the release's compilers are not in it",
+            message=f"`base` {base} is plain {like.distribution}: Bazel and the release's compilers are not in it",
             why=f"what is known for TensorFlow {release.release} is {image.image}, on which nothing is installed",
-            fix=_bases(question, release, devices, reports, host) or "name an image that has them",
+            fix=bases or "name an image that has them",
+        )
+    elif named and like and exact and of and like is not of:
+        yield RuleFinding(
+            code="image-without-tool",
+            path="base",
+            message=f"{like.distribution} may lack {' and '.join(named)}, which {of.distribution} has",
+            why=f"they are installed for TensorFlow {release.release}; where one is missing the image step fails",
+            weight="warning",
         )
 
 

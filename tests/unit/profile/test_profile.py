@@ -236,6 +236,8 @@ BAD = {
         "write it like `compiler: nvcc`"),
     "host_compiler": (HEAD + "host_compiler: g cc\n", "3:16",
         "`host_compiler`: `g cc` does not look like a plain name", "write it like `host_compiler: gcc`"),
+    "host_compiler with its version": (HEAD + "host_compiler: g++-9\n", "3:16",
+        "`host_compiler`: `g++-9` is a compiler with its version", 'write `{name: gcc, version: "9"}`'),
     "host_compiler.name": (HEAD + "host_compiler: {name: -gcc}\n", "3:23",
         "`host_compiler.name`: `-gcc` does not look like a plain name", "write it like `name: gcc`"),
     "host_compiler.version": (HEAD + "host_compiler: {name: gcc, version: new}\n", "3:37",
