@@ -21,18 +21,18 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60
 """What a figure may be below its budget, so that not each line is a change here."""
 PACKAGES = {
-    "": 765, "bazel": 4780, "builder": 3180, "ci": 750, "cli": 8000, "diagnose": 2470, "documents": 2715,
-    "engine": 2525, "gpu": 1880, "host": 2625, "images": 3060, "knowledge": 2570, "matrix": 1465, "oci": 1385,
-    "offline": 1560, "plan": 3350, "profile": 1325, "resolve": 4625, "run": 1450, "verify": 1990, "wheel": 3455,
-    "wheelhouse": 1975,
+    "": 765, "bazel": 4780, "builder": 3180, "ci": 750, "cli": 8005, "diagnose": 2480, "documents": 2715,
+    "engine": 2525, "gpu": 1880, "host": 2630, "images": 3060, "knowledge": 2575, "matrix": 1475, "oci": 1385,
+    "offline": 1560, "plan": 3360, "profile": 1335, "resolve": 4625, "run": 1450, "verify": 1990, "wheel": 3460,
+    "wheelhouse": 1980,
 }  # fmt: skip
 """Lines of Python in each package."""
 ROAD = {
-    "builder.build": {"modules": 125, "lines": 27860},
-    "cli.commands.build": {"modules": 106, "lines": 22225},
+    "builder.build": {"modules": 125, "lines": 27895},
+    "cli.commands.build": {"modules": 106, "lines": 22260},
 }
 """What importing a module loads of ours."""
-WHOLE = {"modules": 277, "commands": 24, "options": 62, "lines of tests": 61810, "lines of recordings": 14265}
+WHOLE = {"modules": 277, "commands": 24, "options": 62, "lines of tests": 61875, "lines of recordings": 14265}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

@@ -25,8 +25,8 @@ from tfdock.wheelhouse.store import Wheelhouse, kept_files
 _SLOWEST = 10
 _PIECE = 1 << 20
 """Characters read at a time, and the length of the longest line."""
-_MOST_TEXT = 1 << 33
-"""Characters read of a file: a packed file may hold any number. TensorFlow's files have about a thousandth."""
+_MOST_TEXT = 1 << 28
+"""Characters read of a file: a packed file may hold any number. TensorFlow's files have about a thirtieth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +155,8 @@ def _explain_misses(
     )
 
 
-_MOST_KEPT = 256 << 20
-"""Most bytes of kept inputs, unpacked. A build of TensorFlow needs far less."""
+_MOST_KEPT = 16 << 20
+"""Most bytes of kept inputs, unpacked: as values they take thirty times as many. TensorFlow needs far less."""
 
 # --- files --------------------------------------------------------------------------------------------------------
 

@@ -119,6 +119,9 @@ def _knowledge(written: WrittenMatrix) -> tuple[Path, ...]:
         try:
             own = Path(matrix.file).parent / name
             written.project.resolve(own, name=name, folder=True)
+            # Its files may be links.
+            for file in loader.overlay_files(own):
+                written.project.resolve(file, name=f"{name}/{file.relative_to(own)}")
         except ProfileError as error:
             raise located(error, matrix.file, field, matrix.document.at_field(field)) from error
         folders.append(own)

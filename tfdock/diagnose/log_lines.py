@@ -231,13 +231,26 @@ _DENSEST, _ANY_DENSITY = 250, 16 << 20
 """Most bytes that one packed byte may hold, and from which size on. Logs have 10 to 50; gzip can make a thousand."""
 
 
-def unpacked(chunks: Iterable[bytes], layers: int = _LAYERS) -> Iterator[bytes]:
+class _Counted:
+    """The pieces of a file, and how many bytes of it were read."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks, self.size = iter(chunks), 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._chunks:
+            self.size += len(chunk)
+            yield chunk
+
+
+def unpacked(chunks: Iterable[bytes], layers: int = _LAYERS, file: _Counted | None = None) -> Iterator[bytes]:
     """Yield a log as UTF-8, unpacked as often as it is packed, `layers` times at most.
 
     Raises NotText before the first piece for what is not a log, and ValueError after the last whole piece where gzip
     data is broken, ends too early, or is denser than any log.
     """
-    chunks = iter(chunks)
+    file = file or _Counted(chunks)
+    chunks = iter(file if layers == _LAYERS else chunks)
     head, broken = b"", None
     try:
         for chunk in chunks:
@@ -252,7 +265,7 @@ def unpacked(chunks: Iterable[bytes], layers: int = _LAYERS) -> Iterator[bytes]:
         if not layers:
             raise NotText(f"data that is packed more than {_LAYERS} times", "gunzip")
         # Again from the start: what was packed may be UTF-16, or packed once more.
-        yield from unpacked(_gunzip(rest), layers - 1)
+        yield from unpacked(_gunzip(rest, file), layers - 1, file)
     elif coding := _UTF16.get(head[:2]) or _unmarked_utf16(head[:_HEAD]):
         decoder = codecs.getincrementaldecoder(coding)("replace")
         yield from (decoder.decode(chunk).encode("utf-8", "replace") for chunk in rest)
@@ -292,12 +305,11 @@ def _check_text(head: bytes) -> None:
         raise NotText("binary data")
 
 
-def _gunzip(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the content of all members of a gzip file, no more than a piece at a time."""
+def _gunzip(chunks: Iterable[bytes], file: _Counted) -> Iterator[bytes]:
+    """Yield the content of all members of gzip data, no more than a piece at a time. `file` is packed outermost."""
     # zlib's manual: 16 more than the window's 15 bits asks for a gzip header.
-    member, packed, total = zlib.decompressobj(wbits=31), 0, 0
+    member, total = zlib.decompressobj(wbits=31), 0
     for chunk in chunks:
-        packed += len(chunk)
         left = chunk
         while left:
             if member.eof:
@@ -311,7 +323,7 @@ def _gunzip(chunks: Iterable[bytes]) -> Iterator[bytes]:
             except zlib.error as error:
                 raise ValueError(f"its gzip data is broken: {error}") from error
             total += len(data)
-            if total > max(_ANY_DENSITY, _DENSEST * packed):
+            if total > max(_ANY_DENSITY, _DENSEST * file.size):
                 raise ValueError(f"its gzip data holds over {_DENSEST} times its size, as no log does")
             if data:
                 yield data

@@ -22,12 +22,18 @@ from tfdock.errors import BuildFailed, DiskFull, Fix, Locked, Problem, ProfileEr
 from tfdock.host.hardware import free_disk, nearest
 from tfdock.host.untrusted_folders import UntrustedFolder, UntrustedPath
 
+_MOST_TEXT = 16 << 20
+"""Bytes of a text file. The largest table of knowledge has a fiftieth."""
+
 
 def read_text(path: Path) -> str:
     """Return a file's text with its line ends; raises ProfileError if it cannot be read or is not UTF-8."""
     try:
-        # `read_text` would translate line ends.
-        return path.read_bytes().decode("utf-8")
+        with path.open("rb") as file:
+            data = file.read(_MOST_TEXT + 1)
+        if len(data) > _MOST_TEXT:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        return data.decode("utf-8")  # its line ends stay, which `read_text` would translate
     except UnicodeDecodeError as error:
         message, fix = f"not UTF-8 text (byte {error.start})", "save it as UTF-8; is it a YAML file at all?"
     except OSError as error:

@@ -98,11 +98,15 @@ def knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> Knowl
     return _shared_knowledge(tuple(_folder_state(folder) for folder in overlays), cache)
 
 
+def overlay_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that are read as knowledge, or refused."""
+    # No others: a user's folder may be a repository with a million of them.
+    return sorted([*folder.glob("*.yaml"), *(file for table in TABLES for file in (folder / table).glob("*.yaml"))])
+
+
 def _folder_state(folder: Path) -> _Folder:
-    # Only the files that are read: a user's folder may be a repository with a million others.
-    files = [*folder.glob("*.yaml"), *(file for table in TABLES for file in (folder / table).glob("*.yaml"))]
     states = []
-    for file in sorted(files):
+    for file in overlay_files(folder):
         with suppress(OSError):  # `read_knowledge` refuses what cannot be read
             state = file.stat()
             # Time and size, as make does: reading all files to compare them would cost what this saves.

@@ -17,6 +17,8 @@ from tfdock.profile.yaml_nodes import Node
 
 MOST_CELLS = 20_000
 """How many cells a matrix may have; planning one takes milliseconds."""
+_MOST_NAMES, _MOST_COMPARED = 200, 10_000_000
+"""How many fields the rules of a matrix may name, and how many rules there may be, times the cells."""
 _MISSPELT = ("profile-unknown-key", "version-not-text")
 """Codes of what is wrong with a rule whichever cells it is for."""
 
@@ -59,6 +61,11 @@ def expand(matrix: Matrix) -> tuple[CellCombination, ...]:
         message = f"the matrix has {count} cells, of {MOST_CELLS} at most"
         fix = "take values out of the axes, or make several matrices of it"
         raise ProfileError(node.problem(matrix.file, "matrix-too-large", message, fix))
+    rules = (*matrix.exclude, *matrix.overrides)
+    if len({name for rule in rules for name in rule.when}) > _MOST_NAMES or len(rules) * count > _MOST_COMPARED:
+        message = f"{len(rules):,} rules for {count:,} cells are too many, or name over {_MOST_NAMES} fields"
+        fix = "make several matrices of it"
+        raise ProfileError(rules[0].place.problem(matrix.file, "matrix-too-large", message, fix))
     # Included cells are wanted by name, so that no exclusion applies to them.
     both, overrides = _Rules(*matrix.exclude, *matrix.overrides), _Rules(*matrix.overrides)
     product = (_cell(matrix, fields, place, both) for fields, place in _product(matrix))

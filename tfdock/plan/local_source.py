@@ -23,6 +23,10 @@ from tfdock.resolve.question import LocalSource
 _CHUNK = 1 << 20
 _MOST = 1 << 30
 """Bytes of one file of a checkout."""
+_MOST_PATCHES = 32 << 20
+"""Bytes of all patches of a profile."""
+_DEEPEST = 200
+"""Folders in each other. TensorFlow's tree has 15."""
 _LEFT_OUT = {".git", "__pycache__", ".tf_configure.bazelrc", "python_bin_path.sh", ".bazelrc.user"}
 """Not part of a local source: history, and what an earlier ./configure or a user left, which would change the build
 without standing in the plan."""
@@ -46,7 +50,7 @@ def read_local(
                     f"`{source.path}` holds no TensorFlow source: there is no plain file `configure` in {tree}",
                     "give the root of a TensorFlow checkout, relative to the file that names it",
                 )
-    patches = {}
+    patches: dict[str, bytes] = {}
     for index, name in enumerate(source.patches):
         field = f"tensorflow.patches[{index}]"
         with _named_by(file, field):
@@ -55,6 +59,9 @@ def read_local(
             except FileNotFoundError as error:
                 message, fix = f"the patch `{name}` does not exist", "the path is relative to the file that names it"
                 raise _missing(message, fix) from error
+            if sum(map(len, patches.values())) > _MOST_PATCHES:
+                message = f"the patches have more than {_MOST_PATCHES:,} bytes together"
+                raise ProfileError.of("file-too-large", message, "take a repository or an archive that has them")
     with _named_by(file, "tensorflow.path"):
         digest, real = (tree_hash(tree), str(tree.resolve())) if tree else (None, "")
         return LocalSource(tree=digest, folder=real, patches=patches), tree
@@ -86,6 +93,9 @@ def tree_files(root: Path) -> Iterator[Path]:
     """Return the files and links of a checkout that belong to the source, sorted by path."""
     for folder, folders, files in os.walk(root):
         here = Path(folder)
+        if len(here.parts) > len(root.parts) + _DEEPEST:
+            message = f"the checkout {root} has more than {_DEEPEST} folders in each other"
+            raise ProfileError.of("file-too-large", message, "is this TensorFlow's source? Remove what is not")
         # `os.walk` counts links to folders among the folders. They belong to the source as links.
         links = [name for name in folders if (here / name).is_symlink() and not name.startswith("bazel-")]
         # In place and sorted: `os.walk` goes into what is left in this list, in its order.

@@ -176,20 +176,14 @@ _T = TypeVar("_T")
 _R = TypeVar("_R", bound=BaseModel)
 
 
-_MOST_GPUS = 256
-"""GPUs that a profile names. Each is looked for among all that are known."""
+_MOST_ENTRIES = 256
+"""Entries of each list and map: each GPU, target and component is looked for among all that are known."""
 
 
 def _not_empty(words: list[_T]) -> list[_T]:
     if not words:
         raise wrong("the list is empty", "name at least one, or remove the line")
     return words
-
-
-def _not_too_many(names: list[str]) -> list[str]:
-    if len(names) > _MOST_GPUS:
-        raise wrong(f"the list has {len(names):,} entries; {_MOST_GPUS} are the most", "name fewer")
-    return names
 
 
 ListOf = Annotated[list[_T], AfterValidator(_not_empty)]
@@ -451,7 +445,7 @@ class Profile(Record):
     accelerator: Word | None = Field(
         None, description="cuda, rocm or cpu; by what else is asked when left out", examples=["cuda"]
     )
-    gpus: Annotated[ListOf[GpuName], AfterValidator(_not_too_many)] | Literal["local"] | None = Field(
+    gpus: ListOf[GpuName] | Literal["local"] | None = Field(
         None,
         description="GPU names, or `local` for this machine's; beside a list of targets: what it must serve",
         examples=[["rtx3080"]],
@@ -472,6 +466,7 @@ class Profile(Record):
     rocm: VersionText | None = Field(None, description="ROCm version", examples=["6.2.0"])
     components: dict[Word, VersionText] = Field(
         {},
+        max_length=32,
         description="Versions of an accelerator's components that have no field of their own, by name",
         examples=[{"toolkit": "1.2.3"}],
     )
@@ -593,6 +588,8 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None) -> tuple
 def checked(model: type[_R], document: yaml_nodes.Node, file: str) -> _R:
     """Return a document as a record of that type; raises ProfileError with all problems, each at its node."""
     # Found before pydantic's: it would only say that a string is expected, and not how to write it.
+    if issubclass(model, Profile):
+        _check_lengths(document, file)
     problems = _unquoted_texts(model, document, file)
     flagged = {problem.field for problem in problems}
     try:
@@ -668,6 +665,19 @@ def overlaid(base: yaml_nodes.Node, node: yaml_nodes.Node) -> yaml_nodes.Node:
 
 
 # --- from pydantic's findings to ours -----------------------------------------------------------------------------
+
+
+def _check_lengths(document: yaml_nodes.Node, file: str) -> None:
+    """Raise ProfileError for the first list or map that is too long."""
+    nodes: list[tuple[_Path, yaml_nodes.Node]] = [((), document)]
+    for path, node in nodes:
+        children: list[tuple[str | int, yaml_nodes.Node]] = [*node.entries.items(), *enumerate(node.items)]
+        # Unknown names at the top are told one by one.
+        if path and len(children) > _MOST_ENTRIES:
+            name = _dotted(path)
+            message = f"`{name}` has {len(children):,} entries; {_MOST_ENTRIES} are the most"
+            raise ProfileError(node.problem(file, "profile-bad-value", message, "name fewer", field=name))
+        nodes += [((*path, key), child) for key, child in children]
 
 
 def _unquoted_texts(model: type[BaseModel], document: yaml_nodes.Node, file: str) -> list[Problem]:

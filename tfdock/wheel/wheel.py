@@ -410,7 +410,10 @@ def metadata_of(archive: Archive) -> WheelMetadata:
     )
 
 
-_MOST_HEADERS = 5000  # lines: parsing takes time that grows with their square; TensorFlow's METADATA has 80
+_MOST_HEADERS, _MOST_HEAD = 5000, 128 << 10
+"""Lines and bytes: parsing takes time that grows with their square. TensorFlow's METADATA has 80 lines, 6 KB."""
+_MEDIA = re.compile(rb"^content-", re.IGNORECASE | re.MULTILINE)
+"""No header of a wheel; the parser of `email` takes minutes for the parameters of a long one."""
 
 
 _LONG_NUMBER = re.compile(rb"[0-9]{1000}")
@@ -420,8 +423,10 @@ _LONG_NUMBER = re.compile(rb"[0-9]{1000}")
 def _checked_head(archive: Archive, name: str) -> bytes:
     """Return the header block of a document. Its body may be a megabyte of messages within messages."""
     head = _split_head(document(archive, name))[0]
-    if head.count(b"\n") > _MOST_HEADERS:
-        fail("wheel-bad-metadata", f"{name} has more than {_MOST_HEADERS} lines of headers.")
+    if head.count(b"\n") > _MOST_HEADERS or len(head) > _MOST_HEAD:
+        fail("wheel-bad-metadata", f"{name} has over {_MOST_HEADERS:,} lines or {_MOST_HEAD:,} bytes of headers.")
+    if _MEDIA.search(head):
+        fail("wheel-bad-metadata", f"{name} has a header `Content-…`, which no wheel has.")
     if _LONG_NUMBER.search(head):
         fail("wheel-bad-metadata", f"{name} has a number of 1,000 digits or more.")
     return head

@@ -23,8 +23,8 @@ FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 # 255 characters, the longest name that Linux gives a file.
 WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.whl")
 WheelName = Annotated[str, matching(WHEEL)]
-_BuildId = Annotated[str, matching(BUILD_ID)]
-_Fingerprint = Annotated[str, matching(FINGERPRINT)]
+RecordedBuildId = Annotated[str, matching(BUILD_ID)]
+Fingerprint = Annotated[str, matching(FINGERPRINT)]
 _Log = Annotated[str, matching(r"[0-9A-Za-z][0-9A-Za-z-]{0,100}\.log")]
 # UTC alone, so that moments are in order as texts.
 _Moment = Annotated[str, matching(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\+00:00")]
@@ -57,8 +57,8 @@ class _Record(TypedDict):
     """What the program takes from a record without another look. Other keys may hold anything."""
 
     schema: Annotated[str, SCHEMA.__eq__]
-    build_id: _BuildId
-    fingerprint: _Fingerprint
+    build_id: RecordedBuildId
+    fingerprint: Fingerprint
     tfdock: Text
     log: _Log
     wheels: Annotated[list[_Wheel], bool]

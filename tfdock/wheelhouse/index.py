@@ -11,6 +11,7 @@ that is not there. Once an index exists, it follows publications and pruning.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -47,7 +48,7 @@ A file that has the same four is the same file.
 """
 _FEW = 100
 """Files that are synced one by one; for thousands that takes minutes."""
-_MOST_STATE = 64 << 20
+_MOST_STATE = 16 << 20
 """Bytes of a page, and of the kept facts: some hundred for each of thousands of wheels."""
 
 
@@ -199,6 +200,8 @@ class WheelIndex:
                 continue
             progress(file)
             try:
+                if (beside := self._document(file).status()) and not stat.S_ISREG(beside.st_mode):
+                    raise FileExistsError(errno.EEXIST, f"{METADATA_SUFFIX} is there, and no file")
                 entry, scan.documents[file] = _read_wheel(self._house.at(file))
             # The next scan, or the next update, finds what is in its place.
             except FileNotFoundError:
@@ -208,7 +211,7 @@ class WheelIndex:
                 scan.left_out[file] = identity, _left_out_problem(file, error.code, error.message, error.fix)
             except OSError as error:
                 problem = _left_out_problem(
-                    file, "file-error", f"cannot be read: {error.strerror}", "check its owner and mode"
+                    file, "file-error", f"cannot be listed: {error.strerror}", "check its name, owner and mode"
                 )
                 scan.left_out[file] = identity, problem
             else:

@@ -27,7 +27,7 @@ from tfdock.host.untrusted_folders import NotPlain, UntrustedPath
 from tfdock.plan.trust_domain import recorded, replaces, stands_for
 from tfdock.run.journal import staging_folder
 from tfdock.types import BuildId
-from tfdock.wheelhouse.build_record import LARGEST_RECORD, WheelName
+from tfdock.wheelhouse.build_record import LARGEST_RECORD, Fingerprint, RecordedBuildId, WheelName
 
 if TYPE_CHECKING:
     from tfdock.plan.build_plan import BuildPlan
@@ -271,8 +271,8 @@ _Wheel = TypedDict("_Wheel", {"file": WheelName, "sha256": str, "size": int})
 class _Record(TypedDict):
     """Fields that every record has. Who reads a loaded record does not check them again."""
 
-    build_id: str
-    fingerprint: str
+    build_id: RecordedBuildId
+    fingerprint: Fingerprint
     log: str
     wheels: list[_Wheel]
     seconds: Mapping[str, Any]

@@ -918,6 +918,14 @@ def test_knowledge_outside_of_the_repository_is_refused(repository: Path) -> Non
         matrix.write_text(text.replace("\nci:\n", f"\nci:\n  knowledge: [{name}]\n"))
         refused = ci("render", "github")
         assert (refused.exit_code, f"[{code}]" in refused.stderr) == (2, True), refused.output
+    matrix.write_text(text.replace("\nci:\n", "\nci:\n  knowledge: [rows]\n"))
+    for file, leads in (("gpus.yaml", "/proc/version"), ("releases/a.yaml", "/etc/hostname")):
+        link = repository / "profiles/rows" / file
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(leads)
+        refused = ci("render", "github")
+        assert (refused.exit_code, f"`rows/{file}` leads to {leads}" in refused.stderr) == (2, True), refused.output
+        link.unlink()
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,19 @@ def test_a_patch_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_patches_of_more_bytes_than_any_source_needs_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfdock.plan.local_source._MOST_PATCHES", 100)
+    (tmp_path / "a.patch").write_text("diff --git a/x b/x\n" + "x" * 60)
+    # The same file by two names is two patches.
+    profile = tmp_path / "p.yaml"
+    profile.write_text('schema: 1\ntensorflow: {release: "2.18.0", patches: [a.patch, ./a.patch]}\n')
+    result = CliRunner().invoke(app, ["check", str(profile)])
+    assert result.exit_code == 2
+    assert "the patches have more than 100 bytes together" in result.stderr
+
+
 def test_a_patch_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     path, patch = tmp_path / "x.yaml", tmp_path / "mine.patch"
     path.write_text('schema: 1\ntensorflow: {release: "2.18.0", patches: [mine.patch]}\n')

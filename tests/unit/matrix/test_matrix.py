@@ -338,6 +338,15 @@ def test_a_matrix_that_nobody_could_build_is_refused_before_it_is_made() -> None
     assert problem.message == f"the matrix has 1000000000000 cells, of {MOST_CELLS} at most"
 
 
+def test_more_rules_than_can_be_held_against_all_cells_are_refused() -> None:
+    rules = "".join(f"  - {{when: {{bazel.a{number}: x}}, reason: r}}\n" for number in range(201))
+    with pytest.raises(ProfileError) as caught:
+        expand(read(f"{AXES}exclude:\n{rules}"))
+    (problem,) = caught.value.problems
+    assert problem.code == "matrix-too-large"
+    assert "201 rules" in problem.message
+
+
 # --- the schema for editors -----------------------------------------------------------------------------------------
 
 SCHEMA = matrices.json_schema()

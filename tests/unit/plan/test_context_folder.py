@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tfdock.errors import ProfileError
 from tfdock.plan.local_source import context_archive, tree_hash
 from tfdock.plan.render import BuildContext
 
@@ -124,3 +125,10 @@ def test_a_file_that_shrinks_while_it_is_sent_is_an_error_and_no_archive(tmp_pat
     big.write_bytes(b"")
     with pytest.raises(OSError, match="changed while it was read"):
         list(stream)
+
+
+def test_a_checkout_of_more_folders_in_each_other_than_any_source_has_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "/".join("a" * 210)).mkdir(parents=True)
+    with pytest.raises(ProfileError) as refused:
+        tree_hash(tmp_path)
+    assert "more than 200 folders in each other" in refused.value.problems[0].message

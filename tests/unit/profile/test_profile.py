@@ -468,9 +468,19 @@ def test_of_thousands_of_mistakes_the_first_hundred_are_told_and_the_work_grows_
     assert steps(lambda: problems_of(text(2_000))) < 2.2 * steps(lambda: problems_of(text(1_000)))
 
 
-def test_a_list_of_more_gpus_than_anybody_has_is_refused() -> None:
-    (problem,) = refused(HEAD + f"gpus: [{', '.join(f'rtx{number}' for number in range(300))}]")
-    assert problem.message == "`gpus`: the list has 300 entries; 256 are the most"
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("gpus: [{}]", "`gpus` has 300 entries; 256 are the most"),
+        ("amdgpu_targets: [{}]", "`amdgpu_targets` has 300 entries; 256 are the most"),
+        ("debug: {{per_file: [{{files: x, copts: [{}]}}]}}", "`debug.per_file[0].copts` has 300 entries; 256 are"),
+        ("components: {{{}}}", "`components` has 300 entries; 256 are the most"),
+    ],
+)
+def test_a_list_that_is_longer_than_anybody_needs_is_refused(line: str, told: str) -> None:
+    pair = "c{0}: '1'" if "components" in line else "-x{0}"
+    (problem,) = refused(HEAD + line.format(", ".join(pair.format(number) for number in range(300))))
+    assert problem.message.startswith(told)
 
 
 # --- versions written as numbers ----------------------------------------------------------------------------------

@@ -204,18 +204,10 @@ def test_metadata_is_read_without_judging_it() -> None:
     assert found.requires_dist == ("numpy<2,>=1.26", 'nccl; extra == "gpu"')
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "".join(f"--{n}\nContent-Type: multipart/mixed; boundary={n + 1}\n\n" for n in range(1_200)),
-        "Content-Type: message/rfc822\n\n" * 30_000,
-        f"Version: {'1' * 5000}\n",
-    ],
-    ids=["parts within parts", "messages within messages", "a long number"],
-)
-def test_what_stands_behind_the_headers_of_a_document_is_not_parsed(body: str) -> None:
-    head = METADATA.partition("\n\n")[0] + "\nContent-Type: multipart/mixed; boundary=0\n\n"
-    facts = read(make_wheel(metadata=head + body, tags=f"{WHEEL}Content-Type: multipart/mixed; boundary=0\n\n{body}"))
+def test_what_stands_behind_the_headers_of_a_document_is_not_parsed() -> None:
+    body = f"Content-Type: message/rfc822\nVersion: {'1' * 5000}\n"
+    head = METADATA.partition("\n\n")[0]
+    facts = read(make_wheel(metadata=f"{head}\n\n{body}", tags=f"{WHEEL}\n\n{body}"))
     assert (facts.version, facts.record_ok) == ("1.0", True)
 
 
@@ -399,6 +391,8 @@ REFUSED_BY: dict[str, dict[str, Callable[[], bytes]]] = {
         "no version": lambda: make_wheel(metadata="Name: demo-pkg\n"),
         "two versions": lambda: make_wheel(metadata=f"Version: 1.0\n{METADATA}"),
         "a long version": lambda: make_wheel(metadata=METADATA.replace("1.0", "1" * 5000)),
+        "parameters of a media type": lambda: make_wheel(metadata=f"Content-Type: x/y; a={';' * 900}\n{METADATA}"),
+        "a long head": lambda: make_wheel(metadata=f"Requires-Dist: {'a' * 131_000}\n{METADATA}"),
         "a long version required": lambda: make_wheel(metadata=f"Requires-Dist: a>={'1' * 5000}\n{METADATA}"),
         "no tags": lambda: make_wheel(tags="Wheel-Version: 1.0\n"),
         "bad tag": lambda: make_wheel(tags=f"{WHEEL}Tag: linux\n"),

@@ -319,10 +319,16 @@ def test_what_somebody_else_keeps_in_the_index_or_links_into_it_stays(house: Whe
 @pytest.mark.parametrize("name", ["_foo", "foo_", "_", "__foo", "foo."])
 def test_what_no_installer_can_ask_for_is_left_out(house: Wheelhouse, name: str) -> None:
     own = houses.publish(house).name
+    long, data = houses.wheel("l" * 230, "1.0")
+    taken, data = houses.wheel("taken", "1.0")
+    for other in (long, taken):
+        (house.root / other).write_bytes(houses.wheel(other.partition("-")[0], "1.0")[1])
+    (house.root / f"{taken}.metadata").mkdir()
     file, data = houses.wheel(name, "1.0")
     (house.root / file).write_bytes(data)
     found = WheelIndex(house).update()
-    assert [problem.code for problem in found.left_out] == ["wheel-bad-name"]
+    codes = {problem.file: problem.code for problem in found.left_out}
+    assert codes == {file: "wheel-bad-name", long: "file-error", taken: "file-error"}
     assert set(named(house)) == {own}
 
 

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -318,6 +319,17 @@ def test_a_moment_that_no_calendar_has_is_none(house: Wheelhouse, finished: obje
     file.write_text(json.dumps(json.loads(file.read_text()) | {"finished": finished}))
     (row,) = document(house, "list")["wheels"]
     assert row["finished"][:2] == "20", "the file's own"
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no file system here keeps such a time")
+def test_a_wheel_of_a_far_time_is_listed() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        house = Wheelhouse(Path(folder))
+        path = houses.publish(house)
+        houses.record_files(house)[0].unlink()
+        os.utime(path, (300_000_000_000,) * 2)
+        (row,) = document(house, "list")["wheels"]
+        assert row["finished"] == "9999-12-31T23:59:59+00:00"
 
 
 @pytest.mark.parametrize(
@@ -743,11 +755,14 @@ def test_a_held_build_id_is_told_while_it_is_held(house: Wheelhouse) -> None:
 def test_a_record_that_cannot_be_read_is_warned_of(house: Wheelhouse) -> None:
     houses.publish(house)
     (file,) = houses.record_files(house)
-    file.write_text(file.read_text()[:200])
-    for command in ("list", "prune"):
-        result = CliRunner().invoke(app, ["wheelhouse", command, "--wheelhouse", str(house.root)])
-        assert result.exit_code == 0
-        assert f"warning: {file} is no record that can be read" in result.stderr
+    text = file.read_text()
+    fingerprint = json.loads(text)["fingerprint"]
+    for bad in (text[:200], *(text.replace(fingerprint, name) for name in ("", "../../../x", r"a\u0000", r"\ud800"))):
+        file.write_text(bad)
+        for command in ("list", "prune"):
+            result = CliRunner().invoke(app, ["wheelhouse", command, "--wheelhouse", str(house.root)])
+            assert result.exit_code == 0
+            assert f"warning: {file} is no record that can be read" in result.stderr
     assert document(house, "list")["problems"][0]["code"] == "record-unreadable"
 
 

@@ -71,6 +71,10 @@ def list_(settings: Settings, as_json: AsJson = False) -> None:
         console.say(line, stream=sys.stdout)
 
 
+_LATEST = 253_402_300_799
+"""The last second that a date has: a file may be of any time."""
+
+
 def _wheel_json(wheel: StoredWheel) -> dict[str, Any]:
     return {
         "file": wheel.path.name,
@@ -80,7 +84,7 @@ def _wheel_json(wheel: StoredWheel) -> dict[str, Any]:
         "version": wheel.version,
         "tags": wheel.tags,
         **as_document(wheel.claims),
-        "finished": datetime.fromtimestamp(wheel.finished, UTC).isoformat(timespec="seconds"),
+        "finished": datetime.fromtimestamp(min(wheel.finished, _LATEST), UTC).isoformat(timespec="seconds"),
         "origin": _origin(wheel),
         "pulled_from": wheel.pulled_from,
         "build_id": wheel.recorded.build_id if wheel.recorded else None,
