@@ -21,10 +21,14 @@ registry_up() {
   fi
   # Another bed that starts now may take a port that was free: then the next one.
   for REGISTRY_PORT in "${REGISTRY_PORTS[@]}"; do
-    listening 127.0.0.1 "$REGISTRY_PORT" || ! registry_start || break
+    ! listening 127.0.0.1 "$REGISTRY_PORT" || continue
+    if registry_start; then
+      say "registry: started on 127.0.0.1:$REGISTRY_PORT"
+      return 0
+    fi
+    stop registry
   done
-  registry_answers && { alive registry || registry_in_container; } || die "the registry does not start, see $LOGS/registry.log"
-  say "registry: started on 127.0.0.1:$REGISTRY_PORT"
+  die "the registry does not start, see $LOGS/registry.log"
 }
 
 # registry_start: on REGISTRY_PORT; fails where it does not run.

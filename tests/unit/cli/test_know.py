@@ -383,7 +383,7 @@ def test_help_gives_an_example(name: str) -> None:
 
 @pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error() -> None:
-    script = f"{sys.executable} -m tfdock gpus | head -n 1"
+    script = f"'{sys.executable}' -m tfdock gpus | head -n 1"
     result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert result.stderr == ""
     assert len(result.stdout.splitlines()) == 1

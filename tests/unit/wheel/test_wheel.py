@@ -750,7 +750,7 @@ def test_pip_installs_a_normalised_wheel_under_its_new_version(tmp_path: Path) -
     script = target / "bin" / "demo"
     assert script.stat().st_mode & 0o111
     environment = {**os.environ, "PYTHONPATH": str(target)}
-    ran = subprocess.run([str(script)], check=True, capture_output=True, text=True, env=environment)
+    ran = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True, env=environment)
     assert ran.stdout == "42\n"
 
 
