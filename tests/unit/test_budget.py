@@ -28,11 +28,11 @@ PACKAGES = {
 }  # fmt: skip
 """Lines of Python in each package."""
 ROAD = {
-    "builder.build": {"modules": 125, "lines": 27895},
+    "builder.build": {"modules": 125, "lines": 27900},
     "cli.commands.build": {"modules": 106, "lines": 22260},
 }
 """What importing a module loads of ours."""
-WHOLE = {"modules": 277, "commands": 24, "options": 62, "lines of tests": 61875, "lines of recordings": 14265}
+WHOLE = {"modules": 277, "commands": 24, "options": 62, "lines of tests": 61885, "lines of recordings": 14265}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

@@ -32,8 +32,9 @@ _ERROR = re.compile(
 # A place in a file, as compilers name it: `a.cc:3:10`, `a.cu(3)`, and as linkers do: `a.cc:(.text+0x1)`.
 _PLACE = r"(?![0-9]{1,4}:)[^\s:(]{1,400}(?::[0-9]{1,7}(?::[0-9]{1,7})?|\([0-9]{1,7}\)|:\(\.[^\s)]{1,200}\))"
 _COMPILER_ERROR = re.compile(
-    # gcc, clang and hipcc; nvcc (`error #20:`); the assembler (`Error:`); an unfound header (`fatal error:`).
-    rf"{_PLACE}: (?:fatal |catastrophic |internal compiler )?[eE]rror(?: #[0-9]{{1,6}}(?:-D)?)?: "
+    # gcc, clang and hipcc; nvcc (`error #20:`); MSVC (`error C2664:`); the assembler (`Error:`); an unfound header.
+    rf"(?:{_PLACE} ?|[^\s:]{{1,400}} ): (?:fatal |catastrophic |internal compiler )?"
+    r"[eE]rror(?: #[0-9]{1,6}(?:-D)?| (?:C|LNK)[0-9]{4})?: "
     # ptxas, nvlink, fatbinary and nvcc themselves. What only says that another of them failed is left out.
     r"|(?:nvcc|ptxas|nvlink|fatbinary|cudafe\+\+)(?: [^\s;]{1,400}, line [0-9]{1,7};)? {1,4}(?:error|fatal) {0,4}: "
     r"(?!'[^']{1,80}' died|Ptx assembly aborted)"

@@ -32,7 +32,7 @@ _NAMED = 20
 """Most errors that are kept for naming something of `came_and_went`, each with other names."""
 _SUSPICIOUS = (
     "ERROR:", "error:", "Error:", "FATAL:", "FAILED", "Killed", "Exception:", "Segmentation fault",
-    "ommand not found", "undefined reference to", "nvcc fatal", "ptxas fatal",
+    " error C", " error LNK", "ommand not found", "undefined reference to", "nvcc fatal", "ptxas fatal",
 )  # fmt: skip
 _NO_PROGRAM = re.compile(r": [Cc]ommand not found$")
 """A shell did not find a program. Many scripts continue without it: worth a look, but not reported as an error."""

@@ -193,7 +193,13 @@ def test_a_crash_and_a_program_that_is_missing_are_worth_a_look(line: str) -> No
 @pytest.mark.parametrize("literal", log_search._SUSPICIOUS)
 def test_each_literal_of_suspicious_lines_leads_to_one(literal: str) -> None:
     """Else it costs a look at every line that has it, for nothing."""
-    lines = [literal, f"x.cc:1:2: {literal} no", f"Module{literal} no", f"bash: frob: c{literal}"]
+    lines = [
+        literal,
+        f"x.cc:1:2: {literal} no",
+        f"Module{literal} no",
+        f"bash: frob: c{literal}",
+        f"x.obj :{literal}2019: no",
+    ]
     assert any(diagnosed(f"{line}\n".encode()).suspects for line in lines)
 
 
