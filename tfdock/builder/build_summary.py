@@ -25,8 +25,8 @@ from tfdock.wheelhouse.store import Wheelhouse, kept_files
 _SLOWEST = 10
 _PIECE = 1 << 20
 """Characters read at a time, and the length of the longest line."""
-_MOST_TEXT = 1 << 28
-"""Characters read of a file: a packed file may hold any number. TensorFlow's files have about a thirtieth."""
+_MOST_TEXT, _MOST_PROFILE = 1 << 33, 1 << 28
+"""Characters read of a log, and of a profile, which may be packed. TensorFlow's profile has a thirtieth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +177,7 @@ def load_inputs(folder: UntrustedPath, record: Mapping[str, Any]) -> object:
 
 def load_profile(path: Path | UntrustedPath) -> TraceProfile:
     """Return a trace profile from a file, compressed or not; an empty one if the file is no profile."""
-    with _open_lines(path) as lines:
+    with _open_lines(path, _MOST_PROFILE) as lines:
         return read_profile(lines)
 
 
@@ -197,10 +197,10 @@ _GZIP = b"\x1f\x8b"
 
 
 @contextmanager
-def _open_lines(path: Path | UntrustedPath) -> Iterator[Iterator[str]]:
+def _open_lines(path: Path | UntrustedPath, most: int = _MOST_TEXT) -> Iterator[Iterator[str]]:
     """Give the lines of a text file that may be compressed, missing or cut off. A long line comes in pieces.
 
-    Characters after the first `_MOST_TEXT` are left out.
+    Characters after the first `most` are left out.
     """
     with open_plain_file(path) as file:
         if file is None:
@@ -211,11 +211,10 @@ def _open_lines(path: Path | UntrustedPath) -> Iterator[Iterator[str]]:
         file.seek(0)
         source: Any = gzip.GzipFile(fileobj=file) if packed else file
         with io.TextIOWrapper(source, "utf-8", "replace") as text:
-            yield _read_lines(text)
+            yield _read_lines(text, most)
 
 
-def _read_lines(text: TextIO) -> Iterator[str]:
-    left = _MOST_TEXT
+def _read_lines(text: TextIO, left: int) -> Iterator[str]:
     try:
         while left > 0 and (line := text.readline(_PIECE)):
             left -= len(line)

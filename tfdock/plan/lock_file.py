@@ -384,7 +384,9 @@ def unpinned(lock: Lock, resolution: Resolution) -> Problem | None:
         lacking.append(f"source {' or '.join(sources)}")
     lacking += [f"source {name}" for name in source.patches if ("source", name) not in rows]
     kinds = {pin.kind for pin in lock.pins}
-    lacking += [kind for kind in _ALWAYS if kind not in kinds]
+    # A base of one's own may be of a distribution without dpkg.
+    own = {"package"} if resolution.image.template == "own" else set()
+    lacking += [kind for kind in _ALWAYS if kind not in kinds | own]
     if not lacking:
         return None
     return Problem(

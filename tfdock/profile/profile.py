@@ -522,7 +522,9 @@ class Profile(Record):
     @property
     def provides(self) -> Mapping[str, str] | None:
         """Tool -> version of a base image that has all; None where tfdock installs what is missing."""
-        return self.base.provides if isinstance(self.base, OwnBase) else None
+        tools = self.base.provides if isinstance(self.base, OwnBase) else None
+        # Of Python the first two numbers count.
+        return tools and {name: v if name != "python" else ".".join(v.split(".")[:2]) for name, v in tools.items()}
 
     @property
     def source(self) -> TensorFlow:

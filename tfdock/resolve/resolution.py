@@ -413,9 +413,10 @@ class _Decision:
                 fix="take a base with that Python, or the Python of the base",
             )
         provides = self.profile.provides
-        source = "profile" if asked or provides else f"releases.yaml {release.release}"
-        why = "the base has it" if provides else "newest Python the release is built for"
-        why += "" if asked or provides or python == pythons[0] else " that a base image has"
+        own = provides is not None and bool(held)
+        source = "profile" if asked or own else f"releases.yaml {release.release}"
+        why = "the base has it" if own else "newest Python the release is built for"
+        why += "" if asked or own or python == pythons[0] else " that a base image has"
         self.notes.choose("python", python, source, "as asked" if asked else why)
         if image is not None and provides is not None:
             image = self._provided(image, provides, host_compiler, bazel)
@@ -433,18 +434,30 @@ class _Decision:
     def _provided(self, image: ImageRow, provides: Mapping[str, str], host_compiler: str, bazel: str) -> ImageRow:
         """Return the row of a base that has all that builds: as the known one, but nothing is installed."""
         base = self.profile.base_image
-        lacking = [tool for tool in (host_compiler, "bazel", "python") if tool not in provides]
-        message = f"`provides` names no {' and no '.join(lacking)}, and nothing is installed in {base}"
-        fix = "write its version there if the image has it, or leave `provides` out"
-        if not lacking and provides["bazel"] != bazel:
-            lacking = ["bazel"]
-            message, fix = f"{base} provides bazel {provides['bazel']}, not {bazel}", f"take one with bazel {bazel}"
+        host = self.profile.host_compiler
+        placed = isinstance(host, HostCompiler) and bool(host.path)
+        known = {"python", "bazel", *(name for name, _ in self.knowledge.host_compilers)}
+        needed = ("bazel", "python") if placed else (host_compiler, "bazel", "python")
+        lacking = [tool for tool in needed if tool not in provides]
+        wanted = {"bazel": bazel, host_compiler: host.version if isinstance(host, HostCompiler) else None}
+        for tool, version in provides.items():
+            if tool not in known:
+                message = f"`provides` is for {', '.join(sorted(known))}, and not for {tool}"
+                self.notes.refuse("image-without-tool", "base.provides", message, fix="remove it")
+            elif tool == "bazel" and (len(Version(version).parts) < 3 or not version.replace(".", "").isdigit()):
+                message = f"`provides` says bazel {version}, and Bazel is compared in full"
+                self.notes.refuse("image-without-tool", "base.provides", message, fix="write it as `7.4.1`")
+            elif (asked := wanted.get(tool)) and not Version(version).matches(Version(asked)):
+                message = f"{base} provides {tool} {version}, not {asked}"
+                self.notes.refuse("image-without-tool", "base.provides", message, fix=f"take one with {tool} {asked}")
         if lacking:
+            message = f"`provides` names no {' and no '.join(lacking)}, and nothing is installed in {base}"
+            fix = "write its version there if the image has it"
             self.notes.refuse("image-without-tool", "base.provides", message, fix=fix)
         self.notes.choose("base.provides", ", ".join(map(" ".join, provides.items())), "profile", "as asked")
         tools = ("python", "gcc", "clang")
         paths = {name: path for name, path in image.paths.items() if name.partition("-")[0] not in tools}
-        paths |= {tool: f"/usr/bin/{tool}" for tool in provides}
+        paths |= {tool: f"/usr/bin/{tool}" for tool in provides if tool != "bazel"}
         paths |= {"python": f"/usr/bin/python{provides.get('python', '')}"}
         nothing = {"packages": (), "pip": (), "archives": (), "interpreter": False, "holds": {}, "unknown": ()}
         return image.model_copy(update={**nothing, "template": "own", "compilers": provides, "paths": paths})
@@ -607,7 +620,7 @@ class _Decision:
         # The profile's own path holds, wherever the image's row has the compiler.
         if isinstance(host, HostCompiler) and host.path:
             return paths | {host.name: host.path}
-        if isinstance(host, HostCompiler) and host.version:
+        if isinstance(host, HostCompiler) and host.version and self.profile.provides is None:
             return paths | {host.name: self._path_of(host.name, host.version, base, paths, parts.release)}
         return paths
 

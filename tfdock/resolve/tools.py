@@ -112,7 +112,7 @@ def _lacks(question: Question, release: Release, image: ImageRow, base: str, bas
     provides = "say what the image has: `base: {image: …, provides: {python: …, gcc: …, bazel: …}}`"
     if like and not like.apt and (exact or image.packages):
         message = f"`base` {base} is {like.distribution}, and what a build needs is installed with apt"
-        yield RuleFinding(code="image-without-tool", path="base", message=message, fix=(provides, bases))
+        yield RuleFinding(code="image-without-tool", path="base", message=message, fix=provides)
     elif like and exact and not image.packages:
         yield RuleFinding(
             code="image-without-tool",

@@ -47,7 +47,6 @@ def test_a_patch_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "`lost.patch`" in said
 
 
-@pytest.mark.slow
 def test_patches_of_more_bytes_than_any_source_needs_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +60,7 @@ def test_patches_of_more_bytes_than_any_source_needs_are_refused(
     assert "the patches have more than 100 bytes together" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_patch_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     path, patch = tmp_path / "x.yaml", tmp_path / "mine.patch"
     path.write_text('schema: 1\ntensorflow: {release: "2.18.0", patches: [mine.patch]}\n')

@@ -105,7 +105,7 @@ def test_in_a_base_that_provides_all_nothing_is_installed(desk: Desk) -> None:
     own = desk.resolve(OWN.replace("TOOLS", ALL))
     image = own.image
     assert (str(own.base), own.python, own.bazel, image.template) == ("me/tools:1", "3.9", "5.3.0", "own")
-    assert own.paths == {"python": "/usr/bin/python3.9", "gcc": "/usr/bin/gcc", "bazel": "/usr/bin/bazel"}
+    assert own.paths == {"python": "/usr/bin/python3.9", "gcc": "/usr/bin/gcc"}
     assert (image.packages, image.pip, own.archives, own.interpreter) == ((), (), (), None)
     dockerfile = desk.render(OWN.replace("TOOLS", ALL)).files["Dockerfile"].decode()
     assert "apt-get" not in dockerfile
