@@ -21,7 +21,7 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60
 """What a figure may be below its budget, so that not each line is a change here."""
 PACKAGES = {
-    "": 765, "bazel": 4780, "builder": 3180, "ci": 750, "cli": 8005, "diagnose": 2480, "documents": 2715,
+    "": 765, "bazel": 4780, "builder": 3180, "ci": 750, "cli": 8005, "diagnose": 2485, "documents": 2715,
     "engine": 2525, "gpu": 1880, "host": 2630, "images": 3060, "knowledge": 2575, "matrix": 1475, "oci": 1385,
     "offline": 1560, "plan": 3360, "profile": 1335, "resolve": 4635, "run": 1450, "verify": 1990, "wheel": 3460,
     "wheelhouse": 1980,

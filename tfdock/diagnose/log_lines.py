@@ -243,14 +243,18 @@ class _Counted:
             yield chunk
 
 
-def unpacked(chunks: Iterable[bytes], layers: int = _LAYERS, file: _Counted | None = None) -> Iterator[bytes]:
-    """Yield a log as UTF-8, unpacked as often as it is packed, `layers` times at most.
+def unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a log as UTF-8, unpacked as often as it is packed, twice at most.
 
     Raises NotText before the first piece for what is not a log, and ValueError after the last whole piece where gzip
     data is broken, ends too early, or is denser than any log.
     """
-    file = file or _Counted(chunks)
-    chunks = iter(file if layers == _LAYERS else chunks)
+    file = _Counted(chunks)
+    return _unpacked(file, _LAYERS, file)
+
+
+def _unpacked(chunks: Iterable[bytes], layers: int, file: _Counted) -> Iterator[bytes]:
+    chunks = iter(chunks)
     head, broken = b"", None
     try:
         for chunk in chunks:
@@ -265,7 +269,7 @@ def unpacked(chunks: Iterable[bytes], layers: int = _LAYERS, file: _Counted | No
         if not layers:
             raise NotText(f"data that is packed more than {_LAYERS} times", "gunzip")
         # Again from the start: what was packed may be UTF-16, or packed once more.
-        yield from unpacked(_gunzip(rest, file), layers - 1, file)
+        yield from _unpacked(_gunzip(rest, file), layers - 1, file)
     elif coding := _UTF16.get(head[:2]) or _unmarked_utf16(head[:_HEAD]):
         decoder = codecs.getincrementaldecoder(coding)("replace")
         yield from (decoder.decode(chunk).encode("utf-8", "replace") for chunk in rest)

@@ -31,9 +31,9 @@ def read_text(path: Path) -> str:
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_TEXT + 1)
-        if len(data) > _MOST_TEXT:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-        return data.decode("utf-8")  # its line ends stay, which `read_text` would translate
+        if len(data) <= _MOST_TEXT:
+            return data.decode("utf-8")  # its line ends stay, which `read_text` would translate
+        message, fix = f"it has more than {_MOST_TEXT:,} bytes", "is this the right file? Name a smaller one"
     except UnicodeDecodeError as error:
         message, fix = f"not UTF-8 text (byte {error.start})", "save it as UTF-8; is it a YAML file at all?"
     except OSError as error:

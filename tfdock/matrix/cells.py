@@ -62,8 +62,11 @@ def expand(matrix: Matrix) -> tuple[CellCombination, ...]:
         fix = "take values out of the axes, or make several matrices of it"
         raise ProfileError(node.problem(matrix.file, "matrix-too-large", message, fix))
     rules = (*matrix.exclude, *matrix.overrides)
-    if len({name for rule in rules for name in rule.when}) > _MOST_NAMES or len(rules) * count > _MOST_COMPARED:
-        message = f"{len(rules):,} rules for {count:,} cells are too many, or name over {_MOST_NAMES} fields"
+    names = {name for rule in rules for name in rule.when}
+    if len(names) > _MOST_NAMES or len(rules) * count > _MOST_COMPARED:
+        message = f"its {len(rules):,} rules name {len(names):,} fields, of {_MOST_NAMES} at most"
+        if len(names) <= _MOST_NAMES:
+            message = f"{len(rules):,} rules for {count:,} cells are more than can be compared"
         fix = "make several matrices of it"
         raise ProfileError(rules[0].place.problem(matrix.file, "matrix-too-large", message, fix))
     # Included cells are wanted by name, so that no exclusion applies to them.

@@ -163,7 +163,7 @@ Target = Annotated[
 
 def _without_version(text: str) -> str:
     """Refuse `gcc 13` and `gcc-13`: the version has a place of its own."""
-    if found := re.fullmatch(r"(gcc|g\+\+|clang)[\s-]*(\d[\d.]*)", text):
+    if found := re.fullmatch(r"(gcc|g\+\+|clang)[\s-]*(\d+(?:\.\d+)*)", text):
         name = found[1].replace("g++", "gcc")
         raise wrong(f"`{text}` is a compiler with its version", f'write `{{name: {name}, version: "{found[2]}"}}`')
     return text
@@ -352,7 +352,7 @@ class OwnBase(Record):
 class HostCompiler(Record):
     """The compiler of the C++ code."""
 
-    name: Word = Field(description="gcc, clang, or one of your own knowledge", examples=["gcc"])
+    name: CompilerName = Field(description="gcc, clang, or one of your own knowledge", examples=["gcc"])
     version: VersionText | None = Field(
         None, description="Its version, where Debian and Ubuntu put it", examples=["11"]
     )
@@ -589,9 +589,9 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None) -> tuple
 
 def checked(model: type[_R], document: yaml_nodes.Node, file: str) -> _R:
     """Return a document as a record of that type; raises ProfileError with all problems, each at its node."""
-    # Found before pydantic's: it would only say that a string is expected, and not how to write it.
     if issubclass(model, Profile):
         _check_lengths(document, file)
+    # Found before pydantic's: it would only say that a string is expected, and not how to write it.
     problems = _unquoted_texts(model, document, file)
     flagged = {problem.field for problem in problems}
     try:
@@ -822,6 +822,7 @@ _MESSAGES = {
     "dict_type": "should be a map of `name: value` lines",
     "model_type": "should be a map of `name: value` lines",
     "bool_type": "should be `true` or `false`",
+    "too_long": "has more entries than are taken: 32 at most",
     "int_type": "should be a whole number",
 }
 

@@ -11,7 +11,6 @@ that is not there. Once an index exists, it follows publications and pruning.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import stat
@@ -200,8 +199,8 @@ class WheelIndex:
                 continue
             progress(file)
             try:
-                if (beside := self._document(file).status()) and not stat.S_ISREG(beside.st_mode):
-                    raise FileExistsError(errno.EEXIST, f"{METADATA_SUFFIX} is there, and no file")
+                if (beside := self._document(file).status()) and stat.S_ISDIR(beside.st_mode):
+                    raise WheelError("file-error", f"{file}{METADATA_SUFFIX} is a folder.", "move it away")
                 entry, scan.documents[file] = _read_wheel(self._house.at(file))
             # The next scan, or the next update, finds what is in its place.
             except FileNotFoundError:
