@@ -294,5 +294,5 @@ def test_what_a_profile_says_takes_little_room_in_a_record() -> None:
 def test_of_a_packed_file_only_so_many_characters_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     action = json.dumps({"cat": "action processing", "name": "x", "ts": 1, "dur": 1, "tid": 1}) + ",\n"
     (tmp_path / "profile.gz").write_bytes(gzip.compress(action.encode() * 10))
-    monkeypatch.setattr(build_summary, "_MOST_TEXT", 3 * len(action))
+    monkeypatch.setattr(build_summary, "_MOST_PROFILE", 3 * len(action))
     assert len(build_summary.load_profile(tmp_path / "profile.gz").actions) == 3

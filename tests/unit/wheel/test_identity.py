@@ -337,12 +337,12 @@ def test_what_wants_a_newer_one_replaces_the_wheel_unless_the_constraints_refuse
 )
 def test_a_record_that_does_not_say_what_was_built_is_none(tmp_path: Path, damage: dict[str, object]) -> None:
     house, fingerprint = Wheelhouse(tmp_path), "f" * 64
-    whole = {"build_id": "b", "fingerprint": fingerprint, "log": "r.log", "wheels": [], "seconds": {}, "attempts": 1}
-    folder = house.record_folder(BuildId("b"), fingerprint).path
+    whole = {"build_id": "tf2.9", "fingerprint": fingerprint, "log": "r.log", "wheels": [], "seconds": {}, "attempts": 1}
+    folder = house.record_folder(BuildId("tf2.9"), fingerprint).path
     folder.mkdir(parents=True)
     (folder / "record.json").write_text(json.dumps(whole))
-    assert house.complete_record(BuildId("b"), fingerprint) == whole
+    assert house.complete_record(BuildId("tf2.9"), fingerprint) == whole
     (folder / "record.json").write_text(json.dumps(whole | damage))
-    assert house.complete_record(BuildId("b"), fingerprint) is None
+    assert house.complete_record(BuildId("tf2.9"), fingerprint) is None
     assert list(house.records()) == []
-    house.check_replaceable(BuildId("b"), WheelFile(file="a.whl", sha256="0" * 64, size=1), "release")
+    house.check_replaceable(BuildId("tf2.9"), WheelFile(file="a.whl", sha256="0" * 64, size=1), "release")
