@@ -29,8 +29,8 @@ lowest: setup ## The quick loop with the lowest packages that pyproject.toml all
 demo: room setup ## From a profile to a wheel, on a real engine: the main job in miniature
 	@$(IN_BED) ci/demo
 
-unit: setup ## The quick loop: unit tests without the slow ones, no engine
-	@$(PYTHON) -m pytest -q -n auto --dist loadgroup -m "not slow and not soak" $(or $(ARGS),tests/unit)
+unit: setup ## The quick loop: of each unit test that is not slow three permutations; all of those in ARGS="FILE…"
+	@$(PYTHON) -m pytest -q -n auto --dist loadgroup -m "not slow and not soak" $(or $(ARGS),--quick tests/unit)
 
 test: room ## The suite: one of every kind of unit, engine, build, fault, attack, client
 	@ci/setup test

@@ -41,6 +41,7 @@ hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", default="1/1", metavar="K/N", help="the K-th of N parts of the tests")
+    parser.addoption("--quick", action="store_true", help="of each test three permutations at most")
     parser.addoption("--golden", action="store_true", help="write the expected renders below tests/golden anew")
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import zlib
 from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
 
 import pytest
 
@@ -133,8 +135,19 @@ def mark(config: pytest.Config, items: list[pytest.Item]) -> None:
         left_out = {one for one in items if zlib.crc32(_name(one).encode()) % int(parts) != int(part) - 1}
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [one for one in items if one not in left_out]
+    if config.getoption("quick"):
+        left_out = set(items) - set(_few(items))
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [one for one in items if one not in left_out]
     if unused and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
         raise pytest.UsageError(f"tests/soak.py: no test is found in {', '.join(unused)}")
+
+
+def _few(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield of each test the first, the middle and the last permutation."""
+    for _, cases in groupby(items, _name):
+        all_cases = [*cases]
+        yield from {0: all_cases[0], len(all_cases) // 2: all_cases[len(all_cases) // 2], -1: all_cases[-1]}.values()
 
 
 def _name(item: pytest.Item) -> str:

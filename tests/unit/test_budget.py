@@ -58,6 +58,7 @@ def test_no_package_grows() -> None:
     assert outside(PACKAGES, found) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROAD)
 def test_the_road_of_a_build_grows_no_longer(name: str) -> None:
     program = (

@@ -20,11 +20,6 @@ from tfdock.documents.schemas import NAMES, schema_of
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_schema_is_a_valid_one(name: str) -> None:
-    jsonschema.Draft202012Validator.check_schema(schema_of(name))
-
-
 def test_every_document_that_a_command_prints_has_a_type() -> None:
     sources = "".join(file.read_text("utf-8") for file in (ROOT / "tfdock/cli").rglob("*.py"))
     printed = set(re.findall(r'print_json\(\s*"(tfdock\.[a-z-]+/\d+)"', sources))
@@ -40,7 +35,8 @@ def undescribed(node: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_everything_in_a_document_is_described(name: str) -> None:
+def test_a_schema_is_valid_and_describes_everything_in_a_document(name: str) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema_of(name))
     assert list(undescribed(schema_of(name))) == []
 
 

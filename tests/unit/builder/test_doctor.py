@@ -440,6 +440,7 @@ def test_the_answer_names_the_profiles_that_cannot_be_built(run: Callable[..., A
     assert "cpu-native" in run("cpu-native", str(greedy), fake=gone(), columns=300).stdout.splitlines()[0]
 
 
+@pytest.mark.slow
 def test_a_profile_that_is_refused_is_a_failed_check_told_once_below_the_answer(
     run: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -477,6 +477,7 @@ def test_a_cell_that_is_new_or_is_built_otherwise_has_changed(project: Path) -> 
     assert names(document(project, "--changed-since", earlier(project))) == []
 
 
+@pytest.mark.slow
 def test_what_the_knowledge_beside_it_changes_is_seen(project: Path) -> None:
     rows = project / "knowledge"
     rows.mkdir()

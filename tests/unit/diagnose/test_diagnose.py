@@ -780,6 +780,7 @@ def test_what_is_not_text_is_refused_with_what_it_is(tmp_path: Path, data: bytes
         diagnosed(*[data[at : at + 1] for at in range(min(len(data), 9000))])
 
 
+@pytest.mark.slow
 def test_of_a_log_that_is_denser_than_any_the_first_part_is_read() -> None:
     log = f"{ARCH}\n".encode() + (b"x" * 99 + b"\n") * 200_000
     # Members with some that are empty between them are 200 times as dense, and may be packed once more.

@@ -457,6 +457,7 @@ def swapped(path: Path, other: Path) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("component", ["fix.patch", "folder"])
 def test_a_file_that_becomes_a_link_between_check_and_opening_is_never_read_through_it(
     project: Path, component: str

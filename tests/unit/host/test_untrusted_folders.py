@@ -285,6 +285,7 @@ def test_everything_is_removed_and_nothing_that_a_link_leads_to(hostile: Path, o
     assert (outside / "secret").stat().st_mode == mode
 
 
+@pytest.mark.slow
 def test_a_tree_that_is_deeper_than_there_are_descriptors_is_removed(hostile: Path) -> None:
     at = os.open(hostile, os.O_RDONLY)
     for number in range(400):

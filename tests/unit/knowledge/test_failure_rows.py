@@ -164,20 +164,21 @@ def test_a_short_name_of_a_source_means_one_thing_in_all_files() -> None:
     assert [name for name, several in texts.items() if len(several) > 1] == []
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.id)
-def test_a_row_names_only_what_there_is(row: Failure) -> None:
-    assert set(row.instead_of) <= set(ROWS) - {row.id}
-    assert set(row.asks) <= SUBJECTS
-    assert {subject for relations in row.fits.values() for subject in relations.values()} <= SUBJECTS
-    assert row.grave is None or (row.harmless and ROWS[row.grave.row].is_failure)
-    assert row.grave is None or row.grave.accelerator in KNOWLEDGE.accelerators
-    for change in row.changes:
-        assert len(change) == 1, "a change is of one field"
-        (path,) = change
-        field, _, inner = path.partition(".")
-        assert field in Profile.model_fields, path
-        if inner:
-            assert inner in type(Profile.model_fields[field].get_default(call_default_factory=True)).model_fields
+def test_a_row_names_only_what_there_is() -> None:
+    for row in ROWS.values():
+        assert set(row.instead_of) <= set(ROWS) - {row.id}
+        assert set(row.asks) <= SUBJECTS, row.id
+        assert {subject for relations in row.fits.values() for subject in relations.values()} <= SUBJECTS, row.id
+        assert row.grave is None or (row.harmless and ROWS[row.grave.row].is_failure), row.id
+        assert row.grave is None or row.grave.accelerator in KNOWLEDGE.accelerators, row.id
+        for change in row.changes:
+            assert len(change) == 1, f"{row.id}: a change is of one field"
+            (path,) = change
+            field, _, inner = path.partition(".")
+            assert field in Profile.model_fields, (row.id, path)
+            if inner:
+                default = Profile.model_fields[field].get_default(call_default_factory=True)
+                assert inner in type(default).model_fields, (row.id, path)
 
 
 def _told(row: Failure) -> Iterator[tuple[str, str]]:
@@ -189,9 +190,9 @@ def _told(row: Failure) -> Iterator[tuple[str, str]]:
     yield row.cause.format(**row.values), row.fix.format(**row.values)
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.id)
-def test_what_a_row_says_reads_well_whatever_the_log_gave_it(row: Failure) -> None:
-    for cause, fix in _told(row):
+@pytest.mark.slow
+def test_what_a_row_says_reads_well_whatever_the_log_gave_it() -> None:
+    for cause, fix in (said for row in ROWS.values() for said in _told(row)):
         for text in (cause, fix):
             assert re.match(r"[A-Z`]", text), text
             assert text.endswith("."), text
@@ -199,18 +200,18 @@ def test_what_a_row_says_reads_well_whatever_the_log_gave_it(row: Failure) -> No
         assert len(re.findall(r"[.!?](?= [A-Z`(])", cause)) < 2, cause
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.id)
-def test_words_for_what_a_log_does_not_say_are_in_no_backquotes(row: Failure) -> None:
+def test_words_for_what_a_log_does_not_say_are_in_no_backquotes() -> None:
     """Between those stands what can be typed: a name or, in capitals, the place for one."""
-    for quoted in re.findall(r"`([^`]+)`", f"{row.cause} {row.fix}"):
-        for name, words in row.values.items():
-            assert f"{{{name}}}" not in quoted or " " not in words, (quoted, words)
+    for row in ROWS.values():
+        for quoted in re.findall(r"`([^`]+)`", f"{row.cause} {row.fix}"):
+            for name, words in row.values.items():
+                assert f"{{{name}}}" not in quoted or " " not in words, (row.id, quoted, words)
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.id)
-def test_no_line_makes_an_expression_search_in_more_ways_than_it_has_characters(row: Failure) -> None:
+@pytest.mark.slow
+def test_no_line_makes_an_expression_search_in_more_ways_than_it_has_characters() -> None:
     """Proved of the expression, for all lines: `most_ways` tries none. Most expressions have one way alone."""
-    for pattern in (*row.patterns, *row.facts):
+    for pattern in (pattern for row in ROWS.values() for pattern in (*row.patterns, *row.facts)):
         assert most_ways(pattern.line or "", 2 * NEAR) <= 2 * NEAR, pattern.line
 
 

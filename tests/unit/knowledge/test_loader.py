@@ -312,6 +312,7 @@ def test_threads_that_keep_the_same_table_do_not_write_into_one_file(
     assert kept(tmp_path) == [file.path]
 
 
+@pytest.mark.slow
 def test_the_docs_have_the_table_of_evidence_as_it_is_counted_now() -> None:
     root = Path(__file__).parents[3]
     counted = subprocess.run(

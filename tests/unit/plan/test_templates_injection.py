@@ -242,6 +242,7 @@ def test_a_hostile_value_is_refused_or_stays_what_it_is(desk: Desk, field: str) 
     assert not any(letter in value for value in taken for letter in "\n\r\0\u2028\x85\x1b\u202e")
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     field=st.sampled_from(sorted(FREE)), hostile=st.text(st.sampled_from("a-=$`'\"\\;|&<>(){}[]#%! ,@:\n\0\u2028é/."))

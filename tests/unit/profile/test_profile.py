@@ -458,6 +458,7 @@ wheel: {local_version: A, name: "a b"}
     ]
 
 
+@pytest.mark.slow
 def test_of_thousands_of_mistakes_the_first_hundred_are_told_and_the_work_grows_as_the_text_does() -> None:
     def text(count: int) -> str:
         return HEAD + "".join(f"k{number}: 1\n" for number in range(count))

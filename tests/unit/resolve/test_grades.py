@@ -119,6 +119,7 @@ def test_a_configuration_without_a_report_is_said_with_the_grade(desk: Desk) -> 
     assert (problem.code, problem.field) == ("known-to-fail", "bazel.configs[0]")
 
 
+@pytest.mark.slow
 def test_a_way_out_keeps_the_release_and_every_capability_that_can_be_built(desk: Desk) -> None:
     text = 'schema: 1\ntensorflow: "2.17.0"\npython: "3.10"\ncuda: "12.4"\ngpus: [gtx1070]\ncompiler: nvcc\n'
     (problem, *_) = desk.problems(text + 'host_compiler: {name: clang, version: "17"}\n')

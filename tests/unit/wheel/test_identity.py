@@ -336,13 +336,13 @@ def test_what_wants_a_newer_one_replaces_the_wheel_unless_the_constraints_refuse
     ids=str,
 )
 def test_a_record_that_does_not_say_what_was_built_is_none(tmp_path: Path, damage: dict[str, object]) -> None:
-    house, fingerprint = Wheelhouse(tmp_path), "f" * 64
-    whole = {"build_id": "tf2.9", "fingerprint": fingerprint, "log": "r.log", "wheels": [], "seconds": {}, "attempts": 1}
-    folder = house.record_folder(BuildId("tf2.9"), fingerprint).path
+    house, name, key = Wheelhouse(tmp_path), BuildId("tf2.9"), "f" * 64
+    whole = {"build_id": name, "fingerprint": key, "log": "r.log", "wheels": [], "seconds": {}, "attempts": 1}
+    folder = house.record_folder(name, key).path
     folder.mkdir(parents=True)
     (folder / "record.json").write_text(json.dumps(whole))
-    assert house.complete_record(BuildId("tf2.9"), fingerprint) == whole
+    assert house.complete_record(name, key) == whole
     (folder / "record.json").write_text(json.dumps(whole | damage))
-    assert house.complete_record(BuildId("tf2.9"), fingerprint) is None
+    assert house.complete_record(name, key) is None
     assert list(house.records()) == []
-    house.check_replaceable(BuildId("tf2.9"), WheelFile(file="a.whl", sha256="0" * 64, size=1), "release")
+    house.check_replaceable(name, WheelFile(file="a.whl", sha256="0" * 64, size=1), "release")

@@ -95,6 +95,7 @@ def test_pip_and_uv_install_from_the_server(server: Server, tmp_path: Path, prog
         assert f"{NAME.replace('+', '%2B')}.metadata" in done.stdout, "METADATA alone is read before the wheel is"
 
 
+@pytest.mark.slow
 def test_files_come_whole_and_in_ranges(server: Server, house: Wheelhouse) -> None:
     data = (house.root / NAME).read_bytes()
     status, headers, body = server.ask(f"/{NAME}")

@@ -859,6 +859,7 @@ def test_what_takes_things_away_is_refused_while_somebody_uses_the_cache(run: Ru
     assert run("prune")[0] == 0
 
 
+@pytest.mark.slow
 def test_prune_enters_folders_that_a_build_shut(disk: Disk) -> None:
     key = disk.action(b"x" * 5000, used=1.0)
     for folder in (disk.path("ac", key).parent, disk.disk.folder / "cas"):
