@@ -18,7 +18,7 @@ from .program_sources import MODULES, ROOT, walk
 
 ORDER = (
     "documents", "profile", "host", "knowledge", "wheel", "gpu", "resolve", "plan", "oci", "engine", "bazel", "run",
-    "wheelhouse", "verify", "images", "builder", "offline", "matrix", "ci", "diagnose", "cli",
+    "wheelhouse", "verify", "images", "builder", "offline", "matrix", "ci", "diagnose", "installed", "cli",
 )  # fmt: skip
 """The packages, in the order in which a build meets them. A package may import those before it and none behind it."""
 
@@ -26,7 +26,8 @@ WORDS = {"__init__.py", "errors.py", "types.py", "events.py"}
 """The words of the program, which every package may import and which import no package."""
 
 SHARED = {
-    "docker": "engine oci", "jinja2": "cli plan", "packaging": "builder images offline verify wheel wheelhouse",
+    "docker": "engine oci", "jinja2": "cli plan",
+    "packaging": "builder images installed offline verify wheel wheelhouse",
     "pydantic": "documents knowledge matrix profile", "pydantic_core": "knowledge profile", "tenacity": "engine oci",
     "zstandard": "bazel wheel",
 }  # fmt: skip
@@ -384,6 +385,7 @@ OPENED = {
     },
     "the system's": {
         "cli/main.py", "engine/address.py", "engine/containers.py", "engine/engine_host.py", "host/hardware.py",
+        "installed/nvidia_driver.py",
     },
     "named by the user": {
         "cli/bundle_report.py", "cli/ci_log.py", "cli/commands/advise.py", "cli/commands/init.py",
@@ -393,6 +395,9 @@ OPENED = {
         "wheel/wheel_file.py",
     },
     "a checkout of sources, whose files are opened beneath its folder": {"plan/local_source.py"},
+    "an environment whose interpreter the user runs": {
+        "installed/environment.py", "installed/loader_search.py", "installed/packages.py",
+    },
     "wheels that were checked a moment ago": {"builder/build.py", "cli/pull_text.py"},
     "in a folder that this user alone can write to": {
         "bazel/cache/cache_folder.py", "bazel/cache/cache_pull.py", "bazel/cache/domain_cache.py",

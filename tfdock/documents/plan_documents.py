@@ -252,13 +252,13 @@ class DoctorCheckJson(TypedDict):
     fix: str
     """What to do; may be empty."""
     exit_code: int
-    """The exit code with which a build would end; 0 where it would not."""
+    """The exit code that it leads to; 0 where it leads to none."""
     profile: str | None
     """The profile that it concerns; null where it concerns any build."""
 
 
 class DoctorDocument(TypedDict):
-    """`tfdock doctor`: what this machine lacks for building."""
+    """`tfdock doctor`: what this machine lacks for building, or an environment for running TensorFlow."""
 
     checks: Sequence[DoctorCheckJson]
     """The checks, in order."""

@@ -30,12 +30,12 @@ _NUMBER = re.compile("[0-9]{1,19}")
 
 def local_machine() -> Machine:
     """Return this machine, as far as this process may use it."""
-    groups = control_groups(_text("/proc/self/cgroup"), _text("/proc/self/mountinfo"))
-    physical = _physical_memory()
+    groups = control_groups(text_of("/proc/self/cgroup"), text_of("/proc/self/mountinfo"))
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     # Version 1 says "no limit" as a number near 2**63, which is above any memory.
     memory = min([physical, *memory_limits(groups)])
     # A group's swap has a limit of its own, which few set. So swap counts only without a memory limit.
-    swap = swap_total(_text("/proc/meminfo")) if memory == physical else 0
+    swap = swap_total(text_of("/proc/meminfo")) if memory == physical else 0
     return Machine(cpus=max(1, min([_cores(), *core_limits(groups)])), memory=memory, swap=swap)
 
 
@@ -43,10 +43,6 @@ def _cores() -> int:
     # Only Linux reports the cores that a process may use.
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def _physical_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def swap_total(meminfo: str) -> int:
@@ -120,13 +116,13 @@ def core_limits(groups: Iterable[Path]) -> Iterator[int]:
 
 def _numbers(file: Path) -> list[int]:
     """Return the numbers of a one-line file, if it begins with one; `max` and -1 mean no limit."""
-    words = _text(file).split()
+    words = text_of(file).split()
     if not words or not _NUMBER.fullmatch(words[0]):
         return []
     return [int(word) for word in words if _NUMBER.fullmatch(word)]
 
 
-def _text(path: str | Path) -> str:
+def text_of(path: str | Path) -> str:
     """Return a file's text; empty if it cannot be read."""
     try:
         return Path(path).read_text("utf-8", errors="replace")
@@ -167,7 +163,7 @@ def place(purpose: str, path: Path, *, share: float, executes: bool = False, opt
         looked,
         # `f_bavail` leaves out the blocks that are reserved for root.
         free=usage.f_bavail * usage.f_frsize,
-        filesystem=mounted_from(_text("/proc/self/mountinfo"), there.resolve()) or str(device),
+        filesystem=mounted_from(text_of("/proc/self/mountinfo"), there.resolve()) or str(device),
         trouble=_trouble(there, usage.f_flag, executes=executes),
     )
 
@@ -218,7 +214,7 @@ def read_host() -> Host:
         gpus=tuple(gpu for devices in families.values() for gpu in devices.gpus),
         drivers={name: devices.driver for name, devices in families.items() if devices.driver},
         troubles={name: devices.trouble for name, devices in families.items() if devices.trouble},
-        wsl=is_wsl(_text("/proc/sys/kernel/osrelease")),
+        wsl=is_wsl(text_of("/proc/sys/kernel/osrelease")),
         architecture=platform.machine(),
     )
 
@@ -243,14 +239,15 @@ class HostDevices:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class Answer:
     """What a program printed, on both streams, and its exit status; None if it was not there to end."""
 
     text: str
     status: int | None = 0
 
 
-def _ask(program: str, *arguments: str) -> _Answer:
+def ask(program: str, *arguments: str, folder: str | None = None) -> Answer:
+    """Run a program that answers a question, in a folder, for 20 s at most; it is killed with its children."""
     try:
         # A process group of its own, so that its children are killed with it.
         process = subprocess.Popen(
@@ -261,18 +258,19 @@ def _ask(program: str, *arguments: str) -> _Answer:
             # Texts are compared with what the tools say in English.
             env={**os.environ, "LC_ALL": "C"},
             start_new_session=True,
+            cwd=folder,
         )
     except OSError as error:
-        return _Answer(f"cannot be run: {error.strerror}", None)
+        return Answer(f"cannot be run: {error.strerror}", None)
     try:
         text, _ = process.communicate(timeout=_ANSWER_SECONDS)
     except subprocess.TimeoutExpired:
-        return _Answer(f"no answer in {_ANSWER_SECONDS:.0f} s", None)
+        return Answer(f"no answer in {_ANSWER_SECONDS:.0f} s", None)
     finally:
         # Also when Ctrl-C ends the wait.
         if process.returncode is None:
             _kill(process)
-    return _Answer(text.decode("utf-8", "replace"), process.returncode)
+    return Answer(text.decode("utf-8", "replace"), process.returncode)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -296,13 +294,13 @@ _WSL_TOOL = "/usr/lib/wsl/lib/nvidia-smi"
 
 
 def _nvidia() -> HostDevices:
-    loaded = loaded_driver(_text("/proc/driver/nvidia/version"))
+    loaded = loaded_driver(text_of("/proc/driver/nvidia/version"))
     program = shutil.which("nvidia-smi") or shutil.which(_WSL_TOOL)
     if program is None:
         return HostDevices(driver=loaded)
-    answer, fields = _Answer(""), _FIELDS[0]
+    answer, fields = Answer(""), _FIELDS[0]
     for fields in _FIELDS:
-        answer = _ask(program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
+        answer = ask(program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
         if "is not a valid field" not in answer.text:
             break
     devices = nvidia_devices(answer.text, fields, ended_well=answer.status == 0)
@@ -356,7 +354,7 @@ def _amd() -> HostDevices:
     program = shutil.which("rocminfo") or shutil.which(_ROCM_TOOL)
     if program is None:
         return HostDevices()
-    answer = _ask(program)
+    answer = ask(program)
     return rocm_devices(answer.text, ended_well=answer.status == 0)
 
 

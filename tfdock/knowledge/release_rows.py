@@ -292,7 +292,8 @@ class HarmlessOption(Row):
 class CpuFeature(Row):
     """An instruction set that `-m<feature>` switches on, on one kind of machine.
 
-    `configs` are the Bazel configurations of releases that switch it on.
+    `configs` are the Bazel configurations of releases that switch it on. `official`: releases whose official wheels
+    end with `Illegal instruction` on a CPU without it.
     """
 
     KEY = ("feature",)
@@ -300,3 +301,4 @@ class CpuFeature(Row):
     feature: str
     machine: str = "x86_64"
     configs: tuple[str, ...] = ()
+    official: ReleaseRange | None = None

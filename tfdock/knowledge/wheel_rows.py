@@ -122,14 +122,14 @@ class WheelLibrary(Row):
 
 
 class RequirementLimit(Row):
-    """A package that wheels of these releases require and break with when it is newer: `limit` (`<3.21`) holds it."""
+    """A package with which wheels of these releases break outside of `limit` (`<3.21`): then they say `says`."""
 
     KEY = ("package", "releases")
 
     package: Annotated[str, text_like(re.compile(r"[a-z0-9][a-z0-9._-]*\Z"), "package")]
     releases: ReleaseRange
-    # It holds a package back. What a wheel needs at least, its own requirement says.
-    limit: Annotated[str, text_like(re.compile(r"(<|<=|!=)[0-9][0-9A-Za-z.]*\Z"), "limit (`<3.21`)")]
+    limit: Annotated[str, text_like(re.compile(r"(<|<=|>=|!=)[0-9][0-9A-Za-z.]*\Z"), "limit (`<3.21`)")]
+    says: str = ""
 
 
 class Probe(Row):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tfdock.errors import clean
@@ -142,7 +143,8 @@ def _probe(
 ) -> Probe | None:
     """Return the first row that applies to the wheel."""
     name = accelerator.accelerator if accelerator else ""
-    rows = (row for row in knowledge.probes if row.check == check and _holds(knowledge, inspection, row.releases))
+    minor = release_of(inspection)
+    rows = (row for row in knowledge.probes if row.check == check and _for_release(knowledge, minor, row.releases))
     return next((row for row in rows if not row.accelerators or name in row.accelerators), None)
 
 
@@ -167,12 +169,8 @@ def release_of(inspection: Inspection) -> str:
     return f"{parts[0]}.{parts[1]}"
 
 
-def _holds(knowledge: KnowledgeBase, inspection: Inspection, span: str) -> bool:
-    """Return whether a range of releases includes the wheel's release, known or not."""
-    return _for_release(knowledge, release_of(inspection), span)
-
-
 def _for_release(knowledge: KnowledgeBase, minor: str, span: str) -> bool:
+    """Return whether a range of releases includes a minor release, known or not."""
     release = knowledge.releases.get(minor)
     return applies(release, span) if release else in_range(minor, span)
 
@@ -197,20 +195,25 @@ def opened_libraries(
     knowledge: KnowledgeBase, inspection: Inspection, *, with_driver: bool = True
 ) -> tuple[RuntimeLibrary, ...]:
     """Return the libraries that the wheel opens when it looks for GPUs: for each name, the row of its versions."""
-    accelerator = accelerator_of(knowledge, inspection)
+    accelerator, built = accelerator_of(knowledge, inspection), partial(built_with, inspection)
+    rows = opened_by(knowledge, accelerator, release_of(inspection), built) if accelerator else ()
+    # The engine puts the driver's libraries into a container together with the GPU.
+    return tuple(row for row in rows if with_driver or row.component != _DRIVER)
+
+
+def opened_by(
+    knowledge: KnowledgeBase, accelerator: Accelerator, minor: str, built: Callable[[str], str]
+) -> tuple[RuntimeLibrary, ...]:
+    """Return the same of the wheels of a minor release; `built` gives a component's version, empty if unknown."""
     rows: dict[str, RuntimeLibrary] = {}
     for row in knowledge.runtime_libraries:
-        if accelerator is None or row.accelerator != accelerator.accelerator:
+        if row.accelerator != accelerator.accelerator or not _for_release(knowledge, minor, row.releases):
             continue
-        # The engine puts the driver's libraries into a container together with the GPU.
-        if row.component == _DRIVER and not with_driver:
-            continue
-        version = Version(built_with(inspection, row.component))
-        fits = row.component == _DRIVER or not row.version or version.matches(Version(row.version))
+        alike = not row.version or Version(built(row.component)).matches(Version(row.version))
         other = rows.get(row.name)
         # `12.5` says more than `12`.
         closer = other is None or len(Version(row.version).parts) > len(Version(other.version).parts)
-        if fits and closer and _holds(knowledge, inspection, row.releases):
+        if closer and (alike or row.component == _DRIVER):
             rows[row.name] = row
     return tuple(rows.values())
 

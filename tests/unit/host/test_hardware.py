@@ -110,7 +110,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(hardware, "_WSL_TOOL", str(tmp_path / "not-wsl"))
     monkeypatch.setattr(hardware, "_ROCM_TOOL", str(tmp_path / "not-rocm"))
-    monkeypatch.setattr(hardware, "_text", lambda _: "")
+    monkeypatch.setattr(hardware, "text_of", lambda _: "")
     return tmp_path
 
 
@@ -136,7 +136,7 @@ def test_the_loaded_module_wins_over_a_library_that_does_not_match_it(
 ) -> None:
     imitate(path, "nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
     module = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.07  Sat Feb 17 22:55:48 UTC 2024\n"
-    monkeypatch.setattr(hardware, "_text", lambda path: module if "nvidia" in str(path) else "")
+    monkeypatch.setattr(hardware, "text_of", lambda path: module if "nvidia" in str(path) else "")
     host = hardware.read_host()
     assert (host.drivers["cuda"], host.gpus) == ("535.161.07", ())
     assert "version mismatch" in host.troubles["cuda"]
@@ -194,7 +194,7 @@ def test_on_wsl_the_tool_of_windows_is_found_beside_the_path(path: Path, monkeyp
     (path / "wsl").mkdir()
     imitate(path / "wsl", "nvidia-smi", "echo 'NVIDIA GeForce RTX 4090, 8.9, 581.29, 24564 MiB'")
     monkeypatch.setattr(hardware, "_WSL_TOOL", str(path / "wsl" / "nvidia-smi"))
-    monkeypatch.setattr(hardware, "_text", lambda _: "6.6.87.2-microsoft-standard-WSL2\n")
+    monkeypatch.setattr(hardware, "text_of", lambda _: "6.6.87.2-microsoft-standard-WSL2\n")
     host = hardware.read_host()
     assert (host.wsl, host.drivers["cuda"]) == (True, "581.29")
 
@@ -353,8 +353,8 @@ def test_the_smallest_of_memory_and_limits_counts_and_a_limit_takes_no_swap(
         "/proc/self/mountinfo": f"29 23 0:26 / {tmp_path} rw - cgroup2 cgroup2 rw\n",
         "/proc/meminfo": "MemTotal:  24 kB\nSwapTotal:       8388604 kB\n",
     }
-    read = hardware._text
-    monkeypatch.setattr(hardware, "_text", lambda path: texts.get(str(path)) or read(path))
+    read = hardware.text_of
+    monkeypatch.setattr(hardware, "text_of", lambda path: texts.get(str(path)) or read(path))
     assert folder.is_dir()
     limited = hardware.local_machine()
     assert (limited.cpus, limited.memory, limited.swap) == (1, 1 << 20, 0)

@@ -94,7 +94,8 @@ CU13_LINES = (
 )  # fmt: skip
 CU11_LINES = (
     "nvidia-cuda-runtime-cu11==11.*", "nvidia-cublas-cu11==11.*", "nvidia-cufft-cu11==10.*",
-    "nvidia-cusolver-cu11==11.*", "nvidia-cusparse-cu11==11.*", "nvidia-cudnn-cu11==8.*", "nvidia-cuda-nvcc-cu11",
+    "nvidia-curand-cu11==10.*", "nvidia-cusolver-cu11==11.*", "nvidia-cusparse-cu11==11.*", "nvidia-cudnn-cu11==8.*",
+    "nvidia-cuda-nvcc-cu11",
 )  # fmt: skip
 
 

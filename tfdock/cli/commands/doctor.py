@@ -1,10 +1,11 @@
-"""The `doctor` command: check this machine."""
+"""The `doctor` command: check this machine for building, or an environment for running TensorFlow."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -22,6 +23,8 @@ from tfdock.cli.app import (
 )
 from tfdock.errors import Problem, TfdockError, combined_exit_code
 from tfdock.host.settings import Settings
+from tfdock.installed.environment import Environment, read_environment
+from tfdock.installed.verdicts import judge_environment
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.preflight import FAILED, PreflightCheck
 
@@ -32,8 +35,9 @@ _REFUSED = "profile"
 
 
 @app.command(
-    epilog="Example: `tfdock doctor rtx3080`. Exit status: 0 nothing lacks, 1 a folder that cannot be written to, "
-    "2 or 3 the profile is refused, 6 no engine, 8 too little memory or disk."
+    epilog="Examples: `tfdock doctor rtx3080`, `tfdock doctor --python .venv/bin/python`. Exit status: 0 nothing "
+    "lacks, 1 a folder that cannot be written to, 2 or 3 the profile is refused, 4 TensorFlow does not start or sees "
+    "no GPU in that environment, 6 no engine, 8 too little memory or disk."
 )
 @command("tfdock.doctor/1", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def doctor(
@@ -46,10 +50,21 @@ def doctor(
             show_default=False,
         ),
     ] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            "--python",
+            help="Say why TensorFlow cannot start, or sees no GPU, in the environment of this Python.",
+            metavar="PATH",
+            show_default=False,
+        ),
+    ] = None,
     allow_untested: AllowUntested = False,
     fix: Annotated[bool, typer.Option("--fix", help="Remove what runs that were killed have left.")] = False,
     as_json: AsJson = False,
 ) -> None:
+    if python is not None:
+        _examine_environment(settings, python, with_others=bool(profiles or fix or allow_untested), as_json=as_json)
     plans, refused, problems = _plan_all(settings, profiles or [], allow_untested=allow_untested)
     # What is refused for itself can be built on no machine: there is nothing to compare with this one.
     compare = plans or not profiles or fix
@@ -62,6 +77,32 @@ def doctor(
         _show(checks, profiles or [])
     console.show_problems(problems)
     raise typer.Exit(combined_exit_code(check.exit_code for check in failed))
+
+
+def _examine_environment(settings: Settings, python: str, *, with_others: bool, as_json: bool) -> NoReturn:
+    """Print the verdict on an environment, and end with its exit status."""
+    if with_others:
+        raise typer.BadParameter("`--python` looks at an environment: give it without profiles, `--fix` and the like")
+    environment = read_environment(python, knowledge_for(settings))
+    checks = judge_environment(environment, knowledge_for(settings))
+    failed = [check for check in checks if check.status == "failed"]
+    if as_json:
+        print_json("tfdock.doctor/1", not failed, {"checks": checks})
+    else:
+        style = console.Style(sys.stdout)
+        console.tell(_environment_answer(environment, checks, style), stream=sys.stdout)
+        _show_checks(checks, style)
+    raise typer.Exit(combined_exit_code(check.exit_code for check in failed))
+
+
+def _environment_answer(environment: Environment, checks: list[PreflightCheck], style: console.Style) -> str:
+    program = environment.interpreter.program
+    if cause := next((check for check in checks if check.status == "failed"), None):
+        return f"{style.bad('no')}: {console.clean(cause.found)}"
+    named = f"TensorFlow {environment.version}" if environment.version else "the TensorFlow"
+    sees = any(check.name == "libraries" and check.status == "ok" for check in checks)
+    what = "should see the GPU" if sees else "should work, on the CPU"
+    return f"{style.good('yes')}: by its files, {named} of {program} {what}"
 
 
 def _plan_all(
@@ -103,7 +144,11 @@ def _show(checks: list[PreflightCheck], profiles: list[str]) -> None:
     console.tell(_answer(checks, profiles, style), stream=sys.stdout)
     several = len(profiles) > 1
     checks = [check for check in checks if check.name != _REFUSED]
-    for check in dict.fromkeys(checks if several else (replace(check, profile=None) for check in checks)):
+    _show_checks(dict.fromkeys(checks if several else (replace(check, profile=None) for check in checks)), style)
+
+
+def _show_checks(checks: Iterable[PreflightCheck], style: console.Style) -> None:
+    for check in checks:
         paint = {"ok": style.good, "warning": style.warn, "failed": style.bad}.get(check.status, style.faint)
         of = f"{check.profile}: " if check.profile else ""
         lacks = check.status in ("warning", "failed")

@@ -1,0 +1,192 @@
+"""`tfdock doctor --python` against TensorFlow's own word, with 2.18.0 and a stand-in for the driver and CUDA."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from waits import FETCH, run_within
+
+from . import stand_in
+from .workshop import OfficialWheels
+
+pytestmark = [pytest.mark.limit(FETCH), pytest.mark.xdist_group("environments")]
+ASK = "import tensorflow as tf; print('SEEN', len(tf.config.list_physical_devices('GPU')))"
+NODES = "nvidia0 nvidiactl nvidia-uvm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """An environment that a test may change, and the folder of the driver's libraries."""
+
+    folder: Path
+    driver: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin/python"
+
+    @property
+    def site(self) -> Path:
+        return next(self.folder.glob("lib/python*/site-packages"))
+
+    def library(self, name: str) -> Path:
+        return next(self.site.glob(f"nvidia/*/lib/{name}"))
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory, official_wheels: OfficialWheels) -> Place:
+    """2.18.0, what it requires, and stubs of CUDA's libraries."""
+    place = Place(folder=tmp_path_factory.mktemp("whole") / "env", driver=tmp_path_factory.mktemp("driver"))
+    subprocess.run([sys.executable, "-m", "venv", place.folder], check=True)
+    pip = [str(place.python), "-m", "pip", "install", "-q", str(official_wheels("tensorflow==2.18.0"))]
+    run_within(FETCH, pip).check_returncode()
+    stand_in.libraries(place.site)
+    stand_in.driver(place.driver, place.site / "tensorflow/libtensorflow_cc.so.2")
+    return place
+
+
+@pytest.fixture
+def place(tmp_path: Path, installed: Place) -> Place:
+    """A copy of links: who changes a file replaces it."""
+    folder, driver = tmp_path / "env", tmp_path / "driver"
+    for source, target in ((installed.folder, folder), (installed.driver, driver)):
+        subprocess.run(["cp", "-al", source, target], check=True)
+    return Place(folder=folder, driver=driver)
+
+
+def run(place: Place, *command: str | Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command where the stand-in is the driver."""
+    scratch = place.folder.parent / "scratch"
+    scratch.mkdir(exist_ok=True)
+    own = {"MODULE": stand_in.MODULE, "NODES": NODES, "SCRATCH": str(scratch), "LD_LIBRARY_PATH": str(place.driver)}
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "CUDA_VISIBLE_DEVICES")}
+    where = ["unshare", "-m", "bash", "-euc", stand_in.IN_PLACE, "sh"]
+    return run_within(110, [*where, *map(str, command)], env={**clean, **own, **variables}, cwd="/")
+
+
+def verdict(place: Place, variables: dict[str, str]) -> tuple[list[dict[str, str]], int]:
+    command = (sys.executable, "-m", "tfdock", "doctor", "--python", place.python, "--json")
+    result = run(place, *command, variables=variables)
+    return json.loads(result.stdout)["checks"], result.returncode
+
+
+def seen(place: Place, variables: dict[str, str]) -> int | None:
+    """Return how many GPUs TensorFlow lists; None if it cannot be imported."""
+    match = re.search(r"^SEEN (\d+)$", run(place, place.python, "-c", ASK, variables=variables).stdout, re.MULTILINE)
+    return int(match[1]) if match else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is done to the environment, the cause that is named, and how many GPUs TensorFlow then sees."""
+
+    change: Callable[[Place], object] = bool
+    variables: dict[str, str] = field(default_factory=dict)
+    code: str = ""
+    says: str = ""
+    sees: int | None = 0
+
+
+def of_other_number(place: Place) -> None:
+    library = place.library("libcudnn.so.9")
+    library.rename(library.with_name("libcudnn.so.8"))
+
+
+def needs_another(place: Place) -> None:
+    library, lost = place.library("libcusolver.so.11"), place.folder / "libnvJitLink.so.12"
+    library.unlink()
+    stand_in.shared(lost, "int nothing;")
+    stand_in.shared(library, "int nothing;", needs=[lost])
+    lost.unlink()
+
+
+def cut_short(place: Place) -> None:
+    library = place.site / "tensorflow/libtensorflow_cc.so.2"
+    with library.open("rb") as file:
+        head = file.read(1 << 20)
+    library.unlink()
+    library.write_bytes(head)
+
+
+def with_another_module(place: Place) -> None:
+    (place.site / "mine").mkdir()
+    (place.site / "mine/tensorflow.py").write_text("")
+    (place.site / "a.pth").write_text(f"import sys; sys.path.insert(0, {str(place.site / 'mine')!r})\n")
+
+
+CASES = {
+    "whole": Case(sees=1),
+    "a package is missing": Case(
+        change=lambda place: place.library("libcudnn.so.9").unlink(), code="gpu-library-missing", says="libcudnn.so.9"
+    ),
+    "another major version": Case(
+        change=of_other_number, code="gpu-library-missing", says="there is libcudnn.so.8, of another"
+    ),
+    "a library lacks another": Case(change=needs_another, code="gpu-library-missing", says="libnvJitLink.so.12"),
+    "hidden": Case(variables={"CUDA_VISIBLE_DEVICES": "-1"}, code="gpu-hidden", says="CUDA_VISIBLE_DEVICES=-1"),
+    "no library of the driver": Case(
+        change=lambda place: (place.driver / "libcuda.so.1").unlink(), code="driver-unusable", says="libcuda.so.1"
+    ),
+    "a file is cut short": Case(
+        change=cut_short, code="tensorflow-damaged", says="libtensorflow_cc.so.2", sees=None
+    ),
+    "another module": Case(
+        change=with_another_module, code="tensorflow-shadowed", says="mine/tensorflow.py", sees=None
+    ),
+    "an old libstdc++": Case(
+        change=lambda place: stand_in.shared(place.driver / "libstdc++.so.6", "int nothing;"),
+        code="cpp-library-old", says="GLIBCXX_3.4", sees=None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_cause_is_the_one_for_which_tensorflow_sees_no_gpu(name: str, place: Place) -> None:
+    case = CASES[name]
+    case.change(place)
+    checks, status = verdict(place, case.variables)
+    failed = [check for check in checks if check["status"] == "failed"]
+    assert [check["code"] for check in failed] == ([case.code] if case.code else []), checks
+    assert status == (4 if case.code else 0)
+    assert case.says in "".join(check["found"] for check in failed)
+    assert seen(place, case.variables) == case.sees
+
+
+def test_the_line_of_the_verdict_mends_a_library_that_nobody_searches(place: Place) -> None:
+    library = place.library("libcusolver.so.11")
+    (library.parents[2] / "elsewhere/lib").mkdir(parents=True)
+    library.rename(library.parents[2] / "elsewhere/lib" / library.name)
+    checks, _ = verdict(place, {})
+    (failed,) = (check for check in checks if check["status"] == "failed")
+    assert failed["code"] == "gpu-library-unsearched"
+    assert seen(place, {}) == 0
+    line = re.findall("`(.*)`", failed["fix"])[0]
+    result = run(place, "bash", "-c", f'{line}; exec "$0" -c "{ASK}"', place.python, variables={})
+    assert "SEEN 1" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("variables", "code", "says"),
+    [
+        ({"NODES": ""}, "container-without-gpu|driver-unusable", "/dev/nvidia"),
+        ({"NODES": "nvidia0 nvidiactl"}, "driver-unusable", "/dev/nvidia-uvm"),
+        ({"MODULE": "450.80.02"}, "driver-too-old", "525.60.13"),
+    ],
+    ids=["no device files", "no uvm", "an old driver"],
+)
+def test_a_driver_that_is_there_in_part_is_the_cause(
+    place: Place, variables: dict[str, str], code: str, says: str
+) -> None:
+    checks, status = verdict(place, variables)
+    (failed,) = (check for check in checks if check["status"] == "failed")
+    assert re.fullmatch(code, failed["code"])
+    assert says in failed["found"]
+    assert status == 4

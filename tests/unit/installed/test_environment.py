@@ -1,0 +1,144 @@
+"""What is read of an environment: an interpreter that is asked, and packages in folders that are made here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.cli.app import app
+from tfdock.errors import ProfileError
+from tfdock.installed.interpreter import interpreter_at
+from tfdock.installed.loader_search import Loader
+from tfdock.installed.packages import distributions, find_tensorflow, own_versions
+
+
+def install(site: Path, name: str, version: str, files: dict[str, str], **sizes: int) -> None:
+    """Install a distribution as pip does. `sizes` are what RECORD says beside the truth, by the stem of a file."""
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    for path, text in files.items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_text(text)
+    rows = [f"{path},sha256=x,{sizes.get(Path(path).stem, len(text))}" for path, text in files.items()]
+    (info / "RECORD").write_text("\n".join([*rows, f"{info.name}/RECORD,,"]))
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nProvides-Extra: and-cuda\n"
+    )
+    (info / "WHEEL").write_text("Wheel-Version: 1.0\nTag: cp311-cp311-linux_x86_64\n")
+
+
+FILES = {
+    "tensorflow/__init__.py": "",
+    "tensorflow/libtensorflow_framework.so.2": "no ELF",
+    "tensorflow/python/platform/build_info.py": "build_info = {'is_cuda_build': False}\n",
+}
+
+
+def test_the_tensorflow_that_an_import_finds_is_the_one_that_is_looked_at(tmp_path: Path) -> None:
+    install(tmp_path / "a", "tensorflow", "2.18.0", FILES)
+    install(tmp_path / "b", "tensorflow-cpu", "2.17.0", FILES)
+    found = find_tensorflow([str(tmp_path / "none"), str(tmp_path / "b"), str(tmp_path / "a")])
+    assert found is not None
+    (wheel,) = found.wheels
+    assert (wheel.name, wheel.version, wheel.pythons, wheel.extras) == (
+        "tensorflow-cpu",
+        "2.17.0",
+        ("cp311",),
+        ("and-cuda",),
+    )
+    assert (found.build_info, wheel.is_whole) == ({"is_cuda_build": False}, True)
+    assert found.loader == tmp_path / "b/tensorflow/libtensorflow_framework.so.2"
+    assert find_tensorflow([str(tmp_path)]) is None
+
+
+def test_of_two_in_one_folder_the_one_whose_files_lie_there_comes_first(tmp_path: Path) -> None:
+    install(tmp_path, "tensorflow", "2.18.0", FILES, build_info=7)
+    install(tmp_path, "tensorflow-cpu", "2.18.0", {**FILES, "tensorflow/gone.so": "x"})
+    (tmp_path / "tensorflow/gone.so").unlink()
+    found = find_tensorflow([str(tmp_path)])
+    assert found is not None
+    assert {wheel.name: (wheel.missing[0], wheel.changed) for wheel in found.wheels} == {
+        "tensorflow": (0, (1, "tensorflow/python/platform/build_info.py")),
+        "tensorflow-cpu": (1, (0, "")),
+    }
+
+
+def test_versions_are_those_of_the_files_and_not_of_a_leftover(tmp_path: Path) -> None:
+    install(
+        tmp_path, "numpy", "1.26.4", {"numpy/version.py": '"""x"""\nshort_version = "2.0.2"\nversion = "2.0.2"\n'}
+    )
+    install(tmp_path, "protobuf", "3.20.3", {"google/protobuf/__init__.py": "__version__ = '3.20.3'\n"})
+    assert own_versions([str(tmp_path)]) == {"numpy": "2.0.2", "protobuf": "3.20.3"}
+    assert distributions([str(tmp_path)])["numpy"][0] == "1.26.4"
+
+
+def test_an_interpreter_is_named_by_its_file_its_folder_or_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = interpreter_at(sys.executable)
+    assert (asked.minor, asked.trouble) == (f"{sys.version_info[0]}.{sys.version_info[1]}", "")
+    assert str(Path(pytest.__file__).parents[1]) in asked.path
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").symlink_to(sys.executable)
+    assert interpreter_at(str(tmp_path)).program == tmp_path / "bin/python"
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert interpreter_at("python").program == tmp_path / "bin/python"
+    with pytest.raises(ProfileError) as error:
+        interpreter_at(str(tmp_path / "nothing"))
+    assert error.value.problems[0].code == "python-not-found"
+
+
+def test_a_python_that_does_not_start_is_the_verdict(tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho 'Fatal Python error: no encodings' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    result = CliRunner().invoke(app, ["doctor", "--python", str(broken), "--json"])
+    (check,) = json.loads(result.stdout)["checks"]
+    assert (result.exit_code, check["code"]) == (4, "python-unusable")
+    assert "no encodings" in check["found"]
+    result = CliRunner().invoke(app, ["doctor", "--python", str(broken)])
+    assert result.stdout.startswith(f"no: {broken} does not start")
+
+
+def test_an_environment_that_works_on_the_cpu_is_sound(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    install(site, "tensorflow-cpu", "2.18.0", FILES)
+    fake = tmp_path / "python"
+    fake.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
+    fake.chmod(0o755)
+    result = CliRunner().invoke(app, ["doctor", "--python", str(fake), "--json"])
+    assert result.exit_code == 0
+    assert {check["status"] for check in json.loads(result.stdout)["checks"]} <= {"ok", "skipped"}
+    result = CliRunner().invoke(app, ["doctor", "--python", str(fake)])
+    assert "TensorFlow 2.18.0 of" in result.stdout
+    assert "should work, on the CPU" in result.stdout
+
+
+def test_python_is_given_alone() -> None:
+    result = CliRunner().invoke(app, ["doctor", "rtx3080", "--python", sys.executable], env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert "without profiles" in result.stderr
+
+
+def test_the_loader_finds_what_the_system_has_and_passes_over_what_is_no_library(tmp_path: Path) -> None:
+    python = Path(sys.executable).resolve()
+    own = Loader("", machine()).find("libc.so.6", python)
+    assert own.path
+    assert own.lacks == ()
+    (tmp_path / "libc.so.6").write_text("no ELF")
+    assert Loader(str(tmp_path), machine()).find("libc.so.6", python).path == own.path
+    (tmp_path / "libc.so.6").unlink()
+    shutil.copy(own.path, tmp_path)
+    first = Loader(f"/none:{tmp_path}", machine()).find("libc.so.6", python)
+    assert (first.path, first.by) == (tmp_path / "libc.so.6", "LD_LIBRARY_PATH")
+    assert Loader("", machine()).find("libnobody.so.1", python).path is None
+
+
+def machine() -> str:
+    return interpreter_at(sys.executable).platform.removeprefix("linux-")

@@ -1,0 +1,250 @@
+"""What is said of an environment: the first cause, its fix, and the rest below it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdock.installed.environment import Environment, OpenedLibrary
+from tfdock.installed.interpreter import AskedPython
+from tfdock.installed.loader_search import FoundLibrary
+from tfdock.installed.nvidia_driver import NvidiaDriver
+from tfdock.installed.packages import InstalledTensorflow, InstalledWheel
+from tfdock.installed.verdicts import judge_environment
+from tfdock.knowledge import loader
+from tfdock.plan.preflight import PreflightCheck
+from tfdock.types import Host, LocalGpu
+from tfdock.verify.trial_plan import opened_by
+
+KNOWLEDGE = loader.knowledge()
+CUDA = KNOWLEDGE.accelerators["cuda"]
+SITE = Path("/env/lib/python3.11/site-packages")
+PYTHON = AskedPython(
+    program=Path("/env/bin/python"), version="3.11.7", bits=64, platform="linux-x86_64", path=(str(SITE),),
+    suffix=".cpython-311-x86_64-linux-gnu.so", prefix="/env",
+)  # fmt: skip
+WHEEL = InstalledWheel(
+    name="tensorflow", version="2.18.0", pythons=("cp311",), missing=(0, ""), changed=(0, ""), extras=("and-cuda",),
+    requires=("protobuf (<6.0.0dev,>=3.20.3)", 'nvidia-cudnn-cu12==9.3.0.75; extra == "and-cuda"'),
+)  # fmt: skip
+INFO = {"is_cuda_build": True, "cuda_version": "12.5.1", "cudnn_version": "9"}
+TENSORFLOW = InstalledTensorflow(
+    origin=f"{SITE}/tensorflow/__init__.py", folder=SITE / "tensorflow", wheels=(WHEEL,), build_info=INFO, loader=None
+)
+DRIVER = NvidiaDriver(module="550.54.14", cards=1, nodes=("/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidiactl"))
+
+
+def opened(name: str, **more: Any) -> OpenedLibrary:
+    """One of the libraries that 2.18 opens: found in its folder below pip's packages, unless told otherwise."""
+    row = next(
+        one
+        for one in opened_by(KNOWLEDGE, CUDA, "2.18", lambda part: str(INFO[f"{part}_version"]))
+        if one.name == name
+    )
+    path = Path("/usr/lib/libcuda.so.1") if name == "cuda" else SITE / "nvidia" / name / "lib" / row.library
+    return OpenedLibrary(row=row, **{"found": FoundLibrary(name=row.library, path=path, by="its DT_RUNPATH"), **more})
+
+
+NAMES = ("cuda", "cudart", "cublas", "cublasLt", "cufft", "cusolver", "cusparse", "cudnn")
+SOUND = Environment(
+    interpreter=PYTHON, tensorflow=TENSORFLOW, accelerator=CUDA, driver=DRIVER, cpu_flags=frozenset({"avx"}),
+    versions={"numpy": "2.0.2", "protobuf": "5.28.3"}, opened=tuple(map(opened, NAMES)),
+)  # fmt: skip
+
+
+def with_library(name: str, **more: Any) -> Environment:
+    return replace(SOUND, opened=tuple(opened(one, **(more if one == name else {})) for one in NAMES))
+
+
+def with_wheels(*wheels: InstalledWheel, **more: Any) -> Environment:
+    return replace(SOUND, tensorflow=replace(TENSORFLOW, wheels=wheels, **more))
+
+
+def nowhere(name: str, **more: Any) -> Environment:
+    return with_library(name, found=FoundLibrary(name=opened(name).row.library), **more)
+
+
+FOR_CPU = replace(with_wheels(replace(WHEEL, name="tensorflow-cpu", extras=())), accelerator=None)
+LOST = SITE / "nvidia/cusolver/lib/libcusolver.so.11"
+CASES: dict[str, tuple[Environment, str, str, str]] = {
+    "a Python that does not start": (
+        Environment(interpreter=AskedPython(program=Path("/env/bin/python"), trouble="No module named 'encodings'")),
+        "python-unusable", "No module named 'encodings'", "-I -S -c pass",
+    ),
+    "32 bits": (replace(SOUND, interpreter=replace(PYTHON, bits=32)), "python-unusable", "32 bits", "64 bits"),
+    "Windows": (
+        replace(SOUND, interpreter=replace(PYTHON, program=Path("/mnt/c/Python/python.exe"))),
+        "python-unusable", "Windows", "WSL2",
+    ),
+    "musl": (
+        Environment(interpreter=replace(PYTHON, suffix=".cpython-311-x86_64-linux-musl.so")),
+        "python-unusable", "musl", "Debian",
+    ),
+    "a Python that no release serves": (
+        Environment(interpreter=replace(PYTHON, version="3.99.0")),
+        "python-unusable", "no release that is known", "-m venv tf && tf/bin/pip install tensorflow==",
+    ),
+    "no TensorFlow": (
+        Environment(interpreter=PYTHON, driver=DRIVER),
+        "tensorflow-missing", "there is no TensorFlow", '/env/bin/python -m pip install "tensorflow[and-cuda]==2.',
+    ),
+    "a file of one's own": (
+        with_wheels(origin="/work/tensorflow.py", folder=Path("/work")),
+        "tensorflow-shadowed", "/work/tensorflow.py", "rename or move /work/tensorflow.py",
+    ),
+    "a folder that was left": (with_wheels(origin=""), "tensorflow-shadowed", "no __init__.py", "rm -r"),
+    "another Python's": (
+        with_wheels(replace(WHEEL, pythons=("cp310",))), "tensorflow-damaged", "for cp310", "--force-reinstall",
+    ),
+    "two in one folder": (
+        with_wheels(WHEEL, replace(WHEEL, name="tensorflow-cpu", changed=(4, "tensorflow/x.so"))),
+        "tensorflow-damaged", "the files are those of tensorflow",
+        '`/env/bin/python -m pip uninstall -y tensorflow tensorflow-cpu`, then `/env/bin/python -m pip install '
+        '--no-cache-dir "tensorflow[and-cuda]==2.18.0"`',
+    ),
+    "files are gone": (
+        with_wheels(replace(WHEEL, missing=(1200, "tensorflow/libtensorflow_cc.so.2"))),
+        "tensorflow-damaged", "1,200 files are missing (tensorflow/libtensorflow_cc.so.2)", "--force-reinstall",
+    ),
+    "no AVX": (replace(SOUND, cpu_flags=frozenset({"sse4_2"})), "cpu-lacks-feature", "no avx", "optimize: native"),
+    "an old libstdc++": (
+        replace(SOUND, old_stdcxx=("/old/libstdc++.so.6", "GLIBCXX_3.4.30"), variables={"LD_LIBRARY_PATH": "/old"}),
+        "cpp-library-old", "has no GLIBCXX_3.4.30", "take /old out of LD_LIBRARY_PATH",
+    ),
+    "numpy 2 with an older release": (
+        replace(with_wheels(replace(WHEEL, version="2.17.0", requires=("numpy (<2.0.0,>=1.23.5)",)))),
+        "requirement-breaks", "numpy 2.0.2 breaks TensorFlow 2.17.0", '-m pip install "numpy<2.0.0,>=1.23.5"',
+    ),
+    "numpy 2 where METADATA names no bound": (
+        with_wheels(replace(WHEEL, version="2.11.0", requires=("numpy>=1.20",))),
+        "requirement-breaks", "umath failed to import", '-m pip install "numpy<2"',
+    ),
+    "built for the CPU": (FOR_CPU, "tensorflow-for-cpu", "tensorflow-cpu 2.18.0", "uninstall -y tensorflow-cpu"),
+    "on ARM": (
+        replace(FOR_CPU, interpreter=replace(PYTHON, platform="linux-aarch64")),
+        "tensorflow-for-cpu", "for the CPU alone", "NVIDIA's container",
+    ),
+    "hidden": (replace(SOUND, variables={"CUDA_VISIBLE_DEVICES": ""}), "gpu-hidden", "(empty)", "unset"),
+    "WSL 1": (
+        replace(SOUND, driver=NvidiaDriver(wsl=True, cards=1)), "driver-unusable", "no /dev/dxg", "wsl --set-version",
+    ),
+    "a driver inside WSL2": (
+        replace(SOUND, driver=NvidiaDriver(wsl=True, paravirtual=True)),
+        "driver-unusable", "found before Windows' own", "apt purge",
+    ),
+    "a container without its GPU": (
+        replace(SOUND, driver=NvidiaDriver(container=True, module="550.54.14")),
+        "container-without-gpu", "no /dev/nvidia*", "docker run --gpus all",
+    ),
+    "nouveau": (
+        replace(SOUND, driver=NvidiaDriver(cards=1, nouveau=True)), "driver-unusable", "`nouveau` is", "Secure Boot",
+    ),
+    "shut device files": (
+        replace(SOUND, driver=replace(DRIVER, shut=("/dev/nvidia0",))), "driver-unusable", "may not use", "usermod",
+    ),
+    "no uvm": (
+        replace(SOUND, driver=replace(DRIVER, nodes=("/dev/nvidia0",))), "driver-unusable", "uvm", "modprobe -u",
+    ),
+    "no libcuda": (nowhere("cuda"), "driver-unusable", "libcuda.so.1 is found nowhere", "install the libraries"),
+    "the toolkit's stub": (
+        with_library("cuda", found=FoundLibrary(name="libcuda.so.1", path=Path("/cuda/lib64/stubs/libcuda.so.1"))),
+        "driver-unusable", "the toolkit's stub", "take /cuda/lib64/stubs out of LD_LIBRARY_PATH",
+    ),
+    "another version's libcuda": (
+        with_library("cuda", found=FoundLibrary(name="libcuda.so.1", path=Path("/x/libcuda.so.535.54.03"))),
+        "driver-unusable", "of driver 535.54.03, and the kernel's module of 550.54.14", "restart",
+    ),
+    "cuda-compat": (
+        with_library("cuda", found=FoundLibrary(name="libcuda.so.1", path=Path("/x/compat/libcuda.so.535.54.03"))),
+        "driver-unusable", "535.54.03", "cuda-compat",
+    ),
+    "an old driver": (
+        replace(SOUND, driver=replace(DRIVER, module="450.80.02")), "driver-too-old", "CUDA 12.5.1", "525.60.13",
+    ),
+    "a library that nobody searches": (
+        nowhere("cusolver", unsearched=(LOST,)), "gpu-library-unsearched", "libcusolver.so.11 lies in a folder",
+        f'`export LD_LIBRARY_PATH="{LOST.parent}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"`',
+    ),
+    "a library of another number": (
+        nowhere("cudnn", others=(SITE / "nvidia/cudnn/lib/libcudnn.so.8",)),
+        "gpu-library-missing", "there is libcudnn.so.8, of another", '-m pip install "tensorflow[and-cuda]==2.18.0"',
+    ),
+    "a library without an extra": (
+        replace(nowhere("cufft"), tensorflow=replace(TENSORFLOW, wheels=(replace(WHEEL, extras=()),))),
+        "gpu-library-missing", "libcufft.so.11 is found nowhere", "install cuda 12, for which it was built",
+    ),
+    "what a library needs": (
+        with_library(
+            "cusolver", found=replace(opened("cusolver").found, lacks=(("libnvJitLink.so.12", "libcusparse"),))
+        ),
+        "gpu-library-missing", "libnvJitLink.so.12, which libcusparse needs, is not", "pip install",
+    ),
+    "an older cuDNN of pip": (
+        with_library("cudnn", owner="nvidia-cudnn-cu12", version="9.1.0.70"),
+        "cudnn-too-old", "is cuDNN 9.1.0.70, and 9.3", '-m pip install "nvidia-cudnn-cu12>=9.3,<10"',
+    ),
+    "an older cuDNN of the system": (
+        with_library("cudnn", version="9.1.0"), "cudnn-too-old", "9.1.0", "out of LD_LIBRARY_PATH",
+    ),
+    "a GPU without code": (
+        replace(SOUND, host=Host(gpus=(LocalGpu(name="Tesla K80", accelerator="cuda", target="3.7"),))),
+        "gpu-not-served", "Tesla K80", "tfdock advise k80",
+    ),
+}  # fmt: skip
+
+
+def failed(environment: Environment) -> list[PreflightCheck]:
+    return [check for check in judge_environment(environment, KNOWLEDGE) if check.status == "failed"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_first_cause_is_the_verdict_and_alone_has_a_fix(name: str) -> None:
+    environment, code, says, fix = CASES[name]
+    (found,) = failed(environment)
+    assert (found.code, found.exit_code) == (code, 4)
+    assert says in found.found
+    assert fix in found.fix
+    others = [check for check in judge_environment(environment, KNOWLEDGE) if check is not found]
+    assert not any(check.fixes for check in others if check.code != code)
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        (SOUND, "all 7 that it opens are found"),
+        (replace(SOUND, driver=NvidiaDriver(), opened=()), "nothing here says that there is an NVIDIA GPU"),
+        (replace(FOR_CPU, driver=NvidiaDriver()), "built for the CPU, and there is no NVIDIA GPU here"),
+        (replace(SOUND, driver=NvidiaDriver(wsl=True, paravirtual=True), opened=()), "through /dev/dxg"),
+        (with_library("cudnn", owner="nvidia-cudnn-cu12", version="9.5.1.17"), "9.5.1.17, of nvidia-cudnn-cu12"),
+        (with_wheels(), "it is a checkout, or a copy"),
+        (replace(SOUND, opened=()), "opens is not known"),
+        (replace(SOUND, accelerator=KNOWLEDGE.accelerators["rocm"]), "only NVIDIA's driver"),
+    ],
+)  # fmt: skip
+def test_what_is_sound_or_not_known_is_no_failure(environment: Environment, says: str) -> None:
+    checks = judge_environment(environment, KNOWLEDGE)
+    assert failed(environment) == []
+    assert says in "\n".join(check.found for check in checks)
+
+
+def test_a_package_from_elsewhere_is_a_warning() -> None:
+    named = replace(SOUND, variables={"PYTHONPATH": str(SITE)})
+    own = replace(SOUND, interpreter=replace(PYTHON, user_site=str(SITE)))
+    for environment in (named, own):
+        (warned,) = (check for check in judge_environment(environment, KNOWLEDGE) if check.status == "warning")
+        assert warned.code == "tensorflow-shadowed"
+
+
+def test_a_gpu_that_compiles_at_its_first_start_is_a_warning() -> None:
+    cards = Host(gpus=(LocalGpu(name="NVIDIA GeForce RTX 5090", accelerator="cuda", target="12.0"),))
+    checks = judge_environment(replace(SOUND, host=cards), KNOWLEDGE)
+    assert [check.code for check in checks if check.status == "warning"] == ["gpu-jit"]
+
+
+def test_what_fails_after_the_cause_is_told_without_a_fix() -> None:
+    checks = judge_environment(replace(nowhere("cudnn"), variables={"CUDA_VISIBLE_DEVICES": "-1"}), KNOWLEDGE)
+    told = [(check.status, check.code, bool(check.fix)) for check in checks if check.code]
+    assert told == [("failed", "gpu-hidden", True), ("warning", "gpu-library-missing", False)]

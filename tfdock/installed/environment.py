@@ -1,0 +1,177 @@
+"""Gather all that is judged of an environment: its interpreter, packages and libraries, and this machine's driver."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tfdock.host.hardware import local_host, text_of
+from tfdock.installed.interpreter import AskedPython, interpreter_at
+from tfdock.installed.loader_search import FoundLibrary, Loader, Needs
+from tfdock.installed.nvidia_driver import NvidiaDriver, read_driver
+from tfdock.installed.packages import InstalledTensorflow, distributions, find_tensorflow, own_versions
+from tfdock.knowledge.rows import Accelerator
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.knowledge.wheel_rows import RuntimeLibrary
+from tfdock.types import Host, Version
+from tfdock.verify.trial_plan import opened_by
+
+VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
+_STDCXX = "libstdc++.so.6"
+_SYSTEM = ("/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib", "/usr/lib/cuda*/lib64", "/opt/cuda/lib64")
+"""Where CUDA lies when nobody asks packages for it. Whoever uses it says so in LD_LIBRARY_PATH or ld.so.conf."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedLibrary:
+    """A library that TensorFlow opens by its name: what the loader finds, and where else there are files of its kind.
+
+    `owner` and `version` are the distribution that installed the found file and its version; empty for another file.
+    `unsearched` are files of that very name in folders that nobody searches, `others` of the same library under
+    another number.
+    """
+
+    row: RuntimeLibrary
+    found: FoundLibrary
+    owner: str = ""
+    version: str = ""
+    unsearched: tuple[Path, ...] = ()
+    others: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """An environment, as it was found. `variables` are those of this process that decide here."""
+
+    interpreter: AskedPython
+    tensorflow: InstalledTensorflow | None = None
+    accelerator: Accelerator | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    opened: tuple[OpenedLibrary, ...] = ()
+    old_stdcxx: tuple[str, str] = ("", "")
+    """The libstdc++ that is found and the version it lacks (`GLIBCXX_3.4.30`); empty where it lacks none."""
+    driver: NvidiaDriver = field(default_factory=NvidiaDriver)
+    host: Host = field(default_factory=Host)
+    cpu_flags: frozenset[str] = frozenset()
+
+    @property
+    def version(self) -> str:
+        """The installed TensorFlow's version; empty if no distribution says it."""
+        wheels = self.tensorflow.wheels if self.tensorflow else ()
+        return wheels[0].version if wheels else ""
+
+    @property
+    def minor(self) -> str:
+        """Its minor release, `2.18`; empty if unknown."""
+        match = re.match(r"\d+\.\d+", self.version)
+        return match[0] if match else ""
+
+
+def read_environment(text: str, knowledge: KnowledgeBase) -> Environment:
+    """Return the environment of an interpreter that a user names. Raises ProfileError if there is none."""
+    interpreter = interpreter_at(text)
+    variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    tensorflow = find_tensorflow(interpreter.path) if not interpreter.trouble else None
+    if tensorflow is None:
+        return Environment(interpreter=interpreter, variables=variables, driver=read_driver())
+    packages = distributions(interpreter.path)
+    partial = Environment(
+        interpreter=interpreter,
+        tensorflow=tensorflow,
+        accelerator=_accelerator(tensorflow, knowledge),
+        versions={name: version for name, (version, _) in packages.items()} | own_versions(interpreter.path),
+        variables=variables,
+        driver=read_driver(),
+        host=local_host(),
+        cpu_flags=_cpu_flags(),
+    )
+    return _with_libraries(partial, packages, knowledge)
+
+
+def _accelerator(tensorflow: InstalledTensorflow, knowledge: KnowledgeBase) -> Accelerator | None:
+    info = tensorflow.build_info or {}
+    rows = knowledge.accelerators.values()
+    return next((row for row in rows if info.get(f"is_{row.accelerator}_build") is True), None)
+
+
+def _with_libraries(
+    found: Environment, packages: Mapping[str, tuple[str, Path]], knowledge: KnowledgeBase
+) -> Environment:
+    """Return the environment with what the loader finds for each name that TensorFlow opens."""
+    tensorflow, platform = found.tensorflow, found.interpreter.platform
+    if tensorflow is None or tensorflow.loader is None or not platform.startswith("linux-"):
+        return found
+    loader = Loader(found.variables.get("LD_LIBRARY_PATH", ""), platform.removeprefix("linux-"))
+    info = tensorflow.build_info or {}
+
+    def built(component: str) -> str:
+        return str(info.get(f"{component}_version", info.get(f"{component}_version_number", "")))
+
+    rows = opened_by(knowledge, found.accelerator, found.minor, built) if found.accelerator and found.minor else ()
+    folders = _folders(found)
+    opened = tuple(_opened(row, loader, tensorflow.loader, folders, packages) for row in rows)
+    return replace(found, opened=opened, old_stdcxx=_old_stdcxx(loader, tensorflow.loader))
+
+
+def _opened(
+    row: RuntimeLibrary,
+    loader: Loader,
+    opener: Path,
+    folders: Iterable[Path],
+    packages: Mapping[str, tuple[str, Path]],
+) -> OpenedLibrary:
+    found = loader.find(row.library, opener)
+    if found.path:
+        owner, version = _owner(found.path, row, packages)
+        return OpenedLibrary(row=row, found=found, owner=owner, version=version)
+    stem = row.library.partition(".so")[0]
+    files = [file for folder in folders for file in sorted(folder.glob(f"{stem}.so*"))]
+    return OpenedLibrary(
+        row=row,
+        found=found,
+        unsearched=tuple(file for file in files if file.name == row.library),
+        others=tuple(file for file in files if file.name != row.library),
+    )
+
+
+def _owner(path: Path, row: RuntimeLibrary, packages: Mapping[str, tuple[str, Path]]) -> tuple[str, str]:
+    """Return the distribution of the library's package that lies around the file, and its version."""
+    if row.package:
+        pattern = re.compile(re.escape(row.package).replace(re.escape("{major}"), r"\d+"))
+        for name, (version, site) in packages.items():
+            if pattern.fullmatch(name) and path.is_relative_to(site):
+                return name, version
+    # `libcudnn.so.8` is a link to `libcudnn.so.8.9.7`, or lies beside it.
+    beside = {file.name for file in path.parent.glob(f"{path.name}.*")} | {path.resolve().name}
+    numbers = (match[1] for name in sorted(beside) if (match := re.search(r"\.so\.(\d+\.\d+[\d.]*)$", name)))
+    return "", next(numbers, "")
+
+
+def _folders(found: Environment) -> list[Path]:
+    """Return the folders that may hold the accelerator's libraries, whether or not they are searched."""
+    named = [Path(folder).glob("nvidia/*/lib") for folder in found.interpreter.path]
+    system = [Path("/").glob(pattern.lstrip("/")) for pattern in _SYSTEM]
+    return [
+        *(folder for folders in (*named, *system) for folder in sorted(folders)),
+        Path(found.interpreter.prefix, "lib"),
+    ]
+
+
+def _old_stdcxx(loader: Loader, opener: Path) -> tuple[str, str]:
+    """Return the C++ library that wins and the newest version that TensorFlow needs of it, if it lacks that one."""
+    found = loader.find(_STDCXX, opener).path
+    wanted = re.findall(rb"GLIBCXX_(\d+(?:\.\d+)+)", (loader.needs(opener) or Needs()).strings)
+    if found is None or not wanted:
+        return "", ""
+    name = f"GLIBCXX_{max((text.decode() for text in wanted), key=lambda text: Version(text).parts)}"
+    has = (loader.needs(found) or Needs()).strings
+    return (str(found), name) if name.encode() + b"\0" not in has else ("", "")
+
+
+def _cpu_flags() -> frozenset[str]:
+    match = re.search(r"^flags\s*:(.*)$", text_of("/proc/cpuinfo"), re.MULTILINE)
+    return frozenset(match[1].split() if match else ())

@@ -1,0 +1,105 @@
+"""Ask a Python interpreter what it is, with one short program that imports nothing but the standard library."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tfdock.errors import ProfileError
+from tfdock.host.foreign_json import Line, Malformed, below, parse
+from tfdock.host.hardware import ask
+
+_MARK = "tfdock:"
+_QUESTION = f"""
+import json, platform, site, struct, sys, sysconfig
+answer = {{
+    "version": platform.python_version(), "bits": 8 * struct.calcsize("P"), "platform": sysconfig.get_platform(),
+    "suffix": sysconfig.get_config_var("EXT_SUFFIX") or "", "prefix": sys.prefix,
+    "path": [name for name in sys.path if name],
+    "user_site": site.getusersitepackages() if site.ENABLE_USER_SITE else "",
+}}
+print("\\n{_MARK}" + json.dumps(answer))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    version: Line
+    bits: Annotated[int, below(1000)]
+    platform: Line
+    suffix: Line
+    prefix: Line
+    path: list[Line]
+    user_site: Line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedPython:
+    """A Python: the file to call, and what it says of itself.
+
+    `version` is as `3.11.2`, `platform` as sysconfig has it (`linux-x86_64`), `suffix` that of extension modules
+    (`.cpython-311-x86_64-linux-gnu.so`), `path` its sys.path without the script's folder, `user_site` the folder of
+    the user's own packages, empty if it looks into none. `trouble` says why it does not start; then nothing else is
+    known.
+    """
+
+    program: Path
+    version: str = ""
+    bits: int = 0
+    platform: str = ""
+    suffix: str = ""
+    prefix: str = ""
+    path: tuple[str, ...] = ()
+    user_site: str = ""
+    trouble: str = ""
+
+    @property
+    def minor(self) -> str:
+        """Its minor version, `3.11`."""
+        return ".".join(self.version.split(".")[:2])
+
+
+def interpreter_at(text: str) -> AskedPython:
+    """Return the interpreter that a user names: by its file, by a command, or by the folder of its environment.
+
+    Its start-up files (`.pth`, `sitecustomize`) run, as at every start. Raises ProfileError if there is no such file.
+    """
+    program = _program(text)
+    answer = ask(str(program), "-c", _QUESTION, folder="/")  # a module of the working folder shadows none
+    line = next((line for line in reversed(answer.text.splitlines()) if line.startswith(_MARK)), "")
+    try:
+        told: _Answer = parse(_Answer, line.removeprefix(_MARK))
+    except Malformed:
+        last = next((line.strip() for line in reversed(answer.text.splitlines()) if line.strip()), "")
+        return AskedPython(program=program, trouble=last[:200] or f"it ends with exit status {answer.status}")
+    return AskedPython(
+        program=program,
+        version=told.version,
+        bits=told.bits,
+        platform=told.platform,
+        suffix=told.suffix,
+        prefix=told.prefix,
+        path=tuple(dict.fromkeys(told.path)),
+        user_site=told.user_site,
+    )
+
+
+def _program(text: str) -> Path:
+    named = Path(text).expanduser()
+    if named.is_dir():
+        inside = (named / "bin/python", named / "bin/python3", named / "Scripts/python.exe")
+        found = next((path for path in inside if path.is_file()), None)
+    else:
+        found = named if named.is_file() else None
+        if found is None and "/" not in text and (command := shutil.which(text)):
+            found = Path(command)
+    if found is None:
+        raise ProfileError.of(
+            "python-not-found",
+            f"there is no Python at {text}",
+            "name an interpreter (`.venv/bin/python`), a command (`python3.12`), or the folder of an environment",
+        )
+    # Not resolved: the link is how a virtual environment knows its packages.
+    return found.absolute()

@@ -1,0 +1,162 @@
+"""Find shared libraries as glibc's loader does, without loading any: which copy of a name wins, or none, and why.
+
+The order is that of ld.so(8): the folders of LD_LIBRARY_PATH, the DT_RUNPATH of the file that asks, /etc/ld.so.cache,
+the default folders. A DT_RPATH counts first, in a file without a DT_RUNPATH. Of each folder those of `glibc-hwcaps`
+come first. A library that the process has loaded under that name already is not known here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tfdock.host.hardware import ask
+from tfdock.wheel import elf
+
+_DEFAULTS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
+_LEVELS = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
+_CACHED = re.compile(r"^\s*(\S+) \(([^)]*)\) => (\S+)$", re.MULTILINE)
+_CACHE_WORDS = {"x86_64": "x86-64", "aarch64": "AArch64"}
+_MOST = 16 << 20
+"""Bytes of a table of strings. TensorFlow's largest has 14 MB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What the dynamic section of a file says: DT_NEEDED, DT_RUNPATH and DT_RPATH, each in order."""
+
+    machine: str = ""
+    needed: tuple[str, ...] = ()
+    runpath: tuple[str, ...] = ()
+    rpath: tuple[str, ...] = ()
+    strings: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundLibrary:
+    """The answer for a name: the file that wins, and by what it is found; no file if none does.
+
+    `lacks` are names that it needs, directly or through others, and that are not found: each with the file that
+    needs it.
+    """
+
+    name: str
+    path: Path | None = None
+    by: str = ""
+    lacks: tuple[tuple[str, str], ...] = ()
+
+
+def needs_of(path: Path) -> Needs | None:
+    """Return the dynamic section of a library; None for a file that is none of 64 bits."""
+    try:
+        with path.open("rb") as file:
+            head = elf.header(file.read(elf.HEADER_SIZE))
+            file.seek(head.program_headers)
+            segments = elf.segments(file.read(head.program_bytes), head)
+            place = next((one for one in segments if one.kind == elf.PT_DYNAMIC), None)
+            if place is None:
+                return Needs(machine=elf.MACHINES.get(head.machine, ""))
+            file.seek(place.offset)
+            rows = elf.dynamic(file.read(min(place.size, elf.MOST_DYNAMIC)))
+            values = dict(rows)
+            loads = tuple(one for one in segments if one.kind == elf.PT_LOAD)
+            file.seek(elf.offset_of(loads, values[elf.DT_STRTAB]))
+            strings = file.read(min(values[elf.DT_STRSZ], _MOST))
+    except (OSError, KeyError, elf.ElfError):
+        return None
+
+    def texts(tag: int) -> tuple[str, ...]:
+        return tuple(_string(strings, value) for kind, value in rows if kind == tag)
+
+    def folders(tag: int) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(folder for text in texts(tag) for folder in text.split(":") if folder))
+
+    return Needs(
+        machine=elf.MACHINES.get(head.machine, ""),
+        needed=texts(elf.DT_NEEDED),
+        runpath=folders(elf.DT_RUNPATH),
+        rpath=folders(elf.DT_RPATH),
+        strings=strings,
+    )
+
+
+def _string(strings: bytes, at: int) -> str:
+    # TensorFlow's DT_RUNPATH names each folder dozens of times: 30,000 characters.
+    return strings[at : strings.find(b"\0", at)].decode("utf-8", "replace")
+
+
+def cached_libraries() -> dict[str, list[tuple[str, Path]]]:
+    """Return what /etc/ld.so.cache holds, as `ldconfig -p` prints it: name -> kind and file; empty without one."""
+    tool = next((name for name in ("/sbin/ldconfig", "/usr/sbin/ldconfig") if os.access(name, os.X_OK)), "ldconfig")
+    found: dict[str, list[tuple[str, Path]]] = {}
+    for name, kind, path in _CACHED.findall(ask(tool, "-p").text):
+        found.setdefault(name, []).append((kind, Path(path)))
+    return found
+
+
+@dataclass(slots=True)
+class Loader:
+    """Searches for one process: its LD_LIBRARY_PATH, the system's cache, and a CPU's machine (`x86_64`)."""
+
+    library_path: str
+    machine: str
+    cached: Mapping[str, list[tuple[str, Path]]] = field(default_factory=cached_libraries)
+    _needs: dict[Path, Needs | None] = field(default_factory=dict)
+
+    def needs(self, path: Path) -> Needs | None:
+        """Return the dynamic section of a file, which is read once."""
+        if path not in self._needs:
+            self._needs[path] = needs_of(path)
+        return self._needs[path]
+
+    def find(self, name: str, opener: Path) -> FoundLibrary:
+        """Return what dlopen finds in a library that opens a name, and what the found one lacks."""
+        path, by = self._found(name, opener)
+        if path is None:
+            return FoundLibrary(name=name)
+        lacks, seen, left = dict[str, str](), {name}, [path]
+        while left:
+            asking = left.pop()
+            for needed in (self.needs(asking) or Needs()).needed:
+                if needed in seen:
+                    continue
+                seen.add(needed)
+                below, _ = self._found(needed, asking)
+                if below:
+                    left.append(below)
+                else:
+                    lacks[needed] = asking.name
+        return FoundLibrary(name=name, path=path, by=by, lacks=tuple(lacks.items()))
+
+    def _found(self, name: str, opener: Path) -> tuple[Path | None, str]:
+        for folder, by in self._folders(opener):
+            for candidate in (*(folder / "glibc-hwcaps" / level / name for level in _LEVELS), folder / name):
+                if self._fits(candidate):
+                    return candidate, by
+        word = _CACHE_WORDS.get(self.machine, self.machine)
+        for kind, path in self.cached.get(name, ()):
+            if word in kind and self._fits(path):
+                return path, "/etc/ld.so.cache"
+        defaults = (f"/lib/{self.machine}-linux-gnu", f"/usr/lib/{self.machine}-linux-gnu", *_DEFAULTS)
+        found = next((path for folder in defaults if self._fits(path := Path(folder, name))), None)
+        return found, "the system's folders" if found else ""
+
+    def _folders(self, opener: Path) -> Iterator[tuple[Path, str]]:
+        own = self.needs(opener) or Needs()
+        searched = [(self.library_path, "LD_LIBRARY_PATH")] if self.library_path else []
+        if own.runpath:
+            searched.append((":".join(own.runpath), f"the DT_RUNPATH of {opener.name}"))
+        elif own.rpath:
+            searched.insert(0, (":".join(own.rpath), f"the DT_RPATH of {opener.name}"))
+        for folders, by in searched:
+            for text in re.split("[:;]", folders):
+                # An empty entry is the working folder. `$ORIGIN` is the folder of the name that was opened: a link's
+                # own, not its target's.
+                yield Path(re.sub(r"\$(ORIGIN|\{ORIGIN\})", lambda _: str(opener.parent), text) or os.curdir), by
+
+    def _fits(self, path: Path) -> bool:
+        """Return whether a file is there that this process could load: the loader passes over other machines'."""
+        return path.is_file() and (found := self.needs(path)) is not None and found.machine == self.machine

@@ -1,0 +1,63 @@
+"""Look at NVIDIA's driver as a process finds it: the kernel's module, device files, traces of a container or of WSL.
+
+Read from files. `nvidia-smi` is in few images, and says less.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfdock.host.hardware import is_wsl, loaded_driver, text_of
+
+_VENDOR = "0x10de"
+_DISPLAYS = ("0x0300", "0x0302")
+"""PCI classes of GPUs: with and without an output for a screen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvidiaDriver:
+    """What there is of a driver: `module` is the version of the kernel's module, empty if none is loaded.
+
+    `cards` counts NVIDIA's GPUs on the PCI bus, `nodes` are the device files, `shut` those that this user may not
+    use. `nouveau`: the free driver is loaded. `paravirtual`: WSL2's device of the GPU is there.
+    """
+
+    module: str = ""
+    cards: int = 0
+    nodes: tuple[str, ...] = ()
+    shut: tuple[str, ...] = ()
+    container: bool = False
+    wsl: bool = False
+    paravirtual: bool = False
+    nouveau: bool = False
+
+    @property
+    def has_gpu(self) -> bool:
+        """Return whether anything says that an NVIDIA GPU is here."""
+        return bool(self.module or self.cards or self.nodes or self.paravirtual)
+
+
+def read_driver() -> NvidiaDriver:
+    """Return what this process sees of the driver."""
+    names = (path for path in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia(\d+|ctl|-uvm)", path.name))
+    nodes = sorted(map(str, names))
+    return NvidiaDriver(
+        module=loaded_driver(text_of("/proc/driver/nvidia/version")),
+        cards=sum(1 for _ in _cards()),
+        nodes=tuple(nodes),
+        shut=tuple(node for node in nodes if not os.access(node, os.R_OK | os.W_OK)),
+        container=any(Path(name).exists() for name in ("/.dockerenv", "/run/.containerenv")),
+        wsl=is_wsl(text_of("/proc/sys/kernel/osrelease")),
+        paravirtual=Path("/dev/dxg").exists(),
+        nouveau=re.search(r"^nouveau ", text_of("/proc/modules"), re.MULTILINE) is not None,
+    )
+
+
+def _cards() -> Iterator[Path]:
+    for device in Path("/sys/bus/pci/devices").glob("*"):
+        if text_of(device / "vendor").strip() == _VENDOR and text_of(device / "class").startswith(_DISPLAYS):
+            yield device

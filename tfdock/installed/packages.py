@@ -1,0 +1,146 @@
+"""Read what lies on an interpreter's path: which TensorFlow an import finds, who installed it, is it whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from importlib.metadata import Distribution
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from tfdock.host.hardware import text_of
+from tfdock.wheel import build_info
+
+_OWN = ("tensorflow/__init__.py", "tensorflow_core/__init__.py")
+_FAMILY = re.compile(r"tensorflow|tf-nightly")
+_VERSION = re.compile(r"^(?:short_|__)?version(?:__)?(?::\s*\w+)?\s*=\s*[\"'](\d[\w.]*)[\"']", re.MULTILINE)
+_VERSION_FILES: Mapping[str, Sequence[str]] = {
+    "numpy": ("numpy/version.py", "numpy/_version.py"),
+    "protobuf": ("google/protobuf/__init__.py",),
+}
+"""Files in which a package says its own version: a `.dist-info` folder may be a leftover."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledWheel:
+    """A distribution that installed a `tensorflow`: its name, version, METADATA's requirements and extras.
+
+    `pythons` are the Pythons of its wheel's tags (`cp311`); `missing` and `changed` are files that are not there, or
+    have another size than its RECORD says: how many, and the first of them.
+    """
+
+    name: str
+    version: str
+    requires: tuple[str, ...]
+    extras: tuple[str, ...]
+    pythons: tuple[str, ...]
+    missing: tuple[int, str]
+    changed: tuple[int, str]
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether its files lie there as it installed them."""
+        return not self.missing[0] and not self.changed[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledTensorflow:
+    """The `tensorflow` that an import finds.
+
+    `origin` is the file that is run, empty for a folder without one; `folder` holds its libraries. `wheels` are those
+    that installed files of this name into that place, the whole one first.
+    """
+
+    origin: str
+    folder: Path
+    wheels: tuple[InstalledWheel, ...]
+    build_info: Mapping[str, object] | None
+    loader: Path | None
+    """The library that opens the GPU's libraries: `libtensorflow_framework.so.2`."""
+
+
+def find_tensorflow(path: Sequence[str]) -> InstalledTensorflow | None:
+    """Return the TensorFlow that an import finds on a sys.path; None without any."""
+    found = PathFinder.find_spec("tensorflow", list(path))
+    if found is None:
+        return None
+    origin = found.origin if found.has_location and found.origin else ""
+    places = [Path(place) for place in found.submodule_search_locations or ()]
+    folder = places[0] if places else Path(origin).parent
+    # 1.15 to 2.1 have their files in a package beside it.
+    core = folder.parent / "tensorflow_core"
+    wheels = [_wheel(one) for one in _owners(str(folder.parent))] if places else []
+    return InstalledTensorflow(
+        origin=origin,
+        folder=folder,
+        wheels=tuple(sorted(wheels, key=lambda wheel: wheel.missing[0] + wheel.changed[0])),
+        build_info=_build_info(folder.parent),
+        loader=next(
+            (library for place in (folder, core) for library in sorted(place.glob("libtensorflow_framework.so*"))),
+            None,
+        ),
+    )
+
+
+def distributions(path: Sequence[str]) -> dict[str, tuple[str, Path]]:
+    """Return the distributions on a sys.path: normalised name -> version and the folder that it is installed in.
+
+    Of two with one name the first counts, as it does for an import.
+    """
+    found: dict[str, tuple[str, Path]] = {}
+    for one in Distribution.discover(path=list(path)):
+        if name := one.metadata["Name"]:
+            found.setdefault(canonicalize_name(name), (one.version, Path(str(one.locate_file("")))))
+    return found
+
+
+def own_versions(path: Sequence[str]) -> dict[str, str]:
+    """Return the versions of the packages that TensorFlow is most often broken by, as their own files say them."""
+    versions = {}
+    for name, files in _VERSION_FILES.items():
+        texts = (text_of(Path(folder) / file) for folder in path for file in files)
+        if match := next(filter(None, map(_VERSION.search, texts)), None):
+            versions[name] = match[1]
+    return versions
+
+
+def _owners(site: str) -> Iterator[Distribution]:
+    """Yield the distributions of a folder whose RECORD lists TensorFlow's package."""
+    for one in Distribution.discover(path=[site]):
+        name = canonicalize_name(one.metadata["Name"] or "")
+        if _FAMILY.search(name) and any(file in f"\n{one.read_text('RECORD') or ''}" for file in _lines(_OWN)):
+            yield one
+
+
+def _lines(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"\n{name}," for name in names)
+
+
+def _wheel(one: Distribution) -> InstalledWheel:
+    missing, changed = [], []
+    for file in one.files or ():
+        try:
+            size = Path(str(one.locate_file(file))).stat().st_size
+        except OSError:
+            missing.append(str(file))
+        else:
+            if file.size is not None and size != file.size:
+                changed.append(str(file))
+    tags = re.findall(r"^Tag: (\w+)-", one.read_text("WHEEL") or "", re.MULTILINE)
+    return InstalledWheel(
+        name=one.metadata["Name"],
+        version=one.version,
+        requires=tuple(one.requires or ()),
+        extras=tuple(one.metadata.get_all("Provides-Extra") or ()),
+        pythons=tuple(dict.fromkeys(tags)),
+        missing=(len(missing), next(iter(missing), "")),
+        changed=(len(changed), next(iter(changed), "")),
+    )
+
+
+def _build_info(site: Path) -> Mapping[str, object] | None:
+    texts = (text_of(site / path) for path in build_info.PATHS)
+    return next((build_info.build_info(text.encode()) for text in texts if text), None)

@@ -1,0 +1,496 @@
+"""Judge an environment: the first cause that explains why TensorFlow does not start or sees no GPU; what else is odd.
+
+The order is the order in which a program meets the causes: interpreter, packages, files, versions, platform,
+build, driver, libraries, GPU code. Each question is a method of `_Verdicts` that yields its answers.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion
+from packaging.version import Version as PackageVersion
+
+from tfdock.errors import ExitCode, joined
+from tfdock.gpu.compatibility import serve
+from tfdock.gpu.devices import find_gpu
+from tfdock.gpu.gpu_facts import facts_of_release
+from tfdock.installed.environment import Environment, OpenedLibrary
+from tfdock.installed.packages import InstalledTensorflow, InstalledWheel
+from tfdock.knowledge.contract import applies
+from tfdock.knowledge.fits import toolkit_floor
+from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, PreflightCheck
+from tfdock.types import Version
+from tfdock.wheel.requirements import wanted
+
+_UNSEEN = "memory in use, a GPU that hangs, what a program itself sets, ops without a GPU kernel"
+
+
+def judge_environment(environment: Environment, knowledge: KnowledgeBase) -> list[PreflightCheck]:
+    """Return the checks of an environment in order. The first failed one is the cause, and has the fix.
+
+    What fails after it is a warning without one: mending the cause may mend it, or show that it is none.
+    """
+    checks: list[PreflightCheck] = []
+    for check in _Verdicts(environment, knowledge).checks():
+        failed_before = any(one.status == FAILED for one in checks)
+        checks.append(
+            replace(check, status=WARNING, fixes=(), exit_code=ExitCode.OK)
+            if failed_before and check.status == FAILED
+            else check
+        )
+    return checks
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdicts:
+    """The questions to an environment. A question that cannot be asked yields nothing."""
+
+    its: Environment
+    knowledge: KnowledgeBase
+
+    def checks(self) -> Iterator[PreflightCheck]:
+        """Yield all answers. Without an interpreter, or without TensorFlow, there is nothing else to ask."""
+        stops = [*self._interpreter()] or [*self._package()]
+        yield from stops
+        if any(check.status == FAILED for check in stops):
+            return
+        yield from self._files()
+        yield from self._cpu()
+        yield from self._cpp_library()
+        yield from self._versions()
+        if self.its.accelerator is None:
+            yield from self._cpu_build()
+            return
+        if self.its.accelerator.accelerator != "cuda":
+            other = self.its.accelerator.accelerator
+            yield _skipped("gpu", f"only NVIDIA's driver and libraries are looked at, not {other}'s")
+            return
+        driver = [*self._driver()]
+        yield from driver
+        # Without any sign of a GPU, nobody misses its libraries.
+        if self.its.driver.has_gpu or any(check.status == FAILED for check in driver):
+            yield from self._libraries()
+            yield from self._cudnn()
+            yield from self._gpu_code()
+        yield _skipped("not looked at", _UNSEEN)
+
+    # --- the environment ------------------------------------------------------------------------------------------
+
+    def _interpreter(self) -> Iterator[PreflightCheck]:
+        its = self.its.interpreter
+        if its.program.suffix == ".exe":
+            found = "it is Windows' Python: TensorFlow sees no GPU there since 2.11, in no version"
+            fix = "install a Python inside WSL2, and TensorFlow in it"
+            yield _failed("interpreter", "python-unusable", found, fix)
+        elif its.trouble:
+            found = f"{its.program} does not start: {its.trouble}"
+            fix = f"`{its.program} -I -S -c pass` tells whether it is Python itself, or PYTHONPATH and .pth files"
+            yield _failed("interpreter", "python-unusable", found, fix)
+        elif its.bits == 32:
+            found = f"it is a Python of 32 bits ({its.version}): TensorFlow has no wheel for it"
+            yield _failed("interpreter", "python-unusable", found, "install a Python of 64 bits")
+
+    def _package(self) -> Iterator[PreflightCheck]:
+        its, tensorflow = self.its.interpreter, self.its.tensorflow
+        said = f"{its.program}, Python {its.version}"
+        if tensorflow is None:
+            yield self._no_tensorflow(said)
+            return
+        yield _ok("interpreter", said)
+        inside = next((folder for folder in its.path if _lies_in(tensorflow.folder, folder)), "")
+        if not tensorflow.wheels:
+            yield self._shadowed(tensorflow, inside)
+            return
+        wheel = tensorflow.wheels[0]
+        if wheel.pythons and not any(_takes(tag, its.minor) for tag in wheel.pythons):
+            tags = ", ".join(wheel.pythons)
+            found = f"{wheel.name} {wheel.version} was installed for {tags}, and this is Python {its.version}"
+            yield _failed("tensorflow", "tensorflow-damaged", found, self._install(wheel))
+            return
+        yield from self._leaks(inside)
+
+    def _no_tensorflow(self, said: str) -> PreflightCheck:
+        its, rows = self.its.interpreter, list(self.knowledge.releases.values())
+        served = [row for row in rows if its.minor in row.pythons]
+        # musl: Alpine's C library. There are no wheels for it.
+        if "musl" in its.suffix:
+            found, fix = (
+                f"{said}, of musl (Alpine): TensorFlow has no wheel for it",
+                "take an image of Debian or Ubuntu",
+            )
+            return _failed("tensorflow", "python-unusable", found, fix)
+        if not served:
+            newest = max(rows, key=lambda row: Version(row.release))
+            found = f"there is no TensorFlow in {said}, and no release that is known has a wheel for it"
+            python = newest.pythons[-1]
+            fix = f"`python{python} -m venv tf && tf/bin/pip install tensorflow=={newest.newest}`"
+            return _failed("tensorflow", "python-unusable", found, fix)
+        newest = max(served, key=lambda row: Version(row.release))
+        fix = f"`{self._pip} install {self._requirement(newest.newest, newest)}`"
+        return _failed("tensorflow", "tensorflow-missing", f"there is no TensorFlow in {said}", fix)
+
+    def _shadowed(self, tensorflow: InstalledTensorflow, inside: str) -> PreflightCheck:
+        if tensorflow.origin and not tensorflow.origin.endswith("/tensorflow/__init__.py"):
+            found = f"`import tensorflow` runs {tensorflow.origin}, which is no TensorFlow"
+            return _failed("tensorflow", "tensorflow-shadowed", found, f"rename or move {tensorflow.origin}")
+        if not tensorflow.origin:
+            found = f"{tensorflow.folder} has no __init__.py: an uninstallation left it, or it is another program's"
+            fix = f"`rm -r {shlex.quote(str(tensorflow.folder))}`, then `{self._pip} install tensorflow`"
+            return _failed("tensorflow", "tensorflow-shadowed", found, fix)
+        found = f"no record in {inside or 'its folder'} lists {tensorflow.origin}: it is a checkout, or a copy"
+        return _skipped("tensorflow", found)
+
+    def _leaks(self, inside: str) -> Iterator[PreflightCheck]:
+        """Tell where a TensorFlow comes from that does not lie in the environment itself."""
+        wheel, its = self._wheel, self.its.interpreter
+        said = f"{wheel.name} {wheel.version} in {inside}"
+        listed = [entry for entry in self.its.variables.get("PYTHONPATH", "").split(":") if entry]
+        if any(_lies_in(Path(inside), entry) for entry in listed):
+            said += ", which PYTHONPATH names and not this environment"
+            yield _warned("tensorflow", "tensorflow-shadowed", said)
+        elif its.user_site and _lies_in(Path(inside), its.user_site):
+            said += ", the user's own packages, which every environment sees"
+            yield _warned("tensorflow", "tensorflow-shadowed", said)
+        else:
+            yield _ok("tensorflow", said)
+
+    def _files(self) -> Iterator[PreflightCheck]:
+        if self.its.tensorflow is None or not self.its.tensorflow.wheels:
+            return
+        wheels = self.its.tensorflow.wheels
+        wheel = wheels[0]
+        if len(wheels) > 1:
+            names = joined(f"{one.name} {one.version}" for one in wheels)
+            whole = [one for one in wheels if one.is_whole]
+            lies = f"the files are those of {whole[0].name}" if len(whole) == 1 else "their files are mixed"
+            every = " ".join(one.name for one in wheels)
+            found = f"{names} are installed over each other in one folder: {lies}"
+            again = self._requirement(wheel.version, self._release)
+            fix = f"`{self._pip} uninstall -y {every}`, then `{self._pip} install --no-cache-dir {again}`"
+            yield _failed("files", "tensorflow-damaged", found, fix)
+        elif not wheel.is_whole:
+            (missing, first), (changed, other) = wheel.missing, wheel.changed
+            said = [f"{missing:,} files are missing ({first})"] if missing else []
+            said += [f"{changed:,} have another size than RECORD says ({other})"] if changed else []
+            fix = f"`{self._pip} install --force-reinstall --no-deps {_quoted(f'{wheel.name}=={wheel.version}')}`"
+            yield _failed("files", "tensorflow-damaged", f"of {wheel.name} {wheel.version} {joined(said)}", fix)
+        else:
+            yield _ok("files", "all files that its RECORD lists are there, in their sizes")
+
+    def _cpu(self) -> Iterator[PreflightCheck]:
+        release, flags = self._release, self.its.cpu_flags
+        machine = self.its.interpreter.platform.removeprefix("linux-")
+        if release is None or not flags:
+            return
+        used = (row for row in self.knowledge.cpu_features.values() if row.official and row.machine == machine)
+        for row in used:
+            if applies(release, row.official or "") and row.feature not in flags:
+                found = f"this CPU has no {row.feature}, which official wheels use: `Illegal instruction`"
+                fix = "build one for this CPU: a profile with `optimize: native`"
+                yield _failed("cpu", "cpu-lacks-feature", found, fix)
+
+    def _cpp_library(self) -> Iterator[PreflightCheck]:
+        library, lacks = self.its.old_stdcxx
+        if library:
+            found = f"{library} is found first and has no {lacks}, which TensorFlow needs"
+            folder = str(Path(library).parent)
+            leaks = folder in self.its.variables.get("LD_LIBRARY_PATH", "").split(":")
+            newer = "install a newer one (`conda install libstdcxx-ng`)"
+            fix = f"take {folder} out of LD_LIBRARY_PATH" if leaks else newer
+            yield _failed("libstdc++", "cpp-library-old", found, fix)
+
+    def _versions(self) -> Iterator[PreflightCheck]:
+        """Name packages with which this release is known to die when it is imported."""
+        broken = False
+        for row in self.knowledge.requirement_limits:
+            version = self.its.versions.get(row.package, "")
+            if self._release is None or not version or not applies(self._release, row.releases):
+                continue
+            if not _matches(version, row.limit):
+                broken = True
+                own = self._own_range(row.package)
+                found = f"{row.package} {version} breaks TensorFlow {self.its.version}: `{row.says}`"
+                wants = own if own and not _matches(version, own) else row.limit
+                fix = f"`{self._pip} install {_quoted(row.package + wants)}`"
+                yield _failed("versions", "requirement-breaks", found, fix)
+        if not broken and self._release:
+            named = [
+                f"{name} {self.its.versions[name]}" for name in ("numpy", "protobuf") if name in self.its.versions
+            ]
+            yield _ok("versions", f"none of {joined(named) if named else 'its packages'} is known to break it")
+
+    def _own_range(self, package: str) -> str:
+        """Return the versions that METADATA asks for, as pip takes them; empty if it names none."""
+        texts = (re.match(rf"{package}\s*\(?([<>=!~][^;)]*)", text) for text in self._wheel.requires)
+        return next((match[1].replace(" ", "") for match in texts if match), "")
+
+    # --- the GPU --------------------------------------------------------------------------------------------------
+
+    def _cpu_build(self) -> Iterator[PreflightCheck]:
+        its, wheels = self.its, self.its.tensorflow.wheels if self.its.tensorflow else ()
+        name = wheels[0].name if wheels else "this TensorFlow"
+        if not its.driver.has_gpu:
+            yield _ok("gpu", f"{name} is built for the CPU, and there is no NVIDIA GPU here")
+            return
+        found = f"{name} {its.version} is built for the CPU alone: it sees no GPU, and says nothing of it"
+        machine = its.interpreter.platform.removeprefix("linux-")
+        if machine != "x86_64":
+            fix = f"official wheels for {machine} have no CUDA: take NVIDIA's container, or build one"
+        elif wheels:
+            every = " ".join(one.name for one in wheels)
+            again = self._requirement(wheels[0].version, self._release)
+            fix = f"`{self._pip} uninstall -y {every}`, then `{self._pip} install --no-cache-dir {again}`"
+        else:
+            fix = "install a build for GPUs"
+        yield _failed("build", "tensorflow-for-cpu", found, fix)
+
+    def _driver(self) -> Iterator[PreflightCheck]:
+        """Walk up the ladder of the driver: the first rung that is missing is the cause."""
+        its, hidden = self.its.driver, self.its.variables.get("CUDA_VISIBLE_DEVICES")
+        if not its.has_gpu:
+            yield _ok("gpu", "nothing here says that there is an NVIDIA GPU: TensorFlow runs on the CPU")
+            return
+        if hidden is not None and hidden.strip() in ("", "-1"):
+            found = f"CUDA_VISIBLE_DEVICES={hidden or '(empty)'} hides every GPU"
+            yield _failed("driver", "gpu-hidden", found, "`unset CUDA_VISIBLE_DEVICES`")
+        yield from self._wsl() if its.wsl else self._module()
+
+    def _wsl(self) -> Iterator[PreflightCheck]:
+        its, libcuda = self.its.driver, self._library("cuda")
+        if not its.paravirtual:
+            fix = "in Windows: `wsl --set-version DISTRIBUTION 2`, `wsl --update`, then NVIDIA's driver"
+            found = "this Linux of Windows has no /dev/dxg: it is WSL 1, or Windows has no driver"
+            yield _failed("driver", "driver-unusable", found, fix)
+        elif libcuda and libcuda.found.path and not str(libcuda.found.path).startswith("/usr/lib/wsl/"):
+            found = f"{libcuda.found.path} is found before Windows' own driver in /usr/lib/wsl/lib"
+            fix = "`sudo apt purge 'libnvidia-*' 'nvidia-*'`: under WSL2 no driver is installed in Linux"
+            yield _failed("driver", "driver-unusable", found, fix)
+        else:
+            yield _ok("driver", "Windows' driver, through /dev/dxg")
+
+    def _module(self) -> Iterator[PreflightCheck]:
+        its = self.its.driver
+        if its.container and not its.nodes:
+            found = "this container was given no GPU: it has no /dev/nvidia*"
+            fix = "start it with `docker run --gpus all …`, or `--device nvidia.com/gpu=all`"
+            yield _failed("driver", "container-without-gpu", found, fix)
+        elif not its.module:
+            free = "; the free driver `nouveau` is" if its.nouveau else ""
+            found = f"there is an NVIDIA GPU, and NVIDIA's kernel module is not loaded{free}"
+            fix = "install NVIDIA's driver (`sudo ubuntu-drivers install`) and restart; Secure Boot wants it signed"
+            yield _failed("driver", "driver-unusable", found, fix)
+        elif its.shut:
+            fix = "add the user to the group of these files (`sudo usermod -aG video $USER`), and log in again"
+            yield _failed("driver", "driver-unusable", f"this user may not use {joined(its.shut)}", fix)
+        elif "/dev/nvidia-uvm" not in its.nodes:
+            found = "/dev/nvidia-uvm is missing: CUDA cannot start (`CUDA_ERROR_UNKNOWN`)"
+            yield _failed("driver", "driver-unusable", found, "`sudo nvidia-modprobe -u -c=0`")
+        else:
+            yield from self._driver_library()
+
+    def _driver_library(self) -> Iterator[PreflightCheck]:
+        its, libcuda = self.its.driver, self._library("cuda")
+        path = libcuda.found.path if libcuda else None
+        if libcuda and path is None:
+            fix = (
+                "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+                if its.container
+                else "install the libraries of the driver (`libnvidia-compute-…`, `nvidia-driver-cuda-libs`)"
+            )
+            found = f"{libcuda.row.library} is found nowhere: the driver is there without it"
+            yield _failed("driver", "driver-unusable", found, fix)
+            return
+        own = re.search(r"libcuda\.so\.(\d+\.\d+[\d.]*)$", str(path and path.resolve()))
+        if path and "stubs" in path.parts:
+            found = f"{path} is found first: the toolkit's stub, which only links (`CUDA_ERROR_STUB_LIBRARY`)"
+            yield _failed("driver", "driver-unusable", found, f"take {path.parent} out of LD_LIBRARY_PATH")
+        elif own and own[1] != its.module:
+            found = f"{path} is of driver {own[1]}, and the kernel's module of {its.module}"
+            fix = "restart: the driver was updated, and the old module still runs"
+            if path and "compat" in path.parts:
+                fix = f"take {path.parent} out of the search: it is the package cuda-compat's"
+            yield _failed("driver", "driver-unusable", found, fix)
+        elif floor := self._too_old():
+            found = f"the driver {its.module} is too old for a TensorFlow of {floor[0]}: it takes {floor[1]}"
+            fix = f"install driver {floor[1]} or newer, or a TensorFlow for an older CUDA"
+            yield _failed("driver", "driver-too-old", found, fix)
+        else:
+            yield _ok("driver", f"{its.module}, {len([node for node in its.nodes if node[-1].isdigit()])} GPU(s)")
+
+    def _too_old(self) -> tuple[str, Version] | None:
+        """Return the toolkit of the build and its least driver, if the driver is older."""
+        info = self.its.tensorflow.build_info if self.its.tensorflow else None
+        version, module = str((info or {}).get("cuda_version", "")), self.its.driver.module
+        floor = toolkit_floor(self.knowledge, "cuda", Version(version)) if version else None
+        return (f"CUDA {version}", floor) if floor and Version(module) < floor else None
+
+    def _libraries(self) -> Iterator[PreflightCheck]:
+        """Name the libraries that TensorFlow opens and does not get: without one of them it registers no GPU."""
+        needed = [one for one in self.its.opened if one.row.use is None and one.row.name != "cuda"]
+        lost = [one for one in needed if one.found.path is None]
+        lacking = [(one, lack) for one in needed for lack in one.found.lacks]
+        if not needed:
+            yield _skipped(
+                "libraries", f"which libraries TensorFlow {self.its.version or '(of no record)'} opens is not known"
+            )
+        elif lost:
+            yield self._lost(lost)
+        elif lacking:
+            one, (name, by) = lacking[0]
+            found = f"{one.found.path} is found, and {name}, which {by} needs, is not"
+            yield _failed("libraries", "gpu-library-missing", found, self._install_libraries([one]))
+        else:
+            by = joined(dict.fromkeys(one.found.by for one in needed))
+            yield _ok("libraries", f"all {len(needed)} that it opens are found, by {by}")
+
+    def _lost(self, lost: Sequence[OpenedLibrary]) -> PreflightCheck:
+        names, them = joined(one.row.library for one in lost), "all of them" if len(lost) > 1 else "it"
+        if not all(one.unsearched for one in lost):
+            near = sorted({file.name for one in lost for file in one.others if not one.unsearched})
+            other = f"; there is {joined(near)}, of another CUDA or cuDNN" if near else ""
+            verb = "are" if len(lost) > 1 else "is"
+            found = f"{names} {verb} found nowhere{other}: without {them} TensorFlow sees no GPU"
+            return _failed("libraries", "gpu-library-missing", found, self._install_libraries(lost))
+        folders = list(dict.fromkeys(str(one.unsearched[0].parent) for one in lost))
+        verb, where = ("lie", "folders") if len(lost) > 1 else ("lies", "a folder")
+        found = f"{names} {verb} in {where} that nobody searches: without {them} TensorFlow sees no GPU"
+        search = f"{':'.join(folders)}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
+        fix = f'`export LD_LIBRARY_PATH="{search}"`, in the shell that starts the program'
+        return _failed("libraries", "gpu-library-unsearched", found, fix)
+
+    def _install_libraries(self, lost: Sequence[OpenedLibrary]) -> str:
+        wheels = self.its.tensorflow.wheels if self.its.tensorflow else ()
+        if wheels and (extra := _toolkit_extra(wheels[0], self.its.opened)):
+            return f"`{self._pip} install {_quoted(f'{wheels[0].name}[{extra}]=={wheels[0].version}')}`"
+        named = {one.row.component: str(one.row.version) for one in lost if one.row.version}
+        parts = joined(f"{component} {version}" for component, version in named.items()) if named else "CUDA"
+        if all(one.row.component == "driver" for one in lost):
+            capabilities = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+            return capabilities if self.its.driver.container else "install the libraries of the driver again"
+        return f"install {parts}, for which it was built, and put their folder into LD_LIBRARY_PATH"
+
+    def _cudnn(self) -> Iterator[PreflightCheck]:
+        """Hold the cuDNN that is found against the one it was built with: an older minor version fails at an op."""
+        one, release = self._library("cudnn"), self._release
+        tested = release.components["cudnn"].tested if release and "cudnn" in release.components else None
+        if one is None or one.found.path is None or not one.version or not tested:
+            return
+        if Version(one.version) >= Version(tested).minor or not Version(one.version).matches(
+            Version(one.row.version)
+        ):
+            yield _ok("cudnn", f"{one.version}, of {one.owner or one.found.path}; built with {tested}")
+            return
+        found = f"{one.found.path} is cuDNN {one.version}, and {tested} was built with: the first convolution fails"
+        least, folder = Version(tested).minor, one.found.path.parent
+        fix = f"install cuDNN {least} or newer, or take {folder} out of LD_LIBRARY_PATH"
+        if one.owner:
+            fix = f"`{self._pip} install {_quoted(f'{one.owner}>={least},<{least.parts[0] + 1}')}`"
+        yield _failed("cudnn", "cudnn-too-old", found, fix)
+
+    def _gpu_code(self) -> Iterator[PreflightCheck]:
+        """Judge the release's GPU code for the GPUs that are here, by what is known of the official wheel."""
+        release, accelerator = self._release, self.its.accelerator
+        if release is None or accelerator is None or not self.its.host.gpus:
+            return
+        facts = facts_of_release(self.knowledge, release, accelerator)
+        for local in self.its.host.gpus:
+            card = find_gpu(self.knowledge, local.name)
+            if card is None or facts.accelerator is None:
+                yield _skipped("gpu code", f"nothing is known of the code for {local.name}")
+                continue
+            answer = serve(self.knowledge, card, facts)
+            said = f"{local.name}: {answer.reason}"
+            if answer.runs == "no":
+                fix = f"`tfdock advise {card.gpu}` says which wheel, or which build, serves it"
+                yield _failed("gpu code", "gpu-not-served", said, fix)
+            elif not answer.starts_at_once:
+                said += "; the driver compiles at the first start, for half an hour or longer"
+                yield _warned("gpu code", "gpu-jit", said)
+            else:
+                yield _ok("gpu code", said)
+
+    # --- helpers --------------------------------------------------------------------------------------------------
+
+    @property
+    def _wheel(self) -> InstalledWheel:
+        assert self.its.tensorflow is not None
+        return self.its.tensorflow.wheels[0]
+
+    @property
+    def _release(self) -> Release | None:
+        return self.knowledge.releases.get(self.its.minor)
+
+    @property
+    def _pip(self) -> str:
+        return f"{shlex.quote(str(self.its.interpreter.program))} -m pip"
+
+    def _library(self, name: str) -> OpenedLibrary | None:
+        return next((one for one in self.its.opened if one.row.name == name), None)
+
+    def _install(self, wheel: InstalledWheel) -> str:
+        return f"`{self._pip} install --force-reinstall {self._requirement(wheel.version, self._release)}`"
+
+    def _requirement(self, version: str, release: Release | None) -> str:
+        """Return what to tell pip for the official build of a version: with CUDA's libraries where there is a GPU."""
+        rows = (row for row in self.knowledge.companions if release and row.extra and applies(release, row.releases))
+        extra = next((f"[{row.extra}]" for row in rows if self.its.driver.has_gpu), "")
+        return _quoted(f"tensorflow{extra}=={version}")
+
+
+def _toolkit_extra(wheel: InstalledWheel, opened: Iterable[OpenedLibrary]) -> str:
+    """Return the extra of a wheel that brings packages of the libraries that it opens; empty without one."""
+    patterns = [re.escape(one.row.package).replace(re.escape("{major}"), r"\d+") for one in opened if one.row.package]
+    for extra in wheel.extras:
+        added = {one.package for one in wanted(wheel.requires, [extra])} - {
+            one.package for one in wanted(wheel.requires)
+        }
+        if any(re.fullmatch(pattern, package) for pattern in patterns for package in added):
+            return extra
+    return ""
+
+
+def _matches(version: str, specifier: str) -> bool:
+    try:
+        return PackageVersion(version) in SpecifierSet(specifier, prereleases=True)
+    except (InvalidVersion, ValueError):
+        return True  # what cannot be compared is no cause
+
+
+def _takes(tag: str, minor: str) -> bool:
+    """Return whether a wheel's Python tag (`cp311`, `py3`) is for a Python."""
+    return tag in ("py3", "py2.py3") or tag == f"cp{minor.replace('.', '')}"
+
+
+def _lies_in(path: Path, folder: str) -> bool:
+    return path.is_relative_to(folder)
+
+
+def _quoted(requirement: str) -> str:
+    """Return a requirement for any shell: brackets and comparisons mean something to some."""
+    return f'"{requirement}"'
+
+
+def _ok(name: str, found: str) -> PreflightCheck:
+    return PreflightCheck(name=name, status=OK, found=found)
+
+
+def _skipped(name: str, found: str) -> PreflightCheck:
+    return PreflightCheck(name=name, status=SKIPPED, found=found)
+
+
+def _warned(name: str, code: str, found: str) -> PreflightCheck:
+    return PreflightCheck(name=name, status=WARNING, found=found, code=code)
+
+
+def _failed(name: str, code: str, found: str, fix: str) -> PreflightCheck:
+    return PreflightCheck(
+        name=name, status=FAILED, found=found, code=code, fixes=(fix,), exit_code=ExitCode.VERIFICATION
+    )
