@@ -23,8 +23,8 @@ SLACK = 60
 PACKAGES = {
     "": 765, "bazel": 4780, "builder": 3180, "ci": 750, "cli": 8050, "diagnose": 2485, "documents": 2715,
     "engine": 2525, "gpu": 1880, "host": 2625, "images": 3060, "installed": 1160, "knowledge": 2575, "matrix": 1475,
-    "oci": 1385, "offline": 1560, "plan": 3360, "profile": 1335, "resolve": 4635, "run": 1450, "verify": 1990, "wheel": 3460,
-    "wheelhouse": 1980,
+    "oci": 1385, "offline": 1560, "plan": 3360, "profile": 1335, "resolve": 4635, "run": 1450, "verify": 1990,
+    "wheel": 3460, "wheelhouse": 1980,
 }  # fmt: skip
 """Lines of Python in each package."""
 ROAD = {
