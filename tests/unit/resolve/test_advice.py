@@ -290,6 +290,11 @@ def command(*words: str, columns: int = 80) -> typer.testing.Result:
     return typer.testing.CliRunner().invoke(app, ["advise", *words], env={"COLUMNS": str(columns)})
 
 
+def test_a_wheel_that_does_not_search_where_its_extra_installs_says_what_to_set() -> None:
+    said = [command("--gpu", "h100", "--tensorflow", release, columns=400).stdout for release in ("2.20", "2.21")]
+    assert ["sees no GPU before `export LD_LIBRARY_PATH=" in text for text in said] == [False, True]
+
+
 def test_the_document_has_the_keys_that_others_rely_on() -> None:
     document = json.loads(command("--gpu", "rtx5080", "--tensorflow", "2.19", "--json").stdout)
     assert list(document)[:2] == ["schema", "ok"]
