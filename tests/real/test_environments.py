@@ -173,6 +173,13 @@ def test_the_line_of_the_verdict_mends_a_library_that_nobody_searches(place: Pla
     assert "SEEN 1" in result.stdout
 
 
+def test_a_trial_multiplies_and_convolves(installed: Place) -> None:
+    command = [sys.executable, "-m", "tfdock", "doctor", "--python", str(installed.folder), "--try", "--json"]
+    checks = {check["name"]: check["found"] for check in json.loads(run_within(110, command).stdout)["checks"]}
+    assert (checks["devices"], checks["matmul"]) == ("0 GPU(s)", "right on /CPU:0")
+    assert checks["convolution"] == "right on /CPU:0"
+
+
 @pytest.mark.parametrize(
     ("variables", "code", "says"),
     [

@@ -223,7 +223,8 @@ def _read_image(run: BuildRun, image: _Image, source_ref: str | None, number: in
     Raises BuildFailed (`image-incomplete`), and (`toolchain-changed`) if the image's own files are not those that the
     toolchain stage wrote, before any source was there.
     """
-    requirements_name = locks.requirements_file(run.plan.resolution.python)
+    # Where a release keeps its own list of Python packages with hashes.
+    requirements_name = f"requirements_lock_{run.plan.resolution.python.replace('.', '_')}.txt"
     with _image_files(run, image.id, "look") as read:
         toolchain, pins = _toolchain_file(read, image.name), read(_PINS) or b""
         source, requirements = read("/opt/tfdock/source"), read(f"/tf/tensorflow/{requirements_name}")

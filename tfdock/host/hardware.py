@@ -12,7 +12,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -246,8 +246,14 @@ class Answer:
     status: int | None = 0
 
 
-def ask(program: str, *arguments: str, folder: str | None = None) -> Answer:
-    """Run a program that answers a question, in a folder, for 20 s at most; it is killed with its children."""
+def ask(
+    program: str,
+    *arguments: str,
+    folder: str | None = None,
+    seconds: float = _ANSWER_SECONDS,
+    variables: Mapping[str, str] | None = None,
+) -> Answer:
+    """Run a program that answers a question, with more variables; it is killed with its children when time is up."""
     try:
         # A process group of its own, so that its children are killed with it.
         process = subprocess.Popen(
@@ -256,16 +262,16 @@ def ask(program: str, *arguments: str, folder: str | None = None) -> Answer:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             # Texts are compared with what the tools say in English.
-            env={**os.environ, "LC_ALL": "C"},
+            env={**os.environ, "LC_ALL": "C", **(variables or {})},
             start_new_session=True,
             cwd=folder,
         )
     except OSError as error:
         return Answer(f"cannot be run: {error.strerror}", None)
     try:
-        text, _ = process.communicate(timeout=_ANSWER_SECONDS)
+        text, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        return Answer(f"no answer in {_ANSWER_SECONDS:.0f} s", None)
+        return Answer(f"no answer in {seconds:.0f} s", None)
     finally:
         # Also when Ctrl-C ends the wait.
         if process.returncode is None:

@@ -59,6 +59,11 @@ class Environment:
     cpu_flags: frozenset[str] = frozenset()
 
     @property
+    def expects_gpu(self) -> bool:
+        """Whether TensorFlow is built for NVIDIA's GPUs and there is one."""
+        return self.accelerator is not None and self.accelerator.accelerator == "cuda" and self.driver.has_gpu
+
+    @property
     def version(self) -> str:
         """The installed TensorFlow's version; empty if no distribution says it."""
         wheels = self.tensorflow.wheels if self.tensorflow else ()

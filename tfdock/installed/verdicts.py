@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -33,13 +34,16 @@ from tfdock.wheel.requirements import wanted
 _UNSEEN = "memory in use, a GPU that hangs, what a program itself sets, ops without a GPU kernel"
 
 
-def judge_environment(environment: Environment, knowledge: KnowledgeBase) -> list[PreflightCheck]:
-    """Return the checks of an environment in order. The first failed one is the cause, and has the fix.
+def judge_environment(
+    environment: Environment, knowledge: KnowledgeBase, tried: Iterable[PreflightCheck] = ()
+) -> list[PreflightCheck]:
+    """Return the checks of an environment in order, then those of a trial. The first failed one is the cause.
 
-    What fails after it is a warning without one: mending the cause may mend it, or show that it is none.
+    It has the fix. What fails after it is a warning without one: mending the cause may mend it, or show that it is
+    none.
     """
     checks: list[PreflightCheck] = []
-    for check in _Verdicts(environment, knowledge).checks():
+    for check in chain(_Verdicts(environment, knowledge).checks(), tried):
         failed_before = any(one.status == FAILED for one in checks)
         checks.append(
             replace(check, status=WARNING, fixes=(), exit_code=ExitCode.OK)

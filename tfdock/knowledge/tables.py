@@ -353,17 +353,14 @@ class _Table:
         return self.place(path).problem(self._file, "knowledge-row", message, fix)
 
 
-def _checked_on(table: _Table, values: Mapping[str, Any]) -> str:
-    """Return the table's day; empty for a row from memory alone, which was compared with nothing."""
-    return "" if values.get("source") in (_MEMORY, [_MEMORY]) else table.checked
-
-
 def _parse_row(table: _Table, index: int, values: object, kind: type[_R]) -> _R:
     # `strict=False` turns lists into tuples: YAML has no tuples, and frozen rows need them.
     try:
-        # The row's own day wins over the table's.
-        complete = {"checked": _checked_on(table, values), **values} if isinstance(values, dict) else values
-        return kind.model_validate(complete, strict=False)
+        if isinstance(values, dict):
+            # The row's own day wins over the table's. A row from memory alone was compared with nothing.
+            checked = "" if values.get("source") in (_MEMORY, [_MEMORY]) else table.checked
+            values = {"checked": checked, **values}
+        return kind.model_validate(values, strict=False)
     except ValidationError as error:
         fix = f"a row of this table has: {', '.join(kind.model_fields)}; versions are quoted text"
         raise ProfileError(

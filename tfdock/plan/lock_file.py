@@ -189,11 +189,6 @@ def _malformed(node: yaml_nodes.Node, message: str) -> ProfileError:
     return ProfileError(node.problem(node.file, "lock-malformed", f"not a lock: {message}", fix))
 
 
-def requirements_file(python: str) -> str:
-    """Return where a release keeps its own list of Python packages with hashes; None if it has no list."""
-    return f"requirements_lock_{python.replace('.', '_')}.txt"
-
-
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 

@@ -85,7 +85,9 @@ def from_template(
 ) -> bytes:
     """Return a file rendered from the named template with these values; `filters` are its own, by name."""
     # A tuple, because the cache of environments needs a key that can be hashed.
-    return _tidy(_environment(tuple(sorted(templates.items())), filters).get_template(name).render(values)).encode()
+    text = _environment(tuple(sorted(templates.items())), filters).get_template(name).render(values)
+    # At most one blank line in a row, and none at the end.
+    return (re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n").encode()
 
 
 def _check_templates(resolution: Resolution, templates: Mapping[str, str]) -> None:
@@ -258,8 +260,3 @@ def _words(words: Sequence[str], pattern: re.Pattern[str]) -> str:
             raise ValueError(f"not a package: {word!r}")
     # Sorted: another order in a row would be another layer of the image.
     return " ".join(sorted(words))
-
-
-def _tidy(text: str) -> str:
-    """Return a text with at most one blank line in a row and none at the end."""
-    return re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"

@@ -13,15 +13,17 @@ from typer.testing import CliRunner
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
 from tfdock.errors import ProfileError
-from tfdock.installed.interpreter import interpreter_at
+from tfdock.installed.interpreter import AskedPython, interpreter_at
 from tfdock.installed.loader_search import Loader
 from tfdock.installed.packages import distributions, find_tensorflow, own_versions
+from tfdock.installed.tryout import try_tensorflow
+from tfdock.knowledge import loader
 
 
 def install(site: Path, name: str, version: str, files: dict[str, str], **sizes: int) -> None:
     """Install a distribution as pip does. `sizes` are what RECORD says beside the truth, by the stem of a file."""
     info = site / f"{name.replace('-', '_')}-{version}.dist-info"
-    info.mkdir(parents=True)
+    info.mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
         (site / path).parent.mkdir(parents=True, exist_ok=True)
         (site / path).write_text(text)
@@ -107,11 +109,8 @@ def test_a_python_that_does_not_start_is_the_verdict(tmp_path: Path) -> None:
 
 
 def test_an_environment_that_works_on_the_cpu_is_sound(tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    install(site, "tensorflow-cpu", "2.18.0", FILES)
-    fake = tmp_path / "python"
-    fake.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
-    fake.chmod(0o755)
+    fake = with_module(tmp_path, "").program
+    install(tmp_path / "site", "tensorflow", "2.18.0", FILES)
     result = CliRunner().invoke(app, ["doctor", "--python", str(fake), "--json"])
     assert result.exit_code == 0
     assert {check["status"] for check in json.loads(result.stdout)["checks"]} <= {"ok", "skipped"}
@@ -120,10 +119,43 @@ def test_an_environment_that_works_on_the_cpu_is_sound(tmp_path: Path) -> None:
     assert "should work, on the CPU" in result.stdout
 
 
-def test_python_is_given_alone() -> None:
-    result = CliRunner().invoke(app, ["doctor", "rtx3080", "--python", sys.executable], env={"COLUMNS": "200"})
-    assert result.exit_code == 2
-    assert "without profiles" in result.stderr
+def with_module(folder: Path, source: str) -> AskedPython:
+    """A Python in which `import tensorflow` runs a source."""
+    install(folder / "site", "tensorflow", "2.18.0", {"tensorflow/__init__.py": source})
+    fake = folder / "python"
+    fake.write_text(f'#!/bin/sh\nPYTHONPATH={folder / "site"} exec {sys.executable} "$@"\n')
+    fake.chmod(0o755)
+    return interpreter_at(str(fake))
+
+
+NO_GPU = """
+__version__ = "2.18.0"
+class config:
+    list_physical_devices = staticmethod(lambda kind: [])
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "expects", "step", "says"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", False, "import", "it ends with SIGILL"),
+        ("raise ImportError('numpy.core.umath failed to import')", False, "import", "exit status 1: "),
+        (NO_GPU, True, "devices", "it lists no GPU"),
+        (NO_GPU, False, "matmul", "exit status 1"),
+    ],
+)
+def test_a_trial_names_the_step_that_failed(tmp_path: Path, source: str, expects: bool, step: str, says: str) -> None:
+    checks = list(try_tensorflow(with_module(tmp_path, source), loader.knowledge(), expects_gpu=expects))
+    failed = next(check for check in checks if check.status == "failed")
+    assert (failed.name, failed.code, failed.exit_code) == (step, "tensorflow-trial", 4)
+    assert says in failed.found
+
+
+def test_python_is_given_alone_and_try_with_it() -> None:
+    for words, says in ((["rtx3080", "--python", sys.executable], "without profiles"), (["--try"], "--python .venv")):
+        result = CliRunner().invoke(app, ["doctor", *words], env={"COLUMNS": "200"})
+        assert result.exit_code == 2
+        assert says in result.stderr
 
 
 def test_the_loader_finds_what_the_system_has_and_passes_over_what_is_no_library(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tfdock.cli.app import (
 from tfdock.errors import Problem, TfdockError, combined_exit_code
 from tfdock.host.settings import Settings
 from tfdock.installed.environment import Environment, read_environment
+from tfdock.installed.tryout import try_tensorflow
 from tfdock.installed.verdicts import judge_environment
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.preflight import FAILED, PreflightCheck
@@ -59,12 +60,22 @@ def doctor(
             show_default=False,
         ),
     ] = None,
+    attempt: Annotated[
+        bool,
+        typer.Option(
+            "--try", help="With `--python`: import TensorFlow there, list its GPUs, multiply and convolve once."
+        ),
+    ] = False,
     allow_untested: AllowUntested = False,
     fix: Annotated[bool, typer.Option("--fix", help="Remove what runs that were killed have left.")] = False,
     as_json: AsJson = False,
 ) -> None:
     if python is not None:
-        _examine_environment(settings, python, with_others=bool(profiles or fix or allow_untested), as_json=as_json)
+        if profiles or fix or allow_untested:
+            raise typer.BadParameter("`--python` looks at an environment: give it without profiles and `--fix`")
+        _examine_environment(settings, python, attempt=attempt, as_json=as_json)
+    if attempt:
+        raise typer.BadParameter("`--try` says what to do with `--python`: `tfdock doctor --python .venv --try`")
     plans, refused, problems = _plan_all(settings, profiles or [], allow_untested=allow_untested)
     # What is refused for itself can be built on no machine: there is nothing to compare with this one.
     compare = plans or not profiles or fix
@@ -79,12 +90,17 @@ def doctor(
     raise typer.Exit(combined_exit_code(check.exit_code for check in failed))
 
 
-def _examine_environment(settings: Settings, python: str, *, with_others: bool, as_json: bool) -> NoReturn:
+def _examine_environment(settings: Settings, python: str, *, attempt: bool, as_json: bool) -> NoReturn:
     """Print the verdict on an environment, and end with its exit status."""
-    if with_others:
-        raise typer.BadParameter("`--python` looks at an environment: give it without profiles, `--fix` and the like")
-    environment = read_environment(python, knowledge_for(settings))
-    checks = judge_environment(environment, knowledge_for(settings))
+    knowledge = knowledge_for(settings)
+    environment = read_environment(python, knowledge)
+    its = environment.interpreter
+    tried = (
+        try_tensorflow(its, knowledge, expects_gpu=environment.expects_gpu)
+        if attempt and environment.tensorflow
+        else ()
+    )
+    checks = judge_environment(environment, knowledge, tried)
     failed = [check for check in checks if check.status == "failed"]
     if as_json:
         print_json("tfdock.doctor/1", not failed, {"checks": checks})
@@ -100,9 +116,11 @@ def _environment_answer(environment: Environment, checks: list[PreflightCheck], 
     if cause := next((check for check in checks if check.status == "failed"), None):
         return f"{style.bad('no')}: {console.clean(cause.found)}"
     named = f"TensorFlow {environment.version}" if environment.version else "the TensorFlow"
+    if devices := next((check for check in checks if check.name == "devices"), None):
+        return f"{style.good('yes')}: {console.clean(f'{named} of {program} works, with {devices.found}')}"
     sees = any(check.name == "libraries" and check.status == "ok" for check in checks)
     what = "should see the GPU" if sees else "should work, on the CPU"
-    return f"{style.good('yes')}: by its files, {named} of {program} {what}"
+    return f"{style.good('yes')}: {console.clean(f'by its files, {named} of {program} {what}')}"
 
 
 def _plan_all(

@@ -1,0 +1,98 @@
+"""Run TensorFlow in an environment: import it, list its GPUs, multiply and convolve, in a process of its own."""
+
+from __future__ import annotations
+
+import io
+import signal
+from collections.abc import Iterator
+
+from tfdock.diagnose.diagnose_logs import diagnose_log
+from tfdock.errors import ExitCode
+from tfdock.host.foreign_json import Line, Malformed, parse
+from tfdock.host.hardware import Answer, ask
+from tfdock.installed.interpreter import AskedPython
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan.preflight import FAILED, OK, SKIPPED, PreflightCheck
+
+_SECONDS = 300.0
+"""A cold import takes up to a minute on a slow disk, the first kernel of a GPU without machine code half an hour."""
+_MARK = "tfdock:"
+_STEPS = ("import", "devices", "matmul", "convolution")
+_PROGRAM = f"""
+import json
+def say(step, found):
+    print("\\n{_MARK}" + json.dumps([step, str(found)]), flush=True)
+import tensorflow as tf
+say("import", "TensorFlow " + tf.__version__ + " of " + tf.__file__)
+gpus = tf.config.list_physical_devices("GPU")
+say("devices", str(len(gpus)) + " GPU(s)")
+where = "/GPU:0" if gpus else "/CPU:0"
+with tf.device(where):
+    ones = tf.ones([256, 256])
+    right = float(tf.reduce_sum(tf.matmul(ones, ones))) == 256.0 ** 3
+    say("matmul", ("right" if right else "wrong") + " on " + where)
+    image, kernel = tf.ones([1, 32, 32, 8]), tf.ones([3, 3, 8, 8])
+    right = float(tf.reduce_sum(tf.nn.conv2d(image, kernel, 1, "VALID"))) == 30.0 * 30 * 72 * 8
+    say("convolution", ("right" if right else "wrong") + " on " + where)
+"""
+
+
+def try_tensorflow(python: AskedPython, knowledge: KnowledgeBase, *, expects_gpu: bool) -> Iterator[PreflightCheck]:
+    """Yield a check for each step, and for the first one without a result why the process ended before it.
+
+    `expects_gpu`: it is built for GPUs, and there is one.
+    """
+    # Since 2.12 the names of libraries that cannot be opened are told at this level alone.
+    variables = {"TF_CPP_VMODULE": "dso_loader=1"}
+    answer = ask(str(python.program), "-c", _PROGRAM, folder="/", seconds=_SECONDS, variables=variables)
+    said = dict(_results(answer.text))
+    for step in _STEPS:
+        if step not in said:
+            yield _ended(step, answer, knowledge)
+            return
+        if said[step].startswith("wrong"):
+            yield _failed(step, f"the result is {said[step]}")
+        elif step == "devices" and expects_gpu and said[step].startswith("0"):
+            yield _failed(step, "it lists no GPU", answer, knowledge)
+        else:
+            yield PreflightCheck(name=step, status=OK, found=said[step])
+
+
+def _results(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        try:
+            step, found = parse(tuple[Line, Line], line.removeprefix(_MARK)) if line.startswith(_MARK) else ("", "")
+        except Malformed:
+            continue
+        yield step, found
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+def _ended(step: str, answer: Answer, knowledge: KnowledgeBase) -> PreflightCheck:
+    if (status := answer.status) is None:
+        return PreflightCheck(name=step, status=SKIPPED, found=answer.text)
+    how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    return _failed(step, f"it ends with {how}", answer, knowledge)
+
+
+def _failed(
+    step: str, what: str, answer: Answer | None = None, knowledge: KnowledgeBase | None = None
+) -> PreflightCheck:
+    """Return a failed check, with what `diagnose` makes of all that was printed, else with the last line of it."""
+    why, fixes = "", tuple[str, ...]()
+    if answer and knowledge:
+        log = io.BytesIO(answer.text.encode())
+        findings = diagnose_log(log, knowledge, name="output", progress=_ignore, add_note=_ignore).findings
+        last = next((line for line in reversed(answer.text.splitlines()) if line.strip()), "")
+        why, fixes = (findings[0].cause, (findings[0].fix,)) if findings else (last[:300], ())
+    return PreflightCheck(
+        name=step,
+        status=FAILED,
+        code="tensorflow-trial",
+        found=f"{what}: {why}" if why else what,
+        fixes=fixes,
+        exit_code=ExitCode.VERIFICATION,
+    )
