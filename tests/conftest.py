@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,10 @@ _UNAVAILABLE = 69
 _SECOND = os.environ.get("TFDOCK_BED_SECOND")
 """The engine that the bed has for a second process."""
 
+
+# A shell starts what is in its background deaf to Ctrl-C, with all that this starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What is printed is compared: also inside of a CI service, and whatever width readline tells worker processes.
 for _variable in ("GITHUB_ACTIONS", "GITLAB_CI", "COLUMNS", "LINES"):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
-from importlib.metadata import Distribution
+from importlib.metadata import Distribution, PackagePath
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -14,7 +15,7 @@ from packaging.utils import canonicalize_name
 from tfdock.host.hardware import text_of
 from tfdock.wheel import build_info
 
-_OWN = ("tensorflow/__init__.py", "tensorflow_core/__init__.py")
+_OWN = ("\ntensorflow/__init__.py,", "\ntensorflow_core/__init__.py,")
 _FAMILY = re.compile(r"tensorflow|tf-nightly")
 _VERSION = re.compile(r"^(?:short_|__)?version(?:__)?(?::\s*\w+)?\s*=\s*[\"'](\d[\w.]*)[\"']", re.MULTILINE)
 _VERSION_FILES: Mapping[str, Sequence[str]] = {
@@ -93,7 +94,7 @@ def distributions(path: Sequence[str]) -> dict[str, tuple[str, Path]]:
     found: dict[str, tuple[str, Path]] = {}
     for one in Distribution.discover(path=list(path)):
         if name := one.metadata["Name"]:
-            found.setdefault(canonicalize_name(name), (one.version, Path(str(one.locate_file("")))))
+            found.setdefault(canonicalize_name(name), (one.metadata["Version"] or "", Path(str(one.locate_file("")))))
     return found
 
 
@@ -111,17 +112,14 @@ def _owners(site: str) -> Iterator[Distribution]:
     """Yield the distributions of a folder whose RECORD lists TensorFlow's package."""
     for one in Distribution.discover(path=[site]):
         name = canonicalize_name(one.metadata["Name"] or "")
-        if _FAMILY.search(name) and any(file in f"\n{one.read_text('RECORD') or ''}" for file in _lines(_OWN)):
+        record = f"\n{one.read_text('RECORD') or ''}" if _FAMILY.search(name) else ""
+        if any(line in record for line in _OWN):
             yield one
-
-
-def _lines(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(f"\n{name}," for name in names)
 
 
 def _wheel(one: Distribution) -> InstalledWheel:
     missing, changed = [], []
-    for file in one.files or ():
+    for file in _files(one):
         try:
             size = Path(str(one.locate_file(file))).stat().st_size
         except OSError:
@@ -132,13 +130,21 @@ def _wheel(one: Distribution) -> InstalledWheel:
     tags = re.findall(r"^Tag: (\w+)-", one.read_text("WHEEL") or "", re.MULTILINE)
     return InstalledWheel(
         name=one.metadata["Name"],
-        version=one.version,
+        version=one.metadata["Version"] or "",
         requires=tuple(one.requires or ()),
         extras=tuple(one.metadata.get_all("Provides-Extra") or ()),
         pythons=tuple(dict.fromkeys(tags)),
         missing=(len(missing), next(iter(missing), "")),
         changed=(len(changed), next(iter(changed), "")),
     )
+
+
+def _files(one: Distribution) -> list[PackagePath]:
+    """Return the files of its RECORD; none if RECORD cannot be read."""
+    try:
+        return [*(one.files or ())]
+    except (csv.Error, TypeError, ValueError):  # a line of more fields, or a size that is no number
+        return []
 
 
 def _build_info(site: Path) -> Mapping[str, object] | None:
