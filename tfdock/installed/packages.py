@@ -29,8 +29,8 @@ _VERSION_FILES: Mapping[str, Sequence[str]] = {
 class InstalledWheel:
     """A distribution that installed a `tensorflow`: its name, version, METADATA's requirements and extras.
 
-    `pythons` are the Pythons of its wheel's tags (`cp311`); `missing` and `changed` are files that are not there, or
-    have another size than its RECORD says: how many, and the first of them.
+    `pythons` are the Pythons of its wheel's tags (`cp311`); `missing` and `changed` are files that are not there, and
+    libraries of another size than its RECORD says: how many, and the first of them.
     """
 
     name: str
@@ -125,7 +125,8 @@ def _wheel(one: Distribution) -> InstalledWheel:
         except OSError:
             missing.append(str(file))
         else:
-            if file.size is not None and size != file.size:
+            # People edit sources; a library of another size was cut short, or is another build's.
+            if ".so" in file.name and file.size is not None and size != file.size:
                 changed.append(str(file))
     tags = re.findall(r"^Tag: (\w+)-", one.read_text("WHEEL") or "", re.MULTILINE)
     return InstalledWheel(

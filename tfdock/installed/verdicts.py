@@ -96,7 +96,8 @@ class _Verdicts:
             yield _failed("interpreter", "python-unusable", found, fix)
         elif its.trouble:
             found = f"{its.program} does not start: {its.trouble}"
-            fix = f"`{its.program} -I -S -c pass` tells whether it is Python itself, or PYTHONPATH and .pth files"
+            alone = f"`{shlex.quote(str(its.program))} -I -S -c pass`"
+            fix = f"{alone} tells whether it is Python itself, or what PYTHONPATH and its start-up files add"
             yield _failed("interpreter", "python-unusable", found, fix)
         elif its.bits == 32:
             found = f"it is a Python of 32 bits ({its.version}): TensorFlow has no wheel for it"
@@ -183,11 +184,11 @@ class _Verdicts:
         elif not wheel.is_whole:
             (missing, first), (changed, other) = wheel.missing, wheel.changed
             said = [f"{missing:,} files are missing ({first})"] if missing else []
-            said += [f"{changed:,} have another size than RECORD says ({other})"] if changed else []
+            said += [f"{changed:,} libraries have another size than RECORD says ({other})"] if changed else []
             fix = f"`{self._pip} install --force-reinstall --no-deps {_quoted(f'{wheel.name}=={wheel.version}')}`"
-            yield _failed("files", "tensorflow-damaged", f"of {wheel.name} {wheel.version} {joined(said)}", fix)
+            yield _failed("files", "tensorflow-damaged", f"of {wheel.name} {wheel.version}, {joined(said)}", fix)
         else:
-            yield _ok("files", "all files that its RECORD lists are there, in their sizes")
+            yield _ok("files", "all files that its RECORD lists are there, libraries in their sizes")
 
     def _cpu(self) -> Iterator[PreflightCheck]:
         release, flags = self._release, self.its.cpu_flags
@@ -262,10 +263,15 @@ class _Verdicts:
         if not its.has_gpu:
             yield _ok("gpu", "nothing here says that there is an NVIDIA GPU: TensorFlow runs on the CPU")
             return
-        if hidden is not None and hidden.strip() in ("", "-1"):
+        if hidden is not None and not self._names_a_gpu(hidden.partition(",")[0].strip()):
             found = f"CUDA_VISIBLE_DEVICES={hidden or '(empty)'} hides every GPU"
             yield _failed("driver", "gpu-hidden", found, "`unset CUDA_VISIBLE_DEVICES`")
         yield from self._wsl() if its.wsl else self._module()
+
+    def _names_a_gpu(self, entry: str) -> bool:
+        """Return whether CUDA knows the first entry of its list of visible devices: it ends at one that is none."""
+        count = sum(node[-1].isdigit() for node in self.its.driver.nodes)
+        return entry.startswith(("GPU-", "MIG-")) or (entry.isdecimal() and (not count or int(entry) < count))
 
     def _wsl(self) -> Iterator[PreflightCheck]:
         its, libcuda = self.its.driver, self._library("cuda")
@@ -327,7 +333,7 @@ class _Verdicts:
             fix = f"install driver {floor[1]} or newer, or a TensorFlow for an older CUDA"
             yield _failed("driver", "driver-too-old", found, fix)
         else:
-            yield _ok("driver", f"{its.module}, {len([node for node in its.nodes if node[-1].isdigit()])} GPU(s)")
+            yield _ok("driver", f"{its.module}, {sum(node[-1].isdigit() for node in its.nodes)} GPU(s)")
 
     def _too_old(self) -> tuple[str, Version] | None:
         """Return the toolkit of the build and its least driver, if the driver is older."""

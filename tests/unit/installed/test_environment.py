@@ -27,7 +27,9 @@ def install(site: Path, name: str, version: str, files: dict[str, str], **sizes:
     for path, text in files.items():
         (site / path).parent.mkdir(parents=True, exist_ok=True)
         (site / path).write_text(text)
-    rows = [f"{path},sha256=x,{sizes.get(Path(path).stem, len(text))}" for path, text in files.items()]
+    rows = [
+        f"{path},sha256=x,{sizes.get(Path(path).name.partition('.')[0], len(text))}" for path, text in files.items()
+    ]
     (info / "RECORD").write_text("\n".join([*rows, f"{info.name}/RECORD,,"]))
     (info / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nProvides-Extra: and-cuda\n"
@@ -60,13 +62,13 @@ def test_the_tensorflow_that_an_import_finds_is_the_one_that_is_looked_at(tmp_pa
 
 
 def test_of_two_in_one_folder_the_one_whose_files_lie_there_comes_first(tmp_path: Path) -> None:
-    install(tmp_path, "tensorflow", "2.18.0", FILES, build_info=7)
+    install(tmp_path, "tensorflow", "2.18.0", FILES, libtensorflow_framework=7)
     install(tmp_path, "tensorflow-cpu", "2.18.0", {**FILES, "tensorflow/gone.so": "x"})
     (tmp_path / "tensorflow/gone.so").unlink()
     found = find_tensorflow([str(tmp_path)])
     assert found is not None
     assert {wheel.name: (wheel.missing[0], wheel.changed) for wheel in found.wheels} == {
-        "tensorflow": (0, (1, "tensorflow/python/platform/build_info.py")),
+        "tensorflow": (0, (1, "tensorflow/libtensorflow_framework.so.2")),
         "tensorflow-cpu": (1, (0, "")),
     }
 

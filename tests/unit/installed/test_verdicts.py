@@ -128,6 +128,9 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
         "tensorflow-for-cpu", "for the CPU alone", "NVIDIA's container",
     ),
     "hidden": (replace(SOUND, variables={"CUDA_VISIBLE_DEVICES": ""}), "gpu-hidden", "(empty)", "unset"),
+    "a GPU that is not there": (
+        replace(SOUND, variables={"CUDA_VISIBLE_DEVICES": "1,0"}), "gpu-hidden", "CUDA_VISIBLE_DEVICES=1,0", "unset",
+    ),
     "WSL 1": (
         replace(SOUND, driver=NvidiaDriver(wsl=True, cards=1)), "driver-unusable", "no /dev/dxg", "wsl --set-version",
     ),
@@ -215,6 +218,8 @@ def test_the_first_cause_is_the_verdict_and_alone_has_a_fix(name: str) -> None:
     ("environment", "says"),
     [
         (SOUND, "all 7 that it opens are found"),
+        (replace(SOUND, variables={"CUDA_VISIBLE_DEVICES": "0"}), "all 7 that it opens are found"),
+        (replace(SOUND, variables={"CUDA_VISIBLE_DEVICES": "GPU-8f6a"}), "all 7 that it opens are found"),
         (replace(SOUND, driver=NvidiaDriver(), opened=()), "nothing here says that there is an NVIDIA GPU"),
         (replace(FOR_CPU, driver=NvidiaDriver()), "built for the CPU, and there is no NVIDIA GPU here"),
         (replace(SOUND, driver=NvidiaDriver(wsl=True, paravirtual=True), opened=()), "through /dev/dxg"),
