@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,7 +43,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory, official_wheels: OfficialWheels) -> Place:
+def installed(tmp_path_factory: pytest.TempPathFactory, official_wheels: OfficialWheels) -> Iterator[Place]:
     """2.18.0, what it requires, and stubs of CUDA's libraries."""
     place = Place(folder=tmp_path_factory.mktemp("whole") / "env", driver=tmp_path_factory.mktemp("driver"))
     subprocess.run([sys.executable, "-m", "venv", place.folder], check=True)
@@ -50,7 +51,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory, official_wheels: Officia
     run_within(FETCH, pip).check_returncode()
     stand_in.libraries(place.site)
     stand_in.driver(place.driver, place.site / "tensorflow/libtensorflow_cc.so.2")
-    return place
+    yield place
+    shutil.rmtree(place.folder)  # 1.7 GB
 
 
 @pytest.fixture
