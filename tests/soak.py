@@ -95,6 +95,7 @@ SOAK = {
     r"test_tensorflow_configure\.py::": "test_miniature_contract: the miniature's asks and writes the same",
     r"test_verify\.py::test_a_kernel_library_for_another": "unit/verify: GPU code; a wheel that computes wrongly",
     r"test_runtime_images\.py::test_a_wheel_without_a_record": "unit/images; an image of a build",
+    r"test_environments\.py::.*\[(hidden|no |an old|a file is|another mod)": "unit/installed; the other causes",
     r"test_verify\.py::test_the_official_(cpu_wheel_passes|wheel_of)": "a wheel that was built; test_official_wheels",
     r"test_verify\.py::test_the_official_cpu_wheel_is_not": "unit/verify: promises; test_a_wheel_that_lies",
 }
