@@ -146,9 +146,9 @@ def mark(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def _few(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     """Yield of each test the first, the middle and the last permutation."""
-    for _, cases in groupby(items, _name):
-        all_cases = [*cases]
-        yield from {0: all_cases[0], len(all_cases) // 2: all_cases[len(all_cases) // 2], -1: all_cases[-1]}.values()
+    for _, group in groupby(items, _name):
+        cases = [*group]
+        yield from (cases[place] for place in {0, len(cases) // 2, len(cases) - 1})
 
 
 def _name(item: pytest.Item) -> str:

@@ -41,6 +41,11 @@ class OpenedLibrary:
     unsearched: tuple[Path, ...] = ()
     others: tuple[Path, ...] = ()
 
+    def is_brought_by(self, package: str) -> bool:
+        """Return whether PyPI has the library in a package, whatever CUDA that is for."""
+        pattern = re.escape(self.row.package or "").replace(re.escape("{major}"), r"\d+")
+        return re.fullmatch(pattern, package) is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
@@ -129,27 +134,24 @@ def _opened(
     folders: Iterable[Path],
     packages: Mapping[str, tuple[str, Path]],
 ) -> OpenedLibrary:
-    found = loader.find(row.library, opener)
-    if found.path:
-        owner, version = _owner(found.path, row, packages)
-        return OpenedLibrary(row=row, found=found, owner=owner, version=version)
+    one = OpenedLibrary(row=row, found=loader.find(row.library, opener))
+    if one.found.path:
+        owner, version = _owner(one.found.path, one, packages)
+        return replace(one, owner=owner, version=version)
     stem = row.library.partition(".so")[0]
     files = [file for folder in folders for file in sorted(folder.glob(f"{stem}.so*"))]
-    return OpenedLibrary(
-        row=row,
-        found=found,
+    return replace(
+        one,
         unsearched=tuple(file for file in files if file.name == row.library),
         others=tuple(file for file in files if file.name != row.library),
     )
 
 
-def _owner(path: Path, row: RuntimeLibrary, packages: Mapping[str, tuple[str, Path]]) -> tuple[str, str]:
+def _owner(path: Path, one: OpenedLibrary, packages: Mapping[str, tuple[str, Path]]) -> tuple[str, str]:
     """Return the distribution of the library's package that lies around the file, and its version."""
-    if row.package:
-        pattern = re.compile(re.escape(row.package).replace(re.escape("{major}"), r"\d+"))
-        for name, (version, site) in packages.items():
-            if pattern.fullmatch(name) and path.is_relative_to(site):
-                return name, version
+    for name, (version, site) in packages.items():
+        if one.is_brought_by(name) and path.is_relative_to(site):
+            return name, version
     # `libcudnn.so.8` is a link to `libcudnn.so.8.9.7`, or lies beside it.
     beside = {file.name for file in path.parent.glob(f"{path.name}.*")} | {path.resolve().name}
     numbers = (match[1] for name in sorted(beside) if (match := re.search(r"\.so\.(\d+\.\d+[\d.]*)$", name)))

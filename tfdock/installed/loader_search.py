@@ -39,21 +39,25 @@ class Needs:
 class FoundLibrary:
     """The answer for a name: the file that wins, and by what it is found; no file if none does.
 
-    `lacks` are names that it needs, directly or through others, and that are not found: each with the file that
-    needs it.
+    `damaged`: that file is no library, and the loader looks no further. `lacks` are names that it needs, directly or
+    through others, and that are not found: each with the file that needs it.
     """
 
     name: str
     path: Path | None = None
     by: str = ""
+    damaged: bool = False
     lacks: tuple[tuple[str, str], ...] = ()
 
 
 def needs_of(path: Path) -> Needs | None:
-    """Return the dynamic section of a library; None for a file that is none of 64 bits."""
+    """Return the dynamic section of a library, that of one of 32 bits empty; None for a file that is no library."""
     try:
         with path.open("rb") as file:
-            head = elf.header(file.read(elf.HEADER_SIZE))
+            first = file.read(elf.HEADER_SIZE)
+            if first.startswith(elf.MAGIC) and not elf.is_read(first):
+                return Needs()
+            head = elf.header(first)
             file.seek(head.program_headers)
             segments = elf.segments(file.read(head.program_bytes), head)
             place = next((one for one in segments if one.kind == elf.PT_DYNAMIC), None)
@@ -115,8 +119,8 @@ class Loader:
     def find(self, name: str, opener: Path) -> FoundLibrary:
         """Return what dlopen finds in a library that opens a name, and what the found one lacks."""
         path, by = self._found(name, opener)
-        if path is None:
-            return FoundLibrary(name=name)
+        if path is None or self.needs(path) is None:
+            return FoundLibrary(name=name, path=path, by=by, damaged=path is not None)
         lacks, seen, left = dict[str, str](), {name}, [path]
         while left:
             asking = left.pop()
@@ -125,7 +129,7 @@ class Loader:
                     continue
                 seen.add(needed)
                 below, _ = self._found(needed, asking)
-                if below:
+                if below and self.needs(below):
                     left.append(below)
                 else:
                     lacks[needed] = asking.name
@@ -158,5 +162,5 @@ class Loader:
                 yield Path(re.sub(r"\$(ORIGIN|\{ORIGIN\})", lambda _: str(opener.parent), text) or os.curdir), by
 
     def _fits(self, path: Path) -> bool:
-        """Return whether a file is there that this process could load: the loader passes over other machines'."""
-        return path.is_file() and (found := self.needs(path)) is not None and found.machine == self.machine
+        """Return whether the loader takes what is there: it passes over other machines' libraries alone."""
+        return path.exists() and ((found := self.needs(path)) is None or found.machine == self.machine)

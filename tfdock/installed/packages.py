@@ -6,6 +6,8 @@ import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from email.message import Message
+from email.parser import HeaderParser
 from importlib.machinery import PathFinder
 from importlib.metadata import Distribution, PackagePath
 from pathlib import Path
@@ -18,6 +20,8 @@ from tfdock.wheel import build_info
 _OWN = ("\ntensorflow/__init__.py,", "\ntensorflow_core/__init__.py,")
 _FAMILY = re.compile(r"tensorflow|tf-nightly")
 _VERSION = re.compile(r"^(?:short_|__)?version(?:__)?(?::\s*\w+)?\s*=\s*[\"'](\d[\w.]*)[\"']", re.MULTILINE)
+FATAL = ("numpy", "protobuf")
+"""Packages without which, and with many versions of which, TensorFlow cannot be imported."""
 _VERSION_FILES: Mapping[str, Sequence[str]] = {
     "numpy": ("numpy/version.py", "numpy/_version.py"),
     "protobuf": ("google/protobuf/__init__.py",),
@@ -93,8 +97,9 @@ def distributions(path: Sequence[str]) -> dict[str, tuple[str, Path]]:
     """
     found: dict[str, tuple[str, Path]] = {}
     for one in Distribution.discover(path=list(path)):
-        if name := one.metadata["Name"]:
-            found.setdefault(canonicalize_name(name), (one.metadata["Version"] or "", Path(str(one.locate_file("")))))
+        head = _metadata(one)
+        if name := head["Name"]:
+            found.setdefault(canonicalize_name(name), (head["Version"] or "", Path(str(one.locate_file("")))))
     return found
 
 
@@ -111,14 +116,26 @@ def own_versions(path: Sequence[str]) -> dict[str, str]:
 def _owners(site: str) -> Iterator[Distribution]:
     """Yield the distributions of a folder whose RECORD lists TensorFlow's package."""
     for one in Distribution.discover(path=[site]):
-        name = canonicalize_name(one.metadata["Name"] or "")
-        record = f"\n{one.read_text('RECORD') or ''}" if _FAMILY.search(name) else ""
+        name = canonicalize_name(_metadata(one)["Name"] or "")
+        record = f"\n{_read(one, 'RECORD')}" if _FAMILY.search(name) else ""
         if any(line in record for line in _OWN):
             yield one
 
 
+def _read(one: Distribution, name: str) -> str:
+    """Return a text of a `.dist-info` folder; empty if it is missing or damaged."""
+    try:
+        return one.read_text(name) or ""
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _metadata(one: Distribution) -> Message:
+    return HeaderParser().parsestr(_read(one, "METADATA") or _read(one, "PKG-INFO"))
+
+
 def _wheel(one: Distribution) -> InstalledWheel:
-    missing, changed = [], []
+    head, missing, changed = _metadata(one), [], []
     for file in _files(one):
         try:
             size = Path(str(one.locate_file(file))).stat().st_size
@@ -128,12 +145,12 @@ def _wheel(one: Distribution) -> InstalledWheel:
             # People edit sources; a library of another size was cut short, or is another build's.
             if ".so" in file.name and file.size is not None and size != file.size:
                 changed.append(str(file))
-    tags = re.findall(r"^Tag: (\w+)-", one.read_text("WHEEL") or "", re.MULTILINE)
+    tags = re.findall(r"^Tag: (\w+)-", _read(one, "WHEEL"), re.MULTILINE)
     return InstalledWheel(
-        name=one.metadata["Name"],
-        version=one.metadata["Version"] or "",
-        requires=tuple(one.requires or ()),
-        extras=tuple(one.metadata.get_all("Provides-Extra") or ()),
+        name=head["Name"],
+        version=head["Version"] or "",
+        requires=tuple(head.get_all("Requires-Dist", ())),
+        extras=tuple(head.get_all("Provides-Extra", ())),
         pythons=tuple(dict.fromkeys(tags)),
         missing=(len(missing), next(iter(missing), "")),
         changed=(len(changed), next(iter(changed), "")),
@@ -144,7 +161,7 @@ def _files(one: Distribution) -> list[PackagePath]:
     """Return the files of its RECORD; none if RECORD cannot be read."""
     try:
         return [*(one.files or ())]
-    except (csv.Error, TypeError, ValueError):  # a line of more fields, or a size that is no number
+    except (csv.Error, TypeError, ValueError):  # no UTF-8, a line of more fields, or a size that is no number
         return []
 
 

@@ -22,7 +22,8 @@ from tfdock.gpu.compatibility import serve
 from tfdock.gpu.devices import find_gpu
 from tfdock.gpu.gpu_facts import facts_of_release
 from tfdock.installed.environment import Environment, OpenedLibrary
-from tfdock.installed.packages import InstalledTensorflow, InstalledWheel
+from tfdock.installed.interpreter import AskedPython
+from tfdock.installed.packages import FATAL, InstalledTensorflow, InstalledWheel
 from tfdock.knowledge.contract import applies
 from tfdock.knowledge.fits import toolkit_floor
 from tfdock.knowledge.release_rows import Release
@@ -31,6 +32,7 @@ from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, PreflightCheck
 from tfdock.types import Version
 from tfdock.wheel.requirements import wanted
 
+_PLAIN = re.compile(r"[\w.,<>=!~+\[\]-]*")
 _UNSEEN = "memory in use, a GPU that hangs, what a program itself sets, ops without a GPU kernel"
 
 
@@ -95,7 +97,7 @@ class _Verdicts:
             fix = "install a Python inside WSL2, and TensorFlow in it"
             yield _failed("interpreter", "python-unusable", found, fix)
         elif its.trouble:
-            found = f"{its.program} does not start: {its.trouble}"
+            found = f"{its.program} does not start as a Python does: {its.trouble}"
             alone = f"`{shlex.quote(str(its.program))} -I -S -c pass`"
             fix = f"{alone} tells whether it is Python itself, or what PYTHONPATH and its start-up files add"
             yield _failed("interpreter", "python-unusable", found, fix)
@@ -127,11 +129,8 @@ class _Verdicts:
         served = [row for row in rows if its.minor in row.pythons]
         # musl: Alpine's C library. There are no wheels for it.
         if "musl" in its.suffix:
-            found, fix = (
-                f"{said}, of musl (Alpine): TensorFlow has no wheel for it",
-                "take an image of Debian or Ubuntu",
-            )
-            return _failed("tensorflow", "python-unusable", found, fix)
+            found = f"{said}, of musl (Alpine): TensorFlow has no wheel for it"
+            return _failed("tensorflow", "python-unusable", found, "take an image of Debian or Ubuntu")
         if not served:
             newest = max(rows, key=lambda row: Version(row.release))
             found = f"there is no TensorFlow in {said}, and no release that is known has a wheel for it"
@@ -176,7 +175,7 @@ class _Verdicts:
             names = joined(f"{one.name} {one.version}" for one in wheels)
             whole = [one for one in wheels if one.is_whole]
             lies = f"the files are those of {whole[0].name}" if len(whole) == 1 else "their files are mixed"
-            every = " ".join(one.name for one in wheels)
+            every = " ".join(shlex.quote(one.name) for one in wheels)
             found = f"{names} are installed over each other in one folder: {lies}"
             again = self._requirement(wheel.version, self._release)
             fix = f"`{self._pip} uninstall -y {every}`, then `{self._pip} install --no-cache-dir {again}`"
@@ -215,8 +214,17 @@ class _Verdicts:
     def _versions(self) -> Iterator[PreflightCheck]:
         """Name packages with which this release is known to die when it is imported."""
         broken = False
+        # Beside numpy and protobuf, some are wanted at an import and some (libclang) never.
+        known, wheels = self.its.versions, self.its.tensorflow.wheels if self.its.tensorflow else ()
+        missing = [name for name in _wanted(wheels, self.its.interpreter) if name not in known]
+        if fatal := [name for name in missing if name in FATAL]:
+            said = f"{joined(fatal)}, which {wheels[0].name} requires, {'are' if fatal[1:] else 'is'} not installed"
+            again = f"`{self._pip} install {_quoted(f'{wheels[0].name}=={wheels[0].version}')}`"
+            yield _failed("versions", "requirement-breaks", said, again)
+        elif missing:
+            yield _warned("versions", "requirement-breaks", f"not installed, though required: {joined(missing)}")
         for row in self.knowledge.requirement_limits:
-            version = self.its.versions.get(row.package, "")
+            version = known.get(row.package, "")
             if self._release is None or not version or not applies(self._release, row.releases):
                 continue
             if not _matches(version, row.limit):
@@ -226,10 +234,8 @@ class _Verdicts:
                 wants = own if own and not _matches(version, own) else row.limit
                 fix = f"`{self._pip} install {_quoted(row.package + wants)}`"
                 yield _failed("versions", "requirement-breaks", found, fix)
-        if not broken and self._release:
-            named = [
-                f"{name} {self.its.versions[name]}" for name in ("numpy", "protobuf") if name in self.its.versions
-            ]
+        if not broken and not missing and self._release:
+            named = [f"{name} {known[name]}" for name in FATAL if name in known]
             yield _ok("versions", f"none of {joined(named) if named else 'its packages'} is known to break it")
 
     def _own_range(self, package: str) -> str:
@@ -245,12 +251,17 @@ class _Verdicts:
         if not its.driver.has_gpu:
             yield _ok("gpu", f"{name} is built for the CPU, and there is no NVIDIA GPU here")
             return
+        if its.tensorflow and its.tensorflow.build_info is None:
+            yield _skipped(
+                "build", "it has no build_info.py that can be read: whether it is built for GPUs is not known"
+            )
+            return
         found = f"{name} {its.version} is built for the CPU alone: it sees no GPU, and says nothing of it"
         machine = its.interpreter.platform.removeprefix("linux-")
         if machine != "x86_64":
             fix = f"official wheels for {machine} have no CUDA: take NVIDIA's container, or build one"
         elif wheels:
-            every = " ".join(one.name for one in wheels)
+            every = " ".join(shlex.quote(one.name) for one in wheels)
             again = self._requirement(wheels[0].version, self._release)
             fix = f"`{self._pip} uninstall -y {every}`, then `{self._pip} install --no-cache-dir {again}`"
         else:
@@ -318,6 +329,9 @@ class _Verdicts:
             found = f"{libcuda.row.library} is found nowhere: the driver is there without it"
             yield _failed("driver", "driver-unusable", found, fix)
             return
+        if libcuda and libcuda.found.damaged:
+            yield _failed("driver", "driver-unusable", *self._damaged(libcuda))
+            return
         own = re.search(r"libcuda\.so\.(\d+\.\d+[\d.]*)$", str(path and path.resolve()))
         if path and "stubs" in path.parts:
             found = f"{path} is found first: the toolkit's stub, which only links (`CUDA_ERROR_STUB_LIBRARY`)"
@@ -346,11 +360,12 @@ class _Verdicts:
         """Name the libraries that TensorFlow opens and does not get: without one of them it registers no GPU."""
         needed = [one for one in self.its.opened if one.row.use is None and one.row.name != "cuda"]
         lost = [one for one in needed if one.found.path is None]
+        damaged = next((one for one in needed if one.found.damaged), None)
         lacking = [(one, lack) for one in needed for lack in one.found.lacks]
         if not needed:
-            yield _skipped(
-                "libraries", f"which libraries TensorFlow {self.its.version or '(of no record)'} opens is not known"
-            )
+            yield _skipped("libraries", f"nothing is known of the libraries that {self.its.version or 'it'} opens")
+        elif damaged:
+            yield _failed("libraries", "gpu-library-missing", *self._damaged(damaged))
         elif lost:
             yield self._lost(lost)
         elif lacking:
@@ -360,6 +375,13 @@ class _Verdicts:
         else:
             by = joined(dict.fromkeys(one.found.by for one in needed))
             yield _ok("libraries", f"all {len(needed)} that it opens are found, by {by}")
+
+    def _damaged(self, one: OpenedLibrary) -> tuple[str, str]:
+        """Return what is said of a file that stands in a library's place, and what to do."""
+        path = one.found.path
+        found = f"{path} is found first, by {one.found.by}, and is no library: the search ends there"
+        again = f"`{self._pip} install --force-reinstall --no-deps {_quoted(f'{one.owner}=={one.version}')}`"
+        return found, again if one.owner else f"remove {path}, or take its folder out of the search"
 
     def _lost(self, lost: Sequence[OpenedLibrary]) -> PreflightCheck:
         names, them = joined(one.row.library for one in lost), "all of them" if len(lost) > 1 else "it"
@@ -372,12 +394,16 @@ class _Verdicts:
         folders = list(dict.fromkeys(str(one.unsearched[0].parent) for one in lost))
         verb, where = ("lie", "folders") if len(lost) > 1 else ("lies", "a folder")
         found = f"{names} {verb} in {where} that nobody searches: without {them} TensorFlow sees no GPU"
-        search = f"{':'.join(folders)}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
-        fix = f'`export LD_LIBRARY_PATH="{search}"`, in the shell that starts the program'
+        search = f'{shlex.quote(":".join(folders))}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"'
+        fix = f"`export LD_LIBRARY_PATH={search}`, in the shell that starts the program"
         return _failed("libraries", "gpu-library-unsearched", found, fix)
 
     def _install_libraries(self, lost: Sequence[OpenedLibrary]) -> str:
         wheels = self.its.tensorflow.wheels if self.its.tensorflow else ()
+        if installed := [name for one in lost for name in self.its.versions if one.is_brought_by(name)]:
+            # Its files are gone, and pip would take it as installed.
+            again = " ".join(_quoted(f"{name}=={self.its.versions[name]}") for name in dict.fromkeys(installed))
+            return f"`{self._pip} install --force-reinstall --no-deps {again}`"
         if wheels and (extra := _toolkit_extra(wheels[0], self.its.opened)):
             return f"`{self._pip} install {_quoted(f'{wheels[0].name}[{extra}]=={wheels[0].version}')}`"
         named = {one.row.component: str(one.row.version) for one in lost if one.row.version}
@@ -457,14 +483,19 @@ class _Verdicts:
 
 def _toolkit_extra(wheel: InstalledWheel, opened: Iterable[OpenedLibrary]) -> str:
     """Return the extra of a wheel that brings packages of the libraries that it opens; empty without one."""
-    patterns = [re.escape(one.row.package).replace(re.escape("{major}"), r"\d+") for one in opened if one.row.package]
+    plain, libraries = {one.package for one in wanted(wheel.requires)}, list(opened)
     for extra in wheel.extras:
-        added = {one.package for one in wanted(wheel.requires, [extra])} - {
-            one.package for one in wanted(wheel.requires)
-        }
-        if any(re.fullmatch(pattern, package) for pattern in patterns for package in added):
+        added = {one.package for one in wanted(wheel.requires, [extra])} - plain
+        if any(one.is_brought_by(package) for one in libraries for package in added):
             return extra
     return ""
+
+
+def _wanted(wheels: Sequence[InstalledWheel], python: AskedPython) -> list[str]:
+    """Return the packages without which pip does not install the first of the wheels."""
+    machine = python.platform.removeprefix("linux-")
+    required = wanted(wheels[0].requires, python=python.minor, machine=machine) if wheels else ()
+    return [one.package for one in required]
 
 
 def _matches(version: str, specifier: str) -> bool:
@@ -484,8 +515,8 @@ def _lies_in(path: Path, folder: str) -> bool:
 
 
 def _quoted(requirement: str) -> str:
-    """Return a requirement for any shell: brackets and comparisons mean something to some."""
-    return f'"{requirement}"'
+    """Return a requirement for any shell: brackets mean something to some, and METADATA may hold anything."""
+    return f'"{requirement}"' if _PLAIN.fullmatch(requirement) else shlex.quote(requirement)
 
 
 def _ok(name: str, found: str) -> PreflightCheck:

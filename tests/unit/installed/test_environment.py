@@ -73,6 +73,17 @@ def test_of_two_in_one_folder_the_one_whose_files_lie_there_comes_first(tmp_path
     }
 
 
+@pytest.mark.parametrize("name", ["RECORD", "METADATA", "WHEEL"])
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b'a,b\n"x\n,,,,\n', b""], ids=["no UTF-8", "no CSV", "empty"])
+def test_what_is_damaged_in_a_dist_info_ends_no_command(tmp_path: Path, name: str, content: bytes) -> None:
+    fake = with_module(tmp_path, "").program
+    (info,) = (tmp_path / "site").glob("*.dist-info")
+    (info / name).write_bytes(content)
+    result = CliRunner().invoke(app, ["doctor", "--python", str(fake), "--json"])
+    assert result.exit_code in (0, 4)
+    assert json.loads(result.stdout)["checks"]
+
+
 def test_versions_are_those_of_the_files_and_not_of_a_leftover(tmp_path: Path) -> None:
     install(
         tmp_path, "numpy", "1.26.4", {"numpy/version.py": '"""x"""\nshort_version = "2.0.2"\nversion = "2.0.2"\n'}
@@ -160,12 +171,15 @@ def test_python_is_given_alone_and_try_with_it() -> None:
         assert says in result.stderr
 
 
-def test_the_loader_finds_what_the_system_has_and_passes_over_what_is_no_library(tmp_path: Path) -> None:
+def test_the_loader_ends_at_what_is_no_library_and_passes_over_those_of_32_bits(tmp_path: Path) -> None:
     python = Path(sys.executable).resolve()
     own = Loader("", machine()).find("libc.so.6", python)
     assert own.path
     assert own.lacks == ()
     (tmp_path / "libc.so.6").write_text("no ELF")
+    ended = Loader(str(tmp_path), machine()).find("libc.so.6", python)
+    assert (ended.path, ended.damaged) == (tmp_path / "libc.so.6", True)
+    (tmp_path / "libc.so.6").write_bytes(b"\x7fELF\1" + bytes(59))
     assert Loader(str(tmp_path), machine()).find("libc.so.6", python).path == own.path
     (tmp_path / "libc.so.6").unlink()
     shutil.copy(own.path, tmp_path)

@@ -122,6 +122,14 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
         with_wheels(replace(WHEEL, version="2.11.0", requires=("numpy>=1.20",))),
         "requirement-breaks", "umath failed to import", '-m pip install "numpy<2"',
     ),
+    "numpy is not there": (
+        replace(with_wheels(replace(WHEEL, requires=("numpy<3", "absl-py"))), versions={"absl-py": "2.1"}),
+        "requirement-breaks", "numpy, which tensorflow requires, is not installed", '"tensorflow==2.18.0"',
+    ),
+    "a version that is a command": (
+        with_wheels(replace(WHEEL, version='2.18.0"$(id)', missing=(1, "x"))),
+        "tensorflow-damaged", "1 files are missing", """'tensorflow==2.18.0"$(id)'""",
+    ),
     "built for the CPU": (FOR_CPU, "tensorflow-for-cpu", "tensorflow-cpu 2.18.0", "uninstall -y tensorflow-cpu"),
     "on ARM": (
         replace(FOR_CPU, interpreter=replace(PYTHON, platform="linux-aarch64")),
@@ -169,7 +177,27 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
     ),
     "a library that nobody searches": (
         nowhere("cusolver", unsearched=(LOST,)), "gpu-library-unsearched", "libcusolver.so.11 lies in a folder",
-        f'`export LD_LIBRARY_PATH="{LOST.parent}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"`',
+        f'`export LD_LIBRARY_PATH={LOST.parent}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"`',
+    ),
+    "a folder that is a command": (
+        nowhere("cusolver", unsearched=(Path('/a"$(id)/libcusolver.so.11'),)),
+        "gpu-library-unsearched", "nobody searches", """export LD_LIBRARY_PATH='/a"$(id)'"${LD_LIBRARY""",
+    ),
+    "no library in its place": (
+        with_library(
+            "cusolver", owner="nvidia-cusolver-cu12", version="11.6",
+            found=FoundLibrary(name="libcusolver.so.11", path=LOST, by="LD_LIBRARY_PATH", damaged=True),
+        ),
+        "gpu-library-missing", "by LD_LIBRARY_PATH, and is no library",
+        '-m pip install --force-reinstall --no-deps "nvidia-cusolver-cu12==11.6"',
+    ),
+    "no library in the driver's place": (
+        with_library("cuda", found=FoundLibrary(name="libcuda.so.1", path=LOST, by="LD_LIBRARY_PATH", damaged=True)),
+        "driver-unusable", "is no library", "take its folder out of the search",
+    ),
+    "a library whose package is installed": (
+        replace(nowhere("cufft"), versions={**SOUND.versions, "nvidia-cufft-cu12": "11.2.3.61"}),
+        "gpu-library-missing", "found nowhere", '--force-reinstall --no-deps "nvidia-cufft-cu12==11.2.3.61"',
     ),
     "a library of another number": (
         nowhere("cudnn", others=(SITE / "nvidia/cudnn/lib/libcudnn.so.8",)),
@@ -225,7 +253,8 @@ def test_the_first_cause_is_the_verdict_and_alone_has_a_fix(name: str) -> None:
         (replace(SOUND, driver=NvidiaDriver(wsl=True, paravirtual=True), opened=()), "through /dev/dxg"),
         (with_library("cudnn", owner="nvidia-cudnn-cu12", version="9.5.1.17"), "9.5.1.17, of nvidia-cudnn-cu12"),
         (with_wheels(), "it is a checkout, or a copy"),
-        (replace(SOUND, opened=()), "opens is not known"),
+        (replace(SOUND, opened=()), "nothing is known of the libraries that 2.18.0 opens"),
+        (replace(FOR_CPU, tensorflow=replace(TENSORFLOW, build_info=None)), "no build_info.py that can be read"),
         (replace(SOUND, accelerator=KNOWLEDGE.accelerators["rocm"]), "only NVIDIA's driver"),
     ],
 )  # fmt: skip
@@ -241,6 +270,13 @@ def test_a_package_from_elsewhere_is_a_warning() -> None:
     for environment in (named, own):
         (warned,) = (check for check in judge_environment(environment, KNOWLEDGE) if check.status == "warning")
         assert warned.code == "tensorflow-shadowed"
+
+
+def test_a_requirement_that_an_import_may_do_without_is_a_warning() -> None:
+    checks = judge_environment(with_wheels(replace(WHEEL, requires=("libclang>=13", "numpy"))), KNOWLEDGE)
+    assert [check.found for check in checks if check.status == "warning"] == [
+        "not installed, though required: libclang"
+    ]
 
 
 def test_a_gpu_that_compiles_at_its_first_start_is_a_warning() -> None:

@@ -119,6 +119,8 @@ def _environment_answer(environment: Environment, checks: list[PreflightCheck], 
     if devices := next((check for check in checks if check.name == "devices"), None):
         return f"{style.good('yes')}: {console.clean(f'{named} of {program} works, with {devices.found}')}"
     sees = any(check.name == "libraries" and check.status == "ok" for check in checks)
+    if environment.driver.has_gpu and not sees:
+        return f"{style.warn('not known')}: {console.clean(f'{named} of {program} may see the GPU or not')}"
     what = "should see the GPU" if sees else "should work, on the CPU"
     return f"{style.good('yes')}: {console.clean(f'by its files, {named} of {program} {what}')}"
 
