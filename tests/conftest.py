@@ -29,7 +29,7 @@ _SECOND = os.environ.get("TFDOCK_BED_SECOND")
 """The engine that the bed has for a second process."""
 
 
-# A shell starts what is in its background deaf to Ctrl-C, with all that this starts.
+# A shell lets its background jobs ignore Ctrl-C, and so does all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -22,7 +22,7 @@ from tfdock.verify.trial_plan import opened_by
 VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
 _STDCXX = "libstdc++.so.6"
 _SYSTEM = ("/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib", "/usr/lib/cuda*/lib64", "/opt/cuda/lib64")
-"""Where CUDA lies when nobody asks packages for it. Whoever uses it says so in LD_LIBRARY_PATH or ld.so.conf."""
+"""Where CUDA lies when it does not come from pip. It is searched if LD_LIBRARY_PATH or ld.so.conf says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

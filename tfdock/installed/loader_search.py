@@ -39,7 +39,7 @@ class Needs:
 class FoundLibrary:
     """The answer for a name: the file that wins, and by what it is found; no file if none does.
 
-    `damaged`: that file is no library, and the loader looks no further. `lacks` are names that it needs, directly or
+    `damaged`: that file is not a library, and the loader stops there. `lacks` are names that it needs, directly or
     through others, and that are not found: each with the file that needs it.
     """
 
@@ -51,7 +51,7 @@ class FoundLibrary:
 
 
 def needs_of(path: Path) -> Needs | None:
-    """Return the dynamic section of a library, that of one of 32 bits empty; None for a file that is no library."""
+    """Return the dynamic section of a library, empty for one of 32 bits; None for a file that is not a library."""
     try:
         with path.open("rb") as file:
             first = file.read(elf.HEADER_SIZE)

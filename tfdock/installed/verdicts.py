@@ -81,7 +81,7 @@ class _Verdicts:
             return
         driver = [*self._driver()]
         yield from driver
-        # Without any sign of a GPU, nobody misses its libraries.
+        # Without a GPU, its libraries are not needed.
         if self.its.driver.has_gpu or any(check.status == FAILED for check in driver):
             yield from self._libraries()
             yield from self._cudnn()
@@ -93,7 +93,7 @@ class _Verdicts:
     def _interpreter(self) -> Iterator[PreflightCheck]:
         its = self.its.interpreter
         if its.program.suffix == ".exe":
-            found = "it is Windows' Python: TensorFlow sees no GPU there since 2.11, in no version"
+            found = "this is Windows' Python: since 2.11 TensorFlow sees no GPU under Windows"
             fix = "install a Python inside WSL2, and TensorFlow in it"
             yield _failed("interpreter", "python-unusable", found, fix)
         elif its.trouble:
@@ -143,7 +143,7 @@ class _Verdicts:
 
     def _shadowed(self, tensorflow: InstalledTensorflow, inside: str) -> PreflightCheck:
         if tensorflow.origin and not tensorflow.origin.endswith("/tensorflow/__init__.py"):
-            found = f"`import tensorflow` runs {tensorflow.origin}, which is no TensorFlow"
+            found = f"`import tensorflow` runs {tensorflow.origin}, which is not TensorFlow"
             return _failed("tensorflow", "tensorflow-shadowed", found, f"rename or move {tensorflow.origin}")
         if not tensorflow.origin:
             found = f"{tensorflow.folder} has no __init__.py: an uninstallation left it, or it is another program's"
@@ -256,7 +256,7 @@ class _Verdicts:
                 "build", "it has no build_info.py that can be read: whether it is built for GPUs is not known"
             )
             return
-        found = f"{name} {its.version} is built for the CPU alone: it sees no GPU, and says nothing of it"
+        found = f"{name} {its.version} is built for the CPU alone: it sees no GPU and prints nothing about it"
         machine = its.interpreter.platform.removeprefix("linux-")
         if machine != "x86_64":
             fix = f"official wheels for {machine} have no CUDA: take NVIDIA's container, or build one"
@@ -280,7 +280,7 @@ class _Verdicts:
         yield from self._wsl() if its.wsl else self._module()
 
     def _names_a_gpu(self, entry: str) -> bool:
-        """Return whether CUDA knows the first entry of its list of visible devices: it ends at one that is none."""
+        """Return whether the first entry of a list names a GPU. CUDA stops reading at the first one that does not."""
         count = sum(node[-1].isdigit() for node in self.its.driver.nodes)
         return entry.startswith(("GPU-", "MIG-")) or (entry.isdecimal() and (not count or int(entry) < count))
 
@@ -326,7 +326,7 @@ class _Verdicts:
                 if its.container
                 else "install the libraries of the driver (`libnvidia-compute-…`, `nvidia-driver-cuda-libs`)"
             )
-            found = f"{libcuda.row.library} is found nowhere: the driver is there without it"
+            found = f"{libcuda.row.library} is found nowhere, though the kernel's module is loaded"
             yield _failed("driver", "driver-unusable", found, fix)
             return
         if libcuda and libcuda.found.damaged:
@@ -377,7 +377,7 @@ class _Verdicts:
             yield _ok("libraries", f"all {len(needed)} that it opens are found, by {by}")
 
     def _damaged(self, one: OpenedLibrary) -> tuple[str, str]:
-        """Return what is said of a file that stands in a library's place, and what to do."""
+        """Return the cause and the fix for a file that is found as a library and is not one."""
         path = one.found.path
         found = f"{path} is found first, by {one.found.by}, and is no library: the search ends there"
         again = f"`{self._pip} install --force-reinstall --no-deps {_quoted(f'{one.owner}=={one.version}')}`"
