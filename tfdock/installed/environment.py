@@ -12,7 +12,13 @@ from tfdock.host.hardware import local_host, text_of
 from tfdock.installed.interpreter import AskedPython, interpreter_at
 from tfdock.installed.loader_search import FoundLibrary, Loader, Needs
 from tfdock.installed.nvidia_driver import NvidiaDriver, read_driver
-from tfdock.installed.packages import InstalledTensorflow, distributions, find_tensorflow, own_versions
+from tfdock.installed.packages import (
+    InstalledTensorflow,
+    InstalledWheel,
+    distributions,
+    find_tensorflow,
+    own_versions,
+)
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.wheel_rows import RuntimeLibrary
@@ -69,10 +75,14 @@ class Environment:
         return self.accelerator is not None and self.accelerator.accelerator == "cuda" and self.driver.has_gpu
 
     @property
+    def wheels(self) -> tuple[InstalledWheel, ...]:
+        """The distributions that installed its TensorFlow, the whole one first."""
+        return self.tensorflow.wheels if self.tensorflow else ()
+
+    @property
     def version(self) -> str:
         """The installed TensorFlow's version; empty if no distribution says it."""
-        wheels = self.tensorflow.wheels if self.tensorflow else ()
-        return wheels[0].version if wheels else ""
+        return self.wheels[0].version if self.wheels else ""
 
     @property
     def minor(self) -> str:

@@ -154,7 +154,7 @@ class _Verdicts:
 
     def _leaks(self, inside: str) -> Iterator[PreflightCheck]:
         """Tell where a TensorFlow comes from that does not lie in the environment itself."""
-        wheel, its = self._wheel, self.its.interpreter
+        wheel, its = self.its.wheels[0], self.its.interpreter
         said = f"{wheel.name} {wheel.version} in {inside}"
         listed = [entry for entry in self.its.variables.get("PYTHONPATH", "").split(":") if entry]
         if any(_lies_in(Path(inside), entry) for entry in listed):
@@ -167,19 +167,16 @@ class _Verdicts:
             yield _ok("tensorflow", said)
 
     def _files(self) -> Iterator[PreflightCheck]:
-        if self.its.tensorflow is None or not self.its.tensorflow.wheels:
+        wheels = self.its.wheels
+        if not wheels:
             return
-        wheels = self.its.tensorflow.wheels
         wheel = wheels[0]
         if len(wheels) > 1:
             names = joined(f"{one.name} {one.version}" for one in wheels)
             whole = [one for one in wheels if one.is_whole]
             lies = f"the files are those of {whole[0].name}" if len(whole) == 1 else "their files are mixed"
-            every = " ".join(shlex.quote(one.name) for one in wheels)
             found = f"{names} are installed over each other in one folder: {lies}"
-            again = self._requirement(wheel.version, self._release)
-            fix = f"`{self._pip} uninstall -y {every}`, then `{self._pip} install --no-cache-dir {again}`"
-            yield _failed("files", "tensorflow-damaged", found, fix)
+            yield _failed("files", "tensorflow-damaged", found, self._one_instead(wheels))
         elif not wheel.is_whole:
             (missing, first), (changed, other) = wheel.missing, wheel.changed
             said = [f"{missing:,} files are missing ({first})"] if missing else []
@@ -215,7 +212,7 @@ class _Verdicts:
         """Name packages with which this release is known to die when it is imported."""
         broken = False
         # Beside numpy and protobuf, some are wanted at an import and some (libclang) never.
-        known, wheels = self.its.versions, self.its.tensorflow.wheels if self.its.tensorflow else ()
+        known, wheels = self.its.versions, self.its.wheels
         missing = [name for name in _wanted(wheels, self.its.interpreter) if name not in known]
         if fatal := [name for name in missing if name in FATAL]:
             said = f"{joined(fatal)}, which {wheels[0].name} requires, {'are' if fatal[1:] else 'is'} not installed"
@@ -240,13 +237,13 @@ class _Verdicts:
 
     def _own_range(self, package: str) -> str:
         """Return the versions that METADATA asks for, as pip takes them; empty if it names none."""
-        texts = (re.match(rf"{package}\s*\(?([<>=!~][^;)]*)", text) for text in self._wheel.requires)
+        texts = (re.match(rf"{package}\s*\(?([<>=!~][^;)]*)", text) for text in self.its.wheels[0].requires)
         return next((match[1].replace(" ", "") for match in texts if match), "")
 
     # --- the GPU --------------------------------------------------------------------------------------------------
 
     def _cpu_build(self) -> Iterator[PreflightCheck]:
-        its, wheels = self.its, self.its.tensorflow.wheels if self.its.tensorflow else ()
+        its, wheels = self.its, self.its.wheels
         name = wheels[0].name if wheels else "this TensorFlow"
         if not its.driver.has_gpu:
             yield _ok("gpu", f"{name} is built for the CPU, and there is no NVIDIA GPU here")
@@ -261,9 +258,7 @@ class _Verdicts:
         if machine != "x86_64":
             fix = f"official wheels for {machine} have no CUDA: take NVIDIA's container, or build one"
         elif wheels:
-            every = " ".join(shlex.quote(one.name) for one in wheels)
-            again = self._requirement(wheels[0].version, self._release)
-            fix = f"`{self._pip} uninstall -y {every}`, then `{self._pip} install --no-cache-dir {again}`"
+            fix = self._one_instead(wheels)
         else:
             fix = "install a build for GPUs"
         yield _failed("build", "tensorflow-for-cpu", found, fix)
@@ -399,7 +394,7 @@ class _Verdicts:
         return _failed("libraries", "gpu-library-unsearched", found, fix)
 
     def _install_libraries(self, lost: Sequence[OpenedLibrary]) -> str:
-        wheels = self.its.tensorflow.wheels if self.its.tensorflow else ()
+        wheels = self.its.wheels
         if installed := [name for one in lost for name in self.its.versions if one.is_brought_by(name)]:
             # Its files are gone, and pip would take it as installed.
             again = " ".join(_quoted(f"{name}=={self.its.versions[name]}") for name in dict.fromkeys(installed))
@@ -456,11 +451,6 @@ class _Verdicts:
     # --- helpers --------------------------------------------------------------------------------------------------
 
     @property
-    def _wheel(self) -> InstalledWheel:
-        assert self.its.tensorflow is not None
-        return self.its.tensorflow.wheels[0]
-
-    @property
     def _release(self) -> Release | None:
         return self.knowledge.releases.get(self.its.minor)
 
@@ -473,6 +463,11 @@ class _Verdicts:
 
     def _install(self, wheel: InstalledWheel) -> str:
         return f"`{self._pip} install --force-reinstall {self._requirement(wheel.version, self._release)}`"
+
+    def _one_instead(self, wheels: Sequence[InstalledWheel]) -> str:
+        every = " ".join(shlex.quote(one.name) for one in wheels)
+        again = self._requirement(wheels[0].version, self._release)
+        return f"`{self._pip} uninstall -y {every}`, then `{self._pip} install --no-cache-dir {again}`"
 
     def _requirement(self, version: str, release: Release | None) -> str:
         """Return what to tell pip for the official build of a version: with CUDA's libraries where there is a GPU."""
