@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import docker.errors
 import pytest
 from waits import FETCH
 
@@ -322,8 +324,9 @@ def test_a_trial_ends_before_the_disk_of_the_cache_is_full(
 
 @pytest.fixture
 def sleeping(finished: Finished, tmp_path: Path) -> Path:
-    """A wheel that takes ten minutes to import."""
-    return with_first_line(finished.wheel, tmp_path, "import time; print('asleep', flush=True); time.sleep(600)")
+    """A wheel that takes ten minutes to import, and freezes what waits for it: so no Ctrl-C is heard there."""
+    frozen = "import os, signal, time; os.kill(os.getppid(), signal.SIGSTOP); time.sleep(600)"
+    return with_first_line(finished.wheel, tmp_path, frozen)
 
 
 @pytest.fixture
@@ -342,10 +345,21 @@ def trying(workshop: Workshop, tfdock: Tfdock) -> Iterator[Callable[[], list[str
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_trial_that_is_stopped_leaves_no_container(
-    sleeping: Path, tfdock: Tfdock, trying: Callable[[], list[str]], number: signal.Signals, code: int
+    sleeping: Path,
+    tfdock: Tfdock,
+    workshop: Workshop,
+    trying: Callable[[], list[str]],
+    number: signal.Signals,
+    code: int,
 ) -> None:
+    def frozen() -> bool:
+        with contextlib.suppress(docker.errors.APIError):  # the container that fetches what it requires has ended
+            states = [row for name in trying() for row in workshop.sdk.top(name, "-o pid,stat")["Processes"]]
+            return any(state.startswith("T") for _, state in states)
+        return False
+
     running = tfdock.start("verify", sleeping)
-    running.until(trying)
+    running.until(frozen)
     running.signal(number)
     outcome = running.finish(60)
     assert outcome.code == code, outcome.told

@@ -239,17 +239,24 @@ class PhaseRunner:
         )
 
     def container(
-        self, spec: ContainerSpec, phase: str, title: str, tap: OutputTap | None = None, hidden: Sequence[str] = ()
+        self,
+        spec: ContainerSpec,
+        phase: str,
+        title: str,
+        tap: OutputTap | None = None,
+        hidden: Sequence[str] = (),
+        stop_signal: str = "INT",
     ) -> tuple[ContainerState, bool]:
         """Run a container; return how it ended, and whether a process in it was killed for memory.
 
-        The texts in `hidden` are removed from the output. Raises at a stop or the time limit. The container stays.
+        The texts in `hidden` are removed from the output. Raises at a stop or the time limit, which first send
+        `stop_signal`, and KILL if that does not end it. The container stays.
         """
         container = self.carrier.create(spec)
         self.engine.start(container)
         stopper = self.stopper(
-            # As Ctrl-C: Bazel stops cleanly, and its cache keeps what is done.
-            gently=lambda: self.engine.signal(container, "INT"),
+            # INT is Ctrl-C: Bazel stops cleanly, and its cache keeps what is done.
+            gently=lambda: self.engine.signal(container, stop_signal),
             by_force=lambda: self.engine.signal(container, "KILL"),
         )
         state = self.watch(title, lambda output: self._follow(container, output), stopper, tap=tap, hidden=hidden)
