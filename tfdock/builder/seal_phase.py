@@ -18,6 +18,7 @@ from tfdock.builder import build_summary
 from tfdock.builder.build_run import BuildRun
 from tfdock.builder.compile_phase import CompileResult
 from tfdock.errors import BuildFailed, WheelRefused
+from tfdock.gpu.limits import unsearched_limit
 from tfdock.host.files import file_sha256
 from tfdock.plan.build_plan import EPOCH, BuildPlan, as_json, described_toolchain
 from tfdock.plan.estimate import weight
@@ -182,11 +183,13 @@ def _verify(run: BuildRun, wheels: Mapping[Path, WheelFile]) -> list[verify.Veri
 def _refuse_failed(
     run: BuildRun, wheels: Mapping[Path, WheelFile], verifications: Sequence[verify.Verification]
 ) -> None:
-    """Raise VerificationFailed if a wheel failed its checks; the wheels are kept aside. Tell why none was tried."""
+    """Raise VerificationFailed if a wheel failed its checks; the wheels are kept aside. Tell what else was seen."""
     if not all(verification.ok for verification in verifications):
         kept = _keep_refused(run, wheels, verify.combined_document(verifications))
         raise verify.refusal(verifications, kept)
     for verification in verifications:
+        if verification.unsearched:
+            run.tell(unsearched_limit(verification.unsearched))
         for problem in verification.impossible.problems if verification.impossible else ():
             fix = f"; {problem.fix}" if problem.fix else ""
             run.tell(f"the wheel was not tried in a container: {problem.message}{fix}")

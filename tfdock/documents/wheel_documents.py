@@ -133,6 +133,8 @@ class InspectDocument(TypedDict):
     """What the wheel says it was built with; null where it says nothing."""
     record: WheelRecordJson
     """RECORD against the files."""
+    unsearched: Sequence[str]
+    """Folders (`nvidia/cusolver/lib`) that pip fills with libraries for GPUs, and that the wheel does not search."""
     tag_problem: str | None
     """Where WHEEL has other tags than the file's name."""
     requires_python: str | None
@@ -205,6 +207,8 @@ class VerifyDocument(TypedDict):
     """How known GPUs run it."""
     libraries: NotRequired[Sequence[LibraryJson]]
     """All libraries."""
+    unsearched: Sequence[str]
+    """Folders (`nvidia/cusolver/lib`) that pip fills with libraries for GPUs, and that the wheel does not search."""
     gpu_code: TargetsJson | None
     """GPU code of TensorFlow's own libraries; null for a damaged file."""
     diagnosis: Sequence[FindingJson]

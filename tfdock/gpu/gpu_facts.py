@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tfdock.gpu.opened_libraries import built_with, unsearched_folders
 from tfdock.gpu.verdict import code_of
 from tfdock.knowledge.contract import applies
 from tfdock.knowledge.release_rows import Release, Support
@@ -37,7 +38,8 @@ class GpuFacts:
     for them all. `listed` are the targets that it says it was built for.
 
     By component: `brought` is what pip brings, `built` the version that the wheel was built with (`9`, `12.5.1`), or
-    tested. `companions` are the rows about wheels like it. `measured`: from its bytes, so that counts are exact.
+    tested. `companions` are the rows about wheels like it. `unsearched` are the folders that pip
+    fills with libraries for it, and that it does not search. `measured`: from its bytes, so that counts are exact.
 
     `choices`: choice (`cuda128`) -> its libraries among `own`; one is loaded. `unjudged`: why no GPU is judged.
     """
@@ -51,6 +53,7 @@ class GpuFacts:
     brought: Mapping[str, RequiredPackage] = field(default_factory=dict)
     built: Mapping[str, str] = field(default_factory=dict)
     companions: tuple[Companion, ...] = ()
+    unsearched: tuple[str, ...] = ()
     choices: Mapping[str, tuple[Library, ...]] = field(default_factory=dict)
     unjudged: str = ""
     runtime_compiler: RuntimeCompiler | None = None
@@ -124,6 +127,7 @@ def facts_of_release(knowledge: KnowledgeBase, release: Release, accelerator: Ac
         brought=dict(reversed(brought)),
         built={name: support.tested for name, support in release.components.items() if support.tested},
         companions=rows,
+        unsearched=tuple(row.unsearched for row in rows if row.unsearched),
         runtime_compiler=_runtime_compiler(knowledge, release, accelerator),
     )
 
@@ -239,6 +243,7 @@ def facts_of_wheel(knowledge: KnowledgeBase, inspection: Inspection) -> GpuFacts
         companions=tuple(_matching_companions(knowledge, inspection, release, accelerator))
         if release and accelerator
         else (),
+        unsearched=unsearched_folders(knowledge, inspection),
         runtime_compiler=_runtime_compiler(knowledge, release, accelerator) if release and accelerator else None,
         # Whoever did not look for the trace gets the usual answer: TensorFlow's wheels have XLA.
         xla=bool(inspection.traces.get(XLA_TRACE, ("not looked for",))),
@@ -343,16 +348,6 @@ def _brought(inspection: Inspection, accelerator: Accelerator | None) -> dict[st
             if re.fullmatch(pattern, requirement.package):
                 required.setdefault(component, requirement)
     return required
-
-
-def built_with(inspection: Inspection, component: str) -> str:
-    """Return a component's version as `build_info` has it, else the headers; empty where neither does.
-
-    Up to 2.2 the entry of `build_info` had another name, and from 2.22 on there is none.
-    """
-    info = inspection.build_info or {}
-    named = info.get(f"{component}_version", info.get(f"{component}_version_number", ""))
-    return str(named or inspection.header_versions.get(component, ""))
 
 
 def _built(inspection: Inspection, accelerator: Accelerator | None, release: Release | None) -> dict[str, str]:

@@ -369,6 +369,8 @@ class Limits:
         for row in self._facts.companions:
             if row.limit and row.carries is None and not row.ignores and self._serves(row):
                 yield row.limit
+        if self._facts.unsearched:
+            yield unsearched_limit(self._facts.unsearched)
 
     # --- toolkit and XLA --------------------------------------------------------------------------------------------
 
@@ -526,3 +528,14 @@ def _sum(parts: Iterable[CodePart]) -> int:
 def _end(row: LibraryRow) -> Version:
     """Return a version behind the range: any version of `until: 9.10` is below 9.10.999999."""
     return Version(f"{row.until or row.since}.999999")
+
+
+def unsearched_limit(folders: Sequence[str]) -> str:
+    """Return what to do where a wheel does not search folders such as `nvidia/cusolver/lib`, which pip fills."""
+    modules = (folder.removesuffix("/lib").replace("/", ".") for folder in folders)
+    path = ":".join(f"$(python -c 'import {module} as m; print(*m.__path__)')/lib" for module in modules)
+    export = f'export LD_LIBRARY_PATH="{path}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"'
+    return (
+        f"with the libraries of its extra TensorFlow sees no GPU before `{export}`: "
+        f"the wheel does not search {' and '.join(folders)}"
+    )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tfdock.gpu.opened_libraries import opened_by
 from tfdock.host.hardware import local_host, text_of
 from tfdock.installed.interpreter import AskedPython, interpreter_at
 from tfdock.installed.loader_search import FoundLibrary, Loader, Needs
@@ -23,7 +24,6 @@ from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.wheel_rows import RuntimeLibrary
 from tfdock.types import Host, Version
-from tfdock.verify.trial_plan import opened_by
 
 VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
 _STDCXX = "libstdc++.so.6"

@@ -33,7 +33,8 @@ class Companion(Row):
     with. `limit` is what to say, for GPUs from `lowest` to `highest` (`9.0`).
 
     `wheels`, where given, are those it is about (`tensorflow-rocm==2.14.0.600`), whatever their code; `ignores` are
-    the targets of GPUs that they do not use, and then `limit` says why.
+    the targets of GPUs that they do not use, and then `limit` says why. `unsearched` is the folder of the package's
+    libraries, where the wheel does not search it.
     """
 
     KEY = ("component", "accelerator", "releases", "package", "lowest")
@@ -50,6 +51,7 @@ class Companion(Row):
     lowest: Dotted | None = None
     highest: Dotted | None = None
     limit: str | None = None
+    unsearched: str | None = None
     wheels: tuple[Requirement, ...] = ()
     ignores: tuple[str, ...] = ()
 
@@ -87,10 +89,10 @@ class RuntimeLibrary(Row):
     """A library that TensorFlow opens by its name at run time, and links in old releases.
 
     It is that of wheels built with `version`, or a more exact one, of a component; of several rows of a `name` the
-    most exact counts. `package` is where PyPI has it (`{major}`: of the toolkit); `use` what it is for, where a GPU
-    works without it. `extra` is the extra of the toolkit's own package (`RuntimeToolkit.package`) that brings it, and
-    `published` the minor versions that PyPI has, by the toolkit's major version. With `numbered`, the package has the
-    toolkit's version.
+    most exact counts. `package` is where PyPI has it (`{major}`: of the toolkit), in `folder` below site-packages;
+    `use` what it is for, where a GPU works without it. `extra` is the extra of the toolkit's own package
+    (`RuntimeToolkit.package`) that brings it, and `published` the minor versions that PyPI has, by the toolkit's
+    major version. With `numbered`, the package has the toolkit's version.
     """
 
     KEY = ("name", "accelerator", "component", "version")
@@ -102,6 +104,7 @@ class RuntimeLibrary(Row):
     library: str
     releases: ReleaseRange = "1.4.."
     package: Annotated[str, template_with("major")] | None = None
+    folder: str | None = None
     extra: str | None = None
     numbered: bool = False
     published: dict[str, tuple[str, ...]] = Field(default_factory=dict)

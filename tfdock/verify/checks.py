@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tfdock.gpu.compatibility import built_with, own_libraries
+from tfdock.gpu.compatibility import own_libraries
+from tfdock.gpu.opened_libraries import built_with
 from tfdock.gpu.verdict import code_of
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase

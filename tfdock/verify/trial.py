@@ -22,6 +22,7 @@ from tfdock.errors import (
     EngineUnavailable,
     NetworkError,
 )
+from tfdock.gpu.opened_libraries import accelerator_of
 from tfdock.host.foreign_json import Malformed, parse
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
@@ -44,7 +45,6 @@ from tfdock.verify.trial_container import (
 from tfdock.verify.trial_plan import (
     RUN,
     Trial,
-    accelerator_of,
     is_known_runtime,
     judge_results,
     limits_of,

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from tfdock.errors import clean
-from tfdock.gpu.compatibility import built_with, own_libraries
+from tfdock.gpu.compatibility import own_libraries
+from tfdock.gpu.opened_libraries import (
+    accelerator_of,
+    built_with,
+    for_release,
+    opened_libraries,
+    package_of,
+    release_of,
+)
 from tfdock.gpu.verdict import runs
-from tfdock.knowledge.contract import applies
 from tfdock.knowledge.fits import toolkit_floor
-from tfdock.knowledge.rows import Accelerator, in_range
+from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.wheel_rows import Probe, RuntimeLibrary
 from tfdock.types import Capability, ImageRef, Version
@@ -144,7 +150,7 @@ def _probe(
     """Return the first row that applies to the wheel."""
     name = accelerator.accelerator if accelerator else ""
     minor = release_of(inspection)
-    rows = (row for row in knowledge.probes if row.check == check and _for_release(knowledge, minor, row.releases))
+    rows = (row for row in knowledge.probes if row.check == check and for_release(knowledge, minor, row.releases))
     return next((row for row in rows if not row.accelerators or name in row.accelerators), None)
 
 
@@ -162,26 +168,6 @@ def _task(check: str, probe: Probe | None) -> TrialTask:
 # --- facts of the wheel ---------------------------------------------------------------------------------------------
 
 
-def release_of(inspection: Inspection) -> str:
-    """Return the minor release, `2.18`; 0.0 for a wheel without a version."""
-    parts = (*Version(normal_version(inspection.metadata.version)).parts, 0, 0)
-    # Rows are for minor releases.
-    return f"{parts[0]}.{parts[1]}"
-
-
-def _for_release(knowledge: KnowledgeBase, minor: str, span: str) -> bool:
-    """Return whether a range of releases includes a minor release, known or not."""
-    release = knowledge.releases.get(minor)
-    return applies(release, span) if release else in_range(minor, span)
-
-
-def accelerator_of(knowledge: KnowledgeBase, inspection: Inspection) -> Accelerator | None:
-    """Return the family of GPUs that the wheel says it was built for; None for the CPU."""
-    info = inspection.build_info or {}
-    rows = (row for row in knowledge.accelerators.values() if row.components)
-    return next((row for row in rows if info.get(f"is_{row.accelerator}_build") is True), None)
-
-
 def linked_libraries(inspection: Inspection) -> tuple[str, ...]:
     """Return the names of libraries that the wheel links and does not contain, sorted."""
     # Others need a library by its SONAME, which can differ from the name of its file.
@@ -191,33 +177,6 @@ def linked_libraries(inspection: Inspection) -> tuple[str, ...]:
     return tuple(sorted({name for library in inspection.libraries for name in library.needed} - own))
 
 
-def opened_libraries(
-    knowledge: KnowledgeBase, inspection: Inspection, *, with_driver: bool = True
-) -> tuple[RuntimeLibrary, ...]:
-    """Return the libraries that the wheel opens when it looks for GPUs: for each name, the row of its versions."""
-    accelerator, built = accelerator_of(knowledge, inspection), partial(built_with, inspection)
-    rows = opened_by(knowledge, accelerator, release_of(inspection), built) if accelerator else ()
-    # The engine puts the driver's libraries into a container together with the GPU.
-    return tuple(row for row in rows if with_driver or row.component != _DRIVER)
-
-
-def opened_by(
-    knowledge: KnowledgeBase, accelerator: Accelerator, minor: str, built: Callable[[str], str]
-) -> tuple[RuntimeLibrary, ...]:
-    """Return the same of the wheels of a minor release; `built` gives a component's version, empty if unknown."""
-    rows: dict[str, RuntimeLibrary] = {}
-    for row in knowledge.runtime_libraries:
-        if row.accelerator != accelerator.accelerator or not _for_release(knowledge, minor, row.releases):
-            continue
-        alike = not row.version or Version(built(row.component)).matches(Version(row.version))
-        other = rows.get(row.name)
-        # `12.5` says more than `12`.
-        closer = other is None or len(Version(row.version).parts) > len(Version(other.version).parts)
-        if closer and (alike or row.component == _DRIVER):
-            rows[row.name] = row
-    return tuple(rows.values())
-
-
 def limits_of(knowledge: KnowledgeBase, inspection: Inspection) -> tuple[str, ...]:
     """Return pip constraints: the newest version of these packages breaks the wheel, and it states no limit."""
     return limits_for(knowledge, release_of(inspection))
@@ -225,7 +184,7 @@ def limits_of(knowledge: KnowledgeBase, inspection: Inspection) -> tuple[str, ..
 
 def limits_for(knowledge: KnowledgeBase, minor: str) -> tuple[str, ...]:
     """Return the same constraints for the wheels of a minor release, `2.18`."""
-    rows = (row for row in knowledge.requirement_limits if _for_release(knowledge, minor, row.releases))
+    rows = (row for row in knowledge.requirement_limits if for_release(knowledge, minor, row.releases))
     return tuple(f"{row.package}{row.limit}" for row in rows)
 
 
@@ -395,12 +354,9 @@ def _with_gpu(plan: Trial) -> bool:
 
 def _name_packages(case: _Case, rows: Sequence[RuntimeLibrary]) -> str:
     """Return `libcudart.so.12 (nvidia-cuda-runtime-cu12)`, and the use of libraries that a GPU can do without."""
-    accelerator = accelerator_of(case.knowledge, case.inspection)
-    toolkit = built_with(case.inspection, accelerator.toolkit or "") if accelerator else ""
-    major = toolkit.partition(".")[0]
     words = []
     for row in rows:
-        notes = [row.package.format_map({"major": major})] if row.package else []
+        notes = list(filter(None, [package_of(case.knowledge, case.inspection, row)]))
         notes += [f"for {row.use}"] if row.use else []
         words.append(f"{row.library} ({', '.join(notes)})" if notes else row.library)
     return ", ".join(words)

@@ -18,6 +18,7 @@ from tfdock.errors import (
     WheelRefused,
 )
 from tfdock.gpu.compatibility import own_libraries
+from tfdock.gpu.opened_libraries import unsearched_folders
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.resolve.resolution import Resolution
@@ -37,13 +38,14 @@ from tfdock.wheel.wheel_file import inspected
 class Verification:
     """The checks in order, the GPU code of TensorFlow's own libraries, and the image of the trial.
 
-    `impossible` says why a trial that was asked for could not begin.
+    `impossible` says why a trial that was asked for could not begin, `unsearched` is as `unsearched_folders` has it.
     """
 
     checks: tuple[Check, ...]
     gpu_code: GpuCode = field(default_factory=GpuCode)
     runtime: str | None = None
     impossible: TfdockError | None = None
+    unsearched: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -101,6 +103,7 @@ def verify_wheel(
     verification = Verification(
         checks=(*static, *skip_all(request.run)),
         gpu_code=merged(library.loadable for library in own_libraries(knowledge, inspection.libraries)),
+        unsearched=unsearched_folders(knowledge, inspection),
     )
     # The static checks stand by themselves, and need no engine.
     if request.run or environment is None:

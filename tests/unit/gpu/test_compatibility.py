@@ -76,8 +76,9 @@ def library(
 ) -> Library:
     loadable = held(*groups, isa=isa)
     return Library(
-        path=path, size=1, machine=machine, versions={}, loadable=loadable, relocatable=relocatable, embedded=embedded
-    )
+        path=path, size=1, machine=machine, versions={}, loadable=loadable,
+        relocatable=relocatable, embedded=embedded, runpath=(f"$ORIGIN/{'../' * path.count('/')}nvidia/cudnn/lib",),
+    )  # fmt: skip
 
 
 RELOCATABLE = held("116: compute_90")

@@ -68,12 +68,16 @@ BASE = "python:3.11-slim-bookworm"
 BUILD_ID = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
 
 
-def built(cuda: str = "", cudnn: str = "", version: str = "2.18.0", runpath: Sequence[str] = ()) -> Inspection:
-    """A wheel of that release, built with these; without CUDA it is for the CPU."""
+def built(
+    cuda: str = "", cudnn: str = "", version: str = "2.18.0", runpath: Sequence[str] = (), *, opener: bool = False
+) -> Inspection:
+    """A wheel of that release, built with these; without CUDA it is for the CPU. An `opener` searches nothing."""
     info = {"is_cuda_build": bool(cuda), "cuda_version": cuda, "cudnn_version": cudnn}
-    core = "tensorflow/libtensorflow_cc.so.2"
-    library = Library(path=core, size=1, machine="x86_64", versions={}, runpath=tuple(runpath))
-    return inspection_of(version, (library,), info if cuda else {"is_cuda_build": False})
+    core = Library(
+        path="tensorflow/libtensorflow_cc.so.2", size=1, machine="x86_64", versions={}, runpath=tuple(runpath)
+    )
+    other = replace(core, path="tensorflow/libtensorflow_framework.so.2", runpath=())
+    return inspection_of(version, (core, other)[: 1 + opener], info if cuda else {"is_cuda_build": False})
 
 
 EXTRA = tuple(
@@ -173,6 +177,9 @@ OLD = built("11.2", "8.1", version="2.10.0")
         pytest.param(built("12.5.1", "9.3.0", runpath=BESIDE), CU12, (), None, id="it looks beside itself"),
         pytest.param(OLD, (*CU11, "numpy.libs/libblas.so.3"), ("/s/nvidia/cublas/lib", "/s/nvidia/nvjitlink/lib"),
                      "/s/nvidia/cuda_nvcc", id="it does not"),
+        pytest.param(built("12.5.1", "9.3.0", version="2.21.0", runpath=BESIDE, opener=True), CU12,
+                     ("/s/nvidia/cublas/lib", "/s/nvidia/nvjitlink/lib"), None,
+                     id="only a library does that opens none"),
         pytest.param(built("13.0", "9.12", version="2.21.0", runpath=BESIDE), CU13, ("/s/nvidia/cu13/lib",),
                      "/s/nvidia/cu13", id="a folder that no release looks into"),
         pytest.param(OLD, (), (), None, id="without the libraries"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tfdock.gpu.opened_libraries import opened_by
 from tfdock.installed.environment import Environment, OpenedLibrary
 from tfdock.installed.interpreter import AskedPython
 from tfdock.installed.loader_search import FoundLibrary
@@ -17,7 +18,6 @@ from tfdock.installed.verdicts import judge_environment
 from tfdock.knowledge import loader
 from tfdock.plan.preflight import PreflightCheck
 from tfdock.types import Host, LocalGpu
-from tfdock.verify.trial_plan import opened_by
 
 KNOWLEDGE = loader.knowledge()
 CUDA = KNOWLEDGE.accelerators["cuda"]

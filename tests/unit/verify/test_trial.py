@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdock.engine.protocol import ImageInfo
+from tfdock.gpu.opened_libraries import opened_libraries
 from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
@@ -29,7 +30,6 @@ from tfdock.verify.trial_plan import (
     limits_of,
     linked_libraries,
     linked_to_accelerator,
-    opened_libraries,
     plan_trial,
     read_results,
     skip_all,

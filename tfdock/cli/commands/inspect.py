@@ -20,6 +20,7 @@ from tfdock.cli.gpu_text import RequestedGpus, answer, gpu_json, reasons, reques
 from tfdock.errors import ExitCode, as_document
 from tfdock.gpu.compatibility import XLA_TRACE, brought_by, facts_of_wheel, library_verdicts, own_libraries, serve
 from tfdock.gpu.coverage import coverage, coverage_rows
+from tfdock.gpu.limits import unsearched_limit
 from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.verify.manylinux import audit
@@ -115,6 +116,7 @@ def _document(base: KnowledgeBase, inspection: Inspection, gpus: Sequence[Reques
         "build_info": inspection.build_info,
         "record": record,
         "tag_problem": tag_problem,
+        "unsearched": facts.unsearched,
         "requires_python": inspection.metadata.requires_python,
         "requires_dist": inspection.metadata.requires_dist,
         "extras": _extras(inspection),
@@ -194,8 +196,11 @@ def _lines(base: KnowledgeBase, inspection: Inspection, *, every: bool) -> Itera
     code = merged(library.loadable for library in own)
     yield "", ""
     yield from _code(code, style)
-    if choices := facts_of_wheel(base, inspection).choices:
-        yield f"  {style.warn('note:')} it has libraries for {', '.join(choices)}, and loads one set", " " * 8
+    facts = facts_of_wheel(base, inspection)
+    if facts.choices:
+        yield f"  {style.warn('note:')} it has libraries for {', '.join(facts.choices)}, and loads one set", " " * 8
+    if facts.unsearched:
+        yield f"  {style.warn('note:')} {console.clean(unsearched_limit(facts.unsearched))}", " " * 8
     apart = merged(library.embedded for library in own if library.embedded)
     if apart.images:
         held = ", ".join((*apart.sass, *apart.ptx, *apart.amdgpu))
@@ -204,7 +209,7 @@ def _lines(base: KnowledgeBase, inspection: Inspection, *, every: bool) -> Itera
             f"  {style.warn('note:')} {count} containers more among constants, as MLIR's kernels are, with {held}",
             " " * 8,
         )
-    covered = coverage(base, facts_of_wheel(base, inspection))
+    covered = coverage(base, facts)
     if covered:
         yield "", ""
         head = tuple(map(style.strong, ("runs on", "", "how")))

@@ -30,6 +30,7 @@ from tfdock.diagnose.diagnose_logs import diagnose_run_log
 from tfdock.errors import EngineError, ExitCode, WheelRefused, combined_exit_code
 from tfdock.gpu.compatibility import facts_of_wheel, own_libraries
 from tfdock.gpu.coverage import coverage
+from tfdock.gpu.limits import unsearched_limit
 from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.prepare import ResolvedProfile
@@ -171,6 +172,7 @@ def _document(
         "runtime": verification.runtime,
         "problems": problems,
         **(_facts(base, inspection) if inspection else {}),
+        "unsearched": verification.unsearched,
         "gpu_code": verification.document["gpu_code"] if inspection else None,
     }
 
@@ -199,6 +201,8 @@ def _show(document: dict[str, Any], verification: Verification, *, as_json: bool
             console.say(line, stream=sys.stdout)
         if names := document["told_by_wheel"]:
             console.tell(f"note: the wheel's own code answered {names[0]} to {names[-1]}; the file shows the rest")
+        if verification.unsearched:
+            console.tell(f"note: {unsearched_limit(verification.unsearched)}")
         console.say(_ending(document), stream=sys.stdout)
     for check in verification.failed:
         account = console.clean(f"{check.name}: {check.account}")

@@ -6,14 +6,21 @@ import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdock.gpu.compatibility import built_with
+from tfdock.gpu.opened_libraries import (
+    accelerator_of,
+    built_with,
+    opened_libraries,
+    package_of,
+    release_of,
+    searched_folders,
+    toolkit_major,
+)
 from tfdock.knowledge.rows import in_range
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import RuntimeToolkit
 from tfdock.knowledge.wheel_rows import RuntimeLibrary
 from tfdock.plan.render import BuildContext, from_template
 from tfdock.types import ImageRef
-from tfdock.verify.trial_plan import accelerator_of, opened_libraries, release_of
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.requirements import wanted
 
@@ -77,7 +84,7 @@ def libraries(
     rows = opened_libraries(knowledge, inspection, with_driver=False)
     versions = _Versions(knowledge, inspection, components or {})
     toolkit = _toolkit(knowledge, inspection)
-    needed = {_package(knowledge, inspection, row) for row in rows if row.use is None}
+    needed = {package_of(knowledge, inspection, row) for row in rows if row.use is None}
     # An extra for another major version of the toolkit has packages of other names, and one for another minor version
     # the same names.
     if needed <= {requirement.package for requirement in wanted(offered)} and versions.agree(rows, offered):
@@ -97,7 +104,7 @@ def libraries(
         extras = {*toolkit.extras.get(versions.major, ()), *(row.extra for row in known if row.extra)}
         whole, compiling = (f"{toolkit.package}[{','.join(sorted(extras))}]=={minor}.*",), ()
         known = [row for row in known if not row.extra]
-    lines = (*whole, *(_line(_package(knowledge, inspection, row), row, versions) for row in known), *compiling)
+    lines = (*whole, *(_line(package_of(knowledge, inspection, row), row, versions) for row in known), *compiling)
     return Libraries(lines=tuple(dict.fromkeys(lines)), lacking=tuple(_lacking(knowledge, inspection, rows)))
 
 
@@ -131,20 +138,9 @@ class _Versions:
     def agree(self, rows: Iterable[RuntimeLibrary], lines: Sequence[str]) -> bool:
         """Return whether these lines for pip name the toolkit's own minor version, as far as one can tell."""
         minor = self.minor(self.toolkit)
-        packages = {_package(self.knowledge, self.inspection, row) for row in rows if row.numbered}
+        packages = {package_of(self.knowledge, self.inspection, row) for row in rows if row.numbered}
         numbered = [line for line in lines if packages & {requirement.package for requirement in wanted([line])}]
         return not minor or all(f"=={minor}." in line.replace(" ", "") for line in numbered)
-
-
-def _package(knowledge: KnowledgeBase, inspection: Inspection, row: RuntimeLibrary) -> str:
-    """Return the package that has a library; empty if none is known."""
-    return row.package.format_map({"major": _major(knowledge, inspection)}) if row.package else ""
-
-
-def _major(knowledge: KnowledgeBase, inspection: Inspection) -> str:
-    """Return the major version of the toolkit that the wheel was built with."""
-    accelerator = accelerator_of(knowledge, inspection)
-    return built_with(inspection, accelerator.toolkit or "").partition(".")[0] if accelerator else ""
 
 
 def _toolkit(knowledge: KnowledgeBase, inspection: Inspection) -> RuntimeToolkit | None:
@@ -183,7 +179,7 @@ def _lacking(knowledge: KnowledgeBase, inspection: Inspection, rows: Sequence[Ru
     if needed:
         yield f"{', '.join(needed)}: no package is known that has them, and without them the wheel uses no GPU"
     yield from (f"{row.library}, for {row.use}: no package is known that has it" for row in unknown if row.use)
-    toolkit, major = _toolkit(knowledge, inspection), _major(knowledge, inspection)
+    toolkit, major = _toolkit(knowledge, inspection), toolkit_major(knowledge, inspection)
     if toolkit and major not in toolkit.packages:
         yield f"{posixpath.basename(toolkit.marker)}, for XLA: no package is known that has it"
 
@@ -207,24 +203,15 @@ def settings(knowledge: KnowledgeBase, inspection: Inspection, site: str, member
             folder = f"{site}/{folders[0]}"
             variables |= {name: value.format_map({"folder": folder}) for name, value in toolkit.setting.items()}
     folders_of = {posixpath.basename(member): posixpath.dirname(member) for member in members if ".so" in member}
-    opened_names = {row.library for row in opened_libraries(knowledge, inspection, with_driver=False)}
+    opened = [row for row in opened_libraries(knowledge, inspection, with_driver=False) if row.library in folders_of]
     path: tuple[str, ...] = ()
     # Left out where it can be: LD_LIBRARY_PATH acts on every program in the image.
-    if not {folders_of[name] for name in opened_names if name in folders_of} <= _search_folders(inspection):
-        top_folders = {folders_of[name].partition("/")[0] for name in opened_names if name in folders_of}
+    if any(folders_of[row.library] not in searched_folders(inspection, row) for row in opened):
+        top_folders = {folders_of[row.library].partition("/")[0] for row in opened}
         path = tuple(
             f"{site}/{home}" for home in sorted(set(folders_of.values())) if home.partition("/")[0] in top_folders
         )
     return RuntimeSettings(variables=dict(sorted(variables.items())), library_path=path)
-
-
-def _search_folders(inspection: Inspection) -> set[str]:
-    """Return the folders in which the wheel's libraries look for others, relative to the folder of packages."""
-    return {
-        posixpath.normpath(entry.replace("$ORIGIN", posixpath.dirname(library.path)))
-        for library in inspection.libraries
-        for entry in (*library.runpath, *library.rpath)
-    }
 
 
 # --- the context ----------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tfdock.engine.protocol import Cancel, ImageBuild, ImageInfo
 from tfdock.errors import BuildFailed, Interrupted, NetworkError, ProfileError, WheelRefused, clean
+from tfdock.gpu.opened_libraries import accelerator_of
 from tfdock.host.files import file_sha256, held
 from tfdock.images import wheel_image
 from tfdock.images.runtime.runtime_contents import (
@@ -48,7 +49,7 @@ from tfdock.verify.trial_container import (
     pip_requirements,
     trial_impossible,
 )
-from tfdock.verify.trial_plan import accelerator_of, is_known_runtime, limits_of, linked_to_accelerator
+from tfdock.verify.trial_plan import is_known_runtime, limits_of, linked_to_accelerator
 from tfdock.wheel.facts import WheelError
 from tfdock.wheel.identity import constraints, runs_on_python
 from tfdock.wheel.inspection import Inspection

@@ -1,0 +1,120 @@
+"""What a wheel says of its build: which libraries it opens when it looks for GPUs, and whether it searches for them.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable
+from functools import partial
+
+from tfdock.knowledge.contract import applies
+from tfdock.knowledge.rows import Accelerator, in_range
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.knowledge.wheel_rows import RuntimeLibrary
+from tfdock.types import Version
+from tfdock.wheel.identity import normal_version
+from tfdock.wheel.inspection import Inspection
+from tfdock.wheel.requirements import wanted
+
+_DRIVER = "driver"
+"""The component of the driver's own libraries: no image has them."""
+_OPENER = re.compile(r"tensorflow(_core)?/libtensorflow_framework\.so[.\d]*")
+"""The library that looks for GPUs, of releases that have it."""
+
+
+def release_of(inspection: Inspection) -> str:
+    """Return the minor release, `2.18`; 0.0 for a wheel without a version."""
+    parts = (*Version(normal_version(inspection.metadata.version)).parts, 0, 0)
+    # Rows are for minor releases.
+    return f"{parts[0]}.{parts[1]}"
+
+
+def for_release(knowledge: KnowledgeBase, minor: str, span: str) -> bool:
+    """Return whether a range of releases includes a minor release, known or not."""
+    release = knowledge.releases.get(minor)
+    return applies(release, span) if release else in_range(minor, span)
+
+
+def accelerator_of(knowledge: KnowledgeBase, inspection: Inspection) -> Accelerator | None:
+    """Return the family of GPUs that the wheel says it was built for; None for the CPU."""
+    info = inspection.build_info or {}
+    rows = (row for row in knowledge.accelerators.values() if row.components)
+    return next((row for row in rows if info.get(f"is_{row.accelerator}_build") is True), None)
+
+
+def built_with(inspection: Inspection, component: str) -> str:
+    """Return a component's version as `build_info` has it, else the headers; empty where neither does.
+
+    Up to 2.2 the entry of `build_info` had another name, and from 2.22 on there is none.
+    """
+    info = inspection.build_info or {}
+    named = info.get(f"{component}_version", info.get(f"{component}_version_number", ""))
+    return str(named or inspection.header_versions.get(component, ""))
+
+
+def opened_libraries(
+    knowledge: KnowledgeBase, inspection: Inspection, *, with_driver: bool = True
+) -> tuple[RuntimeLibrary, ...]:
+    """Return the libraries that the wheel opens when it looks for GPUs: for each name, the row of its versions."""
+    accelerator, built = accelerator_of(knowledge, inspection), partial(built_with, inspection)
+    rows = opened_by(knowledge, accelerator, release_of(inspection), built) if accelerator else ()
+    # The engine puts the driver's libraries into a container together with the GPU.
+    return tuple(row for row in rows if with_driver or row.component != _DRIVER)
+
+
+def opened_by(
+    knowledge: KnowledgeBase, accelerator: Accelerator, minor: str, built: Callable[[str], str]
+) -> tuple[RuntimeLibrary, ...]:
+    """Return the same of the wheels of a minor release; `built` gives a component's version, empty if unknown."""
+    rows: dict[str, RuntimeLibrary] = {}
+    for row in knowledge.runtime_libraries:
+        if row.accelerator != accelerator.accelerator or not for_release(knowledge, minor, row.releases):
+            continue
+        alike = not row.version or Version(built(row.component)).matches(Version(row.version))
+        other = rows.get(row.name)
+        # `12.5` says more than `12`.
+        closer = other is None or len(Version(row.version).parts) > len(Version(other.version).parts)
+        if closer and (alike or row.component == _DRIVER):
+            rows[row.name] = row
+    return tuple(rows.values())
+
+
+def package_of(knowledge: KnowledgeBase, inspection: Inspection, row: RuntimeLibrary) -> str:
+    """Return the package of PyPI that has a library; empty if none is known."""
+    return row.package.format_map({"major": toolkit_major(knowledge, inspection)}) if row.package else ""
+
+
+def toolkit_major(knowledge: KnowledgeBase, inspection: Inspection) -> str:
+    """Return the major version of the toolkit that the wheel was built with."""
+    accelerator = accelerator_of(knowledge, inspection)
+    return built_with(inspection, accelerator.toolkit or "").partition(".")[0] if accelerator else ""
+
+
+def searched_folders(inspection: Inspection, row: RuntimeLibrary) -> set[str]:
+    """Return the folders in which a wheel looks for a library, relative to the folder of packages.
+
+    The loader goes by the DT_RUNPATH of the file that opens a library. What GPUs work without is opened by others.
+    """
+    openers = [library for library in inspection.libraries if row.use is None and _OPENER.fullmatch(library.path)]
+    return {
+        posixpath.normpath(entry.replace("$ORIGIN", posixpath.dirname(library.path)))
+        for library in openers or inspection.libraries
+        for entry in (*library.runpath, *library.rpath)
+    }
+
+
+def unsearched_folders(knowledge: KnowledgeBase, inspection: Inspection) -> tuple[str, ...]:
+    """Return folders (`nvidia/cusolver/lib`) that pip fills with what the wheel opens, and that it does not search.
+
+    Without what lies there it sees no GPU. The wheel's requirements and its DT_RUNPATH say so.
+    """
+    metadata = inspection.metadata
+    brought = {one.package for one in wanted(metadata.requires_dist, metadata.provides_extra)}
+    rows = (
+        row for row in opened_libraries(knowledge, inspection) if package_of(knowledge, inspection, row) in brought
+    )
+    unsearched = (row.folder for row in rows if row.folder and row.folder not in searched_folders(inspection, row))
+    return tuple(dict.fromkeys(unsearched))
