@@ -199,3 +199,13 @@ def test_a_driver_that_is_there_in_part_is_the_cause(
     assert re.fullmatch(code, failed["code"])
     assert says in failed["found"]
     assert status == 4
+
+
+def test_a_comparison_times_each_operation_of_both_sides(installed: Place) -> None:
+    words = ["bench", str(installed.folder), "--pairs", "4", "--switch", "TF_ENABLE_ONEDNN_OPTS=1", "--json"]
+    result = run_within(FETCH, [sys.executable, "-m", "tfdock", *words])
+    found = json.loads(result.stdout)
+    assert [side["tensorflow"] for side in found["sides"]] == ["2.18.0", "2.18.0"]
+    assert len(found["operations"]) == 8
+    # A call that is not made takes a microsecond.
+    assert all(min(one["seconds"]) > 1e-5 for one in found["operations"])

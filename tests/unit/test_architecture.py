@@ -18,7 +18,8 @@ from .program_sources import MODULES, ROOT, walk
 
 ORDER = (
     "documents", "profile", "host", "knowledge", "wheel", "gpu", "resolve", "plan", "oci", "engine", "bazel", "run",
-    "wheelhouse", "verify", "images", "builder", "offline", "matrix", "ci", "diagnose", "installed", "cli",
+    "wheelhouse", "verify", "images", "builder", "offline", "matrix", "ci", "diagnose", "installed",
+    "bench", "cli",
 )  # fmt: skip
 """The packages, in the order in which a build meets them. A package may import those before it and none behind it."""
 

@@ -55,6 +55,7 @@ COMMANDS: Table = {
         "Open the image that builds a profile, with its caches and its network, ready to call bazel or gdb.",
     ),
     "doctor": ("doctor", "Say what this machine lacks for building, and how to get it."),
+    "bench": ("bench", "Say whether one installed TensorFlow is faster than another, and how sure that is."),
     "gpus": ("know", "List the GPUs that are known, or say who compiles for one and which releases take it."),
     "releases": ("know", "List the TensorFlow releases that are known, or all that is known of one."),
     "explain": (

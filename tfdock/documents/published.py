@@ -16,6 +16,7 @@ from tfdock.documents import (
 
 PRINTED: dict[str, tuple[type, ...]] = {
     "advise": (knowledge_documents.AdviseDocument,),
+    "bench": (wheel_documents.BenchDocument,),
     "build": (build_documents.BuildDocument,),
     "cache-clean": (cache_documents.CacheCleanDocument,),
     "cache-list": (cache_documents.CacheListDocument,),

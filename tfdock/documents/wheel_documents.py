@@ -1,4 +1,4 @@
-"""Documents of a wheel: its contents, and its verification."""
+"""Documents of a wheel: its contents, its verification, and its speed where it is installed."""
 
 from __future__ import annotations
 
@@ -213,3 +213,58 @@ class VerifyDocument(TypedDict):
     """GPU code of TensorFlow's own libraries; null for a damaged file."""
     diagnosis: Sequence[FindingJson]
     """What the log of a failed trial shows."""
+
+
+class BenchSideJson(TypedDict):
+    """A TensorFlow that was timed."""
+
+    python: str
+    """The interpreter's path."""
+    version: str
+    """The version of that Python."""
+    tensorflow: str
+    """The version of its TensorFlow."""
+    variables: Mapping[str, str]
+    """Variables that only this side got."""
+
+
+class ComparisonJson(TypedDict):
+    """An operation on both sides."""
+
+    operation: str
+    """Its name."""
+    ratio: float
+    """The second side's time by the first's: the geometric mean over the pairs."""
+    low: float
+    """The ratio is above this and below `high` with a probability of 95 %."""
+    high: float
+    """See `low`."""
+    surely_low: float
+    """The same, for all operations at once; `verdict` goes by it."""
+    surely_high: float
+    """See `surely_low`."""
+    verdict: Literal["faster", "slower", "none"]
+    """What the second side is; `none` where no difference was found."""
+    excluded: float
+    """The largest difference that is possible, as a share: 0.03 is 3 %."""
+    seen: float
+    """The difference that four of five such runs would find, as a share."""
+    seconds: Sequence[float]
+    """CPU seconds of a call, the median of each side."""
+
+
+class BenchDocument(TypedDict):
+    """`tfdock bench`: whether one installed TensorFlow is faster than another."""
+
+    sides: Sequence[BenchSideJson]
+    """Both sides, the measure first."""
+    pairs: int
+    """Pairs of processes that were timed."""
+    load: float
+    """Processes that wanted a core in the minute before."""
+    operations: Sequence[ComparisonJson]
+    """Each operation."""
+    suite: ComparisonJson
+    """All of them together."""
+    notes: Sequence[str]
+    """What limits the answer."""

@@ -95,6 +95,9 @@ def _program(text: str) -> Path:
         found = named if named.is_file() else None
         if found is None and "/" not in text and (command := shutil.which(text)):
             found = Path(command)
+    if text.endswith(".whl"):
+        fix = f"install it in an environment and name that: `python3 -m venv .venv && .venv/bin/pip install {text}`"
+        raise ProfileError.of("python-not-found", f"{text} is a wheel, and no Python", fix)
     if found is None:
         raise ProfileError.of(
             "python-not-found",

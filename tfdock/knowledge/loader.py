@@ -23,12 +23,13 @@ MATRIX = "matrix.yaml"
 _PACKAGE = Path(__file__).resolve().parent.parent
 # A list of names, and no look into the folder: a file with a slip in its name must be refused.
 TABLES = (
-    "accelerators", "architectures", "archives", "bazel", "cachebusters", "came_and_went", "ci_actions", "codes",
-    "companions", "compilers", "configs", "cpu_features", "distributions", "drivers", "edits", "estimates",
-    "evidence", "failures", "flags", "forks", "generated_kernels", "gpus", "harmless_options", "host_compilers",
-    "image_tags", "images", "interpreters", "libraries", "log_parts", "probes", "redistributables", "releases",
-    "requirement_limits", "runtime_compilers", "runtime_libraries", "runtime_toolkits", "runtimes", "size_limits",
-    "source_archives", "target_reports", "toolkits", "variables", "wheel_libraries",
+    "accelerators", "architectures", "archives", "bazel", "bench_operations", "cachebusters", "came_and_went",
+    "ci_actions", "codes", "companions", "compilers", "configs", "cpu_features", "distributions", "drivers",
+    "edits", "estimates", "evidence", "failures", "flags", "forks", "generated_kernels", "gpus",
+    "harmless_options", "host_compilers", "image_tags", "images", "interpreters", "libraries", "log_parts",
+    "probes", "redistributables", "releases", "requirement_limits", "runtime_compilers", "runtime_libraries",
+    "runtime_toolkits", "runtimes", "size_limits", "source_archives", "target_reports", "toolkits", "variables",
+    "wheel_libraries",
 )  # fmt: skip
 
 

@@ -56,6 +56,7 @@ from tfdock.knowledge.toolkit_rows import (
     Toolkit,
 )
 from tfdock.knowledge.wheel_rows import (
+    BenchOperation,
     Companion,
     GeneratedKernels,
     Probe,
@@ -168,6 +169,8 @@ class KnowledgeBase:
     """Archives of source trees whose own addresses are dead."""
     cpu_features = _keyed(CpuFeature)
     """Feature -> row."""
+    bench_operations = _listed(BenchOperation)
+    """What `bench` times."""
     size_limits = _listed(SizeLimit)
     """How large wheels may be, where."""
     runtimes = _keyed(RuntimeRow)

@@ -167,3 +167,13 @@ class SizeLimit(Row):
 
     limit: str
     mib: Annotated[int, Field(gt=0)]
+
+
+class BenchOperation(Row):
+    """What `bench` times: a program of `dockerfiles/bench/worker.py`, and its `sizes` in the order of arguments."""
+
+    KEY = ("operation",)
+
+    operation: str
+    program: str
+    sizes: tuple[Annotated[int, Field(gt=0)], ...]

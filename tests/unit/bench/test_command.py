@@ -1,0 +1,90 @@
+"""`tfdock bench` with Pythons in which another program answers in the place of TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.cli.app import app
+from tfdock.knowledge import loader
+
+from ..installed.test_environment import with_module
+
+PROGRAM = """
+import json, os, sys
+print(json.dumps({"tensorflow": os.environ.get("VERSION", "2.18.0")}), flush=True)
+for line in sys.stdin:
+    factor = float(os.environ.get("FACTOR", 1)) if int(line) == 1 else 1.0
+    print(json.dumps({"seconds": 0.001 * factor}), flush=True)
+"""
+
+
+@pytest.fixture
+def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(loader, "templates", lambda: {"bench/worker.py": PROGRAM})
+    return with_module(tmp_path, "").program
+
+
+def bench(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, ["bench", *map(str, words), "--pairs", "4"], env={"COLUMNS": "200"})
+
+
+def test_both_sides_each_operation_and_all_together_are_told(python: Path) -> None:
+    result = bench(python, "--switch", "FACTOR=2", "--switch", "VERSION=2.19.0")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[:2] == [
+        f"A  tensorflow 2.18.0, {python}",
+        f"B  tensorflow 2.19.0, FACTOR=2 VERSION=2.19.0 {python}",
+    ]
+    told = {line[2:20].strip(): line for line in lines[3:]}
+    assert " ".join(told["convolution"].split()[1:]) == "1.00 ms 2.00 ms 2.000 2.000 to 2.000 B is slower"
+    assert told["matmul"].endswith("no difference found; more than 0.0 % is excluded")
+    assert told["all together"].split()[2:6] == ["8.00", "ms", "9.00", "ms"]
+    assert "pair 4 of 4" in result.stderr
+
+
+def test_the_document_has_what_the_lines_say(python: Path) -> None:
+    found = json.loads(bench(python, "--switch", "FACTOR=0.5", "--json").stdout)
+    assert [side["variables"] for side in found["sides"]] == [{}, {"FACTOR": "0.5"}]
+    assert {side["python"] for side in found["sides"]} == {str(python)}
+    by_name = {one["operation"]: one for one in found["operations"]}
+    assert len(by_name) == len(loader.knowledge().bench_operations)
+    assert (by_name["convolution"]["verdict"], by_name["matmul"]["verdict"]) == ("faster", "none")
+    assert (found["pairs"], found["suite"]["operation"]) == (4, "all together")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["PYTHON", "--vs", sys.executable], 2, "has no TensorFlow"),
+        (["nowhere"], 2, "there is no Python at nowhere"),
+        (["tensorflow-2.18.0-cp311-cp311-linux_x86_64.whl"], 2, ".venv/bin/pip install tensorflow-2.18.0-cp311"),
+        (["PYTHON", "--switch", "FACTOR"], 2, "`FACTOR` is no variable with a value"),
+        (["PYTHON", "--switch", "FACTOR=x"], 4, "ends with exit status 1: ValueError"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_with_the_reason(
+    words: list[str], code: int, says: str, python: Path
+) -> None:
+    result = bench(*(str(python) if word == "PYTHON" else word for word in words))
+    assert result.exit_code == code
+    assert says in " ".join(result.stderr.split())
+    assert result.stdout == ""
+
+
+def test_what_limits_the_answer_is_noted(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
+    assert "note: the machine was busy (99.0 processes wanted a core)" in bench(python).stdout
+
+
+def test_the_worker_has_a_program_for_each_operation() -> None:
+    worker = loader.templates()["bench/worker.py"]
+    programs = re.findall(r'^    "([a-z-]+)": ', worker.partition("PROGRAMS = {")[2], re.MULTILINE)
+    assert {row.program for row in loader.knowledge().bench_operations} == set(programs)

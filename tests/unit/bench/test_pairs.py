@@ -1,0 +1,112 @@
+"""Pairs of processes that take turns, with a program in the place of TensorFlow's."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tfdock.bench import pairs
+from tfdock.bench.comparison import compare
+from tfdock.bench.pairs import Side, Timing
+from tfdock.errors import VerificationFailed
+from tfdock.knowledge.wheel_rows import BenchOperation
+
+OPERATIONS = [
+    BenchOperation(operation=name, program="matmul", sizes=(2,), source=("here",)) for name in ("one", "two", "three")
+]
+PROGRAM = """
+import json, os, sys
+request = json.loads(sys.argv[1])
+print(json.dumps({"tensorflow": "9.9"}), flush=True)
+for line in sys.stdin:
+    with open(os.environ["LOG"], "a") as log:
+        log.write(os.environ["SIDE"] + " " + line)
+    print(json.dumps({"seconds": float(os.environ["SECONDS"])}), flush=True)
+"""
+
+
+def side(log: Path, name: str, seconds: float = 0.002) -> Side:
+    variables = {"LOG": str(log), "SIDE": name, "SECONDS": str(seconds)}
+    return Side(python=Path(sys.executable), variables=variables)
+
+
+def timing(log: Path, worker: str = PROGRAM, second: float = 0.003) -> Timing:
+    return Timing(sides=(side(log, "A"), side(log, "B", second)), operations=OPERATIONS, worker=worker)
+
+
+def test_both_sides_get_the_same_turns_and_neither_is_always_first(tmp_path: Path) -> None:
+    log, counted = tmp_path / "log", list[int]()
+    found = timing(log)
+    found.finished = counted.append
+    found.run(4)
+    assert sorted(counted) == [1, 2, 3, 4]
+    assert found.versions == ["9.9", "9.9"]
+    turns = Counter(log.read_text().split("\n")[:-1])
+    assert set(turns.values()) == {4 * 32}, "each operation, on each side"
+    assert {round(one.ratio, 6) for one in compare(found.figures)} == {1.5}
+
+
+def test_the_order_within_a_turn_is_drawn_and_reversed_in_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairs, "_AT_ONCE", 1)
+    timing(tmp_path / "log").run(2)
+    asked = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+    both = [(asked[at], asked[at + 1]) for at in range(0, len(asked), 2)]
+    assert all(one[1] == other[1] and one[0] != other[0] for one, other in both), "one operation, then the other side"
+    rounds = [both[at : at + 3] for at in range(0, len(both), 3)]
+    firsts = ["".join(sorted({one[0] for one, _ in turn})) for turn in rounds]
+    assert [first for even, first in zip(firsts[::2], firsts[1::2], strict=True) if even == first] == []
+    assert set(firsts[::2]) == {"A", "B"}
+    assert len({tuple(one[1] for one, _ in turn) for turn in rounds}) == math.factorial(3), "operations in any order"
+
+
+@pytest.mark.parametrize(
+    ("worker", "says"),
+    [
+        ("import sys; sys.exit('no such\\nlibrary libx.so')", "ends with exit status 1: library libx.so"),
+        ("import os; os.kill(os.getpid(), 4)", "ends with SIGILL"),
+        (PROGRAM.replace("float(os", "-float(os"), "does not answer"),
+        (
+            PROGRAM.replace('print(json.dumps({"seconds', "print('x' * 99999) or print(json.dumps({\"seconds"),
+            "does not",
+        ),
+        (
+            PROGRAM.replace("for line", "1/0\nfor line"),
+            "ends with exit status 1: ZeroDivisionError: division by zero",
+        ),
+        (PROGRAM.replace("for line", "import time; time.sleep(60)\nfor line"), "does not answer"),
+        ("import time; time.sleep(60)", "does not answer"),
+    ],
+    ids=["no start", "signal", "nonsense", "endless", "later", "silent later", "silent"],
+)
+def test_a_process_that_ends_or_says_nothing_is_named_with_its_last_words(
+    worker: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairs, "_START_SECONDS", 0.5)
+    monkeypatch.setattr(pairs, "_BLOCK_SECONDS", 0.5)
+    with pytest.raises(VerificationFailed) as caught:
+        timing(tmp_path / "log", worker).run(4)
+    (problem,) = caught.value.problems
+    assert problem.code == "tensorflow-trial"
+    assert f"{sys.executable} {says}" in problem.message
+    assert f"tfdock doctor --python {sys.executable} --try" in problem.fix
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_each_pair_has_a_core_and_one_thread(tmp_path: Path) -> None:
+    worker = PROGRAM.replace(
+        "request = json.loads(sys.argv[1])",
+        'request = json.loads(sys.argv[1]); open(os.environ["LOG"] + str(os.getpid()), "w").write('
+        'str(request["core"]) + os.environ["OMP_NUM_THREADS"] + os.environ["CUDA_VISIBLE_DEVICES"])',
+    )
+    timing(tmp_path / "log", worker).run(2)
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    said = {path.read_text() for path in tmp_path.glob("log?*")}
+    assert said <= {f"{core}1-1" for core in cores}

@@ -1,0 +1,6 @@
+"""Whether one installed TensorFlow is faster than another.
+
+`pairs` times both in pairs of processes, and `comparison` decides what the pairs tell.
+
+Imports: `knowledge`, `host`.
+"""

@@ -1,0 +1,109 @@
+"""Decide by pairs of processes which side is faster, and say what the pairs cannot tell. Pure.
+
+Each pair gives one figure, the logarithm of the ratio of both times. Rounds inside of a pair are no sample: processes
+of one program differ for as long as they live. So the interval is Student's, with as many figures as there are pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Literal
+
+SUITE = "all together"
+"""The name of the line for the geometric mean of all operations."""
+_MEANT = 0.01
+"""A smaller difference is nobody's concern, however sure it is."""
+_STEPS = 400
+"""Steps of Simpson's rule. The error is below 1e-9 where quantiles are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """An operation on two sides. `ratio` is the second's time by the first's.
+
+    `low` and `high` hold the ratio with a probability of 95 %; `surely_low` and `surely_high` hold those of all
+    operations at once, and the `verdict` goes by them. `seconds` are both sides' medians. `excluded` is the largest
+    difference that is possible, as a share (0.03), and `seen` the one that four of five runs like this would find.
+    """
+
+    operation: str
+    ratio: float
+    low: float
+    high: float
+    surely_low: float
+    surely_high: float
+    verdict: Literal["faster", "slower", "none"]
+    excluded: float
+    seen: float
+    seconds: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairFigure:
+    """An operation in one pair of processes: the median of the logarithms, and both sides' medians in seconds."""
+
+    logarithm: float
+    seconds: tuple[float, float]
+
+
+def compare(pairs: Sequence[Mapping[str, PairFigure]]) -> Iterator[Comparison]:
+    """Yield the comparison of each operation, then that of all together. There are two pairs or more."""
+    operations = list(pairs[0])
+    for name in operations:
+        figures = [pair[name] for pair in pairs]
+        first, second = zip(*(figure.seconds for figure in figures), strict=True)
+        seconds = (_median(first), _median(second))
+        yield _comparison(name, [figure.logarithm for figure in figures], len(operations), seconds)
+    means = [fmean(figure.logarithm for figure in pair.values()) for pair in pairs]
+    totals = [sum(_median([pair[name].seconds[side] for pair in pairs]) for name in operations) for side in (0, 1)]
+    yield _comparison(SUITE, means, 1, (totals[0], totals[1]))
+
+
+def _comparison(name: str, logarithms: Sequence[float], tests: int, seconds: tuple[float, float]) -> Comparison:
+    freedom = len(logarithms) - 1
+    mean, error = fmean(logarithms), stdev(logarithms) / math.sqrt(len(logarithms))
+    # Bonferroni: of many operations one would differ by chance.
+    half, surely = (t_quantile(1 - 0.025 / count, freedom) * error for count in (1, tests))
+    differs = abs(mean) > surely and abs(math.expm1(mean)) > _MEANT
+    return Comparison(
+        operation=name,
+        ratio=math.exp(mean),
+        low=math.exp(mean - half),
+        high=math.exp(mean + half),
+        surely_low=math.exp(mean - surely),
+        surely_high=math.exp(mean + surely),
+        verdict=("faster" if mean < 0 else "slower") if differs else "none",
+        excluded=math.expm1(abs(mean) + surely),
+        seen=math.expm1(surely + t_quantile(0.8, freedom) * error),
+        seconds=seconds,
+    )
+
+
+def t_quantile(probability: float, freedom: int) -> float:
+    """Return the quantile of Student's distribution, for a probability of one half or more."""
+    low, high = 0.0, 1.0
+    while _t_probability(high, freedom) < probability:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_probability(middle, freedom) < probability else (low, middle)
+    return high
+
+
+def _t_probability(value: float, freedom: int) -> float:
+    """Return how probable a value from 0 on or a smaller one is."""
+    # With x = tan(angle) * sqrt(freedom) the density is a power of a cosine: smooth, on a bounded interval.
+    end = math.atan(value / math.sqrt(freedom))
+    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
+    step = end / _STEPS
+    heights = [math.cos(number * step) ** (freedom - 1) for number in range(_STEPS + 1)]
+    return 0.5 + scale * step / 3 * (heights[0] + 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2]) + heights[-1])
+
+
+def _median(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -1,0 +1,204 @@
+"""Time two TensorFlows in pairs of processes, which take turns on one core operation by operation.
+
+One core, because the speed of a core changes by half for seconds, and another core's at other times: on two cores the
+same TensorFlow seems to be faster than itself. Both sides get the same number of turns, and the order changes: who
+runs more often finds its data still in the caches.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from statistics import median
+from typing import IO, Annotated, TypeVar
+
+from tfdock.bench.comparison import PairFigure
+from tfdock.errors import VerificationFailed
+from tfdock.host.foreign_json import Line, Malformed, below, parse
+from tfdock.host.thread_jobs import ThreadJob, run_both
+from tfdock.knowledge.wheel_rows import BenchOperation
+
+_T = TypeVar("_T")
+
+PAIRS = 12
+"""With six an operation has to differ by some 4 % to be told, with twelve by some 2.5 %."""
+_ROUNDS = 32
+_AT_ONCE = 2
+"""Pairs that run at once, each on a core of its own."""
+_START_SECONDS, _BLOCK_SECONDS, _END_SECONDS, _LOOK_SECONDS = 300.0, 60.0, 20.0, 0.2
+_LONGEST = 1 << 16
+"""Bytes of an answer."""
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS"), "1")
+_VARIABLES = {"CUDA_VISIBLE_DEVICES": "-1", "LC_ALL": "C", "TF_CPP_MIN_LOG_LEVEL": "1", **_ONE_THREAD}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What is timed: a Python that has a TensorFlow, and variables that its process gets."""
+
+    python: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The Python with its variables, as a shell takes them."""
+        return " ".join([*(f"{name}={value}" for name, value in self.variables.items()), str(self.python)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ready:
+    tensorflow: Line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    seconds: Annotated[float, below(3600)]
+
+
+@dataclass(slots=True, kw_only=True)
+class Timing:
+    """Both sides, what they run, and what was measured: `figures` of each pair, `versions` of both TensorFlows."""
+
+    sides: tuple[Side, Side]
+    operations: Sequence[BenchOperation]
+    worker: str
+    finished: Callable[[int], object] = lambda _: None
+    """Gets the number of pairs that have ended, after each."""
+    figures: list[dict[str, PairFigure]] = field(default_factory=list)
+    versions: list[str] = field(default_factory=lambda: ["", ""])
+
+    def run(self, pairs: int) -> None:
+        """Time that many pairs. Raises VerificationFailed where a TensorFlow does not start or ends."""
+        cores = sorted(os.sched_getaffinity(0))[:_AT_ONCE]
+        jobs = [ThreadJob(1, self._pair(number, cores)) for number in range(pairs)]
+        if len(cores) > 1:
+            run_both(jobs)
+        else:
+            for _ in chain.from_iterable(job.steps for job in jobs):
+                pass
+
+    def _pair(self, number: int, cores: list[int]) -> Iterator[None]:
+        """Time one pair, a round a step. `cores` are those that nobody uses."""
+        draw = random.Random(number)
+        core = cores.pop()
+        # A side that always starts first may get the better memory.
+        first, second = draw.sample([0, 1], 2)
+        with ExitStack() as stack:
+            stack.callback(cores.append, core)
+            workers = {side: self._started(self.sides[side], core, stack) for side in (first, second)}
+            for side, worker in workers.items():
+                yield from worker.starting()
+                self.versions[side] = worker.answer(_Ready).tensorflow
+            blocks: dict[str, list[tuple[float, float]]] = {one.operation: [] for one in self.operations}
+            order = [0, 1]
+            for turn in range(_ROUNDS):
+                # Drawn, and the other way round in the next: no side is first more often than the other.
+                order = draw.sample(order, 2) if turn % 2 == 0 else order[::-1]
+                for index in draw.sample(range(len(self.operations)), len(self.operations)):
+                    seconds = {side: workers[side].ask(index) for side in order}
+                    blocks[self.operations[index].operation].append((seconds[0], seconds[1]))
+                yield
+        self.figures.append({name: _figure(found) for name, found in blocks.items()})
+        self.finished(len(self.figures))
+
+    def _started(self, side: Side, core: int, stack: ExitStack) -> _Worker:
+        operations = [(one.operation, one.program, one.sizes) for one in self.operations]
+        request = json.dumps({"core": core, "operations": operations})
+        said: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        return stack.enter_context(_Worker(side, self.worker, request, said))
+
+
+def _figure(blocks: Sequence[tuple[float, float]]) -> PairFigure:
+    first, second = zip(*blocks, strict=True)
+    logarithm = median(math.log(other / one) for one, other in blocks)
+    return PairFigure(logarithm=logarithm, seconds=(median(first), median(second)))
+
+
+class _Worker:
+    """A process that times operations when it is asked to; killed at the end."""
+
+    def __init__(self, side: Side, program: str, request: str, said: IO[bytes]) -> None:
+        self._side = side
+        self._said = said
+        self._process = subprocess.Popen(
+            [str(side.python), "-c", program, request],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            env={**os.environ, **_VARIABLES, **side.variables},
+            start_new_session=True,
+            cwd="/",  # a module of the working folder shadows none
+        )
+
+    def __enter__(self) -> _Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+    def starting(self) -> Iterator[None]:
+        """Yield now and then until it says something, or has had time enough."""
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._readable(_LOOK_SECONDS) and time.monotonic() < deadline:
+            yield
+
+    def _readable(self, seconds: float) -> bool:
+        with selectors.DefaultSelector() as selector:
+            assert self._process.stdout
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            return bool(selector.select(max(0.0, seconds)))
+
+    def ask(self, index: int) -> float:
+        """Return the seconds of the quickest call in a block of an operation."""
+        assert self._process.stdin
+        with suppress(BrokenPipeError):  # the answer, which does not come, says why
+            self._process.stdin.write(b"%d\n" % index)
+            self._process.stdin.flush()
+        # A clock of 1 ns would make a ratio of nothing by nothing.
+        return max(self.answer(_Block).seconds, 1e-9)
+
+    def answer(self, kind: type[_T]) -> _T:
+        """Return the next line. Raises VerificationFailed if none of that kind comes in time."""
+        line, deadline = b"", time.monotonic() + _BLOCK_SECONDS
+        assert self._process.stdout
+        while not line.endswith(b"\n") and len(line) < _LONGEST and self._readable(deadline - time.monotonic()):
+            piece = os.read(self._process.stdout.fileno(), _LONGEST)
+            line += piece
+            if not piece:  # it ends, which takes TensorFlow a while
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_END_SECONDS)
+                break
+        try:
+            found: _T = parse(kind, line)
+        except Malformed as error:
+            raise self._failure() from error
+        return found
+
+    def _failure(self) -> VerificationFailed:
+        status = self._process.poll()
+        how = "does not answer" if status is None else f"ends with {_ending(status)}"
+        self._said.seek(-min(self._said.seek(0, os.SEEK_END), 4000), os.SEEK_END)
+        lines = [line.strip() for line in self._said.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        return VerificationFailed.of(
+            "tensorflow-trial",
+            f"TensorFlow of {self._side.name} {how}{f': {lines[-1][:300]}' if lines else ''}",
+            f"ask why: `tfdock doctor --python {self._side.python} --try`",
+        )
+
+
+def _ending(status: int) -> str:
+    return signal.Signals(-status).name if status < 0 else f"exit status {status}"

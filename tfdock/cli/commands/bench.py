@@ -1,0 +1,170 @@
+"""The `bench` command: whether one installed TensorFlow is faster than another."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from tfdock.bench.comparison import SUITE, Comparison, compare
+from tfdock.bench.pairs import PAIRS, Side, Timing
+from tfdock.cli import console
+from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
+from tfdock.errors import ProfileError
+from tfdock.host.settings import Settings
+from tfdock.installed.interpreter import AskedPython, interpreter_at
+from tfdock.installed.packages import find_tensorflow
+from tfdock.knowledge import loader
+
+_UNSURE = 0.05
+"""A difference that a run cannot exclude, from which on it is said to tell nothing."""
+_BUSY = 1.5
+"""Processes that want a core, for each core there is."""
+
+
+@app.command(
+    epilog="Examples: `tfdock bench old --vs new`; `tfdock bench .venv --switch TF_ENABLE_ONEDNN_OPTS=0`; "
+    "`tfdock bench .venv` shows what this machine tells apart. Exit status: 0 whichever is faster, 2 no Python that "
+    "has a TensorFlow, 4 TensorFlow ends while it is timed."
+)
+@command("tfdock.bench/1", "knowledge")
+def bench(
+    settings: Settings,
+    python: Annotated[
+        str,
+        typer.Argument(
+            help="The Python whose TensorFlow is the measure, or the folder of its environment.",
+            metavar="PYTHON",
+            show_default=False,
+        ),
+    ],
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--vs", help="The Python to compare with it; by default the same.", metavar="PYTHON", show_default=False
+        ),
+    ] = None,
+    switches: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--switch",
+            help="A variable that the second side alone gets; may be given again.",
+            metavar="NAME=VALUE",
+            show_default=False,
+        ),
+    ] = None,
+    pairs: Annotated[
+        int, typer.Option("--pairs", help="Pairs of processes; more tell smaller differences.", min=4, max=100)
+    ] = PAIRS,
+    as_json: AsJson = False,
+) -> None:
+    """Small operations on one core, timed in turns by two processes that start anew for each pair. No GPU is used.
+
+    It answers how fast each can go: what else the machine does is left out as far as possible.
+    """
+    variables = dict(_switch(text) for text in switches or ())
+    first = _asked(python)
+    second = _asked(against) if against else first
+    load = os.getloadavg()[0]
+    timing = Timing(
+        sides=(Side(python=first.program), Side(python=second.program, variables=variables)),
+        operations=knowledge_for(settings).bench_operations,
+        worker=loader.templates()["bench/worker.py"],
+        finished=lambda count: console.tell(f"pair {count} of {pairs}") if count % 2 == 0 else None,
+    )
+    console.tell(f"{pairs} pairs of processes, about {pairs * 8 // 60 + 1} min")
+    timing.run(pairs)
+    found = list(compare(timing.figures))
+    notes = list(_notes(first, second, load))
+    if as_json:
+        print_json("tfdock.bench/1", True, _document(timing, (first, second), found, load, notes))
+        return
+    for line in _lines(timing, found):
+        console.say(line, stream=sys.stdout)
+    for note in notes:
+        console.tell(f"note: {note}", stream=sys.stdout)
+
+
+def _switch(text: str) -> tuple[str, str]:
+    match = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=([^\x00]*)", text)
+    if not match:
+        raise typer.BadParameter(f"`{text}` is no variable with a value; write it like `TF_ENABLE_ONEDNN_OPTS=0`")
+    return match[1], match[2]
+
+
+def _asked(text: str) -> AskedPython:
+    """Return a Python that starts and has a TensorFlow. Raises ProfileError otherwise."""
+    found = interpreter_at(text)
+    if found.trouble:
+        message, fix = f"{found.program} does not start: {found.trouble}", "name another, or mend its installation"
+        raise ProfileError.of("python-unusable", message, fix)
+    if find_tensorflow(found.path) is None:
+        message = f"{found.program} has no TensorFlow"
+        raise ProfileError.of(
+            "tensorflow-missing", message, f"`{found.program} -m pip install tensorflow`, or a wheel"
+        )
+    return found
+
+
+def _notes(first: AskedPython, second: AskedPython, load: float) -> Iterator[str]:
+    """Yield what limits the answer."""
+    if first.minor != second.minor:
+        yield f"the Pythons differ, {first.minor} and {second.minor}: eager additions show this too"
+    if load > _BUSY * (os.cpu_count() or 1):
+        yield f"the machine was busy ({load:.1f} processes wanted a core): the intervals are wider for it"
+
+
+def _document(
+    timing: Timing,
+    pythons: tuple[AskedPython, AskedPython],
+    found: Sequence[Comparison],
+    load: float,
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    sides = zip(timing.sides, pythons, timing.versions, strict=True)
+    return {
+        "sides": [
+            {
+                "python": str(side.python),
+                "version": python.version,
+                "tensorflow": tensorflow,
+                "variables": side.variables,
+            }
+            for side, python, tensorflow in sides
+        ],
+        "pairs": len(timing.figures),
+        "load": round(load, 2),
+        "operations": [one for one in found if one.operation != SUITE],
+        "suite": found[-1],
+        "notes": notes,
+    }
+
+
+def _lines(timing: Timing, found: Sequence[Comparison]) -> Iterator[str]:
+    style = console.Style(sys.stdout)
+    for letter, side, version in zip("AB", timing.sides, timing.versions, strict=True):
+        yield f"{style.strong(letter)}  tensorflow {console.clean(version)}, {console.clean(side.name)}"
+    rows = [
+        (
+            one.operation,
+            *(f"{1000 * seconds:.2f} ms" for seconds in one.seconds),
+            f"{one.ratio:.3f}",
+            f"{one.surely_low:.3f} to {one.surely_high:.3f}",
+            _verdict(one, style),
+        )
+        for one in found
+    ]
+    yield from console.table([tuple(map(style.strong, ("", "A", "B", "B / A", "between", ""))), *rows])
+    yield f"one thread, CPU time, {len(timing.figures)} pairs; `between` holds for all operations at once (95 %)"
+
+
+def _verdict(one: Comparison, style: console.Style) -> str:
+    if one.verdict != "none":
+        return (style.good if one.verdict == "faster" else style.bad)(f"B is {one.verdict}")
+    if one.excluded > _UNSURE:
+        return f"cannot tell differences below {100 * one.seen:.0f} %"
+    return f"no difference found; more than {100 * one.excluded:.1f} % is excluded"
