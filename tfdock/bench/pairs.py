@@ -76,6 +76,8 @@ class Timing:
     worker: str
     finished: Callable[[int], object] = lambda _: None
     """Gets the number of pairs that have ended, after each."""
+    check: Callable[[], object] = lambda: None
+    """Called several times a second; raises to end the run."""
     figures: list[dict[str, PairFigure]] = field(default_factory=list)
     versions: list[str] = field(default_factory=lambda: ["", ""])
 
@@ -99,7 +101,9 @@ class Timing:
             stack.callback(cores.append, core)
             workers = {side: self._started(self.sides[side], core, stack) for side in (first, second)}
             for side, worker in workers.items():
-                yield from worker.starting()
+                for _ in worker.starting():
+                    self.check()
+                    yield
                 self.versions[side] = worker.answer(_Ready).tensorflow
             blocks: dict[str, list[tuple[float, float]]] = {one.operation: [] for one in self.operations}
             order = [0, 1]
@@ -109,6 +113,7 @@ class Timing:
                 for index in draw.sample(range(len(self.operations)), len(self.operations)):
                     seconds = {side: workers[side].ask(index) for side in order}
                     blocks[self.operations[index].operation].append((seconds[0], seconds[1]))
+                self.check()
                 yield
         self.figures.append({name: _figure(found) for name, found in blocks.items()})
         self.finished(len(self.figures))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -77,6 +79,19 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(
     assert result.exit_code == code
     assert says in " ".join(result.stderr.split())
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stop_ends_it_and_its_processes(
+    python: Path, tmp_path: Path, number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = f"import os\ntry:\n os.mkdir('{tmp_path}/first')\n os.kill(os.getppid(), {number.value})\n"
+    silent = f"{first}except FileExistsError:\n pass\nimport time\ntime.sleep(600)"
+    monkeypatch.setattr(loader, "templates", lambda: {"bench/worker.py": silent})
+    result = bench(python)
+    assert (result.exit_code, "stopped on request; its figures are lost" in result.stderr) == (code, True)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
 
 
 def test_what_limits_the_answer_is_noted(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:

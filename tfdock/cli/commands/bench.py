@@ -13,7 +13,7 @@ import typer
 from tfdock.bench.comparison import SUITE, Comparison, compare
 from tfdock.bench.pairs import PAIRS, Side, Timing
 from tfdock.cli import console
-from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
+from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json, stoppable
 from tfdock.errors import ProfileError
 from tfdock.host.settings import Settings
 from tfdock.installed.interpreter import AskedPython, interpreter_at
@@ -77,7 +77,9 @@ def bench(
         finished=lambda count: console.tell(f"pair {count} of {pairs}") if count % 2 == 0 else None,
     )
     console.tell(f"{pairs} pairs of processes, about {pairs * 8 // 60 + 1} min")
-    timing.run(pairs)
+    with stoppable(kept="its figures are lost") as stop:
+        timing.check = stop.check
+        timing.run(pairs)
     found = list(compare(timing.figures))
     notes = list(_notes(first, second, load))
     if as_json:
