@@ -21,7 +21,7 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60
 """What a figure may be below its budget, so that not each line is a change here."""
 PACKAGES = {
-    "": 765, "bazel": 4780, "bench": 320, "builder": 3180, "ci": 750, "cli": 8250, "diagnose": 2485,
+    "": 765, "bazel": 4780, "bench": 330, "builder": 3180, "ci": 750, "cli": 8280, "diagnose": 2485,
     "documents": 2775, "engine": 2525, "gpu": 2000, "host": 2635, "images": 3050, "installed": 1345,
     "knowledge": 2590, "matrix": 1475, "oci": 1385, "offline": 1560, "plan": 3360, "profile": 1335, "resolve": 4635,
     "run": 1455, "verify": 1955, "wheel": 3460, "wheelhouse": 1980,
@@ -32,7 +32,7 @@ ROAD = {
     "cli.commands.build": {"modules": 106, "lines": 22300},
 }
 """What importing a module loads of ours."""
-WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63080, "lines of recordings": 14265}
+WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63100, "lines of recordings": 14265}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

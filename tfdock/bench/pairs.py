@@ -83,12 +83,15 @@ class Timing:
 
     def run(self, pairs: int) -> None:
         """Time that many pairs. Raises VerificationFailed where a TensorFlow does not start or ends."""
+        if not hasattr(os, "sched_getaffinity"):
+            message, fix = "this system does not keep processes on one core", "compare on Linux"
+            raise VerificationFailed.of("tensorflow-trial", message, fix)
         cores = sorted(os.sched_getaffinity(0))[:_AT_ONCE]
-        jobs = [ThreadJob(1, self._pair(number, cores)) for number in range(pairs)]
+        timed = (self._pair(number, cores) for number in range(pairs))
         if len(cores) > 1:
-            run_both(jobs)
+            run_both(ThreadJob(1, steps) for steps in timed)
         else:
-            for _ in chain.from_iterable(job.steps for job in jobs):
+            for _ in chain.from_iterable(timed):
                 pass
 
     def _pair(self, number: int, cores: list[int]) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -10,19 +11,36 @@ import typer
 from tfdock.cli import console
 from tfdock.cli.app import preparer_for, print_json
 from tfdock.diagnose.report_bundle import ReportBundle, bundle
-from tfdock.diagnose.reported_run import subject_of
+from tfdock.diagnose.reported_run import ReportSubject, subject_of
+from tfdock.errors import as_document
 from tfdock.host.files import write_bytes
 from tfdock.host.settings import Settings
+from tfdock.installed.environment import read_environment
+from tfdock.installed.verdicts import judge_environment
 from tfdock.wheelhouse.store import Wheelhouse
 
 
 def write_bundle(
-    name: str | None, profile: str | None, settings: Settings, output: Path | None, *, as_json: bool
+    name: str | None,
+    profile: str | None,
+    python: str | None,
+    settings: Settings,
+    output: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Pack a report, write it readable for its user alone, and print what is in it and its path."""
     preparer = preparer_for(settings)
     house = Wheelhouse(settings.wheelhouse.absolute())
-    subject = subject_of(name, profile, house, settings.state_dir, preparer)
+    # An environment is a subject by itself: TensorFlow in it may have been built by anybody.
+    subject = (
+        ReportSubject(name="environment")
+        if python and name is None and profile is None
+        else subject_of(name, profile, house, settings.state_dir, preparer)
+    )
+    if python:
+        checks = judge_environment(read_environment(python, preparer.knowledge), preparer.knowledge, ())
+        subject = replace(subject, installed={"checks": [as_document(check) for check in checks]})
     # `-o` must not replace the log or the profile that the report is about.
     if output and any(
         _is_same(output, Path(str(file))) for file in (subject.log, subject.file, name, profile) if file

@@ -85,7 +85,7 @@ def bundle(subject: ReportSubject, settings: Settings, preparer: Preparer) -> Re
     """
     notes = list(subject.notes)
     diagnosis, excerpt = _read_log(subject, preparer, notes)
-    texts = _texts(subject.profile, notes)
+    texts = {} if subject.installed and not subject.profile else _texts(subject.profile, notes)
     documents = _documents(subject, settings, preparer, diagnosis)
     redactor = Redactor(local_identity.known_texts(settings, profile=(subject.profile or {}).get("path")))
     files = _redact_files(_Material(documents=documents, texts=texts, log=excerpt, notes=notes), redactor)
@@ -165,6 +165,7 @@ def _documents(
         "plan.json": subject.plan,
         "record.json": subject.record,
         "environment.json": _environment(settings, preparer),
+        "installed.json": subject.installed,
     }
     if diagnosis and subject.log:
         document = diagnose_document({subject.log.name: diagnosis}, with_warnings=False)
@@ -284,6 +285,7 @@ def _readme(files: Iterable[str], notes: Iterable[str], removed: Mapping[str, in
 _CONTENT = {
     "diagnosis.json": "what `tfdock diagnose` says of the whole log",
     "environment.json": "tfdock, knowledge, machine, settings: as they were when this was made, not when the run was",
+    "installed.json": "what `tfdock doctor --python` says of an environment with TensorFlow",
     "log.txt": "the lines around those that the diagnosis names, and the end of the log",
     "plan.json": "every value and command of the build",
     "record.json": "the record of a build that ended well",

@@ -31,7 +31,7 @@ class ReportSubject:
     """Hold what a report is about. Anything may be missing; `notes` say what, and why.
 
     `file` is the profile's, None where it is not what was built any more. `fingerprint` is that of the profile as it
-    is now, empty where the profile is refused or not known.
+    is now, empty where the profile is refused or not known. `installed` is what `doctor` says of an environment.
     """
 
     name: str
@@ -43,6 +43,7 @@ class ReportSubject:
     problems: tuple[Problem, ...] = ()
     file: str | None = None
     fingerprint: str = ""
+    installed: object = None
     notes: tuple[str, ...] = ()
 
 

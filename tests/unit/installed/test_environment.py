@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,21 @@ def test_what_is_damaged_in_a_dist_info_ends_no_command(tmp_path: Path, name: st
     result = CliRunner().invoke(app, ["doctor", "--python", str(fake), "--json"])
     assert result.exit_code in (0, 4)
     assert json.loads(result.stdout)["checks"]
+
+
+def test_a_report_of_an_environment_has_the_verdict_on_it(tmp_path: Path) -> None:
+    fake, packed = with_module(tmp_path, "").program, tmp_path / "report.zip"
+    result = CliRunner().invoke(app, ["report", "--bundle", "--python", str(fake), "-o", str(packed), "--json"])
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["notes"] == []
+    with zipfile.ZipFile(packed) as archive:
+        names = {name.rpartition("/")[2] for name in archive.namelist()}
+        checks = json.loads(archive.read("tfdock-report/installed.json"))["checks"]
+    assert names == {"README.txt", "environment.json", "installed.json"}
+    alone = CliRunner().invoke(app, ["doctor", "--python", str(fake), "--json"])
+    assert [check["name"] for check in checks] == [check["name"] for check in json.loads(alone.stdout)["checks"]]
+    result = CliRunner().invoke(app, ["report", "--python", str(fake)])
+    assert (result.exit_code, "--bundle" in result.stderr) == (2, True)
 
 
 def test_versions_are_those_of_the_files_and_not_of_a_leftover(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ def _file(text: str) -> Path:
 
 @app.command(
     epilog="Examples: `tfdock report tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64 -o page.html`; after a "
-    "failure `tfdock report --bundle`. Exit status: 0, or 2 where there is no such record, or nothing to report."
+    "failure `tfdock report --bundle`, of an environment `tfdock report --bundle --python .venv`. Exit status: 0, or "
+    "2 where there is no such record, or nothing to report."
 )
 @command("tfdock.report/1", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def report(
@@ -78,14 +79,23 @@ def report(
             "--profile", help="With --bundle: the profile that was built.", metavar="PROFILE", show_default=False
         ),
     ] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            "--python",
+            help="With --bundle: an environment, and what `doctor` says of it; enough by itself.",
+            metavar="PATH",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     if bundle:
         # Packing a report loads the planner and the wheelhouse, which a page of a record does not need.
         from tfdock.cli.bundle_report import write_bundle
 
-        return write_bundle(record, profile, settings, output, as_json=as_json)
-    if record is None or profile:
+        return write_bundle(record, profile, python, settings, output, as_json=as_json)
+    if record is None or profile or python:
         raise typer.BadParameter("name a record, or give `--bundle` for a run that failed")
     path = _find_record(record, settings.wheelhouse.absolute(), settings.state_dir)
     document = _load_record(path)
