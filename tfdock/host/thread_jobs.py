@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import Lock
 
 __all__ = ["Lock", "ThreadJob", "run_both"]
+
+_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,12 @@ def run_both(jobs: Iterable[ThreadJob]) -> None:
     work = _Work(jobs)
     with ThreadPoolExecutor(max_workers=2, thread_name_prefix="pair") as pool:
         try:
-            for done in (pool.submit(work.do), pool.submit(work.do)):
-                done.result()
+            running = {pool.submit(work.do), pool.submit(work.do)}
+            # Not for ever: a signal that another thread got does not wake this one, which alone acts on it.
+            while running:
+                done, running = wait(running, _LOOK_SECONDS)
+                for one in done:
+                    one.result()
         finally:
             work.wanted = 0
     if work.error:

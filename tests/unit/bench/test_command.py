@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import sys
@@ -17,6 +16,7 @@ from tfdock.cli.app import app
 from tfdock.knowledge import loader
 
 from ..installed.test_environment import with_module
+from .test_pairs import processes_of
 
 PROGRAM = """
 import json, os, sys
@@ -90,8 +90,7 @@ def test_a_stop_ends_it_and_its_processes(
     monkeypatch.setattr(loader, "templates", lambda: {"bench/worker.py": silent})
     result = bench(python)
     assert (result.exit_code, "stopped on request; its figures are lost" in result.stderr) == (code, True)
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert processes_of(tmp_path) == []
 
 
 def test_what_limits_the_answer_is_noted(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
