@@ -21,12 +21,13 @@ TARGET_FIELDS = ("compute_capabilities", "amdgpu_targets", "targets")
 @lru_cache(maxsize=4096)  # a resolution compares some hundred versions, some thousand times
 def _order(text: str) -> tuple[tuple[int, ...], bool, tuple[int | str, ...]]:
     """The leading numbers, whether that is all of it, and the suffix, its own numbers as numbers (`rc10` > `rc9`)."""
-    match = re.match(r"\d+(\.\d+)*", text)
+    # Bounded, because a version may be anybody's text: int() refuses 4,300 digits.
+    match = re.match(r"\d{1,50}(\.\d{1,50})*", text)
     numbers = match.group() if match else ""
     suffix = text[len(numbers) :]
     parts = tuple(int(part) for part in numbers.split(".")) if numbers else ()
     # Text and number take turns, so that like is compared with like.
-    words = tuple(int(word) if index % 2 else word for index, word in enumerate(re.split(r"(\d+)", suffix)))
+    words = tuple(int(word) if index % 2 else word for index, word in enumerate(re.split(r"(\d{1,50})", suffix)))
     return parts, not suffix, words
 
 

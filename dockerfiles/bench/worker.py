@@ -2,7 +2,8 @@
 
 REQUEST is JSON: {"core": the one CPU to run on, "operations": [[name, program, [sizes]], ...]}. A line of JSON
 answers: {"tensorflow": version}; then, for each line that is read, such as `3`, one with the seconds of the quickest
-call of that operation's block: {"seconds": s}. What TensorFlow prints goes to standard error.
+call of that operation's block: {"seconds": s}. Answers begin with `tfdock:`. What TensorFlow prints goes to standard
+error.
 
 Without Keras, whose layers differ between releases. Runs on Python 3.7 and newer, with TensorFlow 2.3 and newer.
 """
@@ -37,7 +38,7 @@ def main(text):
     gc.disable()
 
     def answer(found):
-        answers.write(json.dumps(found) + "\n")
+        answers.write("\ntfdock:" + json.dumps(found) + "\n")
         answers.flush()
 
     answer({"tensorflow": tf.__version__})

@@ -21,18 +21,18 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60
 """What a figure may be below its budget, so that not each line is a change here."""
 PACKAGES = {
-    "": 765, "bazel": 4780, "bench": 330, "builder": 3180, "ci": 750, "cli": 8280, "diagnose": 2485,
-    "documents": 2775, "engine": 2525, "gpu": 2000, "host": 2635, "images": 3050, "installed": 1345,
+    "": 765, "bazel": 4780, "bench": 340, "builder": 3180, "ci": 750, "cli": 8305, "diagnose": 2500,
+    "documents": 2775, "engine": 2525, "gpu": 2005, "host": 2640, "images": 3050, "installed": 1345,
     "knowledge": 2590, "matrix": 1475, "oci": 1385, "offline": 1560, "plan": 3360, "profile": 1335, "resolve": 4635,
     "run": 1455, "verify": 1955, "wheel": 3460, "wheelhouse": 1980,
 }  # fmt: skip
 """Lines of Python in each package."""
 ROAD = {
-    "builder.build": {"modules": 126, "lines": 28030},
-    "cli.commands.build": {"modules": 106, "lines": 22300},
+    "builder.build": {"modules": 126, "lines": 28040},
+    "cli.commands.build": {"modules": 106, "lines": 22305},
 }
 """What importing a module loads of ours."""
-WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63100, "lines of recordings": 14265}
+WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63180, "lines of recordings": 14265}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

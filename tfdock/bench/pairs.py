@@ -12,6 +12,7 @@ import math
 import os
 import random
 import selectors
+import shlex
 import signal
 import subprocess
 import tempfile
@@ -33,15 +34,17 @@ from tfdock.knowledge.wheel_rows import BenchOperation
 _T = TypeVar("_T")
 
 PAIRS = 12
-"""With six an operation has to differ by some 4 % to be told, with twelve by some 2.5 %."""
+"""Twelve tell a difference of 2.5 to 9 %, by operation and by how busy the machine is."""
 _ROUNDS = 32
 _AT_ONCE = 2
 """Pairs that run at once, each on a core of its own."""
 _START_SECONDS, _BLOCK_SECONDS, _END_SECONDS, _LOOK_SECONDS = 300.0, 60.0, 20.0, 0.2
 _LONGEST = 1 << 16
-"""Bytes of an answer."""
+"""Bytes of an answer, with what is printed before it."""
+_MARK = b"tfdock:"
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS"), "1")
-_VARIABLES = {"CUDA_VISIBLE_DEVICES": "-1", "LC_ALL": "C", "TF_CPP_MIN_LOG_LEVEL": "1", **_ONE_THREAD}
+COMMON = {"CUDA_VISIBLE_DEVICES": "-1", "LC_ALL": "C", "TF_CPP_MIN_LOG_LEVEL": "1", **_ONE_THREAD}
+"""Variables that both sides get."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class Side:
     @property
     def name(self) -> str:
         """The Python with its variables, as a shell takes them."""
-        return " ".join([*(f"{name}={value}" for name, value in self.variables.items()), str(self.python)])
+        return shlex.join([*(f"{name}={value}" for name, value in self.variables.items()), str(self.python)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +102,13 @@ class Timing:
         draw = random.Random(number)
         core = cores.pop()
         # A side that always starts first may get the better memory.
-        first, second = draw.sample([0, 1], 2)
+        first, second = (0, 1) if number % 2 else (1, 0)
         with ExitStack() as stack:
             stack.callback(cores.append, core)
             workers = {side: self._started(self.sides[side], core, stack) for side in (first, second)}
             for side, worker in workers.items():
-                for _ in worker.starting():
-                    self.check()
-                    yield
-                self.versions[side] = worker.answer(_Ready).tensorflow
+                self.versions[side] = worker.answer(_Ready, _START_SECONDS).tensorflow
+                yield
             blocks: dict[str, list[tuple[float, float]]] = {one.operation: [] for one in self.operations}
             order = [0, 1]
             for turn in range(_ROUNDS):
@@ -116,7 +117,6 @@ class Timing:
                 for index in draw.sample(range(len(self.operations)), len(self.operations)):
                     seconds = {side: workers[side].ask(index) for side in order}
                     blocks[self.operations[index].operation].append((seconds[0], seconds[1]))
-                self.check()
                 yield
         self.figures.append({name: _figure(found) for name, found in blocks.items()})
         self.finished(len(self.figures))
@@ -125,7 +125,7 @@ class Timing:
         operations = [(one.operation, one.program, one.sizes) for one in self.operations]
         request = json.dumps({"core": core, "operations": operations})
         said: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-        return stack.enter_context(_Worker(side, self.worker, request, said))
+        return stack.enter_context(_Worker(side, self.worker, request, said, self.check))
 
 
 def _figure(blocks: Sequence[tuple[float, float]]) -> PairFigure:
@@ -137,18 +137,20 @@ def _figure(blocks: Sequence[tuple[float, float]]) -> PairFigure:
 class _Worker:
     """A process that times operations when it is asked to; killed at the end."""
 
-    def __init__(self, side: Side, program: str, request: str, said: IO[bytes]) -> None:
-        self._side = side
-        self._said = said
+    def __init__(self, side: Side, program: str, request: str, said: IO[bytes], check: Callable[[], object]) -> None:
+        self._side, self._said, self._check = side, said, check
+        self._read = b""
         self._process = subprocess.Popen(
             [str(side.python), "-c", program, request],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
-            env={**os.environ, **_VARIABLES, **side.variables},
+            env={**os.environ, **COMMON, **side.variables},
             start_new_session=True,
             cwd="/",  # a module of the working folder shadows none
         )
+        assert self._process.stdout
+        self._stdout = self._process.stdout.fileno()
 
     def __enter__(self) -> _Worker:
         return self
@@ -158,18 +160,6 @@ class _Worker:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
 
-    def starting(self) -> Iterator[None]:
-        """Yield now and then until it says something, or has had time enough."""
-        deadline = time.monotonic() + _START_SECONDS
-        while not self._readable(_LOOK_SECONDS) and time.monotonic() < deadline:
-            yield
-
-    def _readable(self, seconds: float) -> bool:
-        with selectors.DefaultSelector() as selector:
-            assert self._process.stdout
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            return bool(selector.select(max(0.0, seconds)))
-
     def ask(self, index: int) -> float:
         """Return the seconds of the quickest call in a block of an operation."""
         assert self._process.stdin
@@ -177,34 +167,54 @@ class _Worker:
             self._process.stdin.write(b"%d\n" % index)
             self._process.stdin.flush()
         # A clock of 1 ns would make a ratio of nothing by nothing.
-        return max(self.answer(_Block).seconds, 1e-9)
+        return max(self.answer(_Block, _BLOCK_SECONDS).seconds, 1e-9)
 
-    def answer(self, kind: type[_T]) -> _T:
-        """Return the next line. Raises VerificationFailed if none of that kind comes in time."""
-        line, deadline = b"", time.monotonic() + _BLOCK_SECONDS
-        assert self._process.stdout
-        while not line.endswith(b"\n") and len(line) < _LONGEST and self._readable(deadline - time.monotonic()):
-            piece = os.read(self._process.stdout.fileno(), _LONGEST)
-            line += piece
+    def answer(self, kind: type[_T], seconds: float) -> _T:
+        """Return the next answer. Raises VerificationFailed if none of that kind comes in time."""
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._unread():
+            self._check()
+            if not self._readable(_LOOK_SECONDS):
+                if time.monotonic() < deadline:
+                    continue
+                raise self._failure("does not answer")
+            piece = os.read(self._stdout, _LONGEST)
+            self._read += piece
             if not piece:  # it ends, which takes TensorFlow a while
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(_END_SECONDS)
-                break
+                raise self._failure("ends")
+            if len(self._read) > _LONGEST:
+                raise self._failure("answers what is no answer")
+        line, _, self._read = self._read.partition(b"\n")
         try:
-            found: _T = parse(kind, line)
+            found: _T = parse(kind, line.removeprefix(_MARK))
         except Malformed as error:
-            raise self._failure() from error
+            raise self._failure("answers what is no answer") from error
         return found
 
-    def _failure(self) -> VerificationFailed:
+    def _unread(self) -> bytes:
+        """Return what was read and not used, from an answer on: start-up files of an environment may print too."""
+        while b"\n" in self._read and not self._read.startswith(_MARK):
+            self._read = self._read.partition(b"\n")[2]
+        return self._read
+
+    def _readable(self, seconds: float) -> bool:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stdout, selectors.EVENT_READ)
+            return bool(selector.select(seconds))
+
+    def _failure(self, how: str) -> VerificationFailed:
         status = self._process.poll()
-        how = "does not answer" if status is None else f"ends with {_ending(status)}"
+        how = how if status is None else f"ends with {_ending(status)}"
         self._said.seek(-min(self._said.seek(0, os.SEEK_END), 4000), os.SEEK_END)
         lines = [line.strip() for line in self._said.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        variables = [f"{name}={value}" for name, value in self._side.variables.items()]
+        command = ["tfdock", "doctor", "--python", str(self._side.python), "--try"]
         return VerificationFailed.of(
             "tensorflow-trial",
             f"TensorFlow of {self._side.name} {how}{f': {lines[-1][:300]}' if lines else ''}",
-            f"ask why: `tfdock doctor --python {self._side.python} --try`",
+            f"ask why: `{shlex.join([*(['env', *variables] if variables else []), *command])}`",
         )
 
 

@@ -35,15 +35,22 @@ def write_bundle(
     # An environment is a subject by itself: TensorFlow in it may have been built by anybody.
     subject = (
         ReportSubject(name="environment")
-        if python and name is None and profile is None
+        if python is not None and name is None and profile is None
         else subject_of(name, profile, house, settings.state_dir, preparer)
     )
-    if python:
-        checks = judge_environment(read_environment(python, preparer.knowledge), preparer.knowledge, ())
-        subject = replace(subject, installed={"checks": [as_document(check) for check in checks]})
-    # `-o` must not replace the log or the profile that the report is about.
+    environment = read_environment(python, preparer.knowledge) if python is not None else None
+    if environment:
+        checks = judge_environment(environment, preparer.knowledge, ())
+        folder = environment.interpreter.program.parent
+        subject = replace(
+            subject,
+            installed={"checks": [as_document(check) for check in checks]},
+            environment=str(folder.parent if folder.name == "bin" else folder),
+        )
+    # `-o` must not replace the log, the profile or the interpreter that the report is about.
+    interpreter = environment.interpreter.program if environment else None
     if output and any(
-        _is_same(output, Path(str(file))) for file in (subject.log, subject.file, name, profile) if file
+        _is_same(output, Path(str(file))) for file in (subject.log, subject.file, name, profile, interpreter) if file
     ):
         raise typer.BadParameter(f"`{console.clean(str(output))}` is what it reports: name another file with `-o`")
     packed = bundle(subject, settings, preparer)

@@ -41,9 +41,11 @@ _OF_USERS = ("USER", "USERNAME", "LOGNAME", "ACTOR", "USER_LOGIN", "USER_NAME", 
 
 
 def known_texts(
-    settings: Settings, environment: Mapping[str, str] | None = None, profile: object = None
+    settings: Settings, environment: Mapping[str, str] | None = None, profile: object = None, installed: str = ""
 ) -> KnownTexts:
-    """Return what is secret or personal here. `profile` is the path of the profile: its folder is personal too."""
+    """Return what is secret or personal here: so are the folder of the `profile` at that path, and that of an
+    `installed` environment.
+    """
     environment = os.environ if environment is None else environment
     # A run document may be a stranger's, and no path holds a NUL.
     folder = str(Path(profile).parent) if isinstance(profile, str) and "\0" not in profile else ""
@@ -51,7 +53,11 @@ def known_texts(
         secrets=frozenset(text.strip() for text in (*_in_variables(environment), *_in_login_files(environment))),
         users=frozenset(_users(environment)),
         hosts=frozenset(_hosts(environment)),
-        places={**({folder: "<profile folder>"} if _is_deep(folder) else {}), **_places(settings)},
+        places={
+            **({folder: "<profile folder>"} if _is_deep(folder) else {}),
+            **({installed: "<environment>"} if _is_deep(installed) else {}),
+            **_places(settings),
+        },
     )
 
 

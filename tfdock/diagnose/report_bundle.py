@@ -87,7 +87,11 @@ def bundle(subject: ReportSubject, settings: Settings, preparer: Preparer) -> Re
     diagnosis, excerpt = _read_log(subject, preparer, notes)
     texts = {} if subject.installed and not subject.profile else _texts(subject.profile, notes)
     documents = _documents(subject, settings, preparer, diagnosis)
-    redactor = Redactor(local_identity.known_texts(settings, profile=(subject.profile or {}).get("path")))
+    redactor = Redactor(
+        local_identity.known_texts(
+            settings, profile=(subject.profile or {}).get("path"), installed=subject.environment
+        )
+    )
     files = _redact_files(_Material(documents=documents, texts=texts, log=excerpt, notes=notes), redactor)
     # A run's name may come from a file's name, which its owner chose.
     name = _safe_path(redactor.text(subject.name).replace("/", "_"))

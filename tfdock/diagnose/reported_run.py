@@ -31,7 +31,8 @@ class ReportSubject:
     """Hold what a report is about. Anything may be missing; `notes` say what, and why.
 
     `file` is the profile's, None where it is not what was built any more. `fingerprint` is that of the profile as it
-    is now, empty where the profile is refused or not known. `installed` is what `doctor` says of an environment.
+    is now, empty where the profile is refused or not known. `installed` is what `doctor` says of the
+    environment in the folder `environment`.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ReportSubject:
     file: str | None = None
     fingerprint: str = ""
     installed: object = None
+    environment: str = ""
     notes: tuple[str, ...] = ()
 
 

@@ -240,13 +240,13 @@ class ComparisonJson(TypedDict):
     high: float
     """See `low`."""
     surely_low: float
-    """The same, for all operations at once; `verdict` goes by it."""
+    """The same, for all operations at once, and for the suite alone; `verdict` goes by it."""
     surely_high: float
     """See `surely_low`."""
     verdict: Literal["faster", "slower", "none"]
-    """What the second side is; `none` where no difference was found."""
+    """What the second side is; `none` where no difference of 1 % or more was found."""
     excluded: float
-    """The largest difference that is possible, as a share: 0.03 is 3 %."""
+    """How much slower the slower side may be at most, as a share of the other's time: 0.03 is 3 %."""
     seen: float
     """The difference that four of five such runs would find, as a share."""
     seconds: Sequence[float]

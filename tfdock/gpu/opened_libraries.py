@@ -100,9 +100,11 @@ def searched_folders(inspection: Inspection, row: RuntimeLibrary) -> set[str]:
     """
     openers = [library for library in inspection.libraries if row.use is None and _OPENER.fullmatch(library.path)]
     return {
-        posixpath.normpath(entry.replace("$ORIGIN", posixpath.dirname(library.path)))
+        posixpath.normpath(f"{posixpath.dirname(library.path)}/{match[1]}")
         for library in openers or inspection.libraries
-        for entry in (*library.runpath, *library.rpath)
+        # ld.so(8): a DT_RPATH counts in a file without a DT_RUNPATH.
+        for entry in library.runpath or library.rpath
+        if (match := re.fullmatch(r"\$(?:ORIGIN|\{ORIGIN\})(.*)", entry))
     }
 
 
@@ -111,6 +113,8 @@ def unsearched_folders(knowledge: KnowledgeBase, inspection: Inspection) -> tupl
 
     Without what lies there it sees no GPU. The wheel's requirements and its DT_RUNPATH say so.
     """
+    if not inspection.libraries:  # none could be read
+        return ()
     metadata = inspection.metadata
     brought = {one.package for one in wanted(metadata.requires_dist, metadata.provides_extra)}
     rows = (

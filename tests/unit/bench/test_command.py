@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import re
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.bench.comparison import Comparison, PairFigure, compare
 from tfdock.cli.app import app
+from tfdock.cli.commands import bench as bench_command
+from tfdock.cli.console import Style
 from tfdock.knowledge import loader
 
 from ..installed.test_environment import with_module
@@ -20,10 +26,10 @@ from .test_pairs import processes_of
 
 PROGRAM = """
 import json, os, sys
-print(json.dumps({"tensorflow": os.environ.get("VERSION", "2.18.0")}), flush=True)
+print("tfdock:" + json.dumps({"tensorflow": os.environ.get("VERSION", "2.18.0")}), flush=True)
 for line in sys.stdin:
     factor = float(os.environ.get("FACTOR", 1)) if int(line) == 1 else 1.0
-    print(json.dumps({"seconds": 0.001 * factor}), flush=True)
+    print("tfdock:" + json.dumps({"seconds": 0.001 * factor}), flush=True)
 """
 
 
@@ -31,6 +37,11 @@ for line in sys.stdin:
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(loader, "templates", lambda: {"bench/worker.py": PROGRAM})
     return with_module(tmp_path, "").program
+
+
+def comparison(ratios: Sequence[float]) -> Comparison:
+    pairs = [{"one": PairFigure(logarithm=math.log(ratio), seconds=(1.0, ratio))} for ratio in ratios]
+    return next(compare(pairs))
 
 
 def bench(*words: str | Path) -> Result:
@@ -46,9 +57,9 @@ def test_both_sides_each_operation_and_all_together_are_told(python: Path) -> No
         f"B  tensorflow 2.19.0, FACTOR=2 VERSION=2.19.0 {python}",
     ]
     told = {line[2:20].strip(): line for line in lines[3:]}
-    assert " ".join(told["convolution"].split()[1:]) == "1.00 ms 2.00 ms 2.000 2.000 to 2.000 B is slower"
-    assert told["matmul"].endswith("no difference found; more than 0.0 % is excluded")
-    assert told["all together"].split()[2:6] == ["8.00", "ms", "9.00", "ms"]
+    assert " ".join(told["convolution"].split()[1:]) == "1.00 ms 2.000 2.000 to 2.000 B is slower"
+    assert told["matmul"].endswith("equal within 0.0 %")
+    assert told["all together"].split()[2:3] == [f"{2 ** (1 / 8):.3f}"]
     assert "pair 4 of 4" in result.stderr
 
 
@@ -69,7 +80,11 @@ def test_the_document_has_what_the_lines_say(python: Path) -> None:
         (["nowhere"], 2, "there is no Python at nowhere"),
         (["tensorflow-2.18.0-cp311-cp311-linux_x86_64.whl"], 2, ".venv/bin/pip install tensorflow-2.18.0-cp311"),
         (["PYTHON", "--switch", "FACTOR"], 2, "`FACTOR` is no variable with a value"),
-        (["PYTHON", "--switch", "FACTOR=x"], 4, "ends with exit status 1: ValueError"),
+        (["PYTHON", "--switch", "FACTOR=1", "--switch", "FACTOR=2"], 2, "`FACTOR` is given twice"),
+        (["PYTHON", "--switch", "CUDA_VISIBLE_DEVICES=0"], 2, "`CUDA_VISIBLE_DEVICES` is -1 on both sides"),
+        (["PYTHON", "--vs", ""], 2, "there is no Python at"),
+        (["PYTHON", "--switch", "FACTOR=x y"], 4, "ends with exit status 1: ValueError"),
+        (["PYTHON", "--switch", "FACTOR=x y"], 4, "`env 'FACTOR=x y' tfdock doctor --python"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_with_the_reason(
@@ -81,11 +96,14 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize(
+    "begun", ["", 'print(\'tfdock:{"tensorflow": "2.18.0"}\', flush=True)\n'], ids=["start", "turn"]
+)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stop_ends_it_and_its_processes(
-    python: Path, tmp_path: Path, number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
+    python: Path, tmp_path: Path, number: signal.Signals, code: int, begun: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = f"import os\ntry:\n os.mkdir('{tmp_path}/first')\n os.kill(os.getppid(), {number.value})\n"
+    first = f"{begun}import os\ntry:\n os.mkdir('{tmp_path}/first')\n os.kill(os.getppid(), {number.value})\n"
     silent = f"{first}except FileExistsError:\n pass\nimport time\ntime.sleep(600)"
     monkeypatch.setattr(loader, "templates", lambda: {"bench/worker.py": silent})
     result = bench(python)
@@ -93,9 +111,21 @@ def test_a_stop_ends_it_and_its_processes(
     assert processes_of(tmp_path) == []
 
 
+def test_a_small_difference_that_is_sure_and_one_that_may_be_large_are_told_apart(python: Path) -> None:
+    assert "B is slower, by less than 1 %" in bench(python, "--switch", "FACTOR=1.008").stdout
+    assert bench_command._verdict(comparison([0.9, 1.3, 0.8, 1.2]), Style(io.StringIO())).startswith("undecided: ")
+
+
+def test_two_pythons_with_one_tensorflow_are_noted(python: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text(python.read_text())
+    other.chmod(0o755)
+    assert f"note: both Pythons import the TensorFlow in {tmp_path}/site" in bench(python, "--vs", other).stdout
+
+
 def test_what_limits_the_answer_is_noted(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
-    assert "note: the machine was busy (99.0 processes wanted a core)" in bench(python).stdout
+    assert "note: the machine was busy before (99.0 processes wanted a core)" in bench(python).stdout
 
 
 def test_the_worker_has_a_program_for_each_operation() -> None:

@@ -23,11 +23,11 @@ OPERATIONS = [
 PROGRAM = """
 import json, os, sys
 request = json.loads(sys.argv[1])
-print(json.dumps({"tensorflow": "9.9"}), flush=True)
+print("tfdock:" + json.dumps({"tensorflow": "9.9"}), flush=True)
 for line in sys.stdin:
     with open(os.environ["LOG"], "a") as log:
         log.write(os.environ["SIDE"] + " " + line)
-    print(json.dumps({"seconds": float(os.environ["SECONDS"])}), flush=True)
+    print("tfdock:" + json.dumps({"seconds": float(os.environ["SECONDS"])}), flush=True)
 """
 
 
@@ -82,10 +82,12 @@ def test_the_order_within_a_turn_is_drawn_and_reversed_in_the_next(
     [
         ("import sys; sys.exit('no such\\nlibrary libx.so')", "ends with exit status 1: library libx.so"),
         ("import os; os.kill(os.getpid(), 4)", "ends with SIGILL"),
-        (PROGRAM.replace("float(os", "-float(os"), "does not answer"),
+        (PROGRAM.replace("float(os", "-float(os"), "answers what is no answer"),
         (
-            PROGRAM.replace('print(json.dumps({"seconds', "print('x' * 99999) or print(json.dumps({\"seconds"),
-            "does not",
+            PROGRAM.replace(
+                'print("tfdock:" + json.dumps({"seconds', "print('x' * 99999) or print(json.dumps({\"seconds"
+            ),
+            "answers what is no answer",
         ),
         (
             PROGRAM.replace("for line", "1/0\nfor line"),
@@ -99,15 +101,23 @@ def test_the_order_within_a_turn_is_drawn_and_reversed_in_the_next(
 def test_a_process_that_ends_or_says_nothing_is_named_with_its_last_words(
     worker: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pairs, "_START_SECONDS", 0.5)
+    monkeypatch.setattr(pairs, "_START_SECONDS", 3.0)
     monkeypatch.setattr(pairs, "_BLOCK_SECONDS", 0.5)
     with pytest.raises(VerificationFailed) as caught:
         timing(tmp_path / "log", worker).run(4)
     (problem,) = caught.value.problems
     assert problem.code == "tensorflow-trial"
     assert f"{sys.executable} {says}" in problem.message
-    assert f"tfdock doctor --python {sys.executable} --try" in problem.fix
+    assert problem.fix.startswith(f"ask why: `env LOG={tmp_path}/log SIDE=")
+    assert problem.fix.endswith(f" tfdock doctor --python {sys.executable} --try`")
     assert processes_of(tmp_path) == []
+
+
+def test_what_an_environment_prints_at_its_start_is_no_answer(tmp_path: Path) -> None:
+    noisy = "print('hello'); print('and more', end='')\n" + PROGRAM.replace('print("tfdock:', 'print("\\ntfdock:')
+    found = timing(tmp_path / "log", noisy)
+    found.run(2)
+    assert {round(one.ratio, 6) for one in compare(found.figures)} == {1.5}
 
 
 def test_each_pair_has_a_core_and_one_thread(tmp_path: Path) -> None:

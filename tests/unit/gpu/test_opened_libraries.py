@@ -70,6 +70,34 @@ def test_only_what_pip_brings_for_the_toolkit_of_the_wheel_counts() -> None:
     assert unsearched_folders(KNOWLEDGE, wheel((OPENER, ()), extra="cu11")) == ()
 
 
+@pytest.mark.parametrize(
+    ("runpath", "rpath", "found"),
+    [
+        (["$ORIGIN/../nvidia/cufft/lib"], [], True),
+        (["${ORIGIN}/../nvidia/cufft/lib"], [], True),
+        ([], ["$ORIGIN/../nvidia/cufft/lib"], True),
+        (["$ORIGIN"], ["$ORIGIN/../nvidia/cufft/lib"], False),
+        (["nvidia/cufft/lib"], [], False),
+    ],
+    ids=["RUNPATH", "braces", "RPATH", "RPATH beside RUNPATH", "below the working folder"],
+)
+def test_a_folder_is_searched_as_the_loader_does(runpath: list[str], rpath: list[str], found: bool) -> None:
+    whole = wheel((OPENER, ()), brought=["cufft"])
+    library = replace(whole.libraries[0], runpath=tuple(runpath), rpath=tuple(rpath))
+    unsearched = unsearched_folders(KNOWLEDGE, replace(whole, libraries=(library,)))
+    assert unsearched == (() if found else ("nvidia/cufft/lib",))
+
+
+def test_of_a_wheel_whose_words_lead_nowhere_nothing_is_said() -> None:
+    assert unsearched_folders(KNOWLEDGE, wheel()) == (), "no library could be read"
+    endless = wheel((OPENER, ()))
+    assert endless.build_info
+    assert (
+        unsearched_folders(KNOWLEDGE, replace(endless, build_info={**endless.build_info, "cuda_version": "1" * 5000}))
+        == ()
+    )
+
+
 def test_a_wheel_and_the_row_of_its_release_say_the_same() -> None:
     official = facts_of_release(KNOWLEDGE, KNOWLEDGE.releases["2.21"], KNOWLEDGE.accelerators["cuda"])
     assert official.unsearched == facts_of_wheel(KNOWLEDGE, wheel((OPENER, BUT_CUSOLVER))).unsearched

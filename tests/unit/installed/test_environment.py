@@ -94,6 +94,12 @@ def test_a_report_of_an_environment_has_the_verdict_on_it(tmp_path: Path) -> Non
         names = {name.rpartition("/")[2] for name in archive.namelist()}
         checks = json.loads(archive.read("tfdock-report/installed.json"))["checks"]
     assert names == {"README.txt", "environment.json", "installed.json"}
+    assert str(tmp_path) not in json.dumps(checks)
+    for output in (fake, tmp_path / "link"):
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to(fake)
+        result = CliRunner().invoke(app, ["report", "--bundle", "--python", str(fake), "-o", str(output)])
+        assert (result.exit_code, fake.read_text()[:2]) == (2, "#!"), "the interpreter is not replaced"
     alone = CliRunner().invoke(app, ["doctor", "--python", str(fake), "--json"])
     assert [check["name"] for check in checks] == [check["name"] for check in json.loads(alone.stdout)["checks"]]
     result = CliRunner().invoke(app, ["report", "--python", str(fake)])

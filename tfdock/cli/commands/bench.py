@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from tfdock.bench.comparison import SUITE, Comparison, compare
-from tfdock.bench.pairs import PAIRS, Side, Timing
+from tfdock.bench.pairs import COMMON, PAIRS, Side, Timing
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json, stoppable
 from tfdock.errors import ProfileError
@@ -64,17 +64,17 @@ def bench(
 ) -> None:
     """Small operations on one core, timed in turns by two processes that start anew for each pair. No GPU is used.
 
-    It answers how fast each can go: what else the machine does is left out as far as possible.
+    The quickest calls are compared, in CPU time, so that other programs disturb little.
     """
-    variables = dict(_switch(text) for text in switches or ())
+    variables = _variables(switches or [])
     first = _asked(python)
-    second = _asked(against) if against else first
+    second = _asked(against) if against is not None else first
     load = os.getloadavg()[0]
     timing = Timing(
         sides=(Side(python=first.program), Side(python=second.program, variables=variables)),
         operations=knowledge_for(settings).bench_operations,
         worker=loader.templates()["bench/worker.py"],
-        finished=lambda count: console.tell(f"pair {count} of {pairs}") if count % 2 == 0 else None,
+        finished=lambda count: console.tell(f"pair {count} of {pairs}") if count % 2 == 0 or count == pairs else None,
     )
     console.tell(f"{pairs} pairs of processes, about {pairs * 8 // 60 + 1} min")
     with stoppable(kept="its figures are lost") as stop:
@@ -91,11 +91,18 @@ def bench(
         console.tell(f"note: {note}", stream=sys.stdout)
 
 
-def _switch(text: str) -> tuple[str, str]:
-    match = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=([^\x00]*)", text)
-    if not match:
-        raise typer.BadParameter(f"`{text}` is no variable with a value; write it like `TF_ENABLE_ONEDNN_OPTS=0`")
-    return match[1], match[2]
+def _variables(switches: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in switches:
+        match = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=([^\x00-\x1f\x7f]*)", text)
+        if not match:
+            raise typer.BadParameter(f"`{text}` is no variable with a value; write it like `TF_ENABLE_ONEDNN_OPTS=0`")
+        if match[1] in found:
+            raise typer.BadParameter(f"`{match[1]}` is given twice")
+        if match[1] in COMMON:
+            raise typer.BadParameter(f"`{match[1]}` is {COMMON[match[1]]} on both sides: one thread, no GPU")
+        found[match[1]] = match[2]
+    return found
 
 
 def _asked(text: str) -> AskedPython:
@@ -114,10 +121,13 @@ def _asked(text: str) -> AskedPython:
 
 def _notes(first: AskedPython, second: AskedPython, load: float) -> Iterator[str]:
     """Yield what limits the answer."""
+    folders = [found.folder for python in (first, second) if (found := find_tensorflow(python.path))]
+    if first.program != second.program and folders[0] == folders[-1]:
+        yield f"both Pythons import the TensorFlow in {folders[0]}: see PYTHONPATH"
     if first.minor != second.minor:
         yield f"the Pythons differ, {first.minor} and {second.minor}: eager additions show this too"
-    if load > _BUSY * (os.cpu_count() or 1):
-        yield f"the machine was busy ({load:.1f} processes wanted a core): the intervals are wider for it"
+    if load > _BUSY * len(os.sched_getaffinity(0)):
+        yield f"the machine was busy before ({load:.1f} processes wanted a core): what goes on widens the intervals"
 
 
 def _document(
@@ -153,20 +163,27 @@ def _lines(timing: Timing, found: Sequence[Comparison]) -> Iterator[str]:
     rows = [
         (
             one.operation,
-            *(f"{1000 * seconds:.2f} ms" for seconds in one.seconds),
+            "" if one.operation == SUITE else f"{1000 * one.seconds[0]:.2f} ms",
             f"{one.ratio:.3f}",
             f"{one.surely_low:.3f} to {one.surely_high:.3f}",
             _verdict(one, style),
         )
         for one in found
     ]
-    yield from console.table([tuple(map(style.strong, ("", "A", "B", "B / A", "between", ""))), *rows])
-    yield f"one thread, CPU time, {len(timing.figures)} pairs; `between` holds for all operations at once (95 %)"
+    yield from console.table([tuple(map(style.strong, ("", "A", "B / A", "between", ""))), *rows])
+    yield f"one thread, CPU time, {len(timing.figures)} pairs; `between` holds with 95 % for all operations at once,"
+    yield "and in the last line for itself"
 
 
 def _verdict(one: Comparison, style: console.Style) -> str:
     if one.verdict != "none":
         return (style.good if one.verdict == "faster" else style.bad)(f"B is {one.verdict}")
     if one.excluded > _UNSURE:
-        return f"cannot tell differences below {100 * one.seen:.0f} %"
-    return f"no difference found; more than {100 * one.excluded:.1f} % is excluded"
+        ends = (
+            f"{100 * abs(end - 1):.0f} % {'faster' if end < 1 else 'slower'}"
+            for end in (one.surely_low, one.surely_high)
+        )
+        return f"undecided: {' to '.join(ends)}"
+    if not one.surely_low <= 1 <= one.surely_high:
+        return f"B is {'faster' if one.ratio < 1 else 'slower'}, by less than 1 %"
+    return f"equal within {100 * one.excluded:.1f} %"
