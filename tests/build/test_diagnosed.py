@@ -62,5 +62,6 @@ def test_a_build_names_the_cause_of_a_real_failure(tfdock: Tfdock, edited: Edite
     for one in outcome.builds:
         (cause, *_) = one["diagnosis"]
         assert one["status"] in ("failed", "refused")
-        assert f"{cause['id']} [{cause['stage']}, sure] {Path(one['log']).name}:{cause['line']}" in outcome.stderr
+        sure = {"high": "sure", "medium": "probably"}[cause["confidence"]]
+        assert f"{cause['id']} [{cause['stage']}, {sure}] {Path(one['log']).name}:{cause['line']}" in outcome.stderr
         assert "your profile asks" in cause["asked"] or not KNOWLEDGE.failures[cause["id"]].asks
