@@ -172,7 +172,7 @@ class Stop:
         """The error to raise, if a stop was asked for."""
         if not self.requests:
             return None
-        message, fix = f"stopped on request; {self.kept}", "run the same command again to go on"
+        message, fix = f"stopped on request; {self.kept}", "run the same command again"
         return Interrupted(Problem(code="interrupted", message=message, fix=fix), terminated=self.terminated)
 
     def check(self) -> None:
