@@ -22,7 +22,7 @@ SLACK = 60
 """What a figure may be below its budget, so that not each line is a change here."""
 PACKAGES = {
     "": 765, "bazel": 4780, "bench": 340, "builder": 3180, "ci": 750, "cli": 8305, "diagnose": 2500,
-    "documents": 2775, "engine": 2525, "gpu": 2005, "host": 2640, "images": 3050, "installed": 1345,
+    "documents": 2775, "engine": 2525, "gpu": 2005, "host": 2640, "images": 3050, "installed": 1350,
     "knowledge": 2590, "matrix": 1475, "oci": 1385, "offline": 1560, "plan": 3360, "profile": 1335, "resolve": 4635,
     "run": 1455, "verify": 1955, "wheel": 3460, "wheelhouse": 1980,
 }  # fmt: skip

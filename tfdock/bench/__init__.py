@@ -2,5 +2,5 @@
 
 `pairs` times both in pairs of processes, and `comparison` decides what the pairs tell.
 
-Imports: `knowledge`, `host`.
+Imports: `knowledge`, `host`, `installed`.
 """

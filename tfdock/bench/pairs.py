@@ -29,6 +29,7 @@ from tfdock.bench.comparison import PairFigure
 from tfdock.errors import VerificationFailed
 from tfdock.host.foreign_json import Line, Malformed, below, parse
 from tfdock.host.thread_jobs import ThreadJob, run_both
+from tfdock.installed.interpreter import ending
 from tfdock.knowledge.wheel_rows import BenchOperation
 
 _T = TypeVar("_T")
@@ -206,7 +207,7 @@ class _Worker:
 
     def _failure(self, how: str) -> VerificationFailed:
         status = self._process.poll()
-        how = how if status is None else f"ends with {_ending(status)}"
+        how = how if status is None else f"ends with {ending(status)}"
         self._said.seek(-min(self._said.seek(0, os.SEEK_END), 4000), os.SEEK_END)
         lines = [line.strip() for line in self._said.read().decode("utf-8", "replace").splitlines() if line.strip()]
         variables = [f"{name}={value}" for name, value in self._side.variables.items()]
@@ -216,7 +217,3 @@ class _Worker:
             f"TensorFlow of {self._side.name} {how}{f': {lines[-1][:300]}' if lines else ''}",
             f"ask why: `{shlex.join([*(['env', *variables] if variables else []), *command])}`",
         )
-
-
-def _ending(status: int) -> str:
-    return signal.Signals(-status).name if status < 0 else f"exit status {status}"

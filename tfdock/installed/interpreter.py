@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -84,6 +85,16 @@ def interpreter_at(text: str) -> AskedPython:
         path=tuple(dict.fromkeys(told.path)),
         user_site=told.user_site,
     )
+
+
+def ending(status: int) -> str:
+    """Return how a process ended, from subprocess's return code: `SIGILL`, or `exit status 1`."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {-status}"
 
 
 def _program(text: str) -> Path:

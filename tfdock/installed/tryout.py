@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import signal
 from collections.abc import Iterator
 
 from tfdock.diagnose.diagnose_logs import diagnose_log
 from tfdock.errors import ExitCode
 from tfdock.host.foreign_json import Line, Malformed, parse
 from tfdock.host.hardware import Answer, ask
-from tfdock.installed.interpreter import AskedPython
+from tfdock.installed.interpreter import AskedPython, ending
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.preflight import FAILED, OK, SKIPPED, PreflightCheck
 
@@ -74,8 +73,7 @@ def _ignore(_: object) -> None:
 def _ended(step: str, answer: Answer, knowledge: KnowledgeBase) -> PreflightCheck:
     if (status := answer.status) is None:
         return PreflightCheck(name=step, status=SKIPPED, found=answer.text)
-    how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-    return _failed(step, f"it ends with {how}", answer, knowledge)
+    return _failed(step, f"it ends with {ending(status)}", answer, knowledge)
 
 
 def _failed(

@@ -82,6 +82,7 @@ def test_the_order_within_a_turn_is_drawn_and_reversed_in_the_next(
     [
         ("import sys; sys.exit('no such\\nlibrary libx.so')", "ends with exit status 1: library libx.so"),
         ("import os; os.kill(os.getpid(), 4)", "ends with SIGILL"),
+        ("import os; os.kill(os.getpid(), 40)", "ends with signal 40"),
         (PROGRAM.replace("float(os", "-float(os"), "answers what is no answer"),
         (
             PROGRAM.replace(
@@ -96,7 +97,7 @@ def test_the_order_within_a_turn_is_drawn_and_reversed_in_the_next(
         (PROGRAM.replace("for line", "import time; time.sleep(60)\nfor line"), "does not answer"),
         ("import time; time.sleep(60)", "does not answer"),
     ],
-    ids=["no start", "signal", "nonsense", "endless", "later", "silent later", "silent"],
+    ids=["no start", "signal", "nameless signal", "nonsense", "endless", "later", "silent later", "silent"],
 )
 def test_a_process_that_ends_or_says_nothing_is_named_with_its_last_words(
     worker: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
