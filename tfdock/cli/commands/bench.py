@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -67,8 +68,8 @@ def bench(
     The quickest calls are compared, in CPU time, so that other programs disturb little.
     """
     variables = _variables(switches or [])
-    first = _asked(python)
-    second = _asked(against) if against is not None else first
+    asked = first, first_folder = _asked(python)
+    second, second_folder = _asked(against) if against is not None else asked
     load = os.getloadavg()[0]
     timing = Timing(
         sides=(Side(python=first.program), Side(python=second.program, variables=variables)),
@@ -82,6 +83,8 @@ def bench(
         timing.run(pairs)
     found = list(compare(timing.figures))
     notes = list(_notes(first, second, load))
+    if first.program != second.program and first_folder == second_folder:
+        notes.append(f"both Pythons import the TensorFlow in {first_folder}: see PYTHONPATH")
     if as_json:
         print_json("tfdock.bench/1", True, _document(timing, (first, second), found, load, notes))
         return
@@ -105,25 +108,23 @@ def _variables(switches: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _asked(text: str) -> AskedPython:
-    """Return a Python that starts and has a TensorFlow. Raises ProfileError otherwise."""
+def _asked(text: str) -> tuple[AskedPython, Path]:
+    """Return a Python that starts, and the folder of its TensorFlow. Raises ProfileError otherwise."""
     found = interpreter_at(text)
     if found.trouble:
         message, fix = f"{found.program} does not start: {found.trouble}", "name another, or mend its installation"
         raise ProfileError.of("python-unusable", message, fix)
-    if find_tensorflow(found.path) is None:
+    tensorflow = find_tensorflow(found.path)
+    if tensorflow is None:
         message = f"{found.program} has no TensorFlow"
         raise ProfileError.of(
             "tensorflow-missing", message, f"`{found.program} -m pip install tensorflow`, or a wheel"
         )
-    return found
+    return found, tensorflow.folder
 
 
 def _notes(first: AskedPython, second: AskedPython, load: float) -> Iterator[str]:
     """Yield what limits the answer."""
-    folders = [found.folder for python in (first, second) if (found := find_tensorflow(python.path))]
-    if first.program != second.program and folders[0] == folders[-1]:
-        yield f"both Pythons import the TensorFlow in {folders[0]}: see PYTHONPATH"
     if first.minor != second.minor:
         yield f"the Pythons differ, {first.minor} and {second.minor}: eager additions show this too"
     if load > _BUSY * len(os.sched_getaffinity(0)):
