@@ -250,7 +250,7 @@ class ComparisonJson(TypedDict):
     seen: float
     """The difference that four of five such runs would find, as a share."""
     seconds: Sequence[float]
-    """CPU seconds of a call, the median of each side."""
+    """CPU seconds of a call, the median of each side; of the suite their sum."""
 
 
 class BenchDocument(TypedDict):

@@ -38,8 +38,8 @@ class GpuFacts:
     for them all. `listed` are the targets that it says it was built for.
 
     By component: `brought` is what pip brings, `built` the version that the wheel was built with (`9`, `12.5.1`), or
-    tested. `companions` are the rows about wheels like it. `unsearched` are the folders that pip
-    fills with libraries for it, and that it does not search. `measured`: from its bytes, so that counts are exact.
+    tested. `companions` are the rows about wheels like it. `unsearched` are the folders that pip fills with libraries
+    for it, and that it does not search. `measured`: from its bytes, so that counts are exact.
 
     `choices`: choice (`cuda128`) -> its libraries among `own`; one is loaded. `unjudged`: why no GPU is judged.
     """

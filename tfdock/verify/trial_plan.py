@@ -48,8 +48,6 @@ _NEEDS = {
     "gpu-native": ("gpu-devices",),
 }
 _PIP_SECONDS = 1800
-_DRIVER = "driver"
-"""The component of the driver's own libraries: no image has them."""
 _NO_BUILD_INFO = "the wheel has no `build_info.py` that could be read without running it"
 _MOST = 1000
 """Characters of a script's findings that are shown."""
