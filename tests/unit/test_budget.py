@@ -28,11 +28,11 @@ PACKAGES = {
 }  # fmt: skip
 """Lines of Python in each package."""
 ROAD = {
-    "builder.build": {"modules": 126, "lines": 28040},
-    "cli.commands.build": {"modules": 106, "lines": 22305},
+    "builder.build": {"modules": 125, "lines": 28000},
+    "cli.commands.build": {"modules": 106, "lines": 22310},
 }
 """What importing a module loads of ours."""
-WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63180, "lines of recordings": 14265}
+WHOLE = {"modules": 289, "commands": 25, "options": 66, "lines of tests": 63180, "lines of recordings": 14265}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

@@ -12,7 +12,6 @@ from docker.types import DeviceRequest, LogConfig, Ulimit
 from docker.types import Mount as DockerMount
 
 from tfdock.engine.address import EngineAddress
-from tfdock.engine.caller import host_options
 from tfdock.engine.engine_facts import engine_process
 from tfdock.engine.protocol import ContainerSpec, ContainerState, ImageInfo
 from tfdock.types import EngineInfo, Mount
@@ -59,7 +58,32 @@ def host_config_of(spec: ContainerSpec, open_files: int | None, info: EngineInfo
         config["device_requests"] = [DeviceRequest(count=-1, capabilities=[["gpu"]])]
     if spec.debugger:
         config["cap_add"] = ["SYS_PTRACE"]
-    return config | host_options(spec, info)
+    return config | _host_options(spec, info)
+
+
+def _host_options(spec: ContainerSpec, info: EngineInfo) -> dict[str, Any]:
+    """Return the arguments of the SDK that depend on the engine: limits, and what opens the caller's folders.
+
+    Sources: Docker's manual on rootless mode and on `userns-remap`; podman-run(1), `--user` and `--security-opt`.
+    """
+    options: dict[str, Any] = {}
+    # An engine without the control group drops a limit silently, or refuses the container.
+    if spec.memory is not None and info.limits_memory:
+        # Without an equal memswap the engine grants as much swap again.
+        options |= {"mem_limit": spec.memory, "memswap_limit": spec.memory}
+    if spec.cpus is not None and info.limits_cpus:
+        # The engine counts CPU time in billionths of a core.
+        options["nano_cpus"] = int(spec.cpus * 1e9)
+    # Compilers and Bazel need no capability, and what they run is a stranger's source.
+    options["cap_drop"] = ["ALL"]
+    security = ["no-new-privileges"]
+    # An engine elsewhere mounts only volumes, which it labels and maps itself.
+    if info.local and info.selinux:
+        # Not a new label for the folders (`z`): they are the caller's own, and other programs read them too.
+        security.append("label=disable")
+    if info.local and info.remaps_users:
+        options["userns_mode"] = "host"
+    return options | {"security_opt": security}
 
 
 def _mount(mount: Mount) -> dict[str, Any]:

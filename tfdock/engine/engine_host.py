@@ -1,4 +1,4 @@
-"""Describe the machine of the engine: its cores and memory, its data folder, and whether containers get GPUs."""
+"""Describe the machine of an engine: its cores, memory, data folder and GPUs, and the user of its containers."""
 
 from __future__ import annotations
 
@@ -40,6 +40,12 @@ def engine_data(info: EngineInfo) -> Path | None:
     """
     root = Path(info.data_root) if info.local and info.data_root else None
     return root if root and nearest(root) == root else None
+
+
+def caller_user(info: EngineInfo, uid: int, gid: int) -> str:
+    """Return the user of a container (`uid:gid`) that owns the caller's folders in it."""
+    # A rootless engine, Docker's or podman's, maps the user who runs it to 0. Any other number is a stranger outside.
+    return "0:0" if info.rootless else f"{uid}:{gid}"
 
 
 def gives_gpus(info: EngineInfo, accelerator: Accelerator) -> bool:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tfdock.engine.address import EngineAddress
-from tfdock.engine.caller import caller_user
 from tfdock.engine.containers import host_config_of
 from tfdock.engine.engine_facts import engine_info, quick_facts
+from tfdock.engine.engine_host import caller_user
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.types import EngineInfo
 
