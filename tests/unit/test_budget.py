@@ -29,7 +29,7 @@ PACKAGES = {
 """Lines of Python in each package."""
 ROAD = {
     "builder.build": {"modules": 125, "lines": 28000},
-    "cli.commands.build": {"modules": 106, "lines": 22310},
+    "cli.commands.build": {"modules": 94, "lines": 19890},
 }
 """What importing a module loads of ours."""
 WHOLE = {"modules": 289, "commands": 25, "options": 66, "lines of tests": 63180, "lines of recordings": 14265}

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfdock.builder.build_summary import figures_of
 from tfdock.builder.session import BuildRequest, BuildResult, BuildSession, BundledInputs
 from tfdock.cli import ci_log, console, diagnosis_text, summary_text
 from tfdock.cli.app import local_engine
@@ -277,6 +276,9 @@ def _first_code(result: Result) -> str:
 
 def failed(file: str, build_id: str | None, status: str, error: TfdockError, log: Path | None = None) -> Result:
     """Return the result of a build that failed, or of a profile that was refused."""
+    # A build that succeeds, or is up to date, reads no files of Bazel here.
+    from tfdock.builder.build_summary import figures_of
+
     figures = figures_of(log, build_id) if build_id and log else None
     return {
         "build_id": build_id,
