@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from tfdock.gpu.opened_libraries import built_with, unsearched_folders
 from tfdock.gpu.verdict import code_of
-from tfdock.knowledge.contract import applies
-from tfdock.knowledge.release_rows import Release, Support
+from tfdock.knowledge.release_rows import Release, Support, applies
 from tfdock.knowledge.rows import Accelerator, in_range
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import RuntimeCompiler

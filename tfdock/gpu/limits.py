@@ -286,9 +286,11 @@ class Limits:
 
     def _in_doubt(self) -> bool:
         """Return whether it is neither known that the release uses such GPUs nor that it does not."""
-        doubts = self._facts.release.runtime_doubt if self._facts.release else {}
-        # Unknown is not unused: such a GPU may well work.
-        return self._target in doubts.get(self._accelerator.accelerator, ())
+        release, name = self._facts.release, self._accelerator.accelerator
+        fork = self._knowledge.fork(release, name) if release else None
+        # Unknown is not unused: such a GPU may well work. A fork's wheel may be older than the target in its list.
+        doubts = release.runtime_doubt.get(name, ()) if release else ()
+        return self._target in (*doubts, *(fork.targets if fork else ()))
 
     # --- kernels ----------------------------------------------------------------------------------------------------
 

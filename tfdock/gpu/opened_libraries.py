@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from tfdock.knowledge.contract import applies
+from tfdock.knowledge.release_rows import applies
 from tfdock.knowledge.rows import Accelerator, in_range
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.wheel_rows import RuntimeLibrary

@@ -24,9 +24,8 @@ from tfdock.gpu.gpu_facts import facts_of_release
 from tfdock.installed.environment import Environment, OpenedLibrary
 from tfdock.installed.interpreter import AskedPython
 from tfdock.installed.packages import FATAL, InstalledTensorflow, InstalledWheel
-from tfdock.knowledge.contract import applies
 from tfdock.knowledge.fits import toolkit_floor
-from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.release_rows import Release, applies
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, PreflightCheck
 from tfdock.types import Version

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdock.knowledge.release_rows import Release
-from tfdock.knowledge.rows import in_range
+from tfdock.knowledge.release_rows import Release, applies
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import Version
 
@@ -93,16 +92,6 @@ def bazel_options(
         # By the minor version: `until: 6.5` also holds for 6.5.2.
         and (row.until is None or version.minor <= Version(row.until))
     )
-
-
-def applies(release: Release, span: str) -> bool:
-    """Return whether a row of that range holds for a release.
-
-    One with `like` is in the ranges of that release, and in those that name its own number: of `2.21..` nobody knows
-    whether a release 9.9 like 2.18 was meant; of `9.9`, `9.9..` and `9.7..9.9` one does.
-    """
-    # The ends as text: nobody knows what lies between 2.18 and a release of one's own numbering.
-    return release.release in span.split("..") or in_range(release.like or release.release, span)
 
 
 def version_facts(versions: Mapping[str, str]) -> dict[str, str]:

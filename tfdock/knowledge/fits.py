@@ -14,10 +14,10 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from tfdock.knowledge.contract import applies, version_facts
-from tfdock.knowledge.gpu_rows import Fork, TargetReport
+from tfdock.knowledge.contract import version_facts
+from tfdock.knowledge.gpu_rows import TargetReport
 from tfdock.knowledge.image_rows import ArchiveRow, Distribution, ImageRow, ImageTags
-from tfdock.knowledge.release_rows import Release, SourceArchive
+from tfdock.knowledge.release_rows import Release, SourceArchive, applies
 from tfdock.knowledge.rows import Accelerator, placeholders
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit
@@ -119,26 +119,16 @@ def _reports(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str) -> li
     return [row for row in rows if (row.accelerator, row.target) == (accelerator.accelerator, gpu)]
 
 
-def with_fork(release: Release, *forks: Fork) -> Release:
-    """Return a release with the GPUs that forks of it use as well."""
-    used = dict(release.runtime_targets)
-    for fork in forks:
-        # Without a list nothing is known that the release leaves out.
-        if applies(release, fork.releases) and fork.accelerator in used:
-            used[fork.accelerator] = tuple(dict.fromkeys((*used[fork.accelerator], *fork.targets)))
-    return release if used == release.runtime_targets else release.model_copy(update={"runtime_targets": used})
-
-
 @lru_cache(maxsize=1024)  # each refused trial of a profile asks
 def reports(knowledge: KnowledgeBase, name: str, gpu: str) -> tuple[str, ...]:
-    """Return what forks and users make of a target of an accelerator, a sentence each."""
+    """Return what a fork and users make of a target of an accelerator, a sentence each."""
     accelerator = knowledge.accelerators[name]
-    forks: dict[str, list[str]] = {}
+    taken: dict[str, list[str]] = {}
     for release in sorted(knowledge.releases.values(), key=lambda row: Version(row.release)):
-        for fork in knowledge.forks if not is_used(release, accelerator, gpu) else ():
-            if is_used(with_fork(release, fork), accelerator, gpu):
-                forks.setdefault(fork.git, []).append(release.release)
-    takes = (f"a fork of TensorFlow {', '.join(releases)} takes {gpu}: {git}" for git, releases in forks.items())
+        fork = knowledge.fork(release, name)
+        if fork and gpu in fork.targets:
+            taken.setdefault(fork.git, []).append(release.release)
+    takes = (f"TensorFlow {', '.join(releases)} of {git} takes {gpu}" for git, releases in taken.items())
     return (*takes, *(row.sentence for row in _reports(knowledge, accelerator, gpu)))
 
 

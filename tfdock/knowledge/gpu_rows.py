@@ -98,9 +98,10 @@ class TargetReport(Row):
 
 
 class Fork(Row):
-    """A fork of TensorFlow, and the `targets` of GPUs that its `releases` use beside those that TensorFlow uses.
+    """The fork of TensorFlow that builds for an accelerator are made from, and the tables of releases speak of.
 
-    `ref` is its branch for a release (`{release}`: `2.17`).
+    `ref` is its branch for a release (`{release}`: `2.17`). `targets` are those that its `releases` use beside
+    TensorFlow's own.
     """
 
     KEY = ("git", "releases", "accelerator")
@@ -109,7 +110,7 @@ class Fork(Row):
     ref: Template
     accelerator: str
     releases: ReleaseRange
-    targets: tuple[str, ...]
+    targets: tuple[str, ...] = ()
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
         """Return an accelerator without a row, or targets that no GPU of it has."""

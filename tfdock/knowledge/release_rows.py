@@ -20,6 +20,7 @@ from tfdock.knowledge.rows import (
     RowPart,
     Template,
     check_placeholders,
+    in_range,
     template_with,
     text_like,
 )
@@ -205,6 +206,16 @@ class Variable(Row):
         if self.repository_rules and self.channel != "environment":
             raise ValueError(f"{self.channel} does not reach actions; repository_rules is for the environment")
         return self
+
+
+def applies(release: Release, span: str) -> bool:
+    """Return whether a row of that range holds for a release.
+
+    One with `like` is in the ranges of that release, and in those that name its own number: of `2.21..` nobody knows
+    whether a release 9.9 like 2.18 was meant; of `9.9`, `9.9..` and `9.7..9.9` one does.
+    """
+    # The ends as text: nobody knows what lies between 2.18 and a release of one's own numbering.
+    return release.release in span.split("..") or in_range(release.like or release.release, span)
 
 
 class Flag(Row):

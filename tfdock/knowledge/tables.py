@@ -43,6 +43,7 @@ from tfdock.knowledge.release_rows import (
     Release,
     SourceArchive,
     Variable,
+    applies,
 )
 from tfdock.knowledge.rows import Accelerator, Row
 from tfdock.knowledge.toolkit_rows import (
@@ -125,8 +126,6 @@ class KnowledgeBase:
         self._named: dict[str, dict[str, str]] = {}
         self._reports: dict[str, tuple[ReportedBuild, ...]] = {}
 
-    releases = _keyed(Release)
-    """Minor release -> row."""
     evidence = _keyed(ReportedBuild)
     """A report's id -> row."""
     edits = _listed(Edit)
@@ -263,6 +262,22 @@ class KnowledgeBase:
         named = self.sources(table)
         names = (row.source,) if isinstance(row.source, str) else row.source
         return "; ".join(named.get(name, name) for name in names)
+
+    @cached_property
+    def releases(self) -> dict[str, Release]:
+        """Minor release -> row. It uses the GPUs of its forks as well: what is built for them is a fork."""
+        found: dict[str, Release] = self.keyed("releases", Release)
+        for name, row in found.items():
+            own = {fork.accelerator: fork.targets for fork in self.forks if applies(row, fork.releases)}
+            # Without a list nothing is known that the release leaves out.
+            used = {kind: tuple(dict.fromkeys((*of, *own.get(kind, ())))) for kind, of in row.runtime_targets.items()}
+            found[name] = row.model_copy(update={"runtime_targets": used})
+        return found
+
+    def fork(self, release: Release, accelerator: str) -> Fork | None:
+        """Return the fork that the release's builds for an accelerator are made from; None: from TensorFlow."""
+        rows = (row for row in self.forks if row.accelerator == accelerator and applies(release, row.releases))
+        return next(rows, None)
 
     def keyed(self, table: str, kind: type[_R], only: _Only = _all_rows) -> dict[Any, _R]:
         """Return rows by `KEY`, a tuple for several fields; a later file's row replaces the earlier in its place."""

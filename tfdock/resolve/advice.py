@@ -22,10 +22,9 @@ from tfdock.gpu.devices import (
     unknown_gpu,
 )
 from tfdock.gpu.gpu_facts import OFFICIAL_MACHINE, companions, facts_of_release
-from tfdock.knowledge.contract import applies
-from tfdock.knowledge.fits import is_used, overrides, own_target, with_fork
-from tfdock.knowledge.gpu_rows import Fork, Gpu, TargetReport
-from tfdock.knowledge.release_rows import Estimate, Release, Support
+from tfdock.knowledge.fits import is_used, overrides, own_target
+from tfdock.knowledge.gpu_rows import Gpu, TargetReport
+from tfdock.knowledge.release_rows import Estimate, Release, Support, applies
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.gpu_support import apart, release_named, taken_versions
@@ -372,7 +371,7 @@ def _offer(
 ) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
     """Return the profile for the requested release, or for the nearest that accepts it.
 
-    Where no release does, for a fork of one. The problems say why the requested release does not.
+    The problems say why the requested release does not.
     """
     offer, refused = _try_release(knowledge, release, version, gpus, python, suggest=True)
     elsewhere = any(_machine(knowledge, gpu) != OFFICIAL_MACHINE for gpu in gpus)
@@ -387,15 +386,7 @@ def _offer(
         if accepted and _has_code_for_each(knowledge, accepted, gpus):
             return accepted, refused
         near = near or accepted
-    if near:
-        return near, refused
-    tried = (
-        _try_release(knowledge, row, row.newest, gpus, python, fork=fork)[0]
-        for other in (release, *_by_nearness(knowledge, release))
-        for fork in knowledge.forks
-        if applies(other, fork.releases) and _may_take(knowledge, row := with_fork(other, fork), gpus)
-    )
-    return next((accepted for accepted in tried if accepted), None), refused
+    return near, refused
 
 
 def _has_code_for_each(knowledge: KnowledgeBase, accepted: AcceptedProfile, gpus: Sequence[Gpu]) -> bool:
@@ -421,24 +412,25 @@ def _try_release(
     *,
     allow_untested: bool = False,
     suggest: bool = False,
-    fork: Fork | None = None,
 ) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
     """Return a profile that is accepted, or the problems of the first attempt; `suggest` adds suggestions."""
     names = _known_names(knowledge, gpus)
     if len(names) < len(gpus) and len({gpu.accelerator for gpu in gpus}) > 1:
         return None, ()  # a profile cannot express this
-    draft = _Draft(version=version, python=python, gpus=names, untested=allow_untested, fork=fork)
+    draft = _Draft(version=version, python=python, gpus=names, untested=allow_untested)
     first: tuple[Problem, ...] = ()
     for targets in _target_lists(knowledge, release, gpus):
         for xla in (True, False):
             try:
                 wanted = replace(draft, targets=targets, xla=xla)
                 # One search for ways out is enough, and it is slow.
-                chosen = tuple(
-                    _changed_choices(release, _resolve_draft(knowledge, wanted, suggest=suggest and not first))
+                found = _resolve_draft(knowledge, wanted, suggest=suggest and not first)
+                source = found.source
+                from_fork = (
+                    "" if source.location == release.repository else f"From {source.location}, {source.refs[0]}."
                 )
                 # Resolved once more with its choices written out: what is offered must be accepted as it stands.
-                exact = replace(wanted, chosen=chosen)
+                exact = replace(wanted, chosen=tuple(_changed_choices(release, found)), source=from_fork)
                 resolution = _resolve_draft(knowledge, exact)
             except Incompatible as error:
                 first = first or error.problems
@@ -525,17 +517,14 @@ class _Draft:
     python: str | None
     gpus: tuple[str, ...]
     untested: bool = False
-    fork: Fork | None = None
     xla: bool = True
     targets: tuple[str, str, str] = ("", "", "")
     chosen: tuple[tuple[str, str, str], ...] = ()
+    source: str = ""
 
     def text(self) -> str:
         """Return the profile's YAML; comments stand on lines of their own."""
-        lines = ["schema: 1", f'tensorflow: "{self.version}"']
-        if self.fork:
-            ref = self.fork.ref.format(release=Version(self.version).minor)
-            lines = ["schema: 1", f'tensorflow: {{git: {self.fork.git}, ref: {ref}, release: "{self.version}"}}']
+        lines = ["schema: 1", *_comment(self.source), f'tensorflow: "{self.version}"']
         lines += [f'python: "{self.python}"'] if self.python else []
         lines += [f"gpus: [{', '.join(self.gpus)}]"] if self.gpus else []
         field, targets, comment = self.targets

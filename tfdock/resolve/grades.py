@@ -22,8 +22,9 @@ OF_THE_BASE = ("glibc", "musl")
 class Reports:
     """The reports on builds with these facts: `release`, `accelerator`, `toolkit`, `machine`, `python`, parts.
 
-    An empty fact is not known. `options` are Bazel's, as the profile has them. Reports of forks are of another
-    source, and left out. A report that says no tool is of the release's own: `tools` are the release's compilers.
+    An empty fact is not known. `options` are Bazel's, as the profile has them. `fork` is the fork that is built, such
+    as `ROCm/tensorflow-upstream`: builds of another source say nothing of it. A report that says no tool is of the
+    release's own: `tools` are the release's compilers.
     `titles` are names of parts, for messages. `edits` mend what is known to fail in the source's version.
     """
 
@@ -33,7 +34,11 @@ class Reports:
         self._knowledge, self._facts, self._titles, toolkit = knowledge, facts, titles, facts["toolkit"]
         self._edits = edits
         other = {name for name, own in tools.items() if facts[name].partition(" ")[0] != own}
-        self._known = [row for row in knowledge.reports_on(facts["release"]) if not row.fork]
+        self._known = [
+            row
+            for row in knowledge.reports_on(facts["release"])
+            if (row.fork or "") == facts["fork"] or (row.outcome == "fails" and not row.fork)
+        ]
         rows = [row for row in self._known if row.agrees(facts)]
         # A report that says no accelerator or toolkit may be of any.
         told = [
@@ -48,6 +53,11 @@ class Reports:
         self._failed = [row for row in failed if row not in self._mended]
         self._covered = self._by_edits(self._edited, self._mended)
         self._between: list[str] = []
+
+    @property
+    def is_built(self) -> bool:
+        """Whether somebody built it without an edit that is not made."""
+        return bool(self._built or self._covered)
 
     def judged(self, doubt: RuleFinding) -> RuleFinding | None:
         """Judge a doubt about a part: None if somebody built it, a warning if its version lies between builds.

@@ -20,9 +20,9 @@ from tfdock.knowledge.fits import (
     name_with,
     serves,
     source_archives_of,
-    with_fork,
     written,
 )
+from tfdock.knowledge.gpu_rows import Fork
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter
 from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.rows import Accelerator
@@ -195,7 +195,9 @@ class _Decision:
         check_native(self.question)
         self._check_source_archives(release)
         optimize = self._optimize()
-        reports = self._reports(release, version, devices, host_compiler)
+        fork = self._fork(release, accelerator)
+        reports = self._reports(release, version, devices, host_compiler, fork)
+        self._doubt_repository(release, accelerator, reports)
         refused = {problem.field for problem in self.notes.problems}
         # One reason for each field is enough.
         failures = [found for found in reports.failures(self._places()) if found.path not in refused]
@@ -221,8 +223,9 @@ class _Decision:
             self.notes.find(finding)
         self.notes.stop_if_refused()
         self._check_image_versions(image, base, devices)
-        source = self._source(release, version)
-        edits = reports.edits(parts_of_base(self.question, host_compiler, image, str(base)))
+        source = self._source(release, version, fork)
+        held = parts_of_base(self.question, host_compiler, image, str(base))
+        edits = reports.edits(held)
         for edit in edits:
             mended = self.knowledge.evidence[edit.mends]
             why = sentences(f"mends `{mended.failed_with or mended.note}`", f"reported in {mended.at}")
@@ -242,7 +245,7 @@ class _Decision:
         if self.notes.allow_untested:
             who = "profile" if self.profile.allow_untested else "command line"
             self.notes.choose("allow_untested", "true", who, "as asked")
-        contract = Contract(self.knowledge, release, self._facts(parts, paths, optimize))
+        contract = Contract(self.knowledge, release, self._facts(parts, paths, held, optimize))
         try:
             environment, flags, package = contract.environment(), self._flags(contract), contract.package()
         except MissingFact as missing:
@@ -310,9 +313,6 @@ class _Decision:
             )
             self.notes.stop_if_refused()
         assert release is not None
-        if source.git:
-            same = (row for row in self.knowledge.forks if row.git == source.git.removesuffix(".git"))
-            release = with_fork(release, *same)
         # A source of one's own may have a version that was never released.
         official = not (source.git or source.archive or source.path or source.ref)
         if len(asked.parts) < 3 and release.patches:
@@ -344,7 +344,23 @@ class _Decision:
             why = f"it is built for {', '.join(release.pythons)}"
             self.notes.doubt("python-unsupported", "python", message, why=why, part="python")
 
-    def _reports(self, release: Release, version: Version, devices: ChosenDevices, host_compiler: str) -> Reports:
+    def _fork(self, release: Release, accelerator: Accelerator) -> Fork | None:
+        """Return the fork that is built; None where it is TensorFlow's own tree, or another repository."""
+        fork, asked = self.knowledge.fork(release, accelerator.accelerator), self.profile.source.git
+        return None if fork and asked and asked.removesuffix(".git") != fork.git else fork
+
+    def _doubt_repository(self, release: Release, accelerator: Accelerator, reports: Reports) -> None:
+        """Doubt a repository that is not the fork of which the tables speak, unless somebody built it."""
+        known = self.knowledge.fork(release, accelerator.accelerator)
+        if known and not self._fork(release, accelerator) and not reports.is_built:
+            title = accelerator.titles.get(accelerator.accelerator, accelerator.accelerator)
+            message = f"{self.profile.source.git} is not known to be built for {title}"
+            why = f"what is known of TensorFlow {release.release} for {title} is of {known.git}"
+            self.notes.doubt("component-untested", "tensorflow.git", message, why=why)
+
+    def _reports(
+        self, release: Release, version: Version, devices: ChosenDevices, host_compiler: str, fork: Fork | None
+    ) -> Reports:
         """Return what is reported of such builds. A tool that nobody asked for is there without its version."""
         host, toolkit = self.profile.host_compiler, devices.compiler_version
         asked = host.version if isinstance(host, HostCompiler) else None
@@ -352,6 +368,7 @@ class _Decision:
         facts = {
             **devices.components,
             "release": release.release,
+            "fork": fork.git.split("/", 3)[3] if fork else "",
             "version": str(version),
             "accelerator": devices.accelerator.accelerator,
             "toolkit": devices.accelerator.toolkit or "",
@@ -366,7 +383,9 @@ class _Decision:
         beside = release.host_compilers.get(own or devices.accelerator.accelerator)
         tools = {"compiler": own, "host_compiler": beside or next(iter(release.compilers), host_compiler)}
         titles = {**devices.accelerator.titles, "bazel": "Bazel", "host_compiler": "C++ compiler"}
-        edits = self.knowledge.edits if self.profile.mends_source else ()
+        # A fork may have been mended already, as a source of one's own.
+        mends = self.profile.edits == "all" if fork else self.profile.mends_source
+        edits = self.knowledge.edits if mends else ()
         return Reports(self.knowledge, facts, tools, titles, edits)
 
     def _places(self) -> dict[str, str]:
@@ -650,7 +669,7 @@ class _Decision:
         )
         return ""
 
-    def _source(self, release: Release, version: Version) -> Source:
+    def _source(self, release: Release, version: Version, fork: Fork | None) -> Source:
         asked = self.profile.source
         patches = dict(self.question.local.patches)
         if asked.archive:
@@ -660,16 +679,23 @@ class _Decision:
             self.notes.choose("source", asked.path, "profile", "local checkout, identified by the hash of its tree")
             local = self.question.local
             return Source(kind="path", location=asked.path, sha256=local.tree, patches=patches, folder=local.folder)
-        tag = release.tag.format_map({"version": str(version)})
+        row = f"forks.yaml {release.release}" if fork else f"releases.yaml {release.release}"
+        if fork:
+            own, tag, commits = fork.git, fork.ref.format(release=release.release), {}
+        else:
+            own, tag = release.repository, release.tag.format_map({"version": str(version)})
+            commits = release.commits
         refs = (asked.ref or tag, *asked.fallback)
-        location = asked.git or release.repository
+        location = asked.git or own
         # Only the release's own tag in its own repository has a known commit.
-        commit = release.commits.get(str(version)) if refs == (tag,) and not asked.git else None
+        commit = commits.get(str(version)) if refs == (tag,) and not asked.git else None
         self.notes.choose(
             "source",
             f"{location} {' then '.join(refs)}",
-            "profile" if asked.git or asked.ref or asked.fallback else f"releases.yaml {release.release}",
-            f"commit {commit[:12]}" if commit else "the tag may move: only a commit is a fixed source",
+            "profile" if asked.git or asked.ref or asked.fallback else row,
+            f"commit {commit[:12]}"
+            if commit
+            else f"{'the branch' if fork else 'the tag'} may move: only a commit is fixed",
         )
         return Source(
             kind="git",
@@ -707,11 +733,18 @@ class _Decision:
         self.notes.choose("optimize", " ".join(flags), "profile", "as asked")
         return flags
 
-    def _facts(self, parts: _Parts, paths: Mapping[str, str], optimize: Sequence[str]) -> dict[str, str]:
-        """Return the facts for conditions (`when:`) and placeholders of the contract's rows."""
-        release, devices = parts.release, parts.devices
+    def _facts(
+        self, parts: _Parts, paths: Mapping[str, str], base: Mapping[str, str], optimize: Sequence[str]
+    ) -> dict[str, str]:
+        """Return the facts for conditions (`when:`) and placeholders of the contract's rows.
+
+        `base` are versions that the base image decides. Where the C++ compiler's is known, there is a `gcc_major`.
+        """
+        release, devices, debug = parts.release, parts.devices, self.profile.debugging
         accelerator, targets, asked = devices.accelerator, ",".join(devices.targets), self.profile.host_compiler
+        named = {parts.host_compiler: asked.version} if isinstance(asked, HostCompiler) and asked.version else {}
         facts = {
+            **version_facts({**base, **named}),
             **parts.versions,
             "release": release.release,
             "accelerator": accelerator.accelerator,
@@ -722,7 +755,8 @@ class _Decision:
             "xla_digit": str(int(self.profile.xla)),
             "optimize": self.profile.optimize if isinstance(self.profile.optimize, str) else "custom",
             "optimize_flags": " ".join(optimize),
-            "debug": str(self.profile.debugging is not None).lower(),
+            "debug": debug.mode if debug else "off",
+            "symbols": str(bool(debug and debug.symbols)).lower(),
             "wheel_name": self.profile.wheel.name or release.wheel.name,
             "targets": targets,
             accelerator.target_field: targets,
@@ -740,10 +774,9 @@ class _Decision:
         """
         bazel, debug = self.profile.bazel, self.profile.debugging
         flags = [*contract.flags([name for _, name in asked_configs(self.question)])]
-        if debug:
-            flags += [f"--compilation_mode={debug.mode}"]
-            flags += ["--strip=never", "--copt=-g"] if debug.symbols else []
-            flags += [f"--per_file_copt={rule.files}@{','.join(rule.copts)}" for rule in debug.per_file]
+        flags += [
+            f"--per_file_copt={rule.files}@{','.join(rule.copts)}" for rule in (debug.per_file if debug else [])
+        ]
         flags += [f"--copt={option}" for option in bazel.copts]
         # Repeated options stay: `-Xclang a -Xclang b` is four options.
         return (*flags, *(flag for flag in bazel.flags if not flag.startswith("--config=")))

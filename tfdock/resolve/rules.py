@@ -280,9 +280,7 @@ def release_uses_the_target(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def _as_others_do(combination: Combination, gpu: str, allowed: Sequence[str]) -> Iterator[str]:
-    """Yield ways for a target that the release does not use, as forks and users have them."""
-    if any(gpu in fork.targets for fork in combination.knowledge.forks):
-        yield f"build a fork that takes {gpu}: `tfdock advise --gpu {gpu}` shows a profile, where one is known"
+    """Yield ways for a target that the release does not use, as users have them."""
     for row in overrides(combination.knowledge, combination.accelerator, gpu):
         if row.runs_as in allowed:
             field = combination.accelerator.target_field

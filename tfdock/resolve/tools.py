@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
-from tfdock.knowledge.contract import applies, holds
+from tfdock.knowledge.contract import holds
 from tfdock.knowledge.fits import distribution_of
 from tfdock.knowledge.image_rows import Distribution, ImageRow
-from tfdock.knowledge.release_rows import Config, Release
+from tfdock.knowledge.release_rows import Config, Release, applies
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import PackagedCompiler
 from tfdock.profile.profile import HostCompiler

@@ -234,6 +234,7 @@ WHEELS = {
     "1.15": wheel(library(CC, "9: sm_30"), version="1.15.5", info={"cuda_version_number": "10.0"}),
     "xnack": wheel(library(CC, "9: gfx90a:xnack+"), version="2.16.1"),
     "gfx1102": wheel(library(CC, "9: gfx1102"), version="2.20.0"),
+    "gfx1103": wheel(library(CC, "9: gfx1103"), version="2.20.0"),
     "gfx1100": wheel(library(CC, "9: gfx1100"), version="2.15.0"),
     "nightly": wheel(library(CC, "9: sm_86"), name="tf-nightly", version="2.99.0.dev1"),
 }
@@ -439,8 +440,10 @@ cuda-13 on v100: native sm_70
 
 xnack on mi250x: native gfx90a:xnack+
     reason: where the GPU runs with xnack+
-gfx1102 on rx7600: no
-    reason: TensorFlow 2.20 ignores GPUs of gfx1102
+gfx1102 on rx7600: native gfx1102
+    limit: it is not known whether TensorFlow 2.20.0 uses gfx1102 at all
+gfx1103 on radeon-780m: no
+    reason: TensorFlow 2.20 ignores GPUs of gfx1103
 gfx1100 on rx7900xtx: native gfx1100
     limit: it is not known whether TensorFlow 2.15.0 uses gfx1100 at all
 

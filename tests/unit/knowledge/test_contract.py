@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tfdock.knowledge.contract import applies
-from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.release_rows import Release, applies
 from tfdock.knowledge.rows import in_range
 
 from ..contracts import CHANNELS, RELEASES, Build, builds, each_build, given, written

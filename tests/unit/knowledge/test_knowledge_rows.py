@@ -33,9 +33,12 @@ TABLES = ["bazel_options" if file.stem == "bazel" else file.stem for file in FIL
 
 COMPONENT_FACTS = {f"{name}{part}" for name in ("cuda", "cudnn", "rocm") for part in ("", "_minor", "_major")}
 PATH_FACTS = {f"{name}_path" for name in ("python", "clang", "gcc", "cuda", "rocm")}
+UNUSED = [f"--{option}=-Wno-error=unused-command-line-argument" for option in ("copt", "host_copt")]
 CONDITIONS = {
     "accelerator": {"cuda", "rocm", "cpu"}, "gpu_compiler": {"clang", "nvcc", ""}, "host_compiler": {"clang", "gcc"},
-    "optimize": {"portable", "native", "custom"}, "xla": {"true", "false"}, "debug": {"true", "false"},
+    "optimize": {"portable", "native", "custom"}, "xla": {"true", "false"},
+    "debug": {"off", "dbg", "opt", "fastbuild"}, "symbols": {"true", "false"},
+    "gcc_major": set(map(str, range(7, 16))), "rocm_minor": {"6.4", "7.0", "7.1", "7.2"},
 }  # fmt: skip
 FACTS = (
     {*CONDITIONS, *COMPONENT_FACTS, *PATH_FACTS}
@@ -547,7 +550,7 @@ def test_a_config_that_turns_an_accelerator_on_is_known_by_its_name(knowledge: K
         ("1.4", "nvcc", ["--config=opt", "--config=cuda"]),
         ("2.14", "nvcc", ["--config=opt", "--config=cuda"]),
         ("2.14", "clang", ["--config=opt", "--config=cuda_clang", "--linkopt=-fuse-ld=lld", "--linkopt=-lm"]),
-        ("2.18", "nvcc", ["--config=opt", "--config=nvcc_clang", ALIGNMENT, "--config=cuda_wheel"]),
+        ("2.18", "nvcc", ["--config=opt", "--config=nvcc_clang", ALIGNMENT, "--config=cuda_wheel", *UNUSED]),
         ("2.20", "nvcc", ["--config=opt", "--config=cuda_nvcc", ALIGNMENT, "--config=cuda_wheel"]),
         ("2.21", "nvcc", ["--config=opt", "--config=cuda_nvcc", "--config=cuda_wheel"]),
     ],

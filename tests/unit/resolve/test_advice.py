@@ -431,14 +431,15 @@ def test_a_target_alone_is_answered_as_a_gpu_that_has_it(desk: Desk, word: str, 
 
 
 @pytest.mark.parametrize("gpu", ["rx7600", "gfx1102", "Strix Halo"])
-def test_where_a_fork_alone_takes_a_gpu_its_profile_is_offered(desk: Desk, gpu: str) -> None:
+def test_a_gpu_that_a_fork_alone_takes_is_built_for_from_the_fork(desk: Desk, gpu: str) -> None:
     written = json.loads(command("--gpu", gpu, "--json").stdout)["profile"]
-    assert "git: https://github.com/ROCm/tensorflow-upstream, ref: r2.20-rocm-enhanced" in written
-    assert desk.resolve(written).untested == ()
-    plain = yaml.safe_load(written) | {"tensorflow": "2.20.0"}
-    problem = desk.problems(yaml.safe_dump(plain))[0]
-    assert problem.code == "runtime-target"
-    assert problem.fixes[0].startswith("build a fork that takes gfx11")
+    assert "# From https://github.com/ROCm/tensorflow-upstream, r2.20-rocm-enhanced." in written
+    resolution = desk.resolve(written)
+    assert resolution.untested == ()
+    assert resolution.source.refs == ("r2.20-rocm-enhanced",)
+    upstream = {"git": "https://github.com/tensorflow/tensorflow.git", "release": "2.20.0"}
+    (problem,) = desk.problems(yaml.safe_dump(yaml.safe_load(written) | {"tensorflow": upstream}))
+    assert (problem.code, problem.field) == ("component-untested", "tensorflow.git")
 
 
 @pytest.mark.parametrize("word", ["sm_91", "9.1", "gfx9999", "cpu"])

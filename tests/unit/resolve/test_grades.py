@@ -20,6 +20,7 @@ DISPUTED = 'schema: 1\ntensorflow: "2.0.0"\ncuda: "10.2"\ncudnn: "7.6"\ngpus: [r
 FACTS = {
     "accelerator": "cuda", "toolkit": "cuda", "machine": "x86_64", "python": "3.8", "cuda": "11.1.1", "cudnn": "8.0",
     "compiler": "nvcc", "host_compiler": "gcc 9", "bazel": "", "options": "--config=v2\n-Wno-x",
+    "fork": "",
 }  # fmt: skip
 
 

@@ -637,18 +637,47 @@ def test_a_config_that_turns_another_accelerator_on_is_refused(desk: Desk, confi
         assert (problem.code, problem.field) == ("accelerator-conflict", "bazel.configs[0]")
 
 
+GCC_12 = 'base: {image: "mine:1", provides: {python: "3.11", gcc: "12.3", bazel: "6.5.0"}}\nhost_compiler: gcc\n'
+SYMBOLS = "--per_file_copt=+tensorflow/.*,-tensorflow/core/kernels/.*@-g"
+
+
 @pytest.mark.parametrize(
-    ("debug", "flags"),
+    ("release", "debug", "flags"),
     [
-        ("true", ["--compilation_mode=dbg", "--strip=never", "--copt=-g"]),
-        ("{mode: fastbuild, symbols: false}", ["--compilation_mode=fastbuild"]),
-        ("{per_file: [{files: +a/.*, copts: [-g1, -O0]}]}",
-         ["--compilation_mode=dbg", "--strip=never", "--copt=-g", "--per_file_copt=+a/.*@-g1,-O0"]),
-        ("false", []),
+        ("2.18.0", "true", ["--config=dbg", "--strip=never"]),
+        ("1.15.5", "true", ["--compilation_mode=dbg", "--strip=never"]),
+        ("2.18.0", "{mode: opt}", ["--compilation_mode=opt", SYMBOLS, "--strip=never"]),
+        ("2.18.0", "{mode: fastbuild, symbols: false}", ["--compilation_mode=fastbuild"]),
+        ("2.18.0", "{per_file: [{files: +a/.*, copts: [-g1, -O0]}]}",
+         ["--config=dbg", "--strip=never", "--per_file_copt=+a/.*@-g1,-O0"]),
     ],
 )  # fmt: skip
-def test_debugging_is_flags(made_up: Desk, debug: str, flags: list[str]) -> None:
-    assert list(made_up.resolve(HEAD + f"debug: {debug}\n").flags) == ["--config=opt", *flags]
+def test_debugging_is_flags_of_the_release(desk: Desk, release: str, debug: str, flags: list[str]) -> None:
+    head = f'schema: 1\ntensorflow: "{release}"\naccelerator: cpu\n'
+    without = desk.resolve(head).flags
+    assert [flag for flag in desk.resolve(f"{head}debug: {debug}\n").flags if flag not in without] == flags
+
+
+@pytest.mark.parametrize(
+    ("profile", "flags"),
+    [
+        ('tensorflow: "2.15.1"\ngpus: [rtx3080]\n',
+         {"--copt=-Wno-error=unused-command-line-argument", "--host_copt=-Wno-error=unused-command-line-argument",
+          "--linkopt=-Wl,--undefined-version"}),
+        ('tensorflow: "2.18.0"\naccelerator: cpu\n', {"--linkopt=-Wl,--undefined-version"}),
+        ('tensorflow: "2.18.0"\naccelerator: cpu\noptimize: native\n',
+         {"--copt=-mno-avx512fp16", "--linkopt=-Wl,--undefined-version"}),
+        ('tensorflow: "2.14.1"\naccelerator: cpu\noptimize: native\nhost_compiler: gcc\n', set()),
+        (f'tensorflow: "2.17.1"\naccelerator: cpu\n{GCC_12}', {"--define=xnn_enable_avxvnniint8=false"}),
+        (f'tensorflow: "2.17.1"\naccelerator: cpu\n{GCC_12}'.replace("12.3", "13.2"), set()),
+        (f'tensorflow: "2.14.1"\naccelerator: cpu\noptimize: native\n{GCC_12}'.replace("6.5.0", "6.1.0"),
+         {"--copt=-mno-avx512fp16"}),
+    ],
+)  # fmt: skip
+def test_flags_follow_the_compiler_that_compiles(desk: Desk, profile: str, flags: set[str]) -> None:
+    found = desk.resolve(f"schema: 1\nallow_untested: true\n{profile}").flags
+    about = ("unused-command-line", "undefined-version", "avx512fp16", "xnn_enable")
+    assert {flag for flag in found if any(word in flag for word in about)} == flags
 
 
 @pytest.mark.parametrize(
@@ -696,11 +725,11 @@ def test_rows_may_speak_of_every_fact_of_a_build(made_up: Desk) -> None:
     desk = Desk(knowledge=KnowledgeBase(texts), templates=made_up.templates)
     text = HEAD + "compute_capabilities: [compute_90, sm_86]\nxla: false\noptimize: [avx2, fma]\ndebug: true\n"
     assert desk.resolve(text + "wheel: {name: mine}\n").environment["ALL"] == (
-        "9.9 9.9.1 9.9 3.10 3 cuda clang clang false 0 custom -mavx2 -mfma true mine sm_86,compute_90 20.1 9 "
+        "9.9 9.9.1 9.9 3.10 3 cuda clang clang false 0 custom -mavx2 -mfma dbg mine sm_86,compute_90 20.1 9 "
         "/usr/local/cuda-20.1"
     )
     assert desk.resolve(HEAD + "gpus: [one]\noptimize: native\n").environment["ALL"] == (
-        "9.9 9.9.1 9.9 3.10 3 cuda clang clang true 1 native -march=native false tensorflow sm_86 20.1 9 "
+        "9.9 9.9.1 9.9 3.10 3 cuda clang clang true 1 native -march=native off tensorflow sm_86 20.1 9 "
         "/usr/local/cuda-20.1"
     )
 
