@@ -295,6 +295,22 @@ def test_a_build_whose_wheel_computes_wrongly_is_refused_and_keeps_it(tfdock: Tf
     assert (again.code, statuses(again)["failed"]) == (4, ["gradient"])
 
 
+def test_a_wheel_that_links_cuda_is_tried_in_the_image_that_built_it(tfdock: Tfdock, edited: EditedTree) -> None:
+    libraries = "/usr/local/cuda-13.0/lib"  # in the build's image, and not in the clean one
+    options = f'"-Wl,--no-as-needed", "-L{libraries}", "-l:libcudart.so.13",'
+    soname = '"-Wl,-soname,libtensorflow_cc.so.2",'
+    outcome = tfdock.build(edited({"tensorflow/BUILD": replaced(soname, f"{soname} {options}")}))
+    assert outcome.code == 0, outcome.told
+    verification = json.loads(Path(outcome.build["record"]).read_bytes())["verification"]
+    assert verification["runtime"].startswith("tfdock/")
+    by_name = {one["name"]: one["status"] for one in verification["checks"]}
+    assert by_name["import"] == by_name["gradient"] == by_name["libraries"] == "passed"
+    # A clean image cannot import it, for which nobody blames the wheel.
+    later = tfdock.run("verify", outcome.build["wheels"][0]["path"], "--json")
+    assert (later.code, statuses(later)["failed"]) == (2, []), later.told
+    assert "links libcudart.so.13" in check(later, "import")["reason"]
+
+
 # --- what can go wrong on the way -----------------------------------------------------------------------------------
 
 

@@ -153,7 +153,7 @@ def publish_wheels(run: BuildRun, sealed: SealResult) -> dict[str, Any]:
 
 def _publish(run: BuildRun, sealed: SealResult) -> dict[str, Any]:
     wheels, began = sealed.wheels, run.session.clock()
-    verifications = _verify(run, wheels)
+    verifications = _verify(run, wheels, sealed.compiled.image.id)
     # The record is made before the phase ends: its figure for this phase ends here.
     seconds = {**sealed.seconds, "verify": round(run.session.clock() - began, 3)}
     _refuse_failed(run, wheels, verifications)
@@ -166,7 +166,7 @@ def _publish(run: BuildRun, sealed: SealResult) -> dict[str, Any]:
     return record
 
 
-def _verify(run: BuildRun, wheels: Mapping[Path, WheelFile]) -> list[verify.Verification]:
+def _verify(run: BuildRun, wheels: Mapping[Path, WheelFile], image: str) -> list[verify.Verification]:
     session, inputs = run.session, run.request.inputs
     environment = TrialEnvironment(
         runner=run.runner,
@@ -177,7 +177,7 @@ def _verify(run: BuildRun, wheels: Mapping[Path, WheelFile]) -> list[verify.Veri
         given=inputs.images if inputs else None,
         bundle=inputs.identity if inputs else "",
     )
-    return [verify.verify_build(environment, session.knowledge, run.plan, path) for path in wheels]
+    return [verify.verify_build(environment, session.knowledge, run.plan, path, image) for path in wheels]
 
 
 def _refuse_failed(

@@ -83,10 +83,18 @@ class WheelTrial(TrialContainers):
         self._wheel, self._inspection = wheel.resolve(), inspection
         self._accelerator = accelerator_of(knowledge, inspection)
 
-    def checks(self, image: ImageRef | None) -> tuple[Check, ...]:
-        """Try the wheel in that image and return the checks. Raises Impossible if the trial cannot begin."""
-        runtime = self._image(image)
-        known = image is not None and is_known_runtime(self._knowledge, image)
+    def built_in(self) -> ImageInfo | None:
+        """Return the image that compiled the wheel, if it links its accelerator's libraries: a clean one has none."""
+        name = self._request.built_in if self._linked() else ""
+        return self._environment.engine.image(name) if name else None
+
+    def checks(self, image: ImageRef | None, built_in: ImageInfo | None) -> tuple[Check, ...]:
+        """Try the wheel, in the image that compiled it if that is given; return the checks.
+
+        Raises Impossible if the trial cannot begin.
+        """
+        runtime = built_in or self._image(image)
+        known = not built_in and image is not None and is_known_runtime(self._knowledge, image)
         access = gpu_access(self._accelerator, self._environment.info)
         try:
             dependencies = self._dependencies(runtime, known=known, with_gpu=not access.missing)
@@ -106,6 +114,11 @@ class WheelTrial(TrialContainers):
                 access = GpuAccess(missing=error.problems[0].message)
         return self._try_wheel(runtime, dependencies, access)
 
+    def _linked(self) -> tuple[str, ...]:
+        """Return the accelerator's libraries that the wheel links; none if the profile names an image of its own."""
+        asked = self._request.resolution and self._request.resolution.runtime_asked
+        return () if asked else linked_to_accelerator(self._knowledge, self._inspection)
+
     def _image(self, image: ImageRef | None) -> ImageInfo:
         if image is None:
             raise trial_impossible(
@@ -113,9 +126,7 @@ class WheelTrial(TrialContainers):
                 f"no image is known with a Python for {self._inspection.wheel.python_tag}",
                 "name one that has it: `runtime: …` in the profile",
             )
-        asked = self._request.resolution and self._request.resolution.runtime_asked
-        linked = linked_to_accelerator(self._knowledge, self._inspection)
-        if linked and not asked:
+        if linked := self._linked():
             raise trial_impossible(
                 "runtime-lacks-libraries",
                 f"the wheel links {', '.join(linked)}, which {image} does not have",

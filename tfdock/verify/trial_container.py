@@ -51,6 +51,7 @@ class TrialRequest:
     """What to check. Without a profile there is no `resolution`; `options` are the compiler's, if known.
 
     `run` is empty, or says why nothing is tried. `dependencies` is a folder of wheels, used without changes.
+    `built_in` is the id of the image that compiled the wheel, if it is here.
     """
 
     resolution: Resolution | None = None
@@ -58,6 +59,7 @@ class TrialRequest:
     options: Sequence[str] | None = None
     run: str = ""
     dependencies: Path | None = None
+    built_in: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

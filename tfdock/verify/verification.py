@@ -69,15 +69,16 @@ class Verification:
 
 
 def verify_build(
-    environment: TrialEnvironment, knowledge: KnowledgeBase, plan: BuildPlan, wheel: Path
+    environment: TrialEnvironment, knowledge: KnowledgeBase, plan: BuildPlan, wheel: Path, image: str
 ) -> Verification:
-    """Check a wheel that a plan's build has made, against the plan's own profile."""
+    """Check a wheel that a plan's build has made in an image (its id), against the plan's own profile."""
     resolution = plan.resolution
     request = TrialRequest(
         resolution=resolution,
         strict=resolution.verify.gpu_code == "strict",
         options=statics.compiler_options(knowledge, plan.environment, plan.bazel_flags),
         run="" if resolution.verify.run else "the profile says `verify: {run: false}`",
+        built_in=image,
     )
     try:
         inspection = inspected(wheel, traces=statics.build_traces())
@@ -109,9 +110,12 @@ def verify_wheel(
     if request.run or environment is None:
         return verification
     image = _runtime(knowledge, inspection, request.resolution)
-    verification = replace(verification, runtime=str(image) if image else None)
+    trial = WheelTrial(environment, knowledge, wheel, inspection, request)
+    built_in = trial.built_in()
+    clean = str(image) if image else None
+    verification = replace(verification, runtime=next(iter(built_in.tags), built_in.id) if built_in else clean)
     try:
-        run_checks = WheelTrial(environment, knowledge, wheel, inspection, request).checks(image)
+        run_checks = trial.checks(image, built_in)
     # The wheel is not to blame, so its checks are skipped, not failed.
     except Impossible as reason:
         run_checks = skip_all(reason.error.problems[0].message)

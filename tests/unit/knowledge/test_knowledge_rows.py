@@ -33,7 +33,7 @@ TABLES = ["bazel_options" if file.stem == "bazel" else file.stem for file in FIL
 
 COMPONENT_FACTS = {f"{name}{part}" for name in ("cuda", "cudnn", "rocm") for part in ("", "_minor", "_major")}
 PATH_FACTS = {f"{name}_path" for name in ("python", "clang", "gcc", "cuda", "rocm")}
-UNUSED = [f"--{option}=-Wno-error=unused-command-line-argument" for option in ("copt", "host_copt")]
+UNUSED = [f"--{option}=-Wno-unused-command-line-argument" for option in ("copt", "host_copt")]
 CONDITIONS = {
     "accelerator": {"cuda", "rocm", "cpu"}, "gpu_compiler": {"clang", "nvcc", ""}, "host_compiler": {"clang", "gcc"},
     "optimize": {"portable", "native", "custom"}, "xla": {"true", "false"},
