@@ -91,6 +91,7 @@ def written(name: str, build: Build) -> Written:
         "host_compiler": build.host_compiler,
         "gpu_compiler": build.gpu_compiler,
         "xla": "true",
+        "cloud": "true",
         "xla_digit": "1",
         "optimize": "portable",
         "optimize_flags": "",

@@ -477,6 +477,7 @@ class Profile(Record):
         None, description="Who compiles the C++ code: gcc or clang; the release's own by default", examples=["gcc"]
     )
     xla: bool = Field(True, description="Build XLA")
+    cloud: bool = Field(True, description="Build what reads Google's, Amazon's and Hadoop's file systems")
     optimize: Literal["portable", "native"] | ListOf[Cpu] = Field(
         "portable",
         description="CPU code: portable, this machine's only, or named features",

@@ -32,6 +32,7 @@ class WheelNameParts:
     cpu: str | tuple[str, ...]
     debug: bool
     xla: bool
+    cloud: bool
     source: Source
     project: str
     machine: str
@@ -79,6 +80,7 @@ class WheelNameParts:
         words += ["dbg"] if self.debug else []
         words += [compiler] if compiler else []
         words += [] if self.xla else ["noxla"]
+        words += [] if self.cloud else ["nocloud"]
         # In their order: the same patches in another order may give another source.
         words += [f"p{_short_hash(b''.join(self.source.patches.values()))}"] if self.source.patches else []
         return words

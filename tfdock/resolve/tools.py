@@ -279,6 +279,14 @@ def check_configs(question: Question, release: Release, devices: ChosenDevices, 
         "gpu_compiler": devices.compiler,
         "host_compiler": host_compiler,
     }
+    if not question.profile.cloud:
+        question.notes.choose("cloud", "false", "profile", "as asked")
+        flags, variables = question.knowledge.flags, question.knowledge.variables
+        spans = [row.releases for row in flags if "cloud" in row.when]
+        spans += [row.releases for row in variables if "cloud" in row.when]
+        if not any(applies(release, span) for span in spans):
+            message = f"TensorFlow {release.release} has no switch for cloud file systems"
+            question.notes.refuse("config-unknown", "cloud", message, why="the releases before and after it have")
     for path, name in asked_configs(question):
         contradicted, useless = _contradicted(question, name, facts), _useless(question, release, name, facts)
         # A release whose row lists no configurations may have any.

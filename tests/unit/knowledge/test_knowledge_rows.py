@@ -36,7 +36,7 @@ PATH_FACTS = {f"{name}_path" for name in ("python", "clang", "gcc", "cuda", "roc
 UNUSED = [f"--{option}=-Wno-unused-command-line-argument" for option in ("copt", "host_copt")]
 CONDITIONS = {
     "accelerator": {"cuda", "rocm", "cpu"}, "gpu_compiler": {"clang", "nvcc", ""}, "host_compiler": {"clang", "gcc"},
-    "optimize": {"portable", "native", "custom"}, "xla": {"true", "false"},
+    "optimize": {"portable", "native", "custom"}, "xla": {"true", "false"}, "cloud": {"true", "false"},
     "debug": {"off", "dbg", "opt", "fastbuild"}, "symbols": {"true", "false"},
     "gcc_major": set(map(str, range(7, 16))), "rocm_minor": {"6.4", "7.0", "7.1", "7.2"},
 }  # fmt: skip

@@ -17,6 +17,7 @@ from tfdock.knowledge.fits import source_archives_of
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.profile_changes import changed
 from tfdock.resolve.question import LocalSource
+from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.resolve import read_text
 
 from ..desk import FILE, MADE_UP_TABLES, Desk
@@ -656,6 +657,20 @@ def test_debugging_is_flags_of_the_release(desk: Desk, release: str, debug: str,
     head = f'schema: 1\ntensorflow: "{release}"\naccelerator: cpu\n'
     without = desk.resolve(head).flags
     assert [flag for flag in desk.resolve(f"{head}debug: {debug}\n").flags if flag not in without] == flags
+
+
+def test_cloud_file_systems_are_left_out_as_the_release_allows(desk: Desk) -> None:
+    def planned(release: str) -> Resolution:
+        return desk.resolve(f'schema: 1\ntensorflow: "{release}"\naccelerator: cpu\ncloud: false\n')
+
+    old = planned("1.8.0")
+    needs = {name for name, value in old.environment.items() if value == "0"}
+    assert {"TF_NEED_GCP", "TF_NEED_HDFS", "TF_NEED_S3", "TF_NEED_KAFKA"} <= needs
+    assert old.local_version == "nocloud"
+    assert {"--config=nogcp", "--config=noaws", "--config=nohdfs"} <= {*planned("2.4.0").flags}
+    assert "--config=nogcp" in planned("2.21.0").flags
+    (problem,) = desk.problems('schema: 1\ntensorflow: "1.12.0"\naccelerator: cpu\ncloud: false\n')
+    assert (problem.code, problem.field) == ("config-unknown", "cloud")
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,7 @@ def test_features_of_a_target_stay_apart_in_names() -> None:
         compiler="",
         cpu="portable",
         debug=False,
+        cloud=True,
         xla=True,
         source=Source(kind="git", location="x", official=True),
         project="",
