@@ -121,6 +121,30 @@ def test_a_hostile_patch_changes_no_other_build_and_takes_what_it_did_not_touch(
     assert {(one["domain"], bool(one["reasons"])) for one in listed} == {("release", True), (domain, True)}
 
 
+def test_with_one_more_patch_only_what_it_touches_is_executed(
+    tfdock: Tfdock, workshop: Workshop, tmp_path: Path
+) -> None:
+    tree, here = workshop.tree(), replace(tfdock, cache=tfdock.home / "cache", trusted=False)
+    kernel, module = "tensorflow/core/kernels/matmul_op.cc", "tensorflow/python/nn.py"
+    (tmp_path / "kernel.patch").write_text(patch_of(tree / kernel, kernel, "// mended\n"))
+    (tmp_path / "module.patch").write_text(patch_of(tree / module, module, "patched = True\n"))
+
+    def built(*patches: str) -> Json:
+        source = {"release": "99.18.0", "path": str(tree), "patches": list(patches)}
+        outcome = here.build(write_profile(tmp_path / "patched.yaml", None, tensorflow=source, verify=UNTRIED))
+        assert outcome.code == 0, outcome.told
+        return outcome.build
+
+    cold = executed(built("kernel.patch"))
+    assert cold > 10, "no cache had anything"
+    (first,) = (disk for domain, disk in disks(here).items() if domain != "release")
+    before = contents(first)
+    more = built("kernel.patch", "module.patch")
+    assert executed(more) == 1, "the wheel"
+    assert contents(first) == before, "the earlier domain's cache stays as it is"
+    assert executed(built("module.patch")) == cold, "another first patch shares nothing"
+
+
 def test_where_the_engine_cannot_mount_an_overlay_the_domain_stands_alone(
     shop: Tfdock, workshop: Workshop, tmp_path: Path
 ) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from tfdock.bazel.cache.cache_folder import check_writable
+from tfdock.bazel.cache.cache_folder import DiskCache, check_writable
+from tfdock.bazel.cache.domain_cache import take_over
 from tfdock.builder import cache_overlay
 from tfdock.builder.build_run import BuildRun, ImageResult
 from tfdock.builder.session import BundledInputs
@@ -22,8 +23,9 @@ from tfdock.engine.protocol import (
     ImageBuild,
     ImageInfo,
 )
-from tfdock.errors import BuildFailed, Incompatible, Interrupted
-from tfdock.host.files import held
+from tfdock.errors import BuildFailed, Incompatible, Interrupted, Locked
+from tfdock.host.files import held, make_folder
+from tfdock.host.hardware import free_disk
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import described_toolchain, toolchain_key
 from tfdock.plan.local_source import context_archive
@@ -32,6 +34,8 @@ from tfdock.run import journal
 
 _MOST_REASONS = 8
 """Reasons of a trust domain that are noted beside its cache."""
+_ROOM = 3
+"""How many times the size of a cache must be free on its disk before it is copied: a build wants room as well."""
 _RUNNING = re.compile(rb" ---> Running in ([0-9a-f]{12})\s*\Z")
 """What the builder says before a step; whatever else says it names no container of ours."""
 _TOOLCHAIN, _PINS = "/opt/tfdock/toolchain", "/opt/tfdock/pins"
@@ -268,6 +272,7 @@ def _hold_disk_cache(run: BuildRun, key: str, toolchain: bytes) -> str:
     run.locks.enter_context(release.held(alone=False, waiting=waiting))
     overlay = ""
     if not trust.is_release:
+        _start_from_fewer_patches(run, disk, key)
         overlay = run.locks.enter_context(cache_overlay.over_release(run, disk, release))
     if run.session.engine_info.local:
         # Bazel would keep nothing in a folder of another user, and compile everything again. Two levels: `ac/00`.
@@ -278,3 +283,26 @@ def _hold_disk_cache(run: BuildRun, key: str, toolchain: bytes) -> str:
     reasons = tuple(dict.fromkeys([*map(str, before), *trust.reasons]))[-_MOST_REASONS:]
     disk.describe({**description, "trust": trust_json(replace(trust, reasons=reasons))})
     return overlay
+
+
+def _start_from_fewer_patches(run: BuildRun, disk: DiskCache, key: str) -> None:
+    """Fill the empty cache of a domain from that of the same build with fewer patches, if there is one.
+
+    Nothing is filled where the cache is not on the engine's machine, where another run has it, or without the room.
+    """
+    if not run.session.engine_info.local:
+        return
+    for name in run.plan.trust.with_fewer_patches:
+        earlier = run.session.cache.disk(f"{key}-{name}")
+        # What cannot be had costs time, and no build.
+        with suppress(Locked, OSError), disk.held(alone=True), earlier.held(alone=False):
+            if not disk.is_empty():
+                return
+            size = sum(entry.size for entry in earlier.entries())
+            free = free_disk(disk.cache)
+            if not size or (free is not None and free < size * _ROOM):
+                continue
+            make_folder(disk.folder)
+            copied = take_over(disk, earlier)
+            run.tell(f"the disk cache begins with the {copied / 1e6:,.1f} MB of the same build with fewer patches")
+            return

@@ -43,6 +43,8 @@ class Domain:
     reasons: tuple[str, ...] = ()
     shared: bool = False
     """The user shares on purpose (`--trust`)."""
+    with_fewer_patches: tuple[str, ...] = ()
+    """Domains of the same build without its last patches, most patches first. All that ran in them runs in it too."""
 
     @property
     def is_release(self) -> bool:
@@ -126,7 +128,15 @@ def trust_domain(
     # Nothing differs from the official release, so its cache may be written.
     if not foreign:
         return Domain()
-    return Domain(name=_named([identity for identity, _ in foreign]), reasons=tuple(reason for _, reason in foreign))
+    identities = [identity for identity, _ in foreign]
+    patches = [index for index, identity in enumerate(identities) if identity[0] == "patch"]
+    fewer = [[one for at, one in enumerate(identities) if at not in patches[kept:]] for kept in range(len(patches))]
+    return Domain(
+        name=_named(identities),
+        reasons=tuple(reason for _, reason in foreign),
+        # Without any difference it is `release`, which each domain reads.
+        with_fewer_patches=tuple(_named(one) for one in reversed(fewer) if one),
+    )
 
 
 def of_bundle(images: str) -> Domain:

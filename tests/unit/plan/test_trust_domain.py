@@ -53,6 +53,24 @@ def test_an_unchanged_release_with_harmless_options_is_in_the_domain_release(des
     assert plan_of(desk, PLAIN + more).trust == Domain()
 
 
+def test_a_domain_knows_those_with_fewer_of_its_last_patches(desk: Desk) -> None:
+    def domain(*patches: str, path: bool = True) -> Domain:
+        of = "{path: tree, " if path else "{"
+        tensorflow = f'{of}release: "2.18.0", patches: [{", ".join(patches)}]}}'
+        profile, _ = profiles.read(HEAD + f"tensorflow: {tensorflow}\n", "x.yaml")
+        local = LocalSource(patches={name: name.encode() for name in profile.source.patches})
+        local = replace(CHECKOUT, patches=local.patches) if path else local
+        return desk.plan(HEAD + f"tensorflow: {tensorflow}\n", local=local).trust
+
+    none, one, two = domain(), domain("a.patch"), domain("a.patch", "b.patch")
+    assert two.with_fewer_patches == (one.name, none.name)
+    assert one.with_fewer_patches == (none.name,)
+    assert none.with_fewer_patches == ()
+    assert one.name not in domain("b.patch", "a.patch").with_fewer_patches
+    # Below the patches of a release is `release` itself.
+    assert domain("a.patch", path=False).with_fewer_patches == ()
+
+
 def test_every_shipped_profile_of_a_release_is_in_the_domain_release(desk: Desk) -> None:
     texts = {file.name: file.read_text() for file in PROFILES.glob("*.yaml") if file.name != "matrix.yaml"}
     own: dict[str, tuple[str, ...]] = {}

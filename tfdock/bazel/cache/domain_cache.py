@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from tfdock.bazel.cache.action_cache import LARGEST
 from tfdock.bazel.cache.cache_folder import DiskCache, is_whiteout
-from tfdock.host.untrusted_folders import FoundFile, UntrustedFolder, remove_folder
+from tfdock.host.untrusted_folders import FoundFile, UntrustedFolder, is_hollow, remove_folder
+
+_PIECE = 1 << 20
 
 
 def filesystem_now(folder: Path) -> int:
@@ -23,6 +26,22 @@ def filesystem_now(folder: Path) -> int:
         return stamp.stat().st_mtime_ns
     finally:
         stamp.unlink(missing_ok=True)
+
+
+def take_over(disk: DiskCache, other: DiskCache) -> int:
+    """Copy the entries of another domain's cache into an empty one; return their bytes.
+
+    The caller holds the empty cache alone. The other may grow meanwhile. Copies, not links: a container could write
+    to a file that both have. Raises OSError.
+    """
+    entries = [entry for entry in other.entries() if entry.kind in ("action", "blob")]
+    with disk.opened() as own, other.opened() as theirs:
+        # An action comes after its blobs, as Bazel writes them: one that is cut off here costs no build an error.
+        for entry in sorted(entries, key=lambda entry: entry.kind == "action"):
+            with suppress(FileNotFoundError), theirs.open(entry.name, unnoticed=True) as file:
+                if not is_hollow(file.fileno()):
+                    own.write(entry.name, iter(partial(file.read, _PIECE), b""))
+    return sum(entry.size for entry in entries)
 
 
 def drop_copies(disk: DiskCache, release: DiskCache, since: int) -> int:

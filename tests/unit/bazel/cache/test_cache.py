@@ -25,6 +25,7 @@ from tfdock.bazel.cache.action_cache import Digest, MalformedEntry, action_resul
 from tfdock.bazel.cache.cache_folder import TAG, CacheEntry, CacheFolder, DiskCache
 from tfdock.bazel.cache.cache_pull import CachePull
 from tfdock.bazel.cache.cache_push import inventory
+from tfdock.bazel.cache.domain_cache import take_over
 from tfdock.bazel.cache.downloads import remove_changed_downloads
 from tfdock.bazel.cache.maintenance import Listing, alone, listing, verify_cache
 from tfdock.bazel.cache.registry_cache import StoredCache
@@ -385,6 +386,28 @@ def test_two_of_one_process_keep_each_other_out_as_well(disk: Disk) -> None:
     told = pytest.raises(Locked, match="another build of this command")
     with disk.disk.held(alone=False), told, disk.disk.held(alone=True):
         pass
+
+
+def test_a_copy_of_a_cache_has_its_entries_and_nothing_else(disk: Disk, tmp_path: Path) -> None:
+    disk.action(b"one", b"two")
+    secret, hollow = tmp_path / "secret", "0" * 64
+    secret.write_bytes(b"mine")
+    disk.path("cas", "f" * 64).parent.mkdir(exist_ok=True)
+    disk.path("cas", "f" * 64).symlink_to(secret)
+    disk.write("cas", "e" * 63 + "x", b"not a digest")
+    disk.write("cas", hollow, b"")
+    os.truncate(disk.path("cas", hollow), 1 << 40)
+    other = disk.cache.disk("1" * 16)
+    other.folder.mkdir()
+    expected = {
+        path.relative_to(disk.disk.folder): path.read_bytes() for path in disk.files if path.stat().st_size < 1 << 20
+    }
+    expected = {path: data for path, data in expected.items() if data != b"not a digest"}
+    take_over(other, disk.disk)
+    copied = {path.relative_to(other.folder): path for path in other.folder.rglob("*") if path.is_file()}
+    assert {path: file.read_bytes() for path, file in copied.items()} == expected
+    # A container that writes to a copy changes nothing of what was copied.
+    assert all(file.stat().st_nlink == 1 for file in copied.values())
 
 
 def test_pruning_needs_the_folder_and_every_disk_cache_alone(disk: Disk) -> None:
