@@ -15,6 +15,8 @@ from tfdock.plan.estimate import remaining
 HEARTBEAT_SECONDS = 60.0
 """Silence after which a pipe gets a line: CI systems kill jobs that say nothing."""
 _SHOWN_LINES = 6
+_GROWTH = 0.1
+"""The part by which the total of actions may grow in half of the time, and still be believed."""
 _STILL = 30.0
 """Seconds after which a count of actions that does not change gives no estimate: a last action may take an hour."""
 
@@ -48,6 +50,8 @@ class RunningPhase:
         self._action = ""
         self._started = self._counted = time.monotonic()
         self._progress = events.Progress(done=0, total=0)
+        self._totals: list[tuple[float, int]] = []
+        """When the total of actions changed, and to what."""
 
     def take(self, event: events.Event) -> None:
         """Take one event."""
@@ -58,12 +62,17 @@ class RunningPhase:
                 self.phase, self._action = event, ""
                 self._started = self._counted = time.monotonic()
                 self._progress = events.Progress(done=0, total=0)
+                self._totals.clear()
                 self.lines.clear()
             case events.PhaseEnded():
                 self.phase = None
             case events.Progress():
+                now = time.monotonic()
                 if event.done != self._progress.done:
-                    self._counted = time.monotonic()
+                    self._counted = now
+                # One in a hundred, so that an hour of it is no long list.
+                if event.total and (not self._totals or event.total > self._totals[-1][1] * 1.01):
+                    self._totals.append((now, event.total))
                 self._progress = event
             case events.Line() if event.text.strip() and not output.tells_options(event.text):
                 self._action = output.action(event.text) or self._action
@@ -80,7 +89,20 @@ class RunningPhase:
     @property
     def count(self) -> str:
         """Bazel's count of actions, once it has one."""
-        return f"[{self._progress.done:,} / {self._progress.total:,}]" if self._progress.total else ""
+        total = f"{self._progress.total:,}" if self._knows_total else "?"
+        return f"[{self._progress.done:,} / {total}]" if self._progress.total else ""
+
+    @property
+    def _knows_total(self) -> bool:
+        """Whether the total has been about the same for the later half of the time since there is one.
+
+        Bazel finds actions as it goes: its older versions are never more than some hundred ahead.
+        """
+        if not self._totals:
+            return False
+        half = (self._totals[0][0] + self._counted) / 2
+        earlier = next((total for at, total in reversed(self._totals) if at <= half), 0)
+        return earlier >= self._progress.total * (1 - _GROWTH)
 
     @property
     def seconds_left(self) -> float | None:
@@ -89,7 +111,8 @@ class RunningPhase:
             return None
         since, progress = time.monotonic() - self._counted, self._progress
         # As of the last count: otherwise the time left would grow with each second of a long action.
-        seconds = remaining(self.phase.expected, self._counted - self._started, progress.done, progress.total)
+        total = progress.total if self._knows_total else 0
+        seconds = remaining(self.phase.expected, self._counted - self._started, progress.done, total)
         if seconds is None or seconds <= since or self._stands_still:
             return None
         return seconds - since + self.phase.after

@@ -38,6 +38,20 @@ def test_the_time_left_counts_the_phases_that_follow(clock: list[float]) -> None
     assert going.left == ""
 
 
+def test_a_total_that_grows_with_the_count_is_no_end_that_is_known(clock: list[float]) -> None:
+    going = RunningPhase()
+    going.take(started(ONE, expected=3600.0))
+    for done in range(30, 2000, 30):  # as Bazel 0.24 counts: never far ahead
+        clock[0] += 30
+        going.take(events.Progress(done=done, total=done + 4))
+        assert done == 30 or going.count == f"[{done:,} / ?]"
+    assert going.left == "about 27:00 left", "as an earlier build took"
+    for done in range(2000, 4000, 30):  # and as it counts once it has found all
+        clock[0] += 30
+        going.take(events.Progress(done=done, total=4344))
+    assert going.count == "[3,980 / 4,344]"
+
+
 def test_a_count_that_stands_still_counts_down_then_names_its_action_without_an_estimate(clock: list[float]) -> None:
     going = RunningPhase()
     going.take(started(ONE))
