@@ -311,6 +311,8 @@ class Source:
     """True where a lock names the commit: the commit is fetched by itself if the ref has moved."""
     sha256: str | None = None
     patches: Mapping[str, bytes] = field(default_factory=dict)
+    leaves_failed_compile: bool = False
+    """Whether the next of `refs` is tried where one does not compile."""
     official: bool = False
     """True for the release's own tag. Patches are apart: they show in names by a hash of their own."""
     folder: str = ""

@@ -1062,6 +1062,16 @@ def test_after_compiling_began_no_other_ref_is_tried(desk: Desk) -> None:
     assert refs(desk) == ["first"]
 
 
+def test_a_ref_that_does_not_compile_gives_way_where_the_profile_says_so(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, tensorflow={**SOURCE, "fallback_on": "compile"})
+    failed, usual = [FakeRun(output=[b"ERROR: x.cc:1: error: no\n"], exit_code=1)], desk.engine.on_run
+    desk.engine.on_run = lambda spec: failed.pop() if failed and spec.name.endswith("compile") else usual(spec)
+    result = desk.build()
+    assert refs(desk) == ["first", "second"]
+    assert (result.record["source"]["ref"], result.record["attempts"]) == ("second", 2)
+    assert any("source first does not compile; trying second" in notice for notice in desk.notices)
+
+
 def test_a_registry_that_fails_is_not_the_fault_of_a_ref(desk: Desk) -> None:
     desk.engine.registry.clear()
     desk.fails(NetworkError, "image-not-found", "image")

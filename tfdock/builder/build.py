@@ -73,8 +73,7 @@ def _run_build(session: BuildSession, request: BuildRequest) -> BuildResult:
     _check_remote(session, plan)
     expected = expectation(plan, session.wheelhouse.records(), session.knowledge)
     with _run(session, request, plan, expected) as run:
-        fetched = compile_phase.prepare_source(run)
-        compiled = compile_phase.compile_wheel(run, fetched)
+        compiled = compile_phase.compile_source(run)
         sealed = seal_phase.seal_wheels(run, compiled)
         record = seal_phase.publish_wheels(run, sealed)
     return session.result(plan, "built", record)

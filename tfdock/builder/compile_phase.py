@@ -74,11 +74,32 @@ class CompileResult:
 # --- fetch ----------------------------------------------------------------------------------------------------------
 
 
-def prepare_source(run: BuildRun) -> FetchResult:
-    """Run the image and the fetch phase for the first source ref that can be had, configured and analysed."""
+def compile_source(run: BuildRun) -> CompileResult:
+    """Fetch and compile the first source ref that works, so far as the profile lets refs give way."""
+    tried, refs = 0, run.plan.source_refs
+    while True:
+        fetched = prepare_source(run, after=tried)
+        tried = fetched.image.source_number
+        try:
+            return _compile_wheel(run, fetched)
+        except BuildFailed as error:
+            leaves = run.plan.resolution.source.leaves_failed_compile and tried < len(refs)
+            if not leaves or error.problems[0].code != "compile-failed":
+                raise
+            run.tell(f"source {refs[tried - 1]} does not compile; trying {refs[tried]}")
+        # Neither its results nor its errors are those of the next one.
+        run.folders.staging.remove()
+        run.runner.output.clear()
+
+
+def prepare_source(run: BuildRun, after: int = 0) -> FetchResult:
+    """Run the image and the fetch phase for the first source ref that can be had, configured and analysed.
+
+    The first `after` refs are left out.
+    """
     inputs = run.request.inputs
     refs = (inputs.source_ref,) if inputs else run.plan.source_refs
-    for number, ref in enumerate(refs, start=1):
+    for number, ref in [*enumerate(refs, start=1)][after:]:
         try:
             image = image_phase.make_image(run, ref, number)
             _, seconds = run.timed("fetch", partial(_fetch, run, image))
@@ -217,7 +238,7 @@ def _unpack_external(containers: BuildContainers) -> None:
 # --- compile --------------------------------------------------------------------------------------------------------
 
 
-def compile_wheel(run: BuildRun, fetched: FetchResult) -> CompileResult:
+def _compile_wheel(run: BuildRun, fetched: FetchResult) -> CompileResult:
     """Run the compile phase; return its attempts and its figures."""
     result, seconds = run.timed("compile", partial(_compile, run, fetched))
     return replace(result, seconds={**fetched.seconds, "compile": seconds})

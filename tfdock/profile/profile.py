@@ -211,6 +211,9 @@ class TensorFlow(Record):
     fallback: list[GitRef] = Field(
         [], description="Refs to try when `ref` cannot be fetched, configured or analysed", examples=[["master"]]
     )
+    fallback_on: Literal["analysis", "compile"] = Field(
+        "analysis", description="`compile` also leaves a ref that does not compile", examples=["compile"]
+    )
     archive: Url | None = Field(
         None,
         description="A source archive (.tar.gz or .zip); needs `sha256`",
@@ -243,6 +246,8 @@ class TensorFlow(Record):
         for name in ("ref", "fallback"):
             if getattr(self, name) and (self.archive or self.path):
                 raise wrong(f"`{name}` belongs to a git source", f"remove `{name}`", name)
+        if self.fallback_on == "compile" and not self.fallback:
+            raise wrong("there is no ref to fall back on", "name one: `fallback: […]`", "fallback_on")
         return self
 
 

@@ -702,6 +702,7 @@ class _Decision:
             location=location,
             refs=refs,
             commit=commit,
+            leaves_failed_compile=asked.fallback_on == "compile",
             patches=patches,
             # A fallback may be what is built in the end, so the source is no longer the release.
             official=not asked.git and refs == (tag,),
