@@ -24,7 +24,7 @@ from tfdock.knowledge.fits import (
 )
 from tfdock.knowledge.gpu_rows import Fork
 from tfdock.knowledge.image_rows import ArchiveRow, ImageRow, Interpreter
-from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.release_rows import Release, applies
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Debug, HostCompiler, Profile, Verify
@@ -194,7 +194,7 @@ class _Decision:
         check_flags(self.question, release)
         check_native(self.question)
         self._check_source_archives(release)
-        optimize = self._optimize()
+        optimize = self._optimize(release)
         fork = self._fork(release, accelerator)
         reports = self._reports(release, version, devices, host_compiler, fork)
         self._doubt_repository(release, accelerator, reports)
@@ -304,12 +304,14 @@ class _Decision:
         release = self.knowledge.releases.get(str(asked.minor))
         if release is None:
             known = sorted(self.knowledge.releases, key=Version)
+            newest = self.knowledge.releases[known[-1]].newest
+            by_rules = f'`tensorflow: {{release: "{newest}", ref: {_ref(asked)}}}` builds it by the rules of {newest}'
             self.notes.refuse(
                 "release-unknown",
                 path,
                 f"TensorFlow {asked} is not known",
                 why=f"known releases: {known[0]} to {known[-1]}",
-                fix="add a row to a folder given by `--knowledge`",
+                fix=by_rules if Version(newest) < asked else "add a row to a folder given by `--knowledge`",
             )
             self.notes.stop_if_refused()
         assert release is not None
@@ -327,7 +329,7 @@ class _Decision:
                 path,
                 f"TensorFlow {asked} is no release that is known",
                 why=f"releases of {release.release}: {', '.join(release.patches)}",
-                fix=f'name its source: `tensorflow: {{release: "{release.newest}", ref: …}}`',
+                fix=f'name its tag: `tensorflow: {{release: "{release.newest}", ref: {_ref(asked)}}}`',
             )
         self.notes.choose("tensorflow", asked, "profile", "as asked")
         return release, asked
@@ -722,10 +724,13 @@ class _Decision:
         self.notes.choose("wheel.name", name, *_asked_or_default(bool(asked), "what `pip install` asks for"))
         return name
 
-    def _optimize(self) -> tuple[str, ...]:
+    def _optimize(self, release: Release) -> tuple[str, ...]:
         optimize = self.profile.optimize
         if optimize == "portable":
-            reason = "runs on every CPU of its kind that the release supports"
+            features = (row for row in self.knowledge.cpu_features.values() if row.machine == self.question.machine)
+            more = [row.feature for row in features if row.official and applies(release, row.official)]
+            slower = f"the official wheel wants {' and '.join(more)}, and is quicker: `optimize: [{', '.join(more)}]`"
+            reason = sentences("runs on every CPU of its kind that the release supports", slower if more else "")
             self.notes.choose("optimize", "portable", "default", reason)
             return ()
         if isinstance(optimize, list):
@@ -825,6 +830,11 @@ class _Decision:
 
 
 # --- pure helpers ----------------------------------------
+
+
+def _ref(version: Version) -> str:
+    """Return TensorFlow's tag of a version, or its branch: v2.22.0-rc0 of 2.22.0rc0, r2.22 of 2.22."""
+    return f"v{str(version).replace('rc', '-rc')}" if len(version.parts) > 2 else f"r{version}"
 
 
 def _asked_or_default(asked: bool, reason: str) -> tuple[str, str]:

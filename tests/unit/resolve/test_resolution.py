@@ -659,6 +659,18 @@ def test_debugging_is_flags_of_the_release(desk: Desk, release: str, debug: str,
     assert [flag for flag in desk.resolve(f"{head}debug: {debug}\n").flags if flag not in without] == flags
 
 
+@pytest.mark.parametrize(
+    ("asked", "ref"),
+    [("2.99.0rc0", "v2.99.0-rc0"), ("2.99.0", "v2.99.0"), ("2.99", "r2.99"), ("2.21.0rc1", "v2.21.0-rc1")],
+)
+def test_a_newer_release_can_be_built_by_the_rules_of_the_newest(desk: Desk, asked: str, ref: str) -> None:
+    (problem,) = desk.problems(f'schema: 1\ntensorflow: "{asked}"\naccelerator: cpu\n')
+    assert problem.code == "release-unknown"
+    assert f'`tensorflow: {{release: "2.21.0", ref: {ref}}}`' in problem.fixes[0]
+    written = f'schema: 1\ntensorflow: {{release: "2.21.0", ref: {ref}}}\naccelerator: cpu\n'
+    assert desk.resolve(written).source.refs == (ref,)
+
+
 def test_cloud_file_systems_are_left_out_as_the_release_allows(desk: Desk) -> None:
     def planned(release: str) -> Resolution:
         return desk.resolve(f'schema: 1\ntensorflow: "{release}"\naccelerator: cpu\ncloud: false\n')
