@@ -149,7 +149,7 @@ class ImageResult:
     toolchain_file: bytes
     installed: tuple[Pin, ...]
     """What the image holds, by its own account."""
-    overlay: str
+    overlay: str = ""
     """The volume that shows the domain's disk cache over the one of `release`; empty where there is none."""
     seconds: float = 0.0
     """How long the phase took."""

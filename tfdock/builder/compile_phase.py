@@ -75,33 +75,35 @@ class CompileResult:
 
 
 def compile_source(run: BuildRun) -> CompileResult:
-    """Fetch and compile the first source ref that works, so far as the profile lets refs give way."""
+    """Fetch and compile the first source ref that works; one that does not compile is left if the profile says so."""
     tried, refs = 0, run.plan.source_refs
     while True:
-        fetched = prepare_source(run, after=tried)
+        fetched = prepare_source(run, after=tried, compiles=True)
         tried = fetched.image.source_number
         try:
             return _compile_wheel(run, fetched)
         except BuildFailed as error:
             leaves = run.plan.resolution.source.leaves_failed_compile and tried < len(refs)
-            if not leaves or error.problems[0].code != "compile-failed":
+            # A bundle has one ref.
+            if not leaves or run.request.inputs or error.problems[0].code != "compile-failed":
                 raise
-            run.tell(f"source {refs[tried - 1]} does not compile; trying {refs[tried]}")
+            reason = error.problems[0].message.partition("\n")[0]
+            run.tell(f"source {refs[tried - 1]} does not compile ({reason}); trying {refs[tried]}")
         # Neither its results nor its errors are those of the next one.
         run.folders.staging.remove()
         run.runner.output.clear()
 
 
-def prepare_source(run: BuildRun, after: int = 0) -> FetchResult:
+def prepare_source(run: BuildRun, after: int = 0, *, compiles: bool = False) -> FetchResult:
     """Run the image and the fetch phase for the first source ref that can be had, configured and analysed.
 
-    The first `after` refs are left out.
+    The first `after` refs are left out. `compiles`: see `make_image`.
     """
     inputs = run.request.inputs
     refs = (inputs.source_ref,) if inputs else run.plan.source_refs
     for number, ref in [*enumerate(refs, start=1)][after:]:
         try:
-            image = image_phase.make_image(run, ref, number)
+            image = image_phase.make_image(run, ref, number, compiles=compiles)
             _, seconds = run.timed("fetch", partial(_fetch, run, image))
             return FetchResult(image=image, seconds={"image": image.seconds, "fetch": seconds})
         except (BuildFailed, NetworkError) as error:

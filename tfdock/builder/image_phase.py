@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tfdock.bazel.cache.cache_folder import DiskCache, check_writable
 from tfdock.bazel.cache.domain_cache import take_over
@@ -24,7 +25,7 @@ from tfdock.engine.protocol import (
     ImageInfo,
 )
 from tfdock.errors import BuildFailed, Incompatible, Interrupted, Locked
-from tfdock.host.files import held, make_folder
+from tfdock.host.files import held
 from tfdock.host.hardware import free_disk
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import described_toolchain, toolchain_key
@@ -53,9 +54,20 @@ class _Image:
     """The digest of what its toolchain stage wrote down."""
 
 
-def make_image(run: BuildRun, source_ref: str | None = None, number: int = 1) -> ImageResult:
-    """Run the image phase for a source ref, the `number`-th that the build tries; return the image."""
-    image, seconds = run.timed("image", lambda: _locked_image(run, source_ref, number))
+def make_image(
+    run: BuildRun, source_ref: str | None = None, number: int = 1, *, compiles: bool = False
+) -> ImageResult:
+    """Run the image phase for a source ref, the `number`-th that the build tries; return the image.
+
+    For a run that `compiles`, an empty disk cache begins with what the same build had without its last patches.
+    """
+
+    def phase() -> ImageResult:
+        image = _locked_image(run, source_ref, number)
+        # Without the lock of the image: a cache may be waited for, or be copied for minutes.
+        return replace(image, overlay=_hold_disk_cache(run, image, compiles=compiles))
+
+    image, seconds = run.timed("image", phase)
     return replace(image, seconds=seconds)
 
 
@@ -222,7 +234,7 @@ def _digest(toolchain: bytes, pins: bytes) -> str:
 
 
 def _read_image(run: BuildRun, image: _Image, source_ref: str | None, number: int) -> ImageResult:
-    """Read what the image wrote down of its toolchain and its source; hold its disk cache.
+    """Read what the image wrote down of its toolchain and its source.
 
     Raises BuildFailed (`image-incomplete`), and (`toolchain-changed`) if the image's own files are not those that the
     toolchain stage wrote, before any source was there.
@@ -243,8 +255,6 @@ def _read_image(run: BuildRun, image: _Image, source_ref: str | None, number: in
                 run.session.engine_info.name,
             ),
         )
-    key = toolchain_key(toolchain)
-    overlay = _hold_disk_cache(run, key, toolchain)
     # The image wrote the file, and it may hold anything: only what looks like a commit is one.
     commit = _COMMIT.fullmatch(source or b"")
     return ImageResult(
@@ -253,31 +263,31 @@ def _read_image(run: BuildRun, image: _Image, source_ref: str | None, number: in
         source_ref=source_ref,
         source_number=number,
         source_commit=commit[1].decode() if commit else "",
-        toolchain=key,
+        toolchain=toolchain_key(toolchain),
         toolchain_file=toolchain,
         installed=locks.installed(toolchain, pins, {requirements_name: requirements} if requirements else {}),
-        overlay=overlay,
     )
 
 
-def _hold_disk_cache(run: BuildRun, key: str, toolchain: bytes) -> str:
+def _hold_disk_cache(run: BuildRun, image: ImageResult, *, compiles: bool) -> str:
     """Hold the build's disk cache with others, until the run ends, so that nobody takes things out of it.
 
     Return the volume that shows it over the cache of `release`; empty where there is none.
     """
-    trust = run.plan.trust
+    trust, key = run.plan.trust, image.toolchain
     disk, release = run.disk_cache(key), run.session.cache.disk(key)
     waiting = run.runner.waiting("image", f"has the disk cache {release.key} for itself")
     # A domain reads the cache of `release` below its own, so that neither may be emptied meanwhile.
     run.locks.enter_context(release.held(alone=False, waiting=waiting))
     overlay = ""
     if not trust.is_release:
-        _start_from_fewer_patches(run, disk, key)
+        if compiles:
+            _start_from_fewer_patches(run, disk)
         overlay = run.locks.enter_context(cache_overlay.over_release(run, disk, release))
     if run.session.engine_info.local:
         # Bazel would keep nothing in a folder of another user, and compile everything again. Two levels: `ac/00`.
         check_writable(disk.folder, 2)
-    description = {**described_toolchain(toolchain), "base": str(run.plan.resolution.base)}
+    description = {**described_toolchain(image.toolchain_file), "base": str(run.plan.resolution.base)}
     before = disk.description().get("trust", {}).get("reasons", [])
     # Who shared `release` once has shared it for good.
     reasons = tuple(dict.fromkeys([*map(str, before), *trust.reasons]))[-_MOST_REASONS:]
@@ -285,24 +295,27 @@ def _hold_disk_cache(run: BuildRun, key: str, toolchain: bytes) -> str:
     return overlay
 
 
-def _start_from_fewer_patches(run: BuildRun, disk: DiskCache, key: str) -> None:
+def _start_from_fewer_patches(run: BuildRun, disk: DiskCache) -> None:
     """Fill the empty cache of a domain from that of the same build with fewer patches, if there is one.
 
     Nothing is filled where the cache is not on the engine's machine, where another run has it, or without the room.
     """
-    if not run.session.engine_info.local:
+    # A cache that is a link lies on another disk: a copy cannot take its place.
+    if not run.session.engine_info.local or disk.folder.is_symlink():
         return
     for name in run.plan.trust.with_fewer_patches:
-        earlier = run.session.cache.disk(f"{key}-{name}")
+        earlier = run.session.cache.disk(f"{disk.toolchain}-{name}")
         # What cannot be had costs time, and no build.
         with suppress(Locked, OSError), disk.held(alone=True), earlier.held(alone=False):
             if not disk.is_empty():
                 return
-            size = sum(entry.size for entry in earlier.entries())
+            size = sum(entry.size for entry in earlier.entries() if not earlier.is_hollow(entry))
             free = free_disk(disk.cache)
-            if not size or (free is not None and free < size * _ROOM):
-                continue
-            make_folder(disk.folder)
-            copied = take_over(disk, earlier)
-            run.tell(f"the disk cache begins with the {copied / 1e6:,.1f} MB of the same build with fewer patches")
-            return
+            if free is not None and free < size * _ROOM:
+                run.tell(
+                    f"the disk cache {earlier.key} is not copied: {size / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are free"
+                )
+            elif size:
+                run.tell(f"copying the disk cache of the same build with fewer patches, {size / 1e6:,.1f} MB")
+                take_over(disk, earlier, partial(run.runner.check, "image"))
+                return

@@ -44,7 +44,8 @@ class Domain:
     shared: bool = False
     """The user shares on purpose (`--trust`)."""
     with_fewer_patches: tuple[str, ...] = ()
-    """Domains of the same build without its last patches, most patches first. All that ran in them runs in it too."""
+    """Domains of the same build without its last patches, most patches first. What ran in them is of the
+    same source, at whatever commit."""
 
     @property
     def is_release(self) -> bool:

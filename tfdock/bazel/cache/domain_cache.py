@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from tfdock.bazel.cache.action_cache import LARGEST
-from tfdock.bazel.cache.cache_folder import DiskCache, is_whiteout
+from tfdock.bazel.cache.cache_folder import CacheEntry, DiskCache, is_whiteout, opened
+from tfdock.host.files import make_folder
 from tfdock.host.untrusted_folders import FoundFile, UntrustedFolder, is_hollow, remove_folder
 
 _PIECE = 1 << 20
@@ -28,20 +32,38 @@ def filesystem_now(folder: Path) -> int:
         stamp.unlink(missing_ok=True)
 
 
-def take_over(disk: DiskCache, other: DiskCache) -> int:
-    """Copy the entries of another domain's cache into an empty one; return their bytes.
+def take_over(disk: DiskCache, other: DiskCache, check: Callable[[], None]) -> int:
+    """Fill an empty cache with the entries of another domain's cache; return their bytes. All of them, or none.
 
-    The caller holds the empty cache alone. The other may grow meanwhile. Copies, not links: a container could write
-    to a file that both have. Raises OSError.
+    The caller holds the empty cache alone. The other may change meanwhile. Copies, not links: a container could write
+    to a file that both have. `check` is called before each entry, and raises to end the work. Raises OSError.
     """
-    entries = [entry for entry in other.entries() if entry.kind in ("action", "blob")]
-    with disk.opened() as own, other.opened() as theirs:
-        # An action comes after its blobs, as Bazel writes them: one that is cut off here costs no build an error.
-        for entry in sorted(entries, key=lambda entry: entry.kind == "action"):
-            with suppress(FileNotFoundError), theirs.open(entry.name, unnoticed=True) as file:
-                if not is_hollow(file.fileno()):
-                    own.write(entry.name, iter(partial(file.read, _PIECE), b""))
-    return sum(entry.size for entry in entries)
+    clear_work(disk)
+    make_folder(disk.work)
+    try:
+        with opened(disk.work) as own, other.opened() as theirs:
+            copied = 0
+            for entry in other.entries():
+                check()
+                copied += _copy(entry, theirs, own) if entry.kind in ("action", "blob") else 0
+        remove_folder(disk.folder)
+        disk.work.rename(disk.folder)
+    finally:
+        clear_work(disk)
+    return copied
+
+
+def _copy(entry: CacheEntry, theirs: UntrustedFolder, own: UntrustedFolder) -> int:
+    """Copy an entry, as far as it went when it was listed; return its bytes, 0 for one that cannot be read."""
+    try:
+        file = theirs.open(entry.name, unnoticed=True)
+    except OSError:
+        return 0
+    with file:
+        if is_hollow(file.fileno()):
+            return 0
+        own.write(entry.name, islice(iter(partial(file.read, _PIECE), b""), math.ceil(entry.size / _PIECE)))
+    return entry.size
 
 
 def drop_copies(disk: DiskCache, release: DiskCache, since: int) -> int:

@@ -32,7 +32,7 @@ from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.cli.app import app
 from tfdock.cli.commands import cache as command
 from tfdock.engine.protocol import IMAGE_LABEL, ImageInfo
-from tfdock.errors import EngineError, Locked, Problem, ProfileError
+from tfdock.errors import EngineError, Interrupted, Locked, Problem, ProfileError
 from tfdock.host import files
 from tfdock.host.files import held
 from tfdock.host.untrusted_folders import folder_size
@@ -403,11 +403,32 @@ def test_a_copy_of_a_cache_has_its_entries_and_nothing_else(disk: Disk, tmp_path
         path.relative_to(disk.disk.folder): path.read_bytes() for path in disk.files if path.stat().st_size < 1 << 20
     }
     expected = {path: data for path, data in expected.items() if data != b"not a digest"}
-    take_over(other, disk.disk)
+    assert take_over(other, disk.disk, lambda: None) == sum(map(len, expected.values()))
     copied = {path.relative_to(other.folder): path for path in other.folder.rglob("*") if path.is_file()}
     assert {path: file.read_bytes() for path, file in copied.items()} == expected
     # A container that writes to a copy changes nothing of what was copied.
     assert all(file.stat().st_nlink == 1 for file in copied.values())
+
+
+def test_a_copy_of_a_cache_that_is_cut_off_leaves_nothing_and_an_entry_that_cannot_be_read_is_left_out(
+    disk: Disk,
+) -> None:
+    disk.action(b"one", b"two")
+    other, stops = disk.cache.disk("1" * 16), iter([None, Interrupted.of("interrupted", "stopped")])
+
+    def check() -> None:
+        if error := next(stops, None):
+            raise error
+
+    with pytest.raises(Interrupted):
+        take_over(other, disk.disk, check)
+    assert other.is_empty()
+    assert not other.work.exists()
+    gone = next(path for path in disk.files if path.parent.parent.name == "cas")
+    gone.unlink()
+    gone.mkdir()
+    take_over(other, disk.disk, check)
+    assert len(list(other.entries())) == len(disk.files)
 
 
 def test_pruning_needs_the_folder_and_every_disk_cache_alone(disk: Disk) -> None:
