@@ -72,7 +72,7 @@ class RunningPhase:
                     self._counted = now
                 # One in a hundred, so that an hour of it is no long list.
                 if event.total and (not self._totals or event.total > self._totals[-1][1] * 1.01):
-                    self._totals.append((now, event.total))
+                    self._totals.append((event.done, event.total))
                 self._progress = event
             case events.Line() if event.text.strip() and not output.tells_options(event.text):
                 self._action = output.action(event.text) or self._action
@@ -94,14 +94,15 @@ class RunningPhase:
 
     @property
     def _knows_total(self) -> bool:
-        """Whether the total has been about the same for the later half of the time since there is one.
+        """Whether the total was about the same when half as many actions were done.
 
-        Bazel finds actions as it goes: its older versions are never more than some hundred ahead.
+        Bazel finds actions as it goes: its older versions are never more than some hundred ahead. How long they take
+        tells nothing: the last tenth may take half of the time.
         """
         if not self._totals:
             return False
-        half = (self._totals[0][0] + self._counted) / 2
-        earlier = next((total for at, total in reversed(self._totals) if at <= half), 0)
+        half = self._progress.done / 2
+        earlier = next((total for done, total in reversed(self._totals) if done <= half), self._totals[0][1])
         return earlier >= self._progress.total * (1 - _GROWTH)
 
     @property
