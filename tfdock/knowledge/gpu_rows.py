@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
@@ -111,6 +112,13 @@ class Fork(Row):
     accelerator: str
     releases: ReleaseRange
     targets: tuple[str, ...] = ()
+
+    def has(self, address: str) -> bool:
+        """Return whether an address is that of its repository, in any spelling, or of a file below it."""
+        plain = (
+            re.sub(r"^(ssh://)?git@([^:/]+)[:/]", r"https://\2/", address.lower()).rstrip("/").removesuffix(".git")
+        )
+        return f"{plain}/".startswith(f"{self.git.lower()}/")
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
         """Return an accelerator without a row, or targets that no GPU of it has."""

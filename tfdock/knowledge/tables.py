@@ -264,9 +264,14 @@ class KnowledgeBase:
         return "; ".join(named.get(name, name) for name in names)
 
     @cached_property
+    def own_releases(self) -> dict[str, Release]:
+        """Minor release -> row of TensorFlow's own tree."""
+        return self.keyed("releases", Release)
+
+    @cached_property
     def releases(self) -> dict[str, Release]:
-        """Minor release -> row. It uses the GPUs of its forks as well: what is built for them is a fork."""
-        found: dict[str, Release] = self.keyed("releases", Release)
+        """Minor release -> row. GPUs that its fork alone uses are among its targets: the fork is built for them."""
+        found = dict(self.own_releases)
         for name, row in found.items():
             own = {fork.accelerator: fork.targets for fork in self.forks if applies(row, fork.releases)}
             # Without a list nothing is known that the release leaves out.

@@ -212,7 +212,9 @@ class TensorFlow(Record):
         [], description="Refs to try when `ref` cannot be fetched, configured or analysed", examples=[["master"]]
     )
     fallback_on: Literal["analysis", "compile"] = Field(
-        "analysis", description="`compile` also leaves a ref that does not compile", examples=["compile"]
+        "analysis",
+        description="`compile`: go on with the next ref where one does not compile, too",
+        examples=["compile"],
     )
     archive: Url | None = Field(
         None,
@@ -246,6 +248,8 @@ class TensorFlow(Record):
         for name in ("ref", "fallback"):
             if getattr(self, name) and (self.archive or self.path):
                 raise wrong(f"`{name}` belongs to a git source", f"remove `{name}`", name)
+        if len({self.ref, *self.fallback}) <= len(self.fallback):
+            raise wrong("a ref stands there twice", "name each ref once", "fallback")
         if self.fallback_on == "compile" and not self.fallback:
             raise wrong("there is no ref to fall back on", "name one: `fallback: […]`", "fallback_on")
         return self
@@ -482,7 +486,7 @@ class Profile(Record):
         None, description="Who compiles the C++ code: gcc or clang; the release's own by default", examples=["gcc"]
     )
     xla: bool = Field(True, description="Build XLA")
-    cloud: bool = Field(True, description="Build what reads Google's, Amazon's and Hadoop's file systems")
+    cloud: bool = Field(True, description="Build the code for Google's, Amazon's and Hadoop's file systems")
     optimize: Literal["portable", "native"] | ListOf[Cpu] = Field(
         "portable",
         description="CPU code: portable, this machine's only, or named features",

@@ -6,6 +6,7 @@ nobody is known to have tested, is refused with all reasons at once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -187,6 +188,7 @@ class _Decision:
         if accelerator is None:
             self.notes.stop_if_refused()
         assert accelerator is not None
+        fork, release = self._tree(release, accelerator)
         devices = devices_of(self.question, release, accelerator)
         host_compiler = host_compiler_of(self.question, release, devices)
         bazel = bazel_of(self.question, release)
@@ -195,9 +197,8 @@ class _Decision:
         check_native(self.question)
         self._check_source_archives(release)
         optimize = self._optimize(release)
-        fork = self._fork(release, accelerator)
         reports = self._reports(release, version, devices, host_compiler, fork)
-        self._doubt_repository(release, accelerator, reports)
+        self._doubt_repository(release, accelerator, fork, reports)
         refused = {problem.field for problem in self.notes.problems}
         # One reason for each field is enough.
         failures = [found for found in reports.failures(self._places()) if found.path not in refused]
@@ -346,19 +347,26 @@ class _Decision:
             why = f"it is built for {', '.join(release.pythons)}"
             self.notes.doubt("python-unsupported", "python", message, why=why, part="python")
 
-    def _fork(self, release: Release, accelerator: Accelerator) -> Fork | None:
-        """Return the fork that is built; None where it is TensorFlow's own tree, or another repository."""
-        fork, asked = self.knowledge.fork(release, accelerator.accelerator), self.profile.source.git
-        return None if fork and asked and asked.removesuffix(".git") != fork.git else fork
+    def _tree(self, release: Release, accelerator: Accelerator) -> tuple[Fork | None, Release]:
+        """Return the fork that is built, and the release's row for its tree; None for TensorFlow's own or another."""
+        fork, asked = self.knowledge.fork(release, accelerator.accelerator), self.profile.source
+        # Whose tree a checkout holds is not known.
+        address = asked.git or asked.archive
+        if fork is None or (address and not fork.has(address)):
+            return None, self.knowledge.own_releases[release.release]
+        return fork, release
 
-    def _doubt_repository(self, release: Release, accelerator: Accelerator, reports: Reports) -> None:
+    def _doubt_repository(
+        self, release: Release, accelerator: Accelerator, fork: Fork | None, reports: Reports
+    ) -> None:
         """Doubt a repository that is not the fork of which the tables speak, unless somebody built it."""
         known = self.knowledge.fork(release, accelerator.accelerator)
-        if known and not self._fork(release, accelerator) and not reports.is_built:
+        if known and not fork and not reports.is_built:
             title = accelerator.titles.get(accelerator.accelerator, accelerator.accelerator)
-            message = f"{self.profile.source.git} is not known to be built for {title}"
+            field = "archive" if self.profile.source.archive else "git"
+            message = f"{getattr(self.profile.source, field)} is not known to be built for {title}"
             why = f"what is known of TensorFlow {release.release} for {title} is of {known.git}"
-            self.notes.doubt("component-untested", "tensorflow.git", message, why=why)
+            self.notes.doubt("component-untested", f"tensorflow.{field}", message, why=why)
 
     def _reports(
         self, release: Release, version: Version, devices: ChosenDevices, host_compiler: str, fork: Fork | None
@@ -688,16 +696,20 @@ class _Decision:
             own, tag = release.repository, release.tag.format_map({"version": str(version)})
             commits = release.commits
         refs = (asked.ref or tag, *asked.fallback)
-        location = asked.git or own
+        # Spelt in another way it is the same repository.
+        location = own if fork else asked.git or own
         # Only the release's own tag in its own repository has a known commit.
-        commit = commits.get(str(version)) if refs == (tag,) and not asked.git else None
+        commit = commits.get(str(version)) if refs == (tag,) and location == own else None
+        may_move = f"{'the branch' if fork else 'the tag'} may move: only a commit is fixed"
         self.notes.choose(
             "source",
             f"{location} {' then '.join(refs)}",
             "profile" if asked.git or asked.ref or asked.fallback else row,
             f"commit {commit[:12]}"
             if commit
-            else f"{'the branch' if fork else 'the tag'} may move: only a commit is fixed",
+            else "one commit"
+            if re.fullmatch(r"[0-9a-f]{40}", refs[0])
+            else may_move,
         )
         return Source(
             kind="git",
@@ -707,7 +719,7 @@ class _Decision:
             leaves_failed_compile=asked.fallback_on == "compile",
             patches=patches,
             # A fallback may be what is built in the end, so the source is no longer the release.
-            official=not asked.git and refs == (tag,),
+            official=location == own and refs == (tag,),
         )
 
     # --- the contract ----------------------------------------

@@ -286,7 +286,7 @@ def check_configs(question: Question, release: Release, devices: ChosenDevices, 
         spans += [row.releases for row in variables if "cloud" in row.when]
         if not any(applies(release, span) for span in spans):
             message = f"TensorFlow {release.release} has no switch for cloud file systems"
-            question.notes.refuse("config-unknown", "cloud", message, why="the releases before and after it have")
+            question.notes.refuse("config-unknown", "cloud", message, why="the releases before and after it have one")
     for path, name in asked_configs(question):
         contradicted, useless = _contradicted(question, name, facts), _useless(question, release, name, facts)
         # A release whose row lists no configurations may have any.

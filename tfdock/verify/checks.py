@@ -178,8 +178,9 @@ def _version(inspection: Inspection, resolution: Resolution | None) -> Check:
     if resolution is None:
         return _skipped("version", _NO_PROFILE, found=found)
     local = f"+{resolution.local_version}" if resolution.local_version else ""
-    # The tag decides the version. What another source calls itself is known only after the build.
-    if resolution.source.official:
+    # The tag decides the version. What another source calls itself is known only after the build, and the branch of a
+    # fork goes on to the release's later patches.
+    if resolution.source.official and resolution.source.location == resolution.release.repository:
         expected = normal_version(f"{resolution.version}{local}")
         reason = (
             "it is another release"

@@ -84,8 +84,11 @@ class WheelTrial(TrialContainers):
         self._accelerator = accelerator_of(knowledge, inspection)
 
     def built_in(self) -> ImageInfo | None:
-        """Return the image that compiled the wheel, if it links its accelerator's libraries: a clean one has none."""
-        name = self._request.built_in if self._linked() else ""
+        """Return the image that compiled the wheel, if it links its accelerator's libraries: a clean one has none.
+
+        None with a bundle, which has what the wheel requires for the profile's image alone.
+        """
+        name = self._request.built_in if self._linked() and self._environment.given is None else ""
         return self._environment.engine.image(name) if name else None
 
     def checks(self, image: ImageRef | None, built_in: ImageInfo | None) -> tuple[Check, ...]:

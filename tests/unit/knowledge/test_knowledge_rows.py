@@ -38,7 +38,8 @@ CONDITIONS = {
     "accelerator": {"cuda", "rocm", "cpu"}, "gpu_compiler": {"clang", "nvcc", ""}, "host_compiler": {"clang", "gcc"},
     "optimize": {"portable", "native", "custom"}, "xla": {"true", "false"}, "cloud": {"true", "false"},
     "debug": {"off", "dbg", "opt", "fastbuild"}, "symbols": {"true", "false"},
-    "gcc_major": set(map(str, range(7, 16))), "rocm_minor": {"6.4", "7.0", "7.1", "7.2"},
+    "gcc_major": set(map(str, range(7, 16))), "clang_major": set(map(str, range(14, 22))),
+    "rocm_minor": {"6.4", "7.0", "7.1", "7.2"},
 }  # fmt: skip
 FACTS = (
     {*CONDITIONS, *COMPONENT_FACTS, *PATH_FACTS}

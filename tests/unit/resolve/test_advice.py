@@ -438,8 +438,26 @@ def test_a_gpu_that_a_fork_alone_takes_is_built_for_from_the_fork(desk: Desk, gp
     assert resolution.untested == ()
     assert resolution.source.refs == ("r2.20-rocm-enhanced",)
     upstream = {"git": "https://github.com/tensorflow/tensorflow.git", "release": "2.20.0"}
-    (problem,) = desk.problems(yaml.safe_dump(yaml.safe_load(written) | {"tensorflow": upstream}))
-    assert (problem.code, problem.field) == ("component-untested", "tensorflow.git")
+    problems = desk.problems(yaml.safe_dump(yaml.safe_load(written) | {"tensorflow": upstream}))
+    assert [problem.code for problem in problems] == ["runtime-target", "component-untested"]
+
+
+@pytest.mark.parametrize(
+    ("source", "ok"),
+    [
+        ("git: https://github.com/rocm/tensorflow-upstream.git/", True),
+        ("git: git@github.com:ROCm/tensorflow-upstream.git", True),
+        (f"archive: https://github.com/ROCm/tensorflow-upstream/archive/x.zip, sha256: {64 * 'a'}", True),
+        (f"archive: https://github.com/tensorflow/tensorflow/archive/x.zip, sha256: {64 * 'a'}", False),
+        ("git: https://github.com/ROCm/tensorflow-upstream-of-mine", False),
+    ],
+)
+def test_a_fork_is_known_by_its_address_in_any_spelling(desk: Desk, source: str, ok: bool) -> None:
+    written = f'schema: 1\ntensorflow: {{release: "2.18.0", {source}}}\naccelerator: rocm\namdgpu_targets: [gfx90a]\n'
+    if ok:
+        assert desk.resolve(written).untested == ()
+    else:
+        assert [problem.code for problem in desk.problems(written)] == ["component-untested"]
 
 
 @pytest.mark.parametrize("word", ["sm_91", "9.1", "gfx9999", "cpu"])

@@ -247,6 +247,13 @@ def test_of_another_source_than_the_releases_tag_only_the_local_part_is_held_aga
     assert failed(inspection(version=LOCAL), profile) == ["version"]
 
 
+def test_the_branch_of_a_fork_may_have_gone_on_to_a_later_patch_of_the_release() -> None:
+    local = DESK.resolve(ROCM).local_version
+    for version in ("2.18.0", "2.18.9"):
+        assert checked(inspection(version=f"{version}+{local}"), ROCM)["version"].status == "passed"
+    assert checked(inspection(version="2.18.0"), ROCM)["version"].status == "failed"
+
+
 def test_a_portable_cpu_wheel_has_no_local_part() -> None:
     wheel: dict[str, Any] = {"libraries": [library(CC)], "build_info": {"is_cuda_build": False}}
     assert failed(inspection(version="2.18.0", **wheel), CPU) == []

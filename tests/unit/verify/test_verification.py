@@ -72,7 +72,7 @@ def wheel(tmp_path: Path) -> Path:
 
 
 def found(
-    bench: TrialEnvironment, wheel: Path, inspection: Inspection | None = None, **changes: object
+    bench: TrialEnvironment, wheel: Path, inspection: Inspection | None = None, built_in: str = "", **changes: object
 ) -> Verification:
     """The verification of a wheel that requires nothing, by the shipped knowledge but for some tables."""
     texts: dict[str, list[tuple[str, str]]] = {
@@ -82,7 +82,7 @@ def found(
     texts |= {table: [(f"{table}.yaml", str(text))] for table, text in changes.items()}
     inspection = inspection or inspected(wheel)
     inspection = replace(inspection, metadata=replace(inspection.metadata, requires_dist=()))
-    return verify_wheel(bench, KnowledgeBase(texts), wheel, inspection, TrialRequest())
+    return verify_wheel(bench, KnowledgeBase(texts), wheel, inspection, TrialRequest(built_in=built_in))
 
 
 def is_impossible(result: Verification, code: str, kind: type[TfdockError] = TfdockError) -> str:
@@ -105,13 +105,19 @@ def test_a_wheel_for_a_python_without_an_image_is_not_tried(
     assert engine.called("create") == []
 
 
-def test_a_wheel_that_links_what_the_image_lacks_is_not_tried(bench: TrialEnvironment, wheel: Path) -> None:
+def test_a_wheel_that_links_what_the_image_lacks_is_not_tried(
+    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
+) -> None:
     library = Library(
         path="tensorflow/a.so", size=1, machine="x86_64", versions={}, needed=("libamdhip64.so.6", "libc.so.6")
     )
     inspection = replace(inspected(wheel), libraries=(library,), build_info={"is_rocm_build": True})
     message = is_impossible(found(bench, wheel, inspection), "runtime-lacks-libraries")
     assert message == f"the wheel links libamdhip64.so.6, which {IMAGE} does not have"
+    # A bundle has what the wheel requires for the image of the profile alone.
+    engine.images["built-in"] = engine.registry[IMAGE]
+    bundled = replace(bench, given={IMAGE: IMAGE})
+    assert is_impossible(found(bundled, wheel, inspection, "built-in"), "runtime-lacks-libraries") == message
 
 
 def test_an_image_in_which_no_check_has_a_result_is_unfit(
