@@ -311,6 +311,23 @@ def test_a_wheel_that_links_cuda_is_tried_in_the_image_that_built_it(tfdock: Tfd
     assert "links libcudart.so.13" in check(later, "import")["reason"]
 
 
+def test_a_wheel_gets_the_platform_that_its_libraries_fit_and_no_other(
+    tfdock: Tfdock, workshop: Workshop, tmp_path: Path
+) -> None:
+    def built(platform: str) -> Outcome:
+        profile = write_profile(tmp_path / "profile.yaml", workshop.tree(), wheel={"platform": platform})
+        return tfdock.build(profile)
+
+    outcome = built("manylinux_2_36")
+    assert outcome.code == 0, outcome.told
+    (wheel,) = tfdock.wheelhouse.glob("*.whl")
+    assert wheel.name.endswith("-manylinux_2_36_x86_64.whl"), "and pip has installed it"
+    older = built("manylinux_2_5")
+    assert older.code == 4, older.told
+    assert "`manylinux`: expected manylinux_2_5_x86_64; found manylinux_2_3" in older.problem["message"]
+    assert [*tfdock.wheelhouse.glob("*.whl")] == [wheel]
+
+
 # --- what can go wrong on the way -----------------------------------------------------------------------------------
 
 

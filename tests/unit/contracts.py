@@ -92,6 +92,7 @@ def written(name: str, build: Build) -> Written:
         "gpu_compiler": build.gpu_compiler,
         "xla": "true",
         "cloud": "true",
+        "sysroot": "none",
         "xla_digit": "1",
         "optimize": "portable",
         "optimize_flags": "",

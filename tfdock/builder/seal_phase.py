@@ -108,12 +108,12 @@ def _seal_wheel(plan: BuildPlan, raw: Path, folder: Path) -> tuple[Path, WheelFi
 
 
 def _normalize(plan: BuildPlan, raw: Path, target: Path) -> str:
-    """Write the wheel again, reproducible byte for byte, with its local version. Return its name."""
-    local = plan.resolution.local_version
+    """Write the wheel again, reproducible byte for byte, with its local version and platform. Return its name."""
+    local, platform = plan.resolution.local_version, plan.resolution.platform
     # PEP 440 allows one local version: ours takes the place of the source's.
     version = f"{parse_wheel_filename(raw.name)[1].public}+{local}" if local else None
     with raw.open("rb") as source, target.open("w+b") as sink:
-        return wheel_files.normalize(source, raw.name, sink, epoch=EPOCH, version=version)
+        return wheel_files.normalize(source, raw.name, sink, epoch=EPOCH, version=version, platform=platform)
 
 
 def _check(plan: BuildPlan, name: str, facts: wheel_files.WheelFacts) -> None:

@@ -151,6 +151,8 @@ class WheelNameJson(TypedDict):
     """The project's name."""
     local_version: str | None
     """The local version, such as `cuda12.5.sm86`."""
+    platform: str | None
+    """The platform tag that the profile asks for, such as `manylinux_2_28_x86_64`."""
 
 
 class VerifyOptionsJson(TypedDict):

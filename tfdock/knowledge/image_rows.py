@@ -19,7 +19,8 @@ class ImageRow(Row):
     top, then `pip` from PyPI without dependencies. `interpreter`: the image has not the Python that is asked for,
     which is compiled from the source archive in `interpreters.yaml`. `archives` are the components that it has not
     either: they come from `archives.yaml`. `unknown` are the components whose version in the image nobody knows: a
-    profile that asks for one gets an untested plan.
+    profile that asks for one gets an untested plan. `sysroots` are folders with an older C library, by the version
+    of that: compilers below them build against it.
     """
 
     image: ImageName
@@ -35,6 +36,7 @@ class ImageRow(Row):
     unknown: tuple[str, ...] = ()
     paths: dict[str, Template] = Field(default_factory=dict)
     holds: dict[str, str] = Field(default_factory=dict)
+    sysroots: dict[str, str] = Field(default_factory=dict)
     packages: tuple[Package, ...] = ()
     # Pinned: a newer version on PyPI must not make another image of the same row.
     pip: tuple[Requirement, ...] = ()

@@ -310,7 +310,8 @@ def fingerprint(resolution: Resolution, context: BuildContext) -> str:
         "startup": list(resolution.startup),
         "package": [resolution.release.wheel.target, *resolution.package],
         "context": {path: hashlib.sha256(data).hexdigest() for path, data in context.files.items()},
-        "wheel": [resolution.wheel_name, resolution.local_version],
+        # Without a platform as before there was one.
+        "wheel": [resolution.wheel_name, resolution.local_version, *filter(None, [resolution.platform])],
         "epoch": EPOCH,
     }
     # Sorted and without spaces: the same fields are the same text.
@@ -383,7 +384,11 @@ def as_json(plan: BuildPlan) -> dict[str, object]:
         "trust": trust_json(plan.trust),
         "remote": remotes.as_json(plan.remote),
         "machine": {"cpus": plan.machine.cpus, "memory": plan.machine.memory},
-        "wheel": {"name": resolution.wheel_name, "local_version": resolution.local_version},
+        "wheel": {
+            "name": resolution.wheel_name,
+            "local_version": resolution.local_version,
+            "platform": resolution.platform,
+        },
         "runtime": str(resolution.runtime) if resolution.runtime else None,
         "verify": {"run": resolution.verify.run, "gpu_code": resolution.verify.gpu_code},
         "untested": [problem.message for problem in resolution.untested],

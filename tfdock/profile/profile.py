@@ -381,6 +381,13 @@ class WheelNaming(Record):
             examples=["cuda12.5.sm86"],
         )
     )
+    platform: (
+        Annotated[str, Pattern(r"manylinux_2_[1-9]\d?", "a platform tag without a machine (`manylinux_2_28`)")] | None
+    ) = Field(
+        None,
+        description="Platform tag instead of `linux`, for a wheel whose libraries fit it",
+        examples=["manylinux_2_28"],
+    )
 
 
 def _no_login(text: str) -> str:

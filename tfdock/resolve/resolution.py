@@ -87,6 +87,7 @@ class Resolution:
     package: tuple[str, ...]
     wheel_name: str
     local_version: str | None
+    platform: str | None
     runtime: ImageRef | None
     runtime_asked: bool
     verify: Verify
@@ -246,7 +247,11 @@ class _Decision:
         if self.notes.allow_untested:
             who = "profile" if self.profile.allow_untested else "command line"
             self.notes.choose("allow_untested", "true", who, "as asked")
-        contract = Contract(self.knowledge, release, self._facts(parts, paths, held, optimize))
+        contract = Contract(
+            self.knowledge,
+            release,
+            self._facts(parts, paths, held, optimize) | {"sysroot": self._sysroot(image)[1]},
+        )
         try:
             environment, flags, package = contract.environment(), self._flags(contract), contract.package()
         except MissingFact as missing:
@@ -254,6 +259,7 @@ class _Decision:
             self._refuse_without_tool(missing, image, base, devices)
             self._refuse_placeholder(missing)
         self.notes.stop_if_refused()
+        platform = self._platform(image, paths.get(host_compiler, ""), environment, held)
         return Resolution(
             version=version,
             release=release,
@@ -283,6 +289,7 @@ class _Decision:
             package=package,
             wheel_name=wheel_name,
             local_version=local_version,
+            platform=platform,
             runtime=runtime,
             runtime_asked=self.profile.runtime is not None,
             verify=self.profile.verify,
@@ -827,6 +834,36 @@ class _Decision:
         self.notes.choose("wheel.local_version", local or "none", source, reason)
         return local
 
+    def _sysroot(self, image: ImageRow) -> tuple[str, str]:
+        """Return the glibc and the folder of the image's sysroot for the platform; "" and `none` without one."""
+        asked = self.profile.wheel.platform
+        # What a base of one's own has there is not known.
+        rows = image.sysroots.items() if asked and not self.profile.base_image else ()
+        return next((row for row in rows if Version(row[0]) <= _glibc(asked or "")), ("", "none"))
+
+    def _platform(
+        self, image: ImageRow, compiler: str, environment: Mapping[str, str], held: Mapping[str, str]
+    ) -> str | None:
+        """Return the platform tag that the wheel gets. Refuse one for which the C library is known to be too new."""
+        asked = self.profile.wheel.platform
+        if not asked:
+            return None
+        older, folder = self._sysroot(image)
+        glibc = (
+            older if compiler.startswith(f"{folder}/") or folder in environment.values() else held.get("glibc", "")
+        )
+        if glibc and Version(glibc) > _glibc(asked):
+            self.notes.refuse(
+                "platform-too-old",
+                "wheel.platform",
+                f"the code is built against glibc {glibc}, and {asked} promises {_glibc(asked)}",
+                fix=f"write `manylinux_{glibc.replace('.', '_')}`",
+            )
+            self.notes.stop_if_refused()
+        known = f"built against glibc {glibc}" if glibc else "against which glibc the code is built is not known"
+        self.notes.choose("wheel.platform", asked, "profile", known)
+        return f"{asked}_{self.question.machine}"
+
     def _runtime(self, python: str) -> ImageRef | None:
         """Return the image in which the wheel is tried."""
         asked, row = self.profile.runtime, self.knowledge.runtimes.get(python)
@@ -847,6 +884,11 @@ class _Decision:
 def _ref(version: Version) -> str:
     """Return TensorFlow's tag of a version, or its branch: v2.22.0-rc0 of 2.22.0rc0, r2.22 of 2.22."""
     return f"v{str(version).replace('rc', '-rc')}" if len(version.parts) > 2 else f"r{version}"
+
+
+def _glibc(platform: str) -> Version:
+    """Return the glibc that a platform tag promises."""
+    return Version(platform.removeprefix("manylinux_").replace("_", "."))
 
 
 def _asked_or_default(asked: bool, reason: str) -> tuple[str, str]:

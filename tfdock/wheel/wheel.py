@@ -177,6 +177,7 @@ def normalize(
     *,
     epoch: int = EARLIEST_EPOCH,
     version: str | None = None,
+    platform: str | None = None,
 ) -> str:
     """Write to `target` the one wheel that stands for all wheels with the same contents; return its file
     name.
@@ -184,8 +185,9 @@ def normalize(
     Members are sorted, `.dist-info` last and RECORD last of all; they have one time, mode 755 or 644, no
     extra fields and no comments; folders are dropped, and so are the RECORD signatures, which the new
     RECORD makes invalid. Contents stay as they are, but for RECORD and where a `version` is given: METADATA's
-    Version, the `.dist-info` and `.data` folders, the file name. WHEEL's Tag lines keep their order: that is
-    content, and nothing that varies between two packings changes it.
+    Version, the `.dist-info` and `.data` folders, the file name; where a `platform` is given: the last part of
+    WHEEL's Tag lines and of the file name. WHEEL's Tag lines keep their order: that is content, and nothing that
+    varies between two packings changes it.
 
     `epoch` is in seconds since 1970 UTC, rounded down to even and clamped to zip's years 1980 to 2107.
     `target` must be seekable and is overwritten from its start. The bytes also depend on the deflate
@@ -196,6 +198,7 @@ def normalize(
     """
     old = _parse_filename(filename)
     new = old if version is None else replace(old, version=_normal_version(version).replace("-", "_"))
+    new = new if platform is None else replace(new, platform=platform)
     archive = open_archive(source)
     _check_identity(archive, old)
     if problem := _tag_problem(archive, old):
@@ -205,6 +208,8 @@ def normalize(
     _raise_record_problems([*problems, *_listing_problems(archive, rows)])
     folders = _Folders.between(archive.dist_info, None if version is None else new.version)
     documents = {} if version is None else {f"{archive.dist_info}/METADATA": _with_version(archive, version)}
+    if platform is not None:
+        documents[f"{archive.dist_info}/WHEEL"] = _with_platform(archive, platform)
     target.seek(0)
     writer = ZipWriter(target, epoch)
     entries = [
@@ -477,6 +482,15 @@ def _with_version(archive: Archive, version: str) -> bytes:
     if count != 1:
         fail("wheel-bad-metadata", f"METADATA has {count} Version lines where one is needed.")
     return changed + blank + body
+
+
+def _with_platform(archive: Archive, platform: str) -> bytes:
+    """Return WHEEL with another platform in each Tag line, once for each Python and ABI."""
+    head, blank, body = _split_head(document(archive, "WHEEL"))
+    changed = re.sub(
+        rb"^(Tag:[^\r\n]*-)[^-\r\n]*", rb"\g<1>" + platform.encode(), head, flags=re.MULTILINE | re.IGNORECASE
+    )
+    return b"".join(dict.fromkeys(changed.splitlines(keepends=True))) + blank + body
 
 
 def _split_head(data: bytes) -> tuple[bytes, bytes, bytes]:

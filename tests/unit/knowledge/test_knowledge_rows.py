@@ -39,7 +39,7 @@ CONDITIONS = {
     "optimize": {"portable", "native", "custom"}, "xla": {"true", "false"}, "cloud": {"true", "false"},
     "debug": {"off", "dbg", "opt", "fastbuild"}, "symbols": {"true", "false"},
     "gcc_major": set(map(str, range(7, 16))), "clang_major": set(map(str, range(14, 22))),
-    "rocm_minor": {"6.4", "7.0", "7.1", "7.2"},
+    "sysroot": {"none", "/dt9"}, "rocm_minor": {"6.4", "7.0", "7.1", "7.2"},
 }  # fmt: skip
 FACTS = (
     {*CONDITIONS, *COMPONENT_FACTS, *PATH_FACTS}

@@ -77,6 +77,7 @@ FIELDS = {
     "cache.instance": (HEAD + "cache: {executor: 'grpc://executor.example:443', instance: …}\n", "main"),
     "wheel.name": (HEAD + "wheel: {name: …}\n", "tensorflow-me"),
     "wheel.local_version": (HEAD + "wheel: {local_version: …}\n", "mine.1"),
+    "wheel.platform": (HEAD + "wheel: {platform: …}\n", "manylinux_2_28"),
 }
 # These take any printable text (behind a dash or two for flags): all that follows is about them.
 FREE = {

@@ -687,6 +687,26 @@ def test_cloud_file_systems_are_left_out_as_the_release_allows(desk: Desk) -> No
 
 
 @pytest.mark.parametrize(
+    ("profile", "sysroot", "told"),
+    [
+        ('tensorflow: "2.13.1"\ngpus: [rtx3080]\n', "/dt9", "built against glibc 2.17"),
+        ('tensorflow: "2.13.1"\naccelerator: cpu\nhost_compiler: gcc\n', None, "built against glibc 2.17"),
+        ('tensorflow: "2.18.0"\naccelerator: cpu\n', None, "against which glibc the code is built is not known"),
+    ],
+)
+def test_a_platform_takes_the_images_older_c_library_where_the_release_can(
+    desk: Desk, profile: str, sysroot: str | None, told: str
+) -> None:
+    resolution = desk.resolve(f"schema: 1\n{profile}wheel: {{platform: manylinux_2_17}}\n")
+    assert resolution.environment.get("TF_SYSROOT") == sysroot
+    assert resolution.platform == "manylinux_2_17_x86_64"
+    (choice,) = [choice for choice in resolution.choices if choice.field == "wheel.platform"]
+    assert (choice.value, choice.reason) == ("manylinux_2_17", told)
+    without = desk.resolve(f"schema: 1\n{profile}")
+    assert (without.platform, "TF_SYSROOT" in without.environment) == (None, False)
+
+
+@pytest.mark.parametrize(
     ("profile", "flags"),
     [
         ('tensorflow: "2.15.1"\ngpus: [rtx3080]\n',

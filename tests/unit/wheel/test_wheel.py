@@ -171,9 +171,10 @@ def normal(
     *,
     epoch: int = 315532800,
     version: str | None = None,
+    platform: str | None = None,
 ) -> tuple[str, bytes]:
     target = io.BytesIO(b"rubbish from an earlier attempt" * 10_000)
-    renamed = normalize(io.BytesIO(data), filename, target, epoch=epoch, version=version)
+    renamed = normalize(io.BytesIO(data), filename, target, epoch=epoch, version=version, platform=platform)
     return renamed, target.getvalue()
 
 
@@ -694,6 +695,26 @@ def test_a_new_version_reaches_file_name_folders_and_metadata_and_nothing_else()
     assert archive.read(f"{info}/METADATA").decode() == expected
     assert archive.read(f"{info}/WHEEL").decode() == WHEEL
     assert read(result, filename).version == "1.0+cuda12.5.sm86"
+
+
+def test_another_platform_stands_in_the_name_and_in_each_tag_once() -> None:
+    name, data = normal(make_wheel(), platform="manylinux_2_28_x86_64")
+    assert name == "demo_pkg-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+    facts = read(data, name)
+    assert (facts.platform_tag, facts.record_ok) == ("manylinux_2_28_x86_64", True)
+    several = "demo_pkg-1.0-cp311-cp311.none-linux_x86_64.any.whl"
+    tags = WHEEL.replace(
+        "Tag: cp311-cp311-linux_x86_64\n",
+        "".join(
+            f"Tag: cp311-{abi}-{platform}\n" for abi in ("cp311", "none") for platform in ("linux_x86_64", "any")
+        ),
+    )
+    name, data = normal(make_wheel(tags=tags), several, platform="manylinux_2_28_x86_64")
+    written = opened(data).read("demo_pkg-1.0.dist-info/WHEEL").decode()
+    assert [line for line in written.splitlines() if line.startswith("Tag")] == [
+        "Tag: cp311-cp311-manylinux_2_28_x86_64", "Tag: cp311-none-manylinux_2_28_x86_64",
+    ]  # fmt: skip
+    assert read(data, name).record_ok
 
 
 def test_rewriting_keeps_windows_line_ends() -> None:
