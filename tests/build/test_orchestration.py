@@ -1069,7 +1069,9 @@ def test_a_ref_that_does_not_compile_gives_way_where_the_profile_says_so(tmp_pat
     result = desk.build()
     assert refs(desk) == ["first", "second"]
     assert (result.record["source"]["ref"], result.record["attempts"]) == ("second", 2)
-    assert any("source first does not compile; trying second" in notice for notice in desk.notices)
+    assert any(
+        "source first does not compile (" in notice and "); trying second" in notice for notice in desk.notices
+    ), desk.notices
 
 
 def test_a_registry_that_fails_is_not_the_fault_of_a_ref(desk: Desk) -> None:
