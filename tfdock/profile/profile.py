@@ -248,8 +248,6 @@ class TensorFlow(Record):
         for name in ("ref", "fallback"):
             if getattr(self, name) and (self.archive or self.path):
                 raise wrong(f"`{name}` belongs to a git source", f"remove `{name}`", name)
-        if len({self.ref, *self.fallback}) <= len(self.fallback):
-            raise wrong("a ref stands there twice", "name each ref once", "fallback")
         if self.fallback_on == "compile" and not self.fallback:
             raise wrong("there is no ref to fall back on", "name one: `fallback: […]`", "fallback_on")
         return self

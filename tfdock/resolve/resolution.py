@@ -702,7 +702,8 @@ class _Decision:
         else:
             own, tag = release.repository, release.tag.format_map({"version": str(version)})
             commits = release.commits
-        refs = (asked.ref or tag, *asked.fallback)
+        # A ref that stands there twice is tried once.
+        refs = tuple(dict.fromkeys((asked.ref or tag, *asked.fallback)))
         # Spelt in another way it is the same repository.
         location = own if fork else asked.git or own
         # Only the release's own tag in its own repository has a known commit.

@@ -200,8 +200,6 @@ BAD = {
         "`tensorflow.ref`: `ref` belongs to a git source", "remove `ref`"),
     "tensorflow.fallback_on": (SOURCE + "fallback_on: compile}\n", "2:46",
         "`tensorflow.fallback_on`: there is no ref to fall back on", "name one: `fallback: […]`"),
-    "a ref twice": (SOURCE + "ref: main, fallback: [r2.18, main]}\n", "2:54",
-        "`tensorflow.fallback`: a ref stands there twice", "name each ref once"),
     "fallback of a path": (SOURCE + "path: ../tensorflow, fallback: [main]}\n", "2:64",
         "`tensorflow.fallback`: `fallback` belongs to a git source", "remove `fallback`"),
     "tensorflow.path": (SOURCE + 'path: "a\\nb"}\n', "2:39",

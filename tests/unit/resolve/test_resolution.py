@@ -802,7 +802,7 @@ def test_a_host_compiler_of_the_profile_stands_where_the_profile_says(made_up: D
         ("", "git", "https://github.com/tensorflow/tensorflow.git", ("v9.9.1",), "a" * 40),
         (", ref: v9.9.1", "git", "https://github.com/tensorflow/tensorflow.git", ("v9.9.1",), "a" * 40),
         (", fallback: [main]", "git", "https://github.com/tensorflow/tensorflow.git", ("v9.9.1", "main"), None),
-        (", ref: x, fallback: [y]", "git", "https://github.com/tensorflow/tensorflow.git", ("x", "y"), None),
+        (", ref: x, fallback: [y, x, y]", "git", "https://github.com/tensorflow/tensorflow.git", ("x", "y"), None),
         (", git: https://example.org/tf.git", "git", "https://example.org/tf.git", ("v9.9.1",), None),
         (f", archive: https://x/y.zip, sha256: {'ab' * 32}", "archive", "https://x/y.zip", (), None),
         (", path: ../tf", "path", "../tf", (), None),
