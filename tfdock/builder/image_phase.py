@@ -296,7 +296,7 @@ def _hold_disk_cache(run: BuildRun, image: ImageResult, *, compiles: bool) -> st
 
 
 def _start_from_fewer_patches(run: BuildRun, disk: DiskCache) -> None:
-    """Fill the empty cache of a domain from that of the same build with fewer patches, if there is one.
+    """Fill the empty cache of a domain from the cache of the same build with fewer patches, if there is one.
 
     Nothing is filled where the cache is not on the engine's machine, where another run has it, or without the room.
     """

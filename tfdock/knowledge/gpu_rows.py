@@ -114,7 +114,7 @@ class Fork(Row):
     targets: tuple[str, ...] = ()
 
     def has(self, address: str) -> bool:
-        """Return whether an address is that of its repository, in any spelling, or of a file below it."""
+        """Return whether an address is its repository, in any spelling, or a file below it."""
         plain = (
             re.sub(r"^(ssh://)?git@([^:/]+)[:/]", r"https://\2/", address.lower()).rstrip("/").removesuffix(".git")
         )

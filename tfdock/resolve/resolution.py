@@ -708,16 +708,14 @@ class _Decision:
         location = own if fork else asked.git or own
         # Only the release's own tag in its own repository has a known commit.
         commit = commits.get(str(version)) if refs == (tag,) and location == own else None
-        may_move = f"{'the branch' if fork else 'the tag'} may move: only a commit is fixed"
+        fixed = f"{'the branch' if fork else 'the tag'} may move: only a commit is fixed"
+        if commit or re.fullmatch(r"[0-9a-f]{40}", refs[0]):
+            fixed = f"commit {commit[:12]}" if commit else "one commit"
         self.notes.choose(
             "source",
             f"{location} {' then '.join(refs)}",
             "profile" if asked.git or asked.ref or asked.fallback else row,
-            f"commit {commit[:12]}"
-            if commit
-            else "one commit"
-            if re.fullmatch(r"[0-9a-f]{40}", refs[0])
-            else may_move,
+            fixed,
         )
         return Source(
             kind="git",
