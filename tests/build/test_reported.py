@@ -83,7 +83,7 @@ def test_papers_that_cannot_be_written_change_nothing(desk: Desk, monkeypatch: p
 
 
 def test_a_run_that_ends_by_our_own_mistake_has_papers_too(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a mistake")
 
     monkeypatch.setattr("tfdock.builder.compile_phase.prepare_source", broken)
