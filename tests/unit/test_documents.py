@@ -16,6 +16,8 @@ import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
 from tfdock.documents import published
 from tfdock.documents.schemas import NAMES, schema_of
+from tfdock.matrix import matrix_file
+from tfdock.profile import profile
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,10 +46,8 @@ def test_a_schema_is_valid_and_describes_everything_in_a_document(name: str) -> 
 def test_a_schema_is_printed_by_its_name(name: str) -> None:
     result = CliRunner().invoke(app, ["schema", name])
     assert (result.exit_code, result.stderr) == (0, "")
-    files = {"profile": ROOT / "profiles/tfdock.schema.json", "matrix": ROOT / "profiles/matrix.schema.json"}
-    assert json.loads(result.stdout) == (
-        json.loads(files[name].read_text("utf-8")) if name in files else schema_of(name)
-    )
+    files = {"profile": profile.json_schema, "matrix": matrix_file.json_schema}
+    assert json.loads(result.stdout) == (files[name]() if name in files else schema_of(name))
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
