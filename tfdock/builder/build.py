@@ -112,12 +112,7 @@ def shell(
         )
         spec = containers.with_proxies(spec)
         ready()
-        try:
-            return session.engine.attach(run.runner.carrier.create(spec))
-        # An engine says only when it starts a container that it cannot mount the overlay.
-        except EngineError as error:
-            spec = containers.without_overlay(spec, error)
-            return session.engine.attach(run.runner.carrier.create(spec))
+        return session.engine.attach(run.runner.carrier.create(spec))
 
 
 def _gpus_of(session: BuildSession, plan: BuildPlan) -> GpuAccess:

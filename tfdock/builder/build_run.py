@@ -17,7 +17,7 @@ from tfdock.bazel.cache.cache_folder import DiskCache
 from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.engine.engine_host import caller_user
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
-from tfdock.errors import EngineError, Interrupted, NetworkError, Problem, TfdockError
+from tfdock.errors import EngineError, Interrupted, NetworkError, TfdockError
 from tfdock.host.proxies import Proxies, proxies_for_containers
 from tfdock.plan.build_plan import DISK_CACHE, DOWNLOADS, GIVEN, REPOSITORY_CACHE, SOURCE, STAGING, BuildPlan, Phase
 from tfdock.plan.estimate import PhaseEstimate
@@ -75,13 +75,6 @@ class BuildRun:
     def tell(self, text: str) -> None:
         """Send a line to the listener."""
         self.session.tell(text)
-
-    def tell_cache_alone(self, disk: DiskCache, why: str) -> None:
-        """Tell that the build cannot read the cache of `release`, and what that costs."""
-        message = f"the disk cache {disk.key} cannot be laid over the one of `release`"
-        cost = "this domain compiles everything once itself"
-        fix = "to share the cache on purpose, build with `--trust`: later builds then ship what this source writes"
-        self.tell(str(Problem("disk-cache-alone", f"{message} ({why}): {cost}", fix)))
 
     def title(self, phase: str) -> str:
         """Return the title of a step in the log."""
@@ -159,8 +152,6 @@ class ImageResult:
 class ContainerResult:
     """How a container ended. `failure` explains a container that did not end well."""
 
-    image: ImageResult
-    """The image for the next container: without an overlay that the engine refused."""
     failure: TfdockError | None
     remote: Mapping[str, object] | None = None
     """What went over to a remote cache and executor."""
@@ -258,43 +249,20 @@ class BuildContainers:
         plan: BuildPlan | None = None,
     ) -> ContainerResult:
         """Run a container to its end, and remove it if it ended well."""
-        image, hidden = self.image, self.run.proxies.logins
-        spec = self.with_proxies(spec)
-        try:
-            state, memory = self.run.runner.container(spec, phase, title, tap=tap, hidden=hidden)
-        # An engine that cannot mount the overlay refuses the first container that has it.
-        except EngineError as error:
-            spec, image = self.without_overlay(spec, error), replace(image, overlay="")
-            state, memory = self.run.runner.container(spec, phase, title, tap=tap, hidden=hidden)
+        spec, hidden = self.with_proxies(spec), self.run.proxies.logins
+        state, memory = self.run.runner.container(spec, phase, title, tap=tap, hidden=hidden)
         # A compiler can be killed for memory while the exit code is 0: the program around it went on.
         if state.exit_code != 0 or memory:
             failure = self.run.phase_errors(phase, plan).container_error(state.exit_code, memory=memory)
-            return ContainerResult(image=image, failure=failure)
+            return ContainerResult(failure=failure)
         self.run.engine.remove(state.id)
-        return ContainerResult(image=image, failure=None)
+        return ContainerResult(failure=None)
 
     def with_proxies(self, spec: ContainerSpec) -> ContainerSpec:
         """Return the container with the caller's proxies, if it has a network."""
         if spec.network == "none":
             return spec
         return replace(spec, environment={**self.run.proxies.variables, **spec.environment})
-
-    def without_overlay(self, spec: ContainerSpec, error: EngineError) -> ContainerSpec:
-        """Return the container with the domain's own disk cache alone, where the engine refused the overlay.
-
-        Raises the error where something else is the cause.
-        """
-        # Any other error has another cause, and a second container would only repeat it.
-        if not self.image.overlay or error.problems[0].code != "volume-mount-refused":
-            raise error
-        disk = self.run.disk_cache(self.image.toolchain)
-        self.run.tell_cache_alone(disk, error.problems[0].message)
-        folder = os.path.realpath(disk.folder)
-        mounts = (
-            replace(mount, source=folder, kind="bind") if mount.target == DISK_CACHE else mount
-            for mount in spec.mounts
-        )
-        return replace(spec, mounts=tuple(mounts))
 
     def _own_repository(self, mount: Mount) -> Mount:
         """Return the mount; a repository cache of the run's own goes to an engine elsewhere, and comes back."""

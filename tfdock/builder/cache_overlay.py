@@ -14,16 +14,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from tfdock.bazel.cache.cache_folder import DiskCache
 from tfdock.bazel.cache.domain_cache import clear_work, drop_copies, filesystem_now
 from tfdock.builder.build_run import BuildRun
-from tfdock.errors import EngineError, Locked
+from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
+from tfdock.errors import EngineError, Locked, Problem
 from tfdock.host.files import held, make_folder
-
-if TYPE_CHECKING:
-    from tfdock.engine.protocol import Engine
+from tfdock.plan.build_plan import DISK_CACHE
+from tfdock.types import Mount
 
 LABEL = "io.tfdock.overlay"
 """Label of these volumes; its value is the name of the disk cache."""
@@ -36,25 +35,27 @@ _OPTIONS = "metacopy=off,redirect_dir=off,index=off"
 
 
 @contextmanager
-def over_release(run: BuildRun, disk: DiskCache, release: DiskCache) -> Iterator[str]:
+def over_release(run: BuildRun, image: str, disk: DiskCache, release: DiskCache) -> Iterator[str]:
     """Hold a domain's disk cache with others; give the volume that shows it over the one of `release`.
 
     The name of the volume is empty where there can be no overlay; the run then tells what that costs. The caller
-    holds the cache of `release`. At the end of the domain's last run the volume is removed.
+    holds the cache of `release`. A container of the image tries the volume. At the end of the domain's last run the
+    volume is removed.
     """
-    name, began = "", 0
+    name, began, why = "", 0, _overlay_obstacle(run, disk)
     try:
         with ExitStack() as locks:
             waiting = run.runner.waiting("image", f"has the disk cache {disk.key} for itself")
             locks.enter_context(disk.held(alone=False, waiting=waiting))
-            if why := _overlay_obstacle(run, disk):
-                run.tell_cache_alone(disk, why)
-            else:
+            if not why:
                 locks.enter_context(_on_one_engine(run, disk))
                 name = _create_volume(run.engine, disk, release)
                 # By the file system's own clock, with which the times of its files are compared at the end.
                 began = filesystem_now(disk.about)
-            yield name
+                why = _mount_refusal(run, image, name)
+            if why:
+                _tell_cache_alone(run, disk, why)
+            yield "" if why else name
     finally:
         # Only now are the locks free, and the removal holds the domain alone. A dead engine would take minutes.
         if name and began and run.engine.ping():
@@ -78,6 +79,36 @@ def _overlay_obstacle(run: BuildRun, disk: DiskCache) -> str:
     if special := sorted(_SPECIAL & set(str(disk.folder))):
         return f"the path of the cache contains `{special[0]}`"
     return ""
+
+
+def _mount_refusal(run: BuildRun, image: str, volume: str) -> str:
+    """Return why the engine cannot mount the volume, which it says only as a container starts; empty if it can."""
+    spec = ContainerSpec(
+        name=f"tfdock-{run.name}-overlay",
+        image=image,
+        command=("/bin/sh", "-c", ":"),
+        mounts=(Mount(source=volume, target=DISK_CACHE, kind="volume"),),
+        labels={RUN_LABEL: run.name},
+        network="none",
+    )
+    try:
+        container = run.runner.carrier.create(spec)
+        run.engine.start(container)
+        run.engine.remove(container)
+    except EngineError as error:
+        # The container goes with the run's others.
+        if error.problems[0].code == "volume-mount-refused":
+            return error.problems[0].message
+        raise
+    return ""
+
+
+def _tell_cache_alone(run: BuildRun, disk: DiskCache, why: str) -> None:
+    """Tell that the build cannot read the cache of `release`, and what that costs."""
+    message = f"the disk cache {disk.key} cannot be laid over the one of `release`"
+    cost = "this domain compiles everything once itself"
+    fix = "to share the cache on purpose, build with `--trust`: later builds then ship what this source writes"
+    run.tell(str(Problem("disk-cache-alone", f"{message} ({why}): {cost}", fix)))
 
 
 @contextmanager

@@ -256,17 +256,18 @@ def _compile(run: BuildRun, fetched: FetchResult) -> CompileResult:
     # A domain reads the cache of `release` as well, so that the build is cold only if both are empty.
     caches = [cache for cache in (disk, disk.release) if cache]
     cache_was_empty = session.engine_info.local and all(cache.is_empty() for cache in caches)
-    last = BuildContainers(run, image).run_phase(plan.phases[1], plan)
+    containers = BuildContainers(run, image)
+    last = containers.run_phase(plan.phases[1], plan)
     attempts = [_attempt(plan, last)]
     if isinstance(error := last.failure, OutOfMemory):
         plan = _with_less(run, plan, error, "compiling")
         # Nothing that the killed attempt left may count as a result of the second.
         run.folders.staging.remove()
-        last = BuildContainers(run, last.image).run_phase(plan.phases[1], plan)
+        last = containers.run_phase(plan.phases[1], plan)
         attempts.append(_attempt(plan, last))
     last.raise_failure()
     return CompileResult(
-        image=last.image,
+        image=image,
         attempts=tuple(attempts),
         cache_was_empty=cache_was_empty,
         remote=last.remote,

@@ -283,7 +283,7 @@ def _hold_disk_cache(run: BuildRun, image: ImageResult, *, compiles: bool) -> st
     if not trust.is_release:
         if compiles:
             _start_from_fewer_patches(run, disk)
-        overlay = run.locks.enter_context(cache_overlay.over_release(run, disk, release))
+        overlay = run.locks.enter_context(cache_overlay.over_release(run, image.id, disk, release))
     if run.session.engine_info.local:
         # Bazel would keep nothing in a folder of another user, and compile everything again. Two levels: `ac/00`.
         check_writable(disk.folder, 2)
