@@ -11,7 +11,7 @@ from tfdock.bazel import output
 from tfdock.bazel.cache.cache_folder import CacheFolder
 
 from .conftest import Workshop
-from .harness import UNTRIED, Json, Outcome, Tfdock, copy_tree, published, replaced, write_profile
+from .harness import CPU, UNTRIED, Json, Outcome, Tfdock, copy_tree, published, replaced, write_profile
 from .registries import REPOSITORY, OwnRegistry, own_registry
 from .test_failures import failed_in
 
@@ -72,6 +72,14 @@ time.monotonic = lambda: monotonic() + (86400 if glob.glob(knock) else 0)
 """
 
 
+# A Bazel that is too old for one: nothing older than 0.26 can be had here.
+NO_DISK_CACHE = """
+from tfdock.knowledge import contract
+known = contract.bazel_options
+contract.bazel_options = lambda *asked: () if "disk_cache" in asked else known(*asked)
+"""
+
+
 class Machine:
     """A machine that has nothing, and is thrown away when its job ends. So many of its doors are open."""
 
@@ -90,11 +98,14 @@ class Machine:
         """What a chained job does: pull, build within the limit, push, whatever became of the build."""
         pulled = self.tfdock.run("cache", "pull", reference, "--json")
         assert pulled.code in (0, 7), pulled.told
-        clock = {"PYTHONPATH": str(self.tfdock.home / "clock"), "TESTS_KNOCK": str(self.knock)}
-        built = self.tfdock.with_variables(**clock).build("--time-limit", LIMIT, profile)
+        built = self.build(profile)
         pushed = self.tfdock.run("cache", "push", reference, "--json")
         assert pushed.code == 0, pushed.told
         return built
+
+    def build(self, profile: Path) -> Outcome:
+        variables = {"PYTHONPATH": str(self.tfdock.home / "clock"), "TESTS_KNOCK": str(self.knock)}
+        return self.tfdock.with_variables(**variables).build("--time-limit", LIMIT, profile)
 
     @property
     def actions(self) -> set[str]:
@@ -120,9 +131,7 @@ def test_a_build_that_is_cut_ends_on_the_next_machine_as_if_it_had_not_been(
     workshop: Workshop, registry: OwnRegistry, tmp_path: Path, cuts: int
 ) -> None:
     tree = copy_tree(workshop.tree(), tmp_path / "tree", GATED)
-    profile = write_profile(
-        tmp_path / "profile.yaml", tree, accelerator="cpu", compute_capabilities=None, verify=UNTRIED
-    )
+    profile = write_profile(tmp_path / "profile.yaml", tree, **CPU, verify=UNTRIED)
     whole = Machine(workshop, CUTS)
     uncut = whole.tfdock.build(profile)
     assert uncut.code == 0, uncut.told
@@ -150,3 +159,28 @@ def test_a_build_that_is_cut_ends_on_the_next_machine_as_if_it_had_not_been(
     assert last.actions == whole.actions
     assert [one["sha256"] for one in end.build["wheels"]] == [one["sha256"] for one in uncut.build["wheels"]]
     assert last.tfdock.visible == published(end.build)
+
+
+def test_a_bazel_without_a_disk_cache_goes_on_in_its_output_base(workshop: Workshop, tmp_path: Path) -> None:
+    tree = copy_tree(workshop.tree(), tmp_path / "tree", GATED)
+    gates = tree / "tensorflow/core/platform/BUILD"
+    # Bazel writes down every three seconds what is done.
+    gates.write_text(gates.read_text().replace('cmd = "touch', 'cmd = "[ {0} != 1 ] || sleep 4; touch'))
+    profile = write_profile(tmp_path / "mine.yaml", tree, **CPU, verify=UNTRIED)
+    machine = Machine(workshop, 1)
+    (machine.tfdock.home / "clock/sitecustomize.py").write_text(CLOCK + NO_DISK_CACHE)
+    cut = machine.build(profile)
+    failed_in("compile", cut, 8, "time-limit", "of 18900 s was reached")
+    assert "has no disk cache, so this build begins an output base that stays" in cut.told
+    (kept,) = machine.tfdock.cache.glob("output/*")
+    (machine.repository / "door-2").touch()
+    (machine.repository / "door-3").touch()
+    machine.knock = tmp_path / "never"
+    end = machine.build(profile)
+    assert end.code == 0, end.told
+    assert f"this build goes on in an output base that stays until the wheel is there: {kept}" in end.told
+    assert not list(machine.tfdock.cache.glob("output/*")), "the wheel is there"
+
+    whole = Machine(workshop, CUTS).tfdock.build(profile)
+    assert [one["sha256"] for one in end.build["wheels"]] == [one["sha256"] for one in whole.build["wheels"]]
+    assert said(end)["executed"] <= said(whole)["executed"] * 3 // 4, "what was done before the first gate is there"

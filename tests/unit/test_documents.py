@@ -46,8 +46,8 @@ def test_a_schema_is_valid_and_describes_everything_in_a_document(name: str) -> 
 def test_a_schema_is_printed_by_its_name(name: str) -> None:
     result = CliRunner().invoke(app, ["schema", name])
     assert (result.exit_code, result.stderr) == (0, "")
-    files = {"profile": profile.json_schema, "matrix": matrix_file.json_schema}
-    assert json.loads(result.stdout) == (files[name]() if name in files else schema_of(name))
+    own = {"profile": profile.json_schema, "matrix": matrix_file.json_schema}.get(name)
+    assert json.loads(result.stdout) == (own() if own else schema_of(name))
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:

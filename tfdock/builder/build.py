@@ -18,6 +18,7 @@ from tfdock.engine.engine_host import GpuAccess, gpu_access
 from tfdock.errors import EngineError, Interrupted, Problem, TfdockError
 from tfdock.host.files import file_error, make_folder
 from tfdock.host.supervise import watched
+from tfdock.host.untrusted_folders import remove_folder
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.estimate import PhaseEstimate, expectation
 from tfdock.plan.lock_file import Pin
@@ -76,6 +77,9 @@ def _run_build(session: BuildSession, request: BuildRequest) -> BuildResult:
         compiled = compile_phase.compile_source(run)
         sealed = seal_phase.seal_wheels(run, compiled)
         record = seal_phase.publish_wheels(run, sealed)
+        if compiled.image.kept:
+            with suppress(OSError):  # `tfdock cache prune` removes what stays
+                remove_folder(compiled.image.kept.own)
     return session.result(plan, "built", record)
 
 

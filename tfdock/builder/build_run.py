@@ -144,6 +144,8 @@ class ImageResult:
     """What the image holds, by its own account."""
     overlay: str = ""
     """The volume that shows the domain's disk cache over the one of `release`; empty where there is none."""
+    kept: RunFolders | None = None
+    """The folders of a Bazel without a disk cache: its output base stays until the build has ended well."""
     seconds: float = 0.0
     """How long the phase took."""
 
@@ -177,7 +179,7 @@ class BuildContainers:
         places = {
             "{cache}/repository": os.path.realpath(run.request.repository or cache.repository),
             "{cache}/disk": os.path.realpath(cache.root / "disk"),
-            "{output}": folders.output.make().mount_source,
+            "{output}": (image.kept or folders).output.make().mount_source,
             "{staging}": folders.staging.make().mount_source,
             "{results}": str(folders.results),
             "{remote}": str(folders.own / "remote"),

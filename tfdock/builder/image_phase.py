@@ -27,11 +27,13 @@ from tfdock.engine.protocol import (
 from tfdock.errors import BuildFailed, Incompatible, Interrupted, Locked
 from tfdock.host.files import held
 from tfdock.host.hardware import free_disk
+from tfdock.knowledge.contract import bazel_options
 from tfdock.plan import lock_file as locks
-from tfdock.plan.build_plan import described_toolchain, toolchain_key
+from tfdock.plan.build_plan import DISK_CACHE, described_toolchain, toolchain_key
 from tfdock.plan.local_source import context_archive
 from tfdock.plan.trust_domain import as_json as trust_json
 from tfdock.run import journal
+from tfdock.run.results import RunFolders
 
 _MOST_REASONS = 8
 """Reasons of a trust domain that are noted beside its cache."""
@@ -65,7 +67,8 @@ def make_image(
     def phase() -> ImageResult:
         image = _locked_image(run, source_ref, number)
         # Without the lock of the image: a cache may be waited for, or be copied for minutes.
-        return replace(image, overlay=_hold_disk_cache(run, image, compiles=compiles))
+        kept = _hold_output_base(run, image) if compiles else None
+        return replace(image, overlay=_hold_disk_cache(run, image, compiles=compiles), kept=kept)
 
     image, seconds = run.timed("image", phase)
     return replace(image, seconds=seconds)
@@ -267,6 +270,32 @@ def _read_image(run: BuildRun, image: _Image, source_ref: str | None, number: in
         toolchain_file=toolchain,
         installed=locks.installed(toolchain, pins, {requirements_name: requirements} if requirements else {}),
     )
+
+
+def _hold_output_base(run: BuildRun, image: ImageResult) -> RunFolders | None:
+    """Hold and tell the output base in which a Bazel without a disk cache goes on where this build was interrupted.
+
+    Only the same plan finds it, with the same commit and the same toolchain. None for other Bazels, and for an engine
+    that is elsewhere.
+    """
+    bazel, cache = run.plan.resolution.bazel, run.session.cache
+    if bazel_options(run.session.knowledge, bazel, "disk_cache", {"path": DISK_CACHE}):
+        return None
+    if not run.session.engine_info.local:
+        return None
+    made_of = f"{run.plan.fingerprint} {image.source_ref} {image.source_commit}"
+    name = f"{run.disk_cache(image.toolchain).key}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
+    waiting = run.runner.waiting("image", f"has the output base {name}")
+    run.locks.enter_context(
+        held(cache.root / "locks" / f"output-{name}", f"the output base {name}", alone=True, waiting=waiting)
+    )
+    folder = cache.output(name)
+    does = "goes on in" if folder.is_dir() else "begins"
+    run.tell(
+        f"Bazel {bazel} has no disk cache, so this build {does} an output base that stays until the wheel is there: "
+        f"{folder}; `tfdock cache prune` removes it"
+    )
+    return RunFolders.create(folder, run.folders.staged)
 
 
 def _hold_disk_cache(run: BuildRun, image: ImageResult, *, compiles: bool) -> str:

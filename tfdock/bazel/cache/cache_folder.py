@@ -7,6 +7,7 @@
 <cache>/disk/….about/                   which toolchain and domain that is, and which builds were made with it
 <cache>/disk/….work/                    the kernel's own, where a domain's cache lies over the one of `release`
 <cache>/output/<run id>/                a run's output base, as long as it lives or is kept
+<cache>/output/<disk key>-<plan>/       a plan's, until its wheel is there, where Bazel has no disk cache
 <cache>/dependencies/, knowledge/, verify/    what trials of wheels fetched, tables as read, logs of trials
 <cache>/locks/                          kernel locks
 
