@@ -171,6 +171,20 @@ def test_what_is_there_is_not_made_again_and_a_name_can_be_given(
     assert images.look(name)["RootFS"] == images.look(image["name"])["RootFS"]
 
 
+def test_switches_are_set_in_the_image_and_part_of_its_name(image: Json, images: Images, finished: Finished) -> None:
+    odd = 'MINE=a "b" $HOME \\'
+    words = ("--switch", "quiet", "--switch", odd, "--switch", "--xla_dump_to=/tmp/x")
+    outcome = finished.tfdock.run("image", "runtime", finished.profile, *CPU, *words, "--json")
+    assert outcome.code == 0, outcome.told
+    name = images.called(outcome.document["image"]["name"])
+    assert re.fullmatch(re.escape(image["name"]) + "-x[0-9a-f]{8}", name)
+    sets = {"TF_CPP_MIN_LOG_LEVEL=2", odd, "XLA_FLAGS=--xla_dump_to=/tmp/x"}
+    assert sets <= set(images.look(name)["Config"]["Env"])
+    assert "note: no `MINE` is known here" in outcome.stderr
+    refused = finished.tfdock.run("image", "runtime", finished.profile, "--switch", "quite")
+    assert (refused.code, "no preset: `deterministic`" in refused.stderr) == (2, True), refused.told
+
+
 def test_it_can_be_sent_to_a_registry_and_pulled_by_its_digest(
     finished: Finished, images: Images, tmp_path: Path
 ) -> None:

@@ -21,18 +21,18 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60
 """What a figure may be below its budget, so that not each line is a change here."""
 PACKAGES = {
-    "": 765, "bazel": 4820, "bench": 340, "builder": 3270, "ci": 750, "cli": 8330, "diagnose": 2500,
-    "documents": 2775, "engine": 2525, "gpu": 2005, "host": 2640, "images": 3050, "installed": 1350,
-    "knowledge": 2610, "matrix": 1475, "oci": 1385, "offline": 1560, "plan": 3370, "profile": 1355, "resolve": 4745,
+    "": 765, "bazel": 4820, "bench": 340, "builder": 3270, "ci": 750, "cli": 8415, "diagnose": 2500,
+    "documents": 2830, "engine": 2525, "gpu": 2005, "host": 2640, "images": 3055, "installed": 1350,
+    "knowledge": 2730, "matrix": 1475, "oci": 1385, "offline": 1560, "plan": 3370, "profile": 1355, "resolve": 4745,
     "run": 1455, "verify": 1970, "wheel": 3475, "wheelhouse": 1980,
 }  # fmt: skip
 """Lines of Python in each package."""
 ROAD = {
-    "builder.build": {"modules": 125, "lines": 28345},
-    "cli.commands.build": {"modules": 94, "lines": 20105},
+    "builder.build": {"modules": 125, "lines": 28355},
+    "cli.commands.build": {"modules": 94, "lines": 20110},
 }
 """What importing a module loads of ours."""
-WHOLE = {"modules": 289, "commands": 25, "options": 66, "lines of tests": 63485, "lines of recordings": 14275}
+WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63600, "lines of recordings": 14275}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

@@ -372,8 +372,56 @@ class ExplainDocument(ExplainedCodeJson):
     """What the profile is answered with."""
 
 
+class SwitchJson(TypedDict):
+    """A switch of TensorFlow, or of a library below it."""
+
+    switch: str
+    """Its name."""
+    kind: str
+    """`variable` of the environment, `flag` of XLA's in such a variable, or `setting` in a program."""
+    variable: str
+    """The variable that carries it; empty for a setting."""
+    reads: str
+    """What reads it."""
+    values: str
+    """What it may be."""
+    default: str
+    """What it is where nobody sets it."""
+    does: str
+    """What it shows or changes."""
+    use: str
+    """When to use it."""
+    python: str
+    """TensorFlow 2's call for it."""
+    releases: str | None
+    """The releases of TensorFlow whose official wheels hold its name."""
+    since: str
+    """The first version of what reads it."""
+    until: str
+    """The last version of what reads it."""
+    presets: Mapping[str, str]
+    """Presets that set it, and to which value."""
+    sources: Sequence[str]
+    """Where that stands."""
+
+
+class SwitchDocument(SwitchJson):
+    """`tfdock explain SWITCH`: what a switch changes or shows."""
+
+
+class PresetDocument(TypedDict):
+    """`tfdock explain PRESET`: several switches with one name."""
+
+    preset: str
+    """Its name."""
+    sets: Mapping[str, str]
+    """The switches, and their values."""
+
+
 class CodesDocument(TypedDict):
-    """`tfdock explain`: what all codes mean."""
+    """`tfdock explain`: what all codes and switches mean."""
 
     codes: Sequence[ExplainedCodeJson]
     """The codes, sorted."""
+    switches: Sequence[SwitchJson]
+    """The switches."""

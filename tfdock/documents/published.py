@@ -29,7 +29,12 @@ PRINTED: dict[str, tuple[type, ...]] = {
     "ci-render": (service_documents.CiRenderDocument,),
     "diagnose": (service_documents.DiagnoseDocument,),
     "doctor": (plan_documents.DoctorDocument,),
-    "explain": (knowledge_documents.ExplainDocument, knowledge_documents.CodesDocument),
+    "explain": (
+        knowledge_documents.ExplainDocument,
+        knowledge_documents.CodesDocument,
+        knowledge_documents.SwitchDocument,
+        knowledge_documents.PresetDocument,
+    ),
     "fetch": (plan_documents.FetchDocument,),
     "gpus": (knowledge_documents.GpusDocument,),
     "image-pack": (image_documents.ImagePackDocument,),

@@ -71,6 +71,7 @@ from tfdock.profile import yaml_nodes
 # At run time the rows of failures are imported late: see `failures`.
 if TYPE_CHECKING:
     from tfdock.knowledge.failure_rows import CameAndWent, Failure, LogPart
+    from tfdock.knowledge.switch_rows import Switch
 
 _MEMORY = "memory"
 _R = TypeVar("_R", bound=Row)
@@ -218,6 +219,13 @@ class KnowledgeBase:
         from tfdock.knowledge.failure_rows import CameAndWent
 
         return tuple(self.keyed("came_and_went", CameAndWent).values())
+
+    @cached_property
+    def switches(self) -> dict[str, Switch]:
+        """A switch's name -> row."""
+        from tfdock.knowledge.switch_rows import Switch
+
+        return self.keyed("switches", Switch)
 
     gpus = _keyed(Gpu)
     """Canonical short name -> row."""

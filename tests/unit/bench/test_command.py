@@ -63,6 +63,12 @@ def test_both_sides_each_operation_and_all_together_are_told(python: Path) -> No
     assert "pair 4 of 4" in result.stderr
 
 
+def test_a_preset_is_given_and_a_switch_that_nobody_knows_noted(python: Path) -> None:
+    result = bench(python, "--switch", "deterministic", "--switch", "FACTOR=2")
+    assert f"B  tensorflow 2.18.0, TF_DETERMINISTIC_OPS=1 FACTOR=2 {python}" in result.stdout
+    assert "note: no `FACTOR` is known here\n" in result.stdout
+
+
 def test_the_document_has_what_the_lines_say(python: Path) -> None:
     found = json.loads(bench(python, "--switch", "FACTOR=0.5", "--json").stdout)
     assert [side["variables"] for side in found["sides"]] == [{}, {"FACTOR": "0.5"}]
@@ -79,7 +85,7 @@ def test_the_document_has_what_the_lines_say(python: Path) -> None:
         (["PYTHON", "--vs", sys.executable], 2, "has no TensorFlow"),
         (["nowhere"], 2, "there is no Python at nowhere"),
         (["tensorflow-2.18.0-cp311-cp311-linux_x86_64.whl"], 2, ".venv/bin/pip install tensorflow-2.18.0-cp311"),
-        (["PYTHON", "--switch", "FACTOR"], 2, "`FACTOR` is no variable with a value"),
+        (["PYTHON", "--switch", "FACTOR"], 2, "`FACTOR` is no switch with a value"),
         (["PYTHON", "--switch", "FACTOR=1", "--switch", "FACTOR=2"], 2, "`FACTOR` is given twice"),
         (["PYTHON", "--switch", "CUDA_VISIBLE_DEVICES=0"], 2, "`CUDA_VISIBLE_DEVICES` is -1 on both sides"),
         (["PYTHON", "--vs", ""], 2, "there is no Python at"),

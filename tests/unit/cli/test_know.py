@@ -40,7 +40,7 @@ def run(*words: str, columns: int = 80, **variables: str) -> Result:
 
 
 def document(*words: str) -> dict[str, Any]:
-    result = run(*words, "--json")
+    result = run(words[0], "--json", *words[1:])
     assert result.exit_code == 0, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)
     return found
@@ -308,9 +308,29 @@ def test_a_release_added_as_a_row_is_listed(tmp_path: Path, desk: Desk) -> None:
 # --- explain ------------------------------------------------------------------------------------------------------
 
 
-def test_all_codes_are_listed_a_line_each(desk: Desk) -> None:
+def test_all_codes_and_switches_are_listed_a_line_each(desk: Desk) -> None:
     lines = run("explain", columns=200).stdout.splitlines()
-    assert [line.split()[0] for line in lines] == sorted(desk.knowledge.codes)
+    assert [line.split()[0] for line in lines] == [*sorted(desk.knowledge.codes), *desk.knowledge.switches]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (
+            "tf_gpu_thread_mode",
+            ("a variable, read by TensorFlow", "1.5 and newer, by its official wheels", "`own-gpu"),
+        ),
+        ("--xla_dump_to", ("a flag in `XLA_FLAGS`", "write       `XLA_FLAGS=--xla_dump_to=VALUE`")),
+        ("--tf_xla_auto_jit", ("a flag in `TF_XLA_FLAGS`",)),
+        ("gpu_options.allow_growth", ("a setting of the program", "tf.config.experimental.set_memory_growth(")),
+        ("TF_CUDNN_USE_FRONTEND", ("2.5 to 2.19, by",)),
+        ("find-fault", ("a preset, for `--switch find-fault`", "CUDA_LAUNCH_BLOCKING=1  ")),
+    ],
+)
+def test_a_switch_is_explained_by_who_reads_it_and_since_when(name: str, says: tuple[str, ...]) -> None:
+    text = run("explain", "--", name, columns=999).stdout
+    assert [part for part in says if part not in text] == []
+    assert document("explain", "--", name)["schema"] == "tfdock.explain/1"
 
 
 def test_a_code_is_explained_by_its_cause_an_example_as_it_is_answered_today_and_the_ways_out(desk: Desk) -> None:
@@ -343,6 +363,7 @@ def test_the_beginning_of_codes_is_answered_by_all_of_them(desk: Desk) -> None:
     result = run("explain", "gpu")
     assert result.exit_code == 2
     assert all(f"`{code}`" in result.stderr for code in desk.knowledge.codes if code.startswith("gpu-"))
+    assert "did you mean `TF_CUDNN_DETERMINISTIC`" in run("explain", "TF_CUDNN_DETERMINSTIC").stderr
 
 
 # --- all of them --------------------------------------------------------------------------------------------------

@@ -612,5 +612,5 @@ def test_the_command_that_starts_it_is_the_engines_own(
         status="built", name="me/x:1", id="", size=2, base="b", base_size=1, labels={}, variables=variables,
         distributions=("a 1",), lacking=(),
     )  # fmt: skip
-    image_runtime._show(image, program)
+    image_runtime._show(image, program, {})
     assert f"  run   {line}\n" in capsys.readouterr().err

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +19,8 @@ from tfdock.host.settings import Settings
 from tfdock.installed.interpreter import AskedPython, interpreter_at
 from tfdock.installed.packages import find_tensorflow
 from tfdock.knowledge import loader
+from tfdock.knowledge.switch_rows import Switch, doubts, variables
+from tfdock.types import Version
 
 _UNSURE = 0.05
 """A difference that a run cannot exclude, from which on it is said to tell nothing."""
@@ -53,8 +54,9 @@ def bench(
         list[str] | None,
         typer.Option(
             "--switch",
-            help="A variable that the second side alone gets; may be given again.",
-            metavar="NAME=VALUE",
+            help="A variable, a flag of XLA's or a preset that the second side alone gets; may be given again. "
+            "`tfdock explain` lists them.",
+            metavar="NAME=VALUE|PRESET",
             show_default=False,
         ),
     ] = None,
@@ -67,13 +69,14 @@ def bench(
 
     The quickest calls are compared, in CPU time, so that other programs disturb little.
     """
-    variables = _variables(switches or [])
+    knowledge = knowledge_for(settings)
+    given = _variables(switches or [], knowledge.switches)
     asked = first, first_folder = _asked(python)
     second, second_folder = _asked(against) if against is not None else asked
     load = os.getloadavg()[0]
     timing = Timing(
-        sides=(Side(python=first.program), Side(python=second.program, variables=variables)),
-        operations=knowledge_for(settings).bench_operations,
+        sides=(Side(python=first.program), Side(python=second.program, variables=given)),
+        operations=knowledge.bench_operations,
         worker=loader.templates()["bench/worker.py"],
         finished=lambda count: console.tell(f"pair {count} of {pairs}") if count % 2 == 0 or count == pairs else None,
     )
@@ -82,7 +85,7 @@ def bench(
         timing.check = stop.check
         timing.run(pairs)
     found = list(compare(timing.figures))
-    notes = list(_notes(first, second, load))
+    notes = [*_notes(first, second, load), *doubts(given, knowledge.switches, str(Version(timing.versions[1]).minor))]
     if first.program != second.program and first_folder == second_folder:
         notes.append(f"both Pythons import the TensorFlow in {first_folder}: see PYTHONPATH")
     if as_json:
@@ -94,17 +97,13 @@ def bench(
         console.tell(f"note: {note}", stream=sys.stdout)
 
 
-def _variables(switches: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in switches:
-        match = re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=([^\x00-\x1f\x7f]*)", text)
-        if not match:
-            raise typer.BadParameter(f"`{text}` is no variable with a value; write it like `TF_ENABLE_ONEDNN_OPTS=0`")
-        if match[1] in found:
-            raise typer.BadParameter(f"`{match[1]}` is given twice")
-        if match[1] in COMMON:
-            raise typer.BadParameter(f"`{match[1]}` is {COMMON[match[1]]} on both sides: one thread, no GPU")
-        found[match[1]] = match[2]
+def _variables(asked: Sequence[str], known: Mapping[str, Switch]) -> dict[str, str]:
+    try:
+        found = variables(asked, known)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    for name in found.keys() & COMMON.keys():
+        raise typer.BadParameter(f"`{name}` is {COMMON[name]} on both sides: one thread, no GPU")
     return found
 
 

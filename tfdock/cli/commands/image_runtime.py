@@ -30,9 +30,11 @@ from tfdock.images.runtime import runtime_image as images
 from tfdock.images.runtime.runtime_image import BuiltRuntimeImage, RuntimeImageRequest, default_name, default_tag
 from tfdock.images.selection import WheelSelection
 from tfdock.images.wheel_image import WheelBuild
+from tfdock.images.wheel_labels import plan_choice
 from tfdock.images.wheel_layer import ImageWheel
+from tfdock.knowledge.switch_rows import doubts, variables
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.types import ImageRef
+from tfdock.types import ImageRef, Version
 from tfdock.verify.checks import build_traces
 from tfdock.verify.trial_container import TrialEnvironment, TrialRequest, trial_environment
 from tfdock.verify.verification import verify_wheel
@@ -73,21 +75,39 @@ def runtime(
         bool,
         typer.Option("--no-gpu-libraries", help="Leave CUDA's libraries out: for the CPU, or a base that has them."),
     ] = False,
+    switches: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--switch",
+            help="A variable, a flag of XLA's or a preset that the image sets; may be given again. `tfdock explain` "
+            "lists them.",
+            metavar="NAME=VALUE|PRESET",
+            show_default=False,
+        ),
+    ] = None,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    # Before anything is fetched: names that cannot be are refused now.
+    # Before anything is fetched: names and switches that cannot be are refused now.
     names = (_parse_name(tag, "--tag"), _parse_name(push, "--push"))
+    known = knowledge_for(settings).switches
+    try:
+        sets = variables(switches or [], known)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
     # The names depend on the build id, which is known only once the build is found.
     def wish(build: WheelBuild) -> RuntimeImageRequest:
         gpu = not no_gpu_libraries
-        own = default_name(build.build_id, gpu=gpu)
-        sent = _with_tag(names[1], default_tag(build.build_id, gpu=gpu))
-        return RuntimeImageRequest(name=_with_tag(names[0], "latest") or own, push=sent, gpu=gpu)
+        release = Version(plan_choice(build.record, "tensorflow")).minor
+        for doubt in doubts(sets, known, str(release)):
+            console.tell(f"note: {doubt}")
+        own = default_name(build.build_id, gpu=gpu, variables=sets)
+        sent = _with_tag(names[1], default_tag(build.build_id, gpu=gpu, variables=sets))
+        return RuntimeImageRequest(name=_with_tag(names[0], "latest") or own, push=sent, gpu=gpu, variables=sets)
 
     image, program = _make_image(settings, name, wish, allow_untested=allow_untested)
-    _show(image, program)
+    _show(image, program, sets)
     if as_json:
         print_json("tfdock.image-runtime/1", True, {"image": image})
     else:
@@ -152,7 +172,7 @@ def _verified_build(environment: TrialEnvironment, base: KnowledgeBase, wheel: I
     return images.foreign_build(base, inspection, wheel, verification.document)
 
 
-def _show(image: BuiltRuntimeImage, program: str) -> None:
+def _show(image: BuiltRuntimeImage, program: str, sets: Mapping[str, str]) -> None:
     style = console.Style(sys.stderr)
     more = console.size(max(image.size - image.base_size, 0))
     console.say(f"{style.good(image.status)}  {image.name}")
@@ -160,7 +180,9 @@ def _show(image: BuiltRuntimeImage, program: str) -> None:
     console.tell(f"  with  {', '.join(image.distributions)}", indent=" " * 8)
     for reason in image.lacking:
         console.tell(f"  {style.warn('lacks')} {reason}", indent=" " * 8)
-    gpus = own_words("--gpus all ", program) if image.variables else ""
+    for name, value in sets.items():
+        console.tell(f"  sets  {name}={value}", indent=" " * 8)
+    gpus = own_words("--gpus all ", program) if image.variables.keys() - sets.keys() else ""
     console.say(f"  run   {program} run --rm -it {gpus}{image.name}")
     if image.pushed:
         console.say(f"  sent  {_pushed_name(image.pushed)}")

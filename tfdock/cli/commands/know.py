@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -23,6 +23,7 @@ from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.program_rows import ErrorCode
 from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.rows import Accelerator, Row
+from tfdock.knowledge.switch_rows import Switch, presets, release_span
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.gpu_support import (
     ReleaseFor,
@@ -271,38 +272,100 @@ def _value(value: object) -> str:
 # --- explain ------------------------------------------------------------------------------------------------------
 
 
-@app.command(epilog="Examples: `tfdock explain`, `tfdock explain target-not-in-toolkit`.")
+@app.command(
+    epilog="Examples: `tfdock explain`, `tfdock explain target-not-in-toolkit`, `tfdock explain MIOPEN_LOG_LEVEL`, "
+    "`tfdock explain deterministic`."
+)
 @command("tfdock.explain/1", "knowledge")
 def explain(
     settings: Settings,
-    code: Annotated[
+    name: Annotated[
         str | None,
-        typer.Argument(help="A code, as errors show it in brackets.", metavar="CODE", show_default=False),
+        typer.Argument(
+            help="A code, as errors show it in brackets; a switch of TensorFlow or of a library below it; a preset.",
+            metavar="CODE|SWITCH",
+            show_default=False,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     base = knowledge_for(settings)
-    if code is None:
-        rows = sorted(base.codes.values(), key=lambda row: row.code)
-        if as_json:
-            print_json("tfdock.explain/1", True, {"codes": [_code_json(row) for row in rows]})
-        else:
-            _print(console.table([(row.code, row.title) for row in rows], indent=""))
-        return
-    # Errors show codes in brackets, which are copied with them.
-    row = base.codes.get(code.strip("[]").lower())
-    if row is None:
-        begun = sorted(name for name in base.codes if code and name.startswith(code.lower()))
-        near = begun or difflib.get_close_matches(code, base.codes, n=3, cutoff=0.6)
-        asks = "one of these:" if begun else "did you mean"
-        names = f"{asks} {' or '.join(f'`{name}`' for name in near)}{'' if begun else '?'}"
-        fix = names if near else "`tfdock explain` lists all"
-        raise ProfileError.of("code-unknown", f"there is no code `{code}`", fix)
-    problems = _problems_of(base, row)
+    document, lines = _explained(base, name)
     if as_json:
-        print_json("tfdock.explain/1", True, {**_code_json(row), "problems": problems})
+        print_json("tfdock.explain/1", True, document)
     else:
-        _print(_code_lines(row, problems))
+        _print(lines)
+
+
+def _explained(base: KnowledgeBase, name: str | None) -> tuple[dict[str, Any], Iterable[str]]:
+    """Return what a name means, as a document and as lines; all names without one. Raises ProfileError."""
+    if name is None:
+        codes = sorted(base.codes.values(), key=lambda row: row.code)
+        switches = base.switches.values()
+        rows = [(row.code, row.title) for row in codes] + [(row.switch, row.use) for row in switches]
+        document = {
+            "codes": [_code_json(row) for row in codes],
+            "switches": [_switch_json(base, row) for row in switches],
+        }
+        return document, console.table(rows, indent="")
+    # Errors show codes in brackets, which are copied with them.
+    code = base.codes.get(name.strip("[]").lower())
+    if code:
+        problems = _problems_of(base, code)
+        return {**_code_json(code), "problems": problems}, _code_lines(code, problems)
+    switch = base.switches.get(name) or base.switches.get(name.upper())
+    if switch:
+        return _switch_json(base, switch), _switch_lines(base, switch)
+    sets = presets(base.switches)
+    if name in sets:
+        return {"preset": name, "sets": sets[name]}, _preset_lines(base, name, sets[name])
+    raise _unknown(name, [*base.codes, *base.switches, *sets])
+
+
+def _unknown(name: str, known: Sequence[str]) -> ProfileError:
+    begun = sorted(one for one in known if name and one.lower().startswith(name.lower()))
+    near = begun or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    asks = "one of these:" if begun else "did you mean"
+    names = f"{asks} {' or '.join(f'`{one}`' for one in near)}{'' if begun else '?'}"
+    fix = names if near else "`tfdock explain` lists all"
+    return ProfileError.of("code-unknown", f"there is no code and no switch `{name}`", fix)
+
+
+def _switch_json(base: KnowledgeBase, row: Switch) -> dict[str, Any]:
+    document = row.model_dump(mode="json", exclude={"source", "checked", "note", "unverified"})
+    return {**document, "variable": row.variable, "sources": _sources(base, row)}
+
+
+def _sources(base: KnowledgeBase, row: Switch) -> list[str]:
+    texts = base.sources("switches")
+    return [texts[key] for key in ([row.source] if isinstance(row.source, str) else row.source)]
+
+
+def _switch_lines(base: KnowledgeBase, row: Switch) -> Iterator[str]:
+    kinds = {"variable": "a variable", "flag": f"a flag in `{row.variable}`", "setting": "a setting of the program"}
+    yield f"{console.Style(sys.stdout).strong(row.switch)}: {kinds[row.kind]}, read by {row.reads}"
+    yield ""
+    yield from console.wrapped(row.does, console.width(sys.stdout), "")
+    yield ""
+    facts = [
+        ("use", row.use),
+        ("values", row.values),
+        ("default", row.default),
+        ("write", f"`{row.variable}={row.switch}=VALUE`" if row.kind == "flag" else row.python),
+        ("TensorFlow", f"{release_span(row.releases)}, by its official wheels" if row.releases else ""),
+        ("since", row.since),
+        ("until", row.until),
+        *(("preset", f"`{preset}` sets {value}") for preset, value in row.presets.items()),
+        *(("source", text) for text in _sources(base, row)),
+        ("note", row.note or ""),
+    ]
+    yield from console.table([fact for fact in facts if fact[1]])
+
+
+def _preset_lines(base: KnowledgeBase, name: str, sets: Mapping[str, str]) -> Iterator[str]:
+    yield f"{console.Style(sys.stdout).strong(name)}: a preset, for `--switch {name}`"
+    yield ""
+    yield from console.table([(f"{switch}={value}", base.switches[switch].does) for switch, value in sets.items()])
 
 
 def _code_json(row: ErrorCode) -> dict[str, Any]:

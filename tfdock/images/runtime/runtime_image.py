@@ -36,6 +36,7 @@ from tfdock.images.wheel_image_read import says_wheels
 from tfdock.images.wheel_labels import STANDARD, foreign_record, labels, plan_choice, plan_choices
 from tfdock.images.wheel_layer import ImageWheel
 from tfdock.knowledge import loader
+from tfdock.knowledge.switch_rows import laid_over
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.oci.repository import Repository
 from tfdock.plan.local_source import context_archive
@@ -67,12 +68,13 @@ _NO_GPU = "-no-gpu-libraries"
 class RuntimeImageRequest:
     """The request for an image. `name` is the image's, `push` a second name that is pushed to its registry.
 
-    Without `gpu` the libraries of the wheel's accelerator are left out.
+    Without `gpu` the libraries of the wheel's accelerator are left out. `variables` are set in the image.
     """
 
     name: str
     push: str | None = None
     gpu: bool = True
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,14 +115,17 @@ class _BuildInput:
     key: str
 
 
-def default_tag(build_id: str, *, gpu: bool) -> str:
-    """Return the default tag of a build's image, of at most 128 characters; without a GPU's libraries another one."""
-    return build_id if gpu else f"{build_id[: MAX_NAME - len(_NO_GPU)]}{_NO_GPU}"
+def default_tag(build_id: str, *, gpu: bool = True, variables: Mapping[str, str] | None = None) -> str:
+    """Return the default tag of a build's image, of at most 128 characters. What it lacks or sets is part of it."""
+    end = "" if gpu else _NO_GPU
+    if variables:
+        end += f"-x{hashlib.sha256(repr(sorted(variables.items())).encode()).hexdigest()[:8]}"
+    return f"{build_id[: MAX_NAME - len(end)]}{end}"
 
 
-def default_name(build_id: str, *, gpu: bool = True) -> str:
+def default_name(build_id: str, *, gpu: bool = True, variables: Mapping[str, str] | None = None) -> str:
     """Return the default name of a build's image on the engine."""
-    return f"tfdock/runtime:{default_tag(build_id, gpu=gpu)}"
+    return f"tfdock/runtime:{default_tag(build_id, gpu=gpu, variables=variables)}"
 
 
 def foreign_build(
@@ -309,12 +314,13 @@ class _RuntimeBuild(TrialContainers):
         all_labels.pop(_CREATED)  # when that was, the engine says
         # Some of it comes from a record, which may be anybody's; a label is a line.
         all_labels = {name: clean(text, keep="", instead=" ") for name, text in all_labels.items()}
+        own = settings(self._knowledge, self._inspection, site_packages(python), members)
         return RuntimeImage(
             build_id=self._build.build_id,
             base=reference,
             python=python,
             stages={stage: tuple(map(_pin, paths)) for stage, paths in contents.files.items()},
-            settings=settings(self._knowledge, self._inspection, site_packages(python), members),
+            settings=replace(own, variables=laid_over(own.variables, self._request.variables)),
             labels=dict(sorted(all_labels.items())),
             constraints=constraints(self._build.build_id, [path.name for path in self._wheels]),
         )

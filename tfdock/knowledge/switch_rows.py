@@ -1,0 +1,112 @@
+"""Switches: what changes, or shows, what a finished TensorFlow does as it runs; and how people name them. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from tfdock.knowledge.rows import ReleaseRange, Row, in_range
+
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|--(?:tf_)?xla_[a-z0-9_]+)=([^\x00-\x1f\x7f]*)")
+_CARRIERS = ("TF_XLA_FLAGS", "XLA_FLAGS")
+
+
+class Switch(Row):
+    """A variable, a flag of XLA's (`--xla_dump_to`), or a setting in a program (`gpu_options.allow_growth`).
+
+    `reads` is the library that reads it. `releases` are those of TensorFlow whose official wheels hold its name, of
+    the newest patch release each; `since` and `until` are versions of the library. `python` is TensorFlow 2's call.
+    `presets` maps names of presets, which set several at once, to the value in each.
+    """
+
+    KEY = ("switch",)
+
+    switch: str
+    kind: Literal["variable", "flag", "setting"]
+    reads: str
+    values: str = ""
+    default: str = ""
+    does: str
+    use: str
+    python: str = ""
+    releases: ReleaseRange | None = None
+    since: str = ""
+    until: str = ""
+    presets: Mapping[str, str] = Field(default_factory=dict)
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that carries it; empty for a setting in a program."""
+        if self.kind != "flag":
+            return self.switch if self.kind == "variable" else ""
+        return _carrier(self.switch)
+
+
+def _carrier(name: str) -> str:
+    """Return the environment variable of a switch by its name: XLA reads all its flags from one."""
+    if not name.startswith("--"):
+        return name
+    return "TF_XLA_FLAGS" if name.startswith("--tf_xla") else "XLA_FLAGS"
+
+
+def release_span(span: str) -> str:
+    """Return a range of releases in words: `2.4 and newer`, `1.8 to 2.15`, `2.2`."""
+    first, dots, last = span.partition("..")
+    return f"{first} to {last}" if last else f"{first} and newer" if dots else first
+
+
+def presets(switches: Mapping[str, Switch]) -> dict[str, dict[str, str]]:
+    """Return the presets, by name: what each sets, switch -> value."""
+    found: dict[str, dict[str, str]] = {}
+    for row in switches.values():
+        for name, value in row.presets.items():
+            found.setdefault(name, {})[row.switch] = value
+    return found
+
+
+def variables(asked: Iterable[str], switches: Mapping[str, Switch]) -> dict[str, str]:
+    """Return the environment variables of `NAME=VALUE`, `--xla_flag=VALUE` and presets (`deterministic`).
+
+    Raises ValueError for anything else, and for a switch that is given twice.
+    """
+    known, found, given = presets(switches), dict[str, str](), set[str]()
+    for text in asked:
+        match = _VARIABLE.fullmatch(text)
+        if not match and text not in known:
+            names = ", ".join(f"`{name}`" for name in sorted(known))
+            raise ValueError(
+                f"`{text}` is no switch with a value, like `TF_ENABLE_ONEDNN_OPTS=0`, and no preset: {names}"
+            )
+        for name, value in [match.groups()] if match else known[text].items():
+            if name in given:
+                raise ValueError(f"`{name}` is given twice")
+            given.add(name)
+            carrier = _carrier(name)
+            found = laid_over(found, {carrier: value if carrier == name else f"{name}={value}"})
+    return found
+
+
+def laid_over(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """Return variables with more over them. XLA's flags share a variable, so those stand behind what is there."""
+    found = dict(own)
+    for name, value in more.items():
+        found[name] = f"{own[name]} {value}" if name in _CARRIERS and name in own else value
+    return found
+
+
+def doubts(found: Mapping[str, str], switches: Mapping[str, Switch], release: str) -> Iterator[str]:
+    """Yield a sentence for each variable or flag that no row knows, or that this minor release does not read."""
+    names = [name for name in found if name not in _CARRIERS]
+    names += [word.partition("=")[0] for name in _CARRIERS if name in found for word in found[name].split()]
+    for name in names:
+        row = switches.get(name)
+        if row is None:
+            near = difflib.get_close_matches(name, switches, n=1, cutoff=0.8)
+            yield f"no `{name}` is known here" + (f"; did you mean `{near[0]}`?" if near else "")
+        elif release and row.releases and not in_range(release, row.releases):
+            wheels = f"the name is in the official wheels of {release_span(row.releases)}"
+            yield f"TensorFlow {release} reads no `{name}`: {wheels}"
