@@ -291,9 +291,7 @@ def test_two_profiles_in_one_call_are_two_wheels_with_what_each_asked_for(
     assert "corrupt installation" in said
 
 
-def test_a_debug_build_has_symbols_and_a_shell_with_gdb(
-    finished: Finished, tfdock: Tfdock, workshop: Workshop, tmp_path: Path
-) -> None:
+def test_a_debug_build_has_symbols(finished: Finished, tfdock: Tfdock, workshop: Workshop, tmp_path: Path) -> None:
     profile = write_profile(tmp_path / "debug.yaml", workshop.tree(), **CPU, debug=True)
     outcome = tfdock.build(profile)
     assert outcome.code == 0, outcome.told
@@ -303,15 +301,32 @@ def test_a_debug_build_has_symbols_and_a_shell_with_gdb(
     assert b".debug_info" in member(wheel_of(outcome.build), "tensorflow/libtensorflow_framework.so.2")
     assert b".debug_info" not in member(finished.wheel, "tensorflow/libtensorflow_framework.so.2")
 
-    # gdb starts a program and stops in it, beside the wheel of that build.
-    script = "sha256sum /tf/wheel/*.whl; gdb --batch -ex 'break main' -ex run -ex 'print 6*7' /bin/true"
-    shell = tfdock.run("shell", "--trust", "--debug", profile, "bash", "-c", script)
-    assert shell.code == 0, shell.told
-    assert outcome.build["wheels"][0]["sha256"] in shell.stdout
-    assert "$1 = 42" in shell.stdout, shell.told
     refused = tfdock.run("shell", "--trust", "--gpu", profile, "true")
     assert refused.code == 6
     assert "the wheel is for the CPU" in refused.stderr, refused.told
+
+
+def test_with_symbols_for_one_kernel_only_that_is_compiled_and_gdb_stops_in_it_as_the_docs_say(own: Finished) -> None:
+    how_to = (REPOSITORY / "docs/builds.md").read_text().partition("## From a crash to a breakpoint")[2]
+    fields, script = (
+        re.sub("^   ", "", text, flags=re.MULTILINE)
+        for text in re.findall(r"```(?:yaml|bash)\n(.*?)```", how_to, re.DOTALL)
+    )
+    profile = own.profile.with_name("crash.yaml")
+    profile.write_text(fields.replace("mine.yaml", own.profile.name))
+    outcome = own.tfdock.build(profile)
+    assert outcome.code == 0, outcome.told
+    assert outcome.build["cache"]["executed_by_mnemonic"]["CppCompile"] == 1
+
+    case = "import tensorflow as tf; tf.matmul([[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]])"
+    # Nothing of the miniature's is in an index of packages.
+    words = f"sha256sum /tf/wheel/*.whl; export PIP_NO_INDEX=1 PIP_NO_DEPS=1; echo '{case}' >/tmp/case.py\n{script}"
+    shell = own.tfdock.run("shell", "--trust", "--debug", profile, "bash", "-c", words)
+    assert shell.code == 0, shell.told
+    assert outcome.build["wheels"][0]["sha256"] in shell.stdout
+    assert "13\t  if (a.cols != b.rows) {" in shell.stdout, shell.told
+    assert "a = @" in shell.stdout, shell.told
+    assert "{rows = 2, cols = 2, values = std::vector of length 4, capacity 4 = {1, 2, 3, 4}}" in shell.stdout
 
 
 # --- sources ------------------------------------------------------------------------------------------------------

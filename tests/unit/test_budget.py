@@ -32,7 +32,7 @@ ROAD = {
     "cli.commands.build": {"modules": 94, "lines": 20110},
 }
 """What importing a module loads of ours."""
-WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63600, "lines of recordings": 14275}
+WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63620, "lines of recordings": 14275}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

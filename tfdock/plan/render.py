@@ -125,8 +125,9 @@ def _values(resolution: Resolution) -> dict[str, object]:
         "base": resolution.base,
         "template": image.template,
         "accelerator_template": resolution.accelerator.template,
+        "packages": image.packages,
         # A debug build is made for a debugger: `tfdock shell --debug` opens the image that has one.
-        "packages": (*image.packages, *(["gdb"] if resolution.debug else [])),
+        "debugger": ("gdb",) if resolution.debug and image.template != "own" else (),
         "pip": image.pip,
         "interpreter": resolution.interpreter,
         "archives": _archives(resolution),
