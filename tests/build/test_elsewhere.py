@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tfdock.engine.protocol import RUN_LABEL
-from tfdock.run.carrier import CACHE_LABEL
+from tfdock.run.containers import CACHE_LABEL
 
 from .conftest import EditedTree, Workshop
 from .elsewhere import Gate, make_certificates

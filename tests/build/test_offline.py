@@ -25,7 +25,7 @@ from tfdock.offline.bundle_writer import WrittenBundle
 from tfdock.offline.bundled_inputs import prepare
 from tfdock.offline.fetch import Bundler, warm
 from tfdock.plan.prepare import Preparer
-from tfdock.run.phases import PhaseRunner
+from tfdock.run.supervisor import Supervisor
 from tfdock.types import Machine
 
 from .conftest import Workshop
@@ -344,8 +344,8 @@ def test_a_name_that_another_bundle_takes_meanwhile_does_not_change_the_image_th
     (made,) = open_bundle(bundle).index.builds
     provide = inputs.shared.provide
 
-    def provided(runner: PhaseRunner, settings: Settings) -> None:
-        provide(runner, settings)
+    def provided(supervisor: Supervisor, settings: Settings) -> None:
+        provide(supervisor, settings)
         there.engine.images[made.image.id] = there.engine.images[made.image.name]
         there.engine.images[made.image.name] = ImageInfo(id=f"sha256:{'e' * 64}", tags=(made.image.name,))
 

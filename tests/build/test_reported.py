@@ -86,7 +86,7 @@ def test_a_run_that_ends_by_our_own_mistake_has_papers_too(desk: Desk, monkeypat
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr("tfdock.builder.compile_phase.prepare_source", broken)
+    monkeypatch.setattr("tfdock.builder.build.fetch_downloads", broken)
     with pytest.raises((RuntimeError, TfdockError)):
         desk.build()
     (path,) = papers(desk)

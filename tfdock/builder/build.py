@@ -9,10 +9,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import BinaryIO, TypeVar
 
-from tfdock.builder import compile_phase, doctor, image_phase, run_document, seal_phase
-from tfdock.builder.build_run import BuildContainers, BuildRun
-from tfdock.builder.compile_phase import FetchResult
+from tfdock.builder import doctor, run_document
+from tfdock.builder.build_run import BuildRun, ImageResult, phase_container
+from tfdock.builder.compile_phase import compile_wheel, fetch_downloads, source_attempts
+from tfdock.builder.image_phase import make_image
 from tfdock.builder.run_document import RunDocumentWriter
+from tfdock.builder.seal_phase import publish_wheels, seal_wheels, shareable_plan
 from tfdock.builder.session import BuildRequest, BuildResult, BuildSession
 from tfdock.engine.engine_host import GpuAccess, gpu_access
 from tfdock.errors import EngineError, Interrupted, Problem, TfdockError
@@ -23,10 +25,10 @@ from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.estimate import PhaseEstimate, expectation
 from tfdock.plan.lock_file import Pin
 from tfdock.run import journal
-from tfdock.run.carrier import Carrier
+from tfdock.run.containers import copy_in
 from tfdock.run.disk_space import DiskSpace
-from tfdock.run.phases import PhaseRunner, clean_up_killed_runs
 from tfdock.run.results import RunFolders
+from tfdock.run.supervisor import Supervisor, clean_up_killed_runs
 from tfdock.types import Mount
 
 _T = TypeVar("_T")
@@ -50,10 +52,26 @@ def build(session: BuildSession, request: BuildRequest) -> BuildResult:
         # A forced build wants no finished wheel, and a build from a bundle asks no network.
         if done is None and not (request.force or request.inputs):
             done = _pull(session, request)
-        if done is None:
-            # Only where something is to be built: what the wheelhouse would refuse after it is refused now.
-            house.check_early(plan.build_id, plan.fingerprint, plan.trust.name)
-        return done or _run_build(session, request)
+        if done:
+            return done
+        # Only where something is to be built: what the wheelhouse would refuse after it is refused now.
+        house.check_early(plan.build_id, plan.fingerprint, plan.trust.name)
+        plan = session.fitted(plan)
+        _check_machine(session, plan)
+        _check_remote(session, plan)
+        expected = expectation(plan, house.records(), session.knowledge)
+        with _run(session, request, plan, expected) as run:
+            for attempt, number, source_ref in source_attempts(run):
+                with attempt:
+                    image = make_image(run, source_ref, number, compiles=True)
+                    fetch_downloads(run, image)
+                    compiled = compile_wheel(run, image)
+            wheels = seal_wheels(run)
+            record = publish_wheels(run, compiled, wheels)
+            if compiled.image.kept:
+                with suppress(OSError):  # `tfdock cache prune` removes what stays
+                    remove_folder(compiled.image.kept.own)
+        return session.result(plan, "built", record)
 
 
 def _pull(session: BuildSession, request: BuildRequest) -> BuildResult | None:
@@ -66,21 +84,6 @@ def _pull(session: BuildSession, request: BuildRequest) -> BuildResult | None:
     plan = request.prepared.plan
     pulled = prebuilt.pull(session, plan, request.prepared.lock)
     return session.result(plan, "pulled", pulled.build.record, pulled.origin) if pulled else None
-
-
-def _run_build(session: BuildSession, request: BuildRequest) -> BuildResult:
-    plan = session.fitted(request.prepared.plan)
-    _check_machine(session, plan)
-    _check_remote(session, plan)
-    expected = expectation(plan, session.wheelhouse.records(), session.knowledge)
-    with _run(session, request, plan, expected) as run:
-        compiled = compile_phase.compile_source(run)
-        sealed = seal_phase.seal_wheels(run, compiled)
-        record = seal_phase.publish_wheels(run, sealed)
-        if compiled.image.kept:
-            with suppress(OSError):  # `tfdock cache prune` removes what stays
-                remove_folder(compiled.image.kept.own)
-    return session.result(plan, "built", record)
 
 
 def shell(
@@ -100,23 +103,20 @@ def shell(
     """
     access = _gpus_of(session, request.prepared.plan) if gpu else GpuAccess()
     with _file_errors(session), _run(session, request, request.prepared.plan) as run:
-        containers = BuildContainers(run, image_phase.make_image(run))
         # The container of the compile phase, but with a network: a person who looks around may fetch something.
-        spec = containers.spec(run.plan.phases[1])
+        spec = phase_container(run, make_image(run), run.plan.phases[1], network=True)
         spec = replace(
             spec,
             command=command,
             mounts=(*spec.mounts, *(_finished_wheel(run) if debug else ())),
-            network=session.settings.network,
             gpus=access.gpus,
             devices=access.devices,
             groups=access.groups,
             debugger=debug,
             terminal=True,
         )
-        spec = containers.with_proxies(spec)
         ready()
-        return session.engine.attach(run.runner.carrier.create(spec))
+        return session.engine.attach(session.engine.create(copy_in(run.supervisor, spec)))
 
 
 def _gpus_of(session: BuildSession, plan: BuildPlan) -> GpuAccess:
@@ -152,10 +152,10 @@ def pins(session: BuildSession, request: BuildRequest) -> tuple[Pin, ...]:
         # Only room for the image: nothing is compiled, so memory and GPU drivers do not matter.
         _check_image_space(session, plan)
         with _run(session, request, plan) as run:
-            return image_phase.make_image(run).installed
+            return make_image(run).installed
 
 
-def fetch(session: BuildSession, request: BuildRequest, then: Callable[[BuildRun, FetchResult], _T]) -> _T:
+def fetch(session: BuildSession, request: BuildRequest, then: Callable[[BuildRun, ImageResult], _T]) -> _T:
     """Make a plan's image, and let Bazel download and analyse everything, but compile nothing.
 
     Return the result of `then`, the phase `pack`. The run's containers and folders still exist while it works.
@@ -165,9 +165,12 @@ def fetch(session: BuildSession, request: BuildRequest, then: Callable[[BuildRun
         plan = session.fitted(request.prepared.plan)
         _check_image_space(session, plan)
         with _run(session, request, plan) as run:
-            fetched = compile_phase.prepare_source(run)
-            result, _ = run.timed("pack", lambda: then(run, fetched))
-            return result
+            for attempt, number, source_ref in source_attempts(run):
+                with attempt:
+                    image = make_image(run, source_ref, number)
+                    fetch_downloads(run, image)
+            with run.phase("pack"):
+                return then(run, image)
 
 
 # --- a run ----------------------------------------------------------------------------------------------------------
@@ -201,15 +204,15 @@ def _run(
     with ExitStack() as locks, journal.running(settings.state_dir, entry), log_path.create() as log:
         document, folders = _begin_run_document(session, request, plan), RunFolders.create(own, staged)
         try:
-            runner, started = _runner(session, plan, name, log), time.time()
+            supervisor, started = _runner(session, plan, name, log), time.time()
             _tell_shared(session, plan)
             # Held until the run ends: nobody may empty the cache below its containers.
-            locks.enter_context(session.cache.in_use(waiting=runner.waiting("image", "has the cache for itself")))
+            locks.enter_context(session.cache.in_use(waiting=supervisor.waiting("image", "has the cache for itself")))
             run = BuildRun(
                 session=session,
                 request=request,
                 plan=plan,
-                runner=runner,
+                supervisor=supervisor,
                 folders=folders,
                 log=log_path.path,
                 locks=locks,
@@ -279,7 +282,7 @@ def _begin_run_document(session: BuildSession, request: BuildRequest, plan: Buil
         fingerprint=plan.fingerprint,
         knowledge=session.knowledge.version,
         profile=run_document.profile_document(request.prepared),
-        plan=seal_phase.shareable_plan(plan),
+        plan=shareable_plan(plan),
         machine={"cpus": info.cpus, "memory": info.memory},
         engine={"name": info.name, "version": info.version, "local": info.local},
         at_once=session.at_once,
@@ -293,10 +296,12 @@ def _keeps_output(session: BuildSession, error: BaseException, folders: RunFolde
     return session.settings.keep_output == "failed" and failed and folders.output.has_folder("base")
 
 
-def _runner(session: BuildSession, plan: BuildPlan, name: str, log: BinaryIO) -> PhaseRunner:
+def _runner(session: BuildSession, plan: BuildPlan, name: str, log: BinaryIO) -> Supervisor:
     limit = session.limit_from_now(plan)
-    return PhaseRunner(
-        carrier=Carrier(session.engine, name, session.engine_info.local),
+    return Supervisor(
+        engine=session.engine,
+        run=name,
+        local=session.engine_info.local,
         log=log,
         listen=session.listen,
         stop=session.stop,

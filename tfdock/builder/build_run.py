@@ -6,11 +6,10 @@ Nothing here changes while a build runs. Each phase takes the result of the phas
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 from tfdock import events
 from tfdock.bazel.cache.cache_folder import DiskCache
@@ -22,18 +21,13 @@ from tfdock.host.proxies import Proxies, proxies_for_containers
 from tfdock.plan.build_plan import DISK_CACHE, DOWNLOADS, GIVEN, REPOSITORY_CACHE, SOURCE, STAGING, BuildPlan, Phase
 from tfdock.plan.estimate import PhaseEstimate
 from tfdock.plan.lock_file import Pin
+from tfdock.run import containers
 
 # At the start: after hours of compiling, an update may have replaced the files of this program.
 from tfdock.run.phase_errors import PhaseErrors
-from tfdock.run.phases import PhaseRunner
 from tfdock.run.results import RunFolders, make_sources
+from tfdock.run.supervisor import Supervisor
 from tfdock.types import ExpectedFiles, Mount
-
-if TYPE_CHECKING:
-    # Only the name of a type: a plain build has no remote cache.
-    from tfdock.bazel.remote.remote_session import EndpointWatch
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +37,7 @@ class BuildRun:
     session: BuildSession
     request: BuildRequest
     plan: BuildPlan
-    runner: PhaseRunner
+    supervisor: Supervisor
     folders: RunFolders
     log: Path
     locks: ExitStack
@@ -51,11 +45,13 @@ class BuildRun:
     started: float
     """When the run began, in seconds since 1970."""
     expected: PhaseEstimate | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    """How long each phase took that has ended; of a phase that ran twice, the last time."""
 
     @property
     def name(self) -> str:
         """The run's id."""
-        return self.runner.run
+        return self.supervisor.run
 
     @property
     def engine(self) -> Engine:
@@ -80,35 +76,32 @@ class BuildRun:
         """Return the title of a step in the log."""
         return f"{phase} of {self.plan.build_id}"
 
-    def timed(self, phase: str, work: Callable[[], _T]) -> tuple[_T, float]:
-        """Run one phase; return the result of `work` and the seconds that it took.
-
-        The phase is announced. Its errors are completed with the phase, the log and the next command.
-        """
+    @contextmanager
+    def phase(self, phase: str) -> Iterator[None]:
+        """Announce a phase; its seconds go to `seconds`, and its errors name it, the log and the next command."""
         session, build_id = self.session, self.plan.build_id
         session.stop.check()
         # The errors of an earlier phase must not explain a failure of this one.
-        self.runner.output.clear()
+        self.supervisor.output.clear()
         expected = self.expected.seconds.get(phase) if self.expected else None
         after = self.expected.after(phase) if self.expected else 0.0
         session.listen(events.PhaseStarted(build_id=build_id, phase=phase, expected=expected, after=after))
         started = session.clock()
         ok = False
         try:
-            self.runner.check(phase)
-            result = work()
+            self.supervisor.check(phase)
+            yield
             ok = True
         except (TfdockError, OSError) as error:
             # The engine's own Interrupted does not know whether it was SIGINT or SIGTERM.
             cause = session.stop.interruption if isinstance(error, Interrupted) else None
             # No program printed these errors: without a line in the log, a later diagnosis would not see them.
             if isinstance(error, EngineError | NetworkError | OSError):
-                self.runner.log_error(error)
+                self.supervisor.log_error(error)
             raise self.phase_errors(phase).complete(cause or error) from None
         finally:
-            seconds = round(session.clock() - started, 3)
+            self.seconds[phase] = seconds = round(session.clock() - started, 3)
             session.listen(events.PhaseEnded(build_id=build_id, phase=phase, seconds=seconds, ok=ok))
-        return result, seconds
 
     def phase_errors(self, phase: str, plan: BuildPlan | None = None) -> PhaseErrors:
         """Return what explains a failure of a phase; `plan` has the limits, where they are not the run's."""
@@ -117,8 +110,8 @@ class BuildRun:
             resources=(plan or self.plan).resources,
             cost=self.plan.resolution.release.cost,
             log=self.log,
-            tail=self.runner.output.tail,
-            errors=self.runner.output.errors,
+            tail=self.supervisor.output.tail,
+            errors=self.supervisor.output.errors,
             folders=self.session.folders,
         )
 
@@ -146,139 +139,117 @@ class ImageResult:
     """The volume that shows the domain's disk cache over the one of `release`; empty where there is none."""
     kept: RunFolders | None = None
     """The folders of a Bazel without a disk cache: its output base stays until the build has ended well."""
-    seconds: float = 0.0
-    """How long the phase took."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerResult:
-    """How a container ended. `failure` explains a container that did not end well."""
-
-    failure: TfdockError | None
-    remote: Mapping[str, object] | None = None
-    """What went over to a remote cache and executor."""
-
-    def raise_failure(self) -> None:
-        """Raise the failure, if there is one."""
-        if self.failure:
-            raise self.failure
-
-
-@dataclass(frozen=True, slots=True)
-class BuildContainers:
-    """Makes and runs the containers of a build from its image."""
-
-    run: BuildRun
-    image: ImageResult
-
-    def spec(self, phase: Phase, plan: BuildPlan | None = None) -> ContainerSpec:
-        """Return the container of a phase, with its folders made and filled in."""
-        run, image = self.run, self.image
-        plan = plan or run.plan
-        cache, folders = run.session.cache, run.folders
-        places = {
-            "{cache}/repository": os.path.realpath(run.request.repository or cache.repository),
-            "{cache}/disk": os.path.realpath(cache.root / "disk"),
-            "{output}": (image.kept or folders).output.make().mount_source,
-            "{staging}": folders.staging.make().mount_source,
-            "{results}": str(folders.results),
-            "{remote}": str(folders.own / "remote"),
-            "{toolchain}": image.toolchain,
-        }
-        mounts = tuple(self._own_repository(_fill_in(mount, places)) for mount in phase.mounts)
-        # An engine refuses to mount a folder that does not exist.
-        make_sources(mounts)
-        if image.overlay:
-            mounts = tuple(
-                replace(mount, source=image.overlay, kind="volume") if mount.target == DISK_CACHE else mount
-                for mount in mounts
-            )
-        # With a bundle nothing may come from a network, not even where there is one.
-        network = run.session.settings.network if phase.network and not run.request.inputs else "none"
-        return ContainerSpec(
-            name=f"tfdock-{run.name}-{phase.name}",
-            image=image.id,
-            # The plan cannot have the key: the image that is made from the plan names its toolchain.
-            command=tuple(word.replace("{toolchain}", image.toolchain) for word in phase.command),
-            # phase.sh writes the run's name into the marker `done`, so that no other run's marker counts.
-            environment={**plan.container_environment, **plan.environment, "TFDOCK_RUN": run.name},
-            mounts=mounts,
-            labels={RUN_LABEL: run.name, **plan.labels},
-            # As the caller: another user's files in mounted folders could not be removed by the caller.
-            user=caller_user(run.session.engine_info, os.getuid(), os.getgid()),
-            workdir=SOURCE,
-            network=network,
-            memory=plan.resources.memory,
-            cpus=float(plan.resources.cpus),
-            pids=plan.resources.pids,
+def phase_container(
+    run: BuildRun, image: ImageResult, phase: Phase, plan: BuildPlan | None = None, *, network: bool | None = None
+) -> ContainerSpec:
+    """Return the container of a phase, with its folders made. `network` overrides the phase's own word."""
+    plan, settings = plan or run.plan, run.session.settings
+    cache, folders = run.session.cache, run.folders
+    places = {
+        "{cache}/repository": os.path.realpath(run.request.repository or cache.repository),
+        "{cache}/disk": os.path.realpath(cache.root / "disk"),
+        "{output}": (image.kept or folders).output.make().mount_source,
+        "{staging}": folders.staging.make().mount_source,
+        "{results}": str(folders.results),
+        "{remote}": str(folders.own / "remote"),
+        "{toolchain}": image.toolchain,
+    }
+    mounts = tuple(_own_repository(run, _fill_in(mount, places)) for mount in phase.mounts)
+    # An engine refuses to mount a folder that does not exist.
+    make_sources(mounts)
+    if image.overlay:
+        mounts = tuple(
+            replace(mount, source=image.overlay, kind="volume") if mount.target == DISK_CACHE else mount
+            for mount in mounts
         )
+    # With a bundle nothing may come from a network, not even where there is one.
+    online = phase.network and not run.request.inputs if network is None else network
+    connected_to = settings.network if online else "none"
+    return ContainerSpec(
+        name=f"tfdock-{run.name}-{phase.name}",
+        image=image.id,
+        # The plan cannot have the key: the image that is made from the plan names its toolchain.
+        command=tuple(word.replace("{toolchain}", image.toolchain) for word in phase.command),
+        environment={
+            **(run.proxies.variables if connected_to != "none" else {}),
+            **plan.container_environment,
+            **plan.environment,
+            # phase.sh writes the run's name into the marker `done`, so that no other run's marker counts.
+            "TFDOCK_RUN": run.name,
+        },
+        mounts=mounts,
+        labels={RUN_LABEL: run.name, **plan.labels},
+        # As the caller: another user's files in mounted folders could not be removed by the caller.
+        user=caller_user(run.session.engine_info, os.getuid(), os.getgid()),
+        workdir=SOURCE,
+        network=connected_to,
+        memory=plan.resources.memory,
+        cpus=float(plan.resources.cpus),
+        pids=plan.resources.pids,
+    )
 
-    def beside(
-        self, name: str, command: tuple[str, ...], *leaves: ExpectedFiles, given: Path | None = None
-    ) -> ContainerSpec:
-        """Return the container of another command in the place of Bazel's compile phase. It has no disk cache.
 
-        It leaves the results `leaves`, and reads the folder `given` of the host.
-        """
-        spec = self.spec(self.run.plan.phases[1])
-        # No actions are needed here, and programs of the source run: they must not change cached results.
-        mounts = [mount for mount in spec.mounts if mount.target not in (DISK_CACHE, STAGING)]
-        mounts += [replace(mount, results=leaves) for mount in spec.mounts if leaves and mount.target == STAGING]
-        mounts += [Mount(source=str(given), target=GIVEN, read_only=True, given=True)] if given else []
-        return replace(spec, name=f"{spec.name}-{name}", command=command, mounts=tuple(mounts))
+def container_beside(
+    run: BuildRun,
+    image: ImageResult,
+    name: str,
+    command: tuple[str, ...],
+    *leaves: ExpectedFiles,
+    given: Path | None = None,
+) -> ContainerSpec:
+    """Return the container of another command in the place of Bazel's compile phase. It has no disk cache.
 
-    def run_phase(self, phase: Phase, plan: BuildPlan | None = None) -> ContainerResult:
-        """Run a phase in its container to the end. The compile phase reaches the remote cache and executor."""
-        run, title = self.run, self.run.title(phase.name)
-        # The fetch phase compiles nothing, so that a remote cache and executor have nothing to do.
-        if phase.network or not run.plan.remote.endpoints:
-            return self.run_container(self.spec(phase, plan), phase.name, title, plan=plan)
-        # Here, not above: a plain build has no remote cache.
-        from tfdock.bazel.remote import remote_session as remote
+    It leaves the results `leaves`, and reads the folder `given` of the host.
+    """
+    spec = phase_container(run, image, run.plan.phases[1])
+    # No actions are needed here, and programs of the source run: they must not change cached results.
+    mounts = [mount for mount in spec.mounts if mount.target not in (DISK_CACHE, STAGING)]
+    mounts += [replace(mount, results=leaves) for mount in spec.mounts if leaves and mount.target == STAGING]
+    mounts += [Mount(source=str(given), target=GIVEN, read_only=True, given=True)] if given else []
+    return replace(spec, name=f"{spec.name}-{name}", command=command, mounts=tuple(mounts))
 
-        folder = run.folders.own / "remote"
-        with remote.open_relay(run.plan.remote, run.session.settings, folder, run.session.listen) as watch:
-            result = self.run_container(self.spec(phase, plan), phase.name, title, tap=watch, plan=plan)
-            return replace(result, remote=watch.facts)
 
-    def run_container(
-        self,
-        spec: ContainerSpec,
-        phase: str,
-        title: str,
-        *,
-        tap: EndpointWatch | None = None,
-        plan: BuildPlan | None = None,
-    ) -> ContainerResult:
-        """Run a container to its end, and remove it if it ended well."""
-        spec, hidden = self.with_proxies(spec), self.run.proxies.logins
-        state, memory = self.run.runner.container(spec, phase, title, tap=tap, hidden=hidden)
-        # A compiler can be killed for memory while the exit code is 0: the program around it went on.
-        if state.exit_code != 0 or memory:
-            failure = self.run.phase_errors(phase, plan).container_error(state.exit_code, memory=memory)
-            return ContainerResult(failure=failure)
-        self.run.engine.remove(state.id)
-        return ContainerResult(failure=None)
+def run_container(
+    run: BuildRun, spec: ContainerSpec, phase: str, title: str = "", plan: BuildPlan | None = None
+) -> Mapping[str, object] | None:
+    """Run a container to its end, and remove it; raise the error that explains a container which did not end well.
 
-    def with_proxies(self, spec: ContainerSpec) -> ContainerSpec:
-        """Return the container with the caller's proxies, if it has a network."""
-        if spec.network == "none":
-            return spec
-        return replace(spec, environment={**self.run.proxies.variables, **spec.environment})
+    Return what went over to a remote cache and executor, which only the compile phase reaches.
+    """
+    with ExitStack() as relay:
+        tap = None
+        if phase == "compile" and run.plan.remote.endpoints:
+            # Here, not above: a plain build has no remote cache.
+            from tfdock.bazel.remote import remote_session as remote
 
-    def _own_repository(self, mount: Mount) -> Mount:
-        """Return the mount; a repository cache of the run's own goes to an engine elsewhere, and comes back."""
-        request = self.run.request
-        repository = request.repository
-        if mount.target != REPOSITORY_CACHE or not (repository or request.inputs):
-            return mount
-        mount = replace(mount, volume="", given=True)
-        if repository is None or self.run.session.engine_info.local:
-            return mount
-        back = returned_repository(repository)
-        # A second container goes on from what the first one has sent back.
-        source = os.path.realpath(back if back.is_dir() else repository)
-        return replace(mount, source=source, results=() if mount.read_only else (DOWNLOADS,), kept=str(back))
+            folder = run.folders.own / "remote"
+            tap = relay.enter_context(
+                remote.open_relay(run.plan.remote, run.session.settings, folder, run.session.listen)
+            )
+        state, memory = containers.run(
+            run.supervisor, spec, phase, title or run.title(phase), tap=tap, hidden=run.proxies.logins
+        )
+    # A compiler can be killed for memory while the exit code is 0: the program around it went on.
+    if state.exit_code != 0 or memory:
+        raise run.phase_errors(phase, plan).container_error(state.exit_code, memory=memory)
+    run.engine.remove(state.id)
+    return tap.facts if tap else None
+
+
+def _own_repository(run: BuildRun, mount: Mount) -> Mount:
+    """Return the mount; a repository cache of the run's own goes to an engine elsewhere, and comes back."""
+    repository = run.request.repository
+    if mount.target != REPOSITORY_CACHE or not (repository or run.request.inputs):
+        return mount
+    mount = replace(mount, volume="", given=True)
+    if repository is None or run.session.engine_info.local:
+        return mount
+    back = returned_repository(repository)
+    # A second container goes on from what the first one has sent back.
+    source = os.path.realpath(back if back.is_dir() else repository)
+    return replace(mount, source=source, results=() if mount.read_only else (DOWNLOADS,), kept=str(back))
 
 
 def returned_repository(repository: Path) -> Path:

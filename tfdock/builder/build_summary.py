@@ -18,7 +18,7 @@ from tfdock.bazel.trace_profile import TraceProfile, read_profile
 from tfdock.host.foreign_json import Malformed, parse
 from tfdock.host.untrusted_folders import UntrustedPath, open_plain_file
 from tfdock.plan.build_plan import TOLD
-from tfdock.run.phases import step_heading
+from tfdock.run.supervisor import step_heading
 from tfdock.types import BuildId
 from tfdock.wheelhouse.store import Wheelhouse, kept_files
 

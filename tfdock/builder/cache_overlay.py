@@ -22,6 +22,7 @@ from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
 from tfdock.errors import EngineError, Locked, Problem
 from tfdock.host.files import held, make_folder
 from tfdock.plan.build_plan import DISK_CACHE
+from tfdock.run.containers import copy_in
 from tfdock.types import Mount
 
 LABEL = "io.tfdock.overlay"
@@ -45,7 +46,7 @@ def over_release(run: BuildRun, image: str, disk: DiskCache, release: DiskCache)
     name, began, why = "", 0, _overlay_obstacle(run, disk)
     try:
         with ExitStack() as locks:
-            waiting = run.runner.waiting("image", f"has the disk cache {disk.key} for itself")
+            waiting = run.supervisor.waiting("image", f"has the disk cache {disk.key} for itself")
             locks.enter_context(disk.held(alone=False, waiting=waiting))
             if not why:
                 locks.enter_context(_on_one_engine(run, disk))
@@ -92,7 +93,7 @@ def _mount_refusal(run: BuildRun, image: str, volume: str) -> str:
         network="none",
     )
     try:
-        container = run.runner.carrier.create(spec)
+        container = run.engine.create(copy_in(run.supervisor, spec))
         run.engine.start(container)
         run.engine.remove(container)
     except EngineError as error:
@@ -116,7 +117,7 @@ def _on_one_engine(run: BuildRun, disk: DiskCache) -> Iterator[None]:
     """Hold the overlay with the runs on this engine; wait for runs on another engine, which would mount it again."""
     locks = disk.cache / "locks"
     own = hashlib.sha256(run.session.engine_info.id.encode()).hexdigest()[:16]
-    waiting = run.runner.waiting("image", f"uses the disk cache {disk.key} on another engine")
+    waiting = run.supervisor.waiting("image", f"uses the disk cache {disk.key} on another engine")
     with ExitStack() as stack:
         # Only one run at a time looks for others, so that no two start on two engines at once.
         with held(locks / f"overlay-{disk.key}", f"the disk cache {disk.key}", alone=True, waiting=waiting):

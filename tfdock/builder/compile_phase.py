@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from tenacity import AttemptManager, RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
 from tfdock.bazel.cache.cache_folder import check_writable, opened
 from tfdock.bazel.cache.downloads import EVERYTHING, remove_changed_downloads, unchecked_since
@@ -20,8 +22,7 @@ from tfdock.bazel.cache.source_archives import (
     sum_beside,
 )
 from tfdock.bazel.output import failed_download
-from tfdock.builder import image_phase
-from tfdock.builder.build_run import BuildContainers, BuildRun, ContainerResult, ImageResult
+from tfdock.builder.build_run import BuildRun, ImageResult, container_beside, phase_container, run_container
 from tfdock.errors import BuildFailed, NetworkError, OutOfMemory, Problem, TfdockError
 from tfdock.host.files import held, make_folder
 from tfdock.host.untrusted_folders import open_up, remove_folder
@@ -43,24 +44,14 @@ from tfdock.types import ExpectedFiles, Mount
 
 _OF_THE_SOURCE = {"source-unreachable", "image-step-failed", "download-failed", "fetch-failed"}
 """Codes of failures that another source ref may not have."""
-
-
 _RULES = "--include=WORKSPACE* --include=*.bzl --include=*.bazel"
 _MOST_RULES = 1 << 20
 """Bytes of the rules beside an address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResult:
-    """An image whose build has all its downloads. `seconds` are those of the phases until now."""
-
-    image: ImageResult
-    seconds: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CompileResult:
-    """What the compile phase left, beside the files. `seconds` are those of the phases until now."""
+    """What the compile phase left, beside the files."""
 
     image: ImageResult
     attempts: tuple[Mapping[str, Any], ...]
@@ -68,70 +59,63 @@ class CompileResult:
     cache_was_empty: bool
     remote: Mapping[str, object] | None
     """What went over to a remote cache and executor."""
-    seconds: Mapping[str, float]
+
+
+def source_attempts(run: BuildRun) -> Iterator[tuple[AttemptManager, int, str | None]]:
+    """Yield an attempt for each source ref, with its number from 1, until one works. A bundle has one ref.
+
+    After a failure in an attempt's context, which another ref may not have, the next attempt follows.
+    """
+    inputs = run.request.inputs
+    refs = (inputs.source_ref,) if inputs else run.plan.source_refs
+
+    def another_may_work(error: BaseException) -> bool:
+        codes = _OF_THE_SOURCE | ({"compile-failed"} if run.plan.resolution.source.leaves_failed_compile else set())
+        return isinstance(error, BuildFailed | NetworkError) and error.problems[0].code in codes
+
+    def leave(state: RetryCallState) -> None:
+        error, number = state.outcome.exception() if state.outcome else None, state.attempt_number
+        assert isinstance(error, TfdockError), "only its own errors are retried"
+        does = "does not compile" if error.problems[0].code == "compile-failed" else "does not work"
+        reason = error.problems[0].message.partition("\n")[0]
+        run.tell(f"source {refs[number - 1]} {does} ({reason}); trying {refs[number]}")
+        # Its results are not those of the next one.
+        run.folders.staging.remove()
+
+    retrying = Retrying(
+        stop=stop_after_attempt(len(refs)),
+        retry=retry_if_exception(another_may_work),
+        before_sleep=leave,
+        reraise=True,
+    )
+    for attempt in retrying:
+        number = attempt.retry_state.attempt_number
+        yield attempt, number, refs[number - 1]
 
 
 # --- fetch ----------------------------------------------------------------------------------------------------------
 
 
-def compile_source(run: BuildRun) -> CompileResult:
-    """Fetch and compile the first source ref that works; one that does not compile is left if the profile says so."""
-    tried, refs = 0, run.plan.source_refs
-    while True:
-        fetched = prepare_source(run, after=tried, compiles=True)
-        tried = fetched.image.source_number
-        try:
-            return _compile_wheel(run, fetched)
-        except BuildFailed as error:
-            leaves = run.plan.resolution.source.leaves_failed_compile and tried < len(refs)
-            # A bundle has one ref.
-            if not leaves or run.request.inputs or error.problems[0].code != "compile-failed":
-                raise
-            reason = error.problems[0].message.partition("\n")[0]
-            run.tell(f"source {refs[tried - 1]} does not compile ({reason}); trying {refs[tried]}")
-        # Neither its results nor its errors are those of the next one.
-        run.folders.staging.remove()
-        run.runner.output.clear()
-
-
-def prepare_source(run: BuildRun, after: int = 0, *, compiles: bool = False) -> FetchResult:
-    """Run the image and the fetch phase for the first source ref that can be had, configured and analysed.
-
-    The first `after` refs are left out. `compiles`: see `make_image`.
-    """
-    inputs = run.request.inputs
-    refs = (inputs.source_ref,) if inputs else run.plan.source_refs
-    for number, ref in [*enumerate(refs, start=1)][after:]:
-        try:
-            image = image_phase.make_image(run, ref, number, compiles=compiles)
-            _, seconds = run.timed("fetch", partial(_fetch, run, image))
-            return FetchResult(image=image, seconds={"image": image.seconds, "fetch": seconds})
-        except (BuildFailed, NetworkError) as error:
-            if number == len(refs) or error.problems[0].code not in _OF_THE_SOURCE:
-                raise
-            reason = error.problems[0].message.partition("\n")[0]
-            run.tell(f"source {ref} does not work ({reason}); trying {refs[number]}")
-    raise AssertionError("a plan has a source ref to try")
-
-
-def _fetch(run: BuildRun, image: ImageResult) -> None:
-    """Fetch, one build after the other: Bazels that fill one repository cache get in each other's way."""
-    waiting = run.runner.waiting("fetch", "fetches into the same cache")
+def fetch_downloads(run: BuildRun, image: ImageResult) -> None:
+    """Run the fetch phase, one build after the other: Bazels that fill one cache get in each other's way."""
+    waiting = run.supervisor.waiting("fetch", "fetches into the same cache")
     lock = run.session.cache.root / "locks" / "repository"
     own, repository = run.request.repository is not None, run.request.repository or run.session.cache.repository
-    containers = BuildContainers(run, image)
-    with held(lock, "the repository cache", alone=True, waiting=waiting):
+    with run.phase("fetch"), held(lock, "the repository cache", alone=True, waiting=waiting):
         if run.session.engine_info.local:  # an engine elsewhere has its caches there
             # A build may have shut folders of the cache. Three levels lead to `content_addressable/sha256/<hash>`.
             open_up(repository.resolve(), 3)
             check_writable(repository, 3)
-        _unpack_external(containers)
-        _put_source_archives(containers, repository)
+        _unpack_external(run, image)
+        _put_source_archives(run, image, repository)
         # It outlives a tfdock that is killed before it has looked: the next fetch looks at what that one left too.
         unchecked = run.folders.own / "unchecked" if own else lock.with_suffix(".unchecked")
         began = unchecked_since(unchecked)
         try:
-            _run_fetch(containers)
+            _run_fetch(run, image)
+        except (BuildFailed, NetworkError) as error:
+            _name_lost_archive(run, image, error)
+            raise
         # Also after a failed fetch: what it left would be there for the next build.
         finally:
             # On an engine elsewhere the host cannot look; Bazel checks each entry before it uses it.
@@ -144,10 +128,9 @@ def _fetch(run: BuildRun, image: ImageResult) -> None:
             unchecked.unlink()
 
 
-def _put_source_archives(containers: BuildContainers, repository: Path) -> None:
+def _put_source_archives(run: BuildRun, image: ImageResult, repository: Path) -> None:
     """Put archives whose own addresses are dead into the repository cache, before Bazel asks for them."""
-    run = containers.run
-    mirror, check = run.session.settings.archives, partial(run.runner.check, "fetch")
+    mirror, check = run.session.settings.archives, partial(run.supervisor.check, "fetch")
     rows = source_archives_of(run.session.knowledge, run.plan.resolution.release)
     # Nobody is known to have an archive without an address. A bundle has them all: it was made by a fetch.
     rows = tuple(row for row in rows if addresses(row, mirror))
@@ -163,23 +146,21 @@ def _put_source_archives(containers: BuildContainers, repository: Path) -> None:
                 download(row, cache, mirror, check)
     if not is_local:
         # The cache of an engine elsewhere is reached through its containers alone.
-        fetch = containers.spec(run.plan.phases[0])
+        spec = phase_container(run, image, run.plan.phases[0], network=False)
         copy = ("/bin/sh", "-c", f"cp -R {GIVEN}/. {REPOSITORY_CACHE}/")
-        mounts = (*fetch.mounts, Mount(source=str(folder), target=GIVEN, read_only=True, given=True))
-        spec = replace(fetch, name=f"{fetch.name}-archives", command=copy, mounts=mounts, network="none")
-        containers.run_container(spec, "fetch", "archives whose own addresses are dead").raise_failure()
+        mounts = (*spec.mounts, Mount(source=str(folder), target=GIVEN, read_only=True, given=True))
+        spec = replace(spec, name=f"{spec.name}-archives", command=copy, mounts=mounts)
+        run_container(run, spec, "fetch", "archives whose own addresses are dead")
         remove_folder(folder)
 
 
-def _run_fetch(containers: BuildContainers) -> None:
+def _run_fetch(run: BuildRun, image: ImageResult) -> None:
     """Run the fetch phase; once more, with more heap or fewer jobs, if it had too little memory."""
-    run = containers.run
-    failure = containers.run_phase(_phase(run, run.plan), run.plan).failure
-    if isinstance(failure, OutOfMemory):
-        plan = _with_less(run, run.plan, failure, "fetching")
-        failure = containers.run_phase(_phase(run, plan), plan).failure
-    if failure:
-        raise _with_lost_archive(containers, failure)
+    try:
+        run_container(run, phase_container(run, image, _phase(run, run.plan)), "fetch")
+    except OutOfMemory as error:
+        less = _with_less(run, run.plan, error, "fetching")
+        run_container(run, phase_container(run, image, _phase(run, less), less), "fetch", plan=less)
 
 
 def _phase(run: BuildRun, plan: BuildPlan) -> Phase:
@@ -191,38 +172,35 @@ def _phase(run: BuildRun, plan: BuildPlan) -> Phase:
     return through_mirror(fetch, mirror, plan.resolution.bazel, run.session.knowledge)
 
 
-def _with_lost_archive(containers: BuildContainers, failure: TfdockError) -> TfdockError:
-    """Return a failed fetch; if a download failed, with the archive, its sum, and how to name another address."""
-    run = containers.run
-    found = failed_download((*run.runner.output.errors, *run.runner.output.tail))
-    if found is None or not isinstance(failure, BuildFailed | NetworkError):
-        return failure
+def _name_lost_archive(run: BuildRun, image: ImageResult, failure: TfdockError) -> None:
+    """Add to a failed download its archive, the sum, and how to name another address."""
+    found = failed_download((*run.supervisor.output.errors, *run.supervisor.output.tail))
+    if found is None:
+        return
     url, sha256 = found
-    sha256 = sha256 or _sum_in_source(containers, url)
+    sha256 = sha256 or _sum_in_source(run, image, url)
     row = example_row(url, sha256, run.plan.resolution.release.release)
     problem, *others = failure.problems
     message = f"{problem.message}\n  archive: {url}, sha256 {sha256 or 'beside the address in the source'}"
     # Only after what may help at once: the server may be back soon.
     fix = f"if the address is dead for good, add {HOW_TO_ADD}: `{row}`"
     failure.problems = (replace(problem, message=message, fixes=(*problem.fixes, fix)), *others)
-    return failure
 
 
-def _sum_in_source(containers: BuildContainers, url: str) -> str:
+def _sum_in_source(run: BuildRun, image: ImageResult, url: str) -> str:
     """Return the sum that the source in the image gives an address; empty if it cannot be found."""
     script = f'cd {SOURCE} && grep -rhF -B20 -A20 {_RULES} -e "$0" . | head -c {_MOST_RULES} >{STAGING}/rules'
     expected = ExpectedFiles(pattern="rules", size=_MOST_RULES)
-    spec = containers.beside("rules", ("/bin/sh", "-c", script, url), expected)
+    spec = container_beside(run, image, "rules", ("/bin/sh", "-c", script, url), expected)
     # The failed download is the error to tell, whatever happens here.
     with suppress(TfdockError, OSError):
-        containers.run_container(spec, "fetch", "the sum of an archive").raise_failure()
-        return sum_beside((containers.run.folders.results / "rules").read_text("utf-8", "replace"), url)
+        run_container(run, spec, "fetch", "the sum of an archive")
+        return sum_beside((run.folders.results / "rules").read_text("utf-8", "replace"), url)
     return ""
 
 
-def _unpack_external(containers: BuildContainers) -> None:
+def _unpack_external(run: BuildRun, image: ImageResult) -> None:
     """Unpack, in a container, the downloads that repository rules keep outside Bazel's cache."""
-    run = containers.run
     inputs = run.request.inputs
     archive = inputs.external() if inputs else None
     if archive is None:
@@ -232,47 +210,40 @@ def _unpack_external(containers: BuildContainers) -> None:
     with (folder / EXTERNAL.pattern).open("wb") as sink:
         for chunk in archive:
             sink.write(chunk)
-    unpack = containers.beside("unpack", unpacking(), given=folder)
-    containers.run_container(unpack, "fetch", "what repository rules fetched").raise_failure()
+    unpack = container_beside(run, image, "unpack", unpacking(), given=folder)
+    run_container(run, unpack, "fetch", "what repository rules fetched")
     remove_folder(folder)
 
 
 # --- compile --------------------------------------------------------------------------------------------------------
 
 
-def _compile_wheel(run: BuildRun, fetched: FetchResult) -> CompileResult:
-    """Run the compile phase; return its attempts and its figures."""
-    result, seconds = run.timed("compile", partial(_compile, run, fetched))
-    return replace(result, seconds={**fetched.seconds, "compile": seconds})
-
-
-def _compile(run: BuildRun, fetched: FetchResult) -> CompileResult:
-    """Compile; once more, with half the jobs and from the cache, if something was killed for memory."""
-    session, image = run.session, fetched.image
-    # Asked again: other builds may have ended, or begun, since this one did.
-    plan = session.fitted(run.plan)
-    disk = run.disk_cache(image.toolchain)
-    disk.note_build(plan.build_id)
-    # A domain reads the cache of `release` as well, so that the build is cold only if both are empty.
-    caches = [cache for cache in (disk, disk.release) if cache]
-    cache_was_empty = session.engine_info.local and all(cache.is_empty() for cache in caches)
-    containers = BuildContainers(run, image)
-    last = containers.run_phase(plan.phases[1], plan)
-    attempts = [_attempt(plan, last)]
-    if isinstance(error := last.failure, OutOfMemory):
-        plan = _with_less(run, plan, error, "compiling")
-        # Nothing that the killed attempt left may count as a result of the second.
-        run.folders.staging.remove()
-        last = containers.run_phase(plan.phases[1], plan)
-        attempts.append(_attempt(plan, last))
-    last.raise_failure()
-    return CompileResult(
-        image=image,
-        attempts=tuple(attempts),
-        cache_was_empty=cache_was_empty,
-        remote=last.remote,
-        seconds=fetched.seconds,
-    )
+def compile_wheel(run: BuildRun, image: ImageResult) -> CompileResult:
+    """Run the compile phase; once more, with half the jobs and from the cache, if something was killed for memory."""
+    with run.phase("compile"):
+        session = run.session
+        # Asked again: other builds may have ended, or begun, since this one did.
+        plan = session.fitted(run.plan)
+        disk = run.disk_cache(image.toolchain)
+        disk.note_build(plan.build_id)
+        # A domain reads the cache of `release` as well, so that the build is cold only if both are empty.
+        caches = [cache for cache in (disk, disk.release) if cache]
+        cache_was_empty = session.engine_info.local and all(cache.is_empty() for cache in caches)
+        attempts: list[Mapping[str, Any]] = []
+        while True:
+            try:
+                spec = phase_container(run, image, plan.phases[1], plan)
+                remote = run_container(run, spec, "compile", plan=plan)
+                break
+            except OutOfMemory as error:
+                if attempts:
+                    raise
+                attempts.append(_attempt(plan, error.problems[0].message))
+                plan = _with_less(run, plan, error, "compiling")
+                # Nothing that the killed attempt left may count as a result of the second.
+                run.folders.staging.remove()
+        attempts.append(_attempt(plan, "well"))
+        return CompileResult(image=image, attempts=tuple(attempts), cache_was_empty=cache_was_empty, remote=remote)
 
 
 def _with_less(run: BuildRun, plan: BuildPlan, error: OutOfMemory, doing: str) -> BuildPlan:
@@ -282,14 +253,13 @@ def _with_less(run: BuildRun, plan: BuildPlan, error: OutOfMemory, doing: str) -
         raise error
     run.tell(f"{error.problems[0].message}; {doing} again with {less.jobs}, from the cache")
     # Errors of the first attempt must not explain a failure of the second.
-    run.runner.output.clear()
+    run.supervisor.output.clear()
     return with_resources(plan, less, run.session.knowledge)
 
 
-def _attempt(plan: BuildPlan, result: ContainerResult) -> dict[str, Any]:
+def _attempt(plan: BuildPlan, ended: str) -> dict[str, Any]:
     """Return the limits of an attempt and how it ended, as the build record has them."""
-    limits, failure = plan.resources, result.failure
-    ended = failure.problems[0].message if failure else "well"
+    limits = plan.resources
     return {
         "jobs": limits.jobs,
         "cpus": limits.cpus,

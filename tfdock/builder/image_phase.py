@@ -64,14 +64,11 @@ def make_image(
     For a run that `compiles`, an empty disk cache begins with what the same build had without its last patches.
     """
 
-    def phase() -> ImageResult:
+    with run.phase("image"):
         image = _locked_image(run, source_ref, number)
         # Without the lock of the image: a cache may be waited for, or be copied for minutes.
         kept = _hold_output_base(run, image) if compiles else None
         return replace(image, overlay=_hold_disk_cache(run, image, compiles=compiles), kept=kept)
-
-    image, seconds = run.timed("image", phase)
-    return replace(image, seconds=seconds)
 
 
 def _locked_image(run: BuildRun, source_ref: str | None, number: int) -> ImageResult:
@@ -80,7 +77,7 @@ def _locked_image(run: BuildRun, source_ref: str | None, number: int) -> ImageRe
     # A file's name cannot hold the `/` of an image's name.
     key = hashlib.sha256(str(base).encode()).hexdigest()[:16]
     lock = run.session.settings.state_dir.absolute() / "locks" / f"image-{key}"
-    waiting = run.runner.waiting("image", f"builds an image on {base} too")
+    waiting = run.supervisor.waiting("image", f"builds an image on {base} too")
     with held(lock, "the image", alone=True, waiting=waiting):
         inputs, lock_file = run.request.inputs, run.request.prepared.lock
         image = _bundled_image(run, inputs) if inputs else _built_image(run, source_ref, number)
@@ -98,7 +95,7 @@ def _bundled_image(run: BuildRun, inputs: BundledInputs) -> _Image:
 
     Its toolchain is the word of whoever made the bundle: there is no toolchain stage to ask.
     """
-    inputs.provide(run.runner, run.session.settings)
+    inputs.provide(run.supervisor, run.session.settings)
     info = run.engine.image(inputs.image)
     return _Image(
         id=inputs.image,
@@ -164,7 +161,7 @@ def _built_image(run: BuildRun, source_ref: str | None, number: int) -> _Image:
 def _pull_base(run: BuildRun) -> tuple[ImageInfo, str | None]:
     """Return the base image, pulled if it is not here, and its digest."""
     base = run.session.settings.mirrored(run.plan.resolution.base)
-    info = run.runner.image(str(base), "image", run.title("image"))
+    info = run.supervisor.image(str(base), "image", run.title("image"))
     # A registry's digest holds on every machine. An image's id depends on how the engine stores images.
     return info, base.digest or next((digest.rpartition("@")[2] for digest in info.digests), None)
 
@@ -172,9 +169,9 @@ def _pull_base(run: BuildRun) -> tuple[ImageInfo, str | None]:
 def _build_stage(run: BuildRun, request: ImageBuild) -> str:
     """Build an image; return its id."""
     cancel = Cancel()
-    stopper = run.runner.stopper(gently=cancel.set, by_force=lambda: run.runner.give_up("image"))
+    stopper = run.supervisor.stopper(gently=cancel.set, by_force=lambda: run.supervisor.give_up("image"))
     try:
-        return run.runner.watch(
+        return run.supervisor.watch(
             run.title("image"),
             lambda output: run.engine.build(request, output, cancel),
             stopper,
@@ -183,7 +180,7 @@ def _build_stage(run: BuildRun, request: ImageBuild) -> str:
         )
     except Interrupted:  # the engine's own, which knows only that it was told to stop
         if stopper.late:
-            run.runner.give_up("image")
+            run.supervisor.give_up("image")
         raise
 
 
@@ -285,7 +282,7 @@ def _hold_output_base(run: BuildRun, image: ImageResult) -> RunFolders | None:
         return None
     made_of = f"{run.plan.fingerprint} {image.source_ref} {image.source_commit}"
     name = f"{run.disk_cache(image.toolchain).key}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
-    waiting = run.runner.waiting("image", f"has the output base {name}")
+    waiting = run.supervisor.waiting("image", f"has the output base {name}")
     run.locks.enter_context(
         held(cache.root / "locks" / f"output-{name}", f"the output base {name}", alone=True, waiting=waiting)
     )
@@ -305,7 +302,7 @@ def _hold_disk_cache(run: BuildRun, image: ImageResult, *, compiles: bool) -> st
     """
     trust, key = run.plan.trust, image.toolchain
     disk, release = run.disk_cache(key), run.session.cache.disk(key)
-    waiting = run.runner.waiting("image", f"has the disk cache {release.key} for itself")
+    waiting = run.supervisor.waiting("image", f"has the disk cache {release.key} for itself")
     # A domain reads the cache of `release` below its own, so that neither may be emptied meanwhile.
     run.locks.enter_context(release.held(alone=False, waiting=waiting))
     overlay = ""
@@ -346,5 +343,5 @@ def _start_from_fewer_patches(run: BuildRun, disk: DiskCache) -> None:
                 )
             elif size:
                 run.tell(f"copying the disk cache of the same build with fewer patches, {size / 1e6:,.1f} MB")
-                take_over(disk, earlier, partial(run.runner.check, "image"))
+                take_over(disk, earlier, partial(run.supervisor.check, "image"))
                 return

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from tfdock.host.files import file_sha256
 from tfdock.plan.build_plan import EPOCH, BuildPlan, as_json, described_toolchain
 from tfdock.plan.estimate import weight
 from tfdock.plan.local_source import listing_hash, tree_listing
-from tfdock.run.phases import step_heading
 from tfdock.run.results import RunFolders
+from tfdock.run.supervisor import step_heading
 from tfdock.verify import verification as verify
 from tfdock.verify.trial_container import MEMORY, TrialEnvironment
 from tfdock.wheel import wheel as wheel_files
@@ -33,33 +33,20 @@ from tfdock.wheelhouse.publication import publish
 from tfdock.wheelhouse.store import WheelFile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealResult:
-    """Wheels that could be published, still in the run's own folder. `seconds` are those of the phases until now."""
-
-    compiled: CompileResult
-    wheels: Mapping[Path, WheelFile]
-    seconds: Mapping[str, float]
-
-
-def seal_wheels(run: BuildRun, compiled: CompileResult) -> SealResult:
-    """Run the seal phase; return the wheels that could be published."""
-    wheels, seconds = run.timed("seal", lambda: _seal(run))
-    return SealResult(compiled=compiled, wheels=wheels, seconds={**compiled.seconds, "seal": seconds})
-
-
-def _seal(run: BuildRun) -> dict[Path, WheelFile]:
-    stopper = run.runner.stopper(gently=lambda: run.runner.give_up("seal"))
-    wheels = run.runner.watch(
-        run.title("seal"),
-        lambda _: sealed_wheels(run.plan, run.folders, run.name),
-        stopper,
-        on_engine=False,
-    )
-    # Before the trial, which takes minutes: a wheel that may not be replaced is refused now.
-    for wheel in wheels.values():
-        run.session.wheelhouse.check_replaceable(run.plan.build_id, wheel, run.plan.trust.name)
-    return wheels
+def seal_wheels(run: BuildRun) -> dict[Path, WheelFile]:
+    """Run the seal phase; return the wheels that could be published, still in the run's own folder."""
+    with run.phase("seal"):
+        stopper = run.supervisor.stopper(gently=lambda: run.supervisor.give_up("seal"))
+        wheels = run.supervisor.watch(
+            run.title("seal"),
+            lambda _: sealed_wheels(run.plan, run.folders, run.name),
+            stopper,
+            on_engine=False,
+        )
+        # Before the trial, which takes minutes: a wheel that may not be replaced is refused now.
+        for wheel in wheels.values():
+            run.session.wheelhouse.check_replaceable(run.plan.build_id, wheel, run.plan.trust.name)
+        return wheels
 
 
 def sealed_wheels(plan: BuildPlan, folders: RunFolders, run: str) -> dict[Path, WheelFile]:
@@ -142,34 +129,30 @@ def _lines(path: Path) -> list[str]:
 # --- verify ---------------------------------------------------------------------------------------------------------
 
 
-def publish_wheels(run: BuildRun, sealed: SealResult) -> dict[str, Any]:
+def publish_wheels(run: BuildRun, compiled: CompileResult, wheels: Mapping[Path, WheelFile]) -> dict[str, Any]:
     """Run the verify phase: verify the wheels and make them visible. Return their record.
 
     A stop is obeyed until they are visible.
     """
-    record, _ = run.timed("verify", lambda: _publish(run, sealed))
-    return record
-
-
-def _publish(run: BuildRun, sealed: SealResult) -> dict[str, Any]:
-    wheels, began = sealed.wheels, run.session.clock()
-    verifications = _verify(run, wheels, sealed.compiled.image.id)
-    # The record is made before the phase ends: its figure for this phase ends here.
-    seconds = {**sealed.seconds, "verify": round(run.session.clock() - began, 3)}
-    _refuse_failed(run, wheels, verifications)
-    verification = verify.combined_document(verifications)
-    record = _record(run, sealed, seconds, verification)
-    account = _summarize(run, sealed.compiled, record)
-    record |= {"bazel": account.bazel, "kept": dict(account.kept)}
-    run.session.stop.check()
-    publish(run.session.wheelhouse, run.plan.build_id, record, wheels, account.files)
-    return record
+    with run.phase("verify"):
+        began = run.session.clock()
+        verifications = _verify(run, wheels, compiled.image.id)
+        # The record is made before the phase ends: its figure for this phase ends here.
+        seconds = {**run.seconds, "verify": round(run.session.clock() - began, 3)}
+        _refuse_failed(run, wheels, verifications)
+        verification = verify.combined_document(verifications)
+        record = _record(run, compiled, wheels, seconds, verification)
+        account = _summarize(run, compiled, record)
+        record |= {"bazel": account.bazel, "kept": dict(account.kept)}
+        run.session.stop.check()
+        publish(run.session.wheelhouse, run.plan.build_id, record, wheels, account.files)
+        return record
 
 
 def _verify(run: BuildRun, wheels: Mapping[Path, WheelFile], image: str) -> list[verify.Verification]:
     session, inputs = run.session, run.request.inputs
     environment = TrialEnvironment(
-        runner=run.runner,
+        supervisor=run.supervisor,
         info=session.engine_info,
         settings=session.settings,
         folder=run.folders.own / "verify",
@@ -222,8 +205,8 @@ def _summarize(run: BuildRun, compiled: CompileResult, record: Mapping[str, Any]
         files=_listing(run),
         cache_was_empty=compiled.cache_was_empty,
     )
-    stopper = run.runner.stopper(gently=lambda: run.runner.give_up("verify"))
-    return run.runner.watch(
+    stopper = run.supervisor.stopper(gently=lambda: run.supervisor.give_up("verify"))
+    return run.supervisor.watch(
         run.title("account"),
         lambda _: build_summary.summarize(record, traces, run.session.wheelhouse),
         stopper,
@@ -240,25 +223,29 @@ def _listing(run: BuildRun) -> dict[str, str] | None:
 
 
 def _record(
-    run: BuildRun, sealed: SealResult, seconds: Mapping[str, float], verification: Mapping[str, Any]
+    run: BuildRun,
+    compiled: CompileResult,
+    wheels: Mapping[Path, WheelFile],
+    seconds: Mapping[str, float],
+    verification: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the build record. It holds no secret and no path of this machine."""
     plan, info, lock = run.plan, run.session.engine_info, run.request.prepared.lock
-    compiled, image = sealed.compiled, sealed.compiled.image
+    image = compiled.image
     return {
         "schema": build_record.SCHEMA,
         "build_id": plan.build_id,
         "fingerprint": plan.fingerprint,
         "tfdock": __version__,
         "log": run.log.name,
-        "wheels": [asdict(wheel) for wheel in sealed.wheels.values()],
+        "wheels": [asdict(wheel) for wheel in wheels.values()],
         "plan": shareable_plan(plan),
         "toolchain_key": image.toolchain,
         "toolchain": described_toolchain(image.toolchain_file),
         "base_digest": image.base_digest,
         "source": {"ref": image.source_ref, "found": image.source_commit},
         "lock": lock.sha256 if lock else None,
-        "seconds": dict(seconds),
+        "seconds": seconds,
         "attempts": image.source_number + len(compiled.attempts) - 1,
         "resources": list(compiled.attempts),
         "at_once": run.session.at_once,

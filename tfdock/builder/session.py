@@ -26,7 +26,7 @@ from tfdock.types import EngineInfo, Machine
 from tfdock.wheelhouse.store import Wheelhouse
 
 if TYPE_CHECKING:
-    from tfdock.run.phases import PhaseRunner
+    from tfdock.run.supervisor import Supervisor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class BuildResult:
 class BundledInputs(Protocol):
     """The inputs of one build from an offline bundle. Images have ids after `provide`."""
 
-    def provide(self, runner: PhaseRunner, settings: Settings) -> None:
+    def provide(self, supervisor: Supervisor, settings: Settings) -> None:
         """Load the images, and put downloads and wheels where a build looks for them."""
 
     @property

@@ -37,14 +37,14 @@ from tenacity import (
 
 from tfdock.engine import terminal
 from tfdock.engine.address import EngineAddress, cannot_connect, causes, find_address
-from tfdock.engine.containers import (
+from tfdock.engine.engine_archives import only_file, unreadable_error
+from tfdock.engine.engine_documents import (
     container_state,
     host_config_of,
     image_info,
     open_files_allowed,
     timestamp,
 )
-from tfdock.engine.engine_archives import only_file, unreadable_error
 from tfdock.engine.engine_errors import archive_refusal, own_words, push_refusal, refusal, registry_refusal
 from tfdock.engine.engine_facts import engine_info
 from tfdock.engine.protocol import (

@@ -21,8 +21,8 @@ from tfdock.offline.bundle_file import BundleWriter, file_chunks
 from tfdock.offline.bundle_format import BundledBuild, BundledImage, BundledRuntime, Index, ProfileTexts, Wheels
 from tfdock.plan.build_plan import DOWNLOADS
 from tfdock.plan.prepare import PreparedBuild
-from tfdock.run.phases import PhaseRunner
 from tfdock.run.results import copy_from_folder
+from tfdock.run.supervisor import Supervisor
 from tfdock.types import BuildId
 
 REPOSITORY = "repository"
@@ -65,7 +65,7 @@ class PackedInputs:
 class BundleWorkFolder:
     """The places where a bundle is made: a folder in the cache, and the file that becomes the bundle."""
 
-    runner: PhaseRunner
+    supervisor: Supervisor
     folder: Path
     file: Path
 
@@ -86,8 +86,8 @@ class BundlePacker:
         # Listed once, because index and blobs must agree.
         cached = _cached_files(_downloads_folder(work.folder))
         self._check_room(images, cached)
-        self.work.runner.listen(events.PhaseStarted(build_id=NAME, phase="bundle"))
-        began, ok = work.runner.clock(), False
+        self.work.supervisor.listen(events.PhaseStarted(build_id=NAME, phase="bundle"))
+        began, ok = work.supervisor.clock(), False
         try:
             with self._named(images), work.file.open("w+b") as file:
                 index = self._fill(file, images, cached)
@@ -96,13 +96,13 @@ class BundlePacker:
                 path=self.target, size=work.file.stat().st_size, sha256=file_sha256(work.file), index=index
             )
             # The last moment to stop: from here on the bundle is there.
-            work.runner.check("bundle")
+            work.supervisor.check("bundle")
             work.file.replace(self.target)
             ok = True
             return made
         finally:
-            seconds = work.runner.clock() - began
-            self.work.runner.listen(events.PhaseEnded(build_id=NAME, phase="bundle", seconds=seconds, ok=ok))
+            seconds = work.supervisor.clock() - began
+            self.work.supervisor.listen(events.PhaseEnded(build_id=NAME, phase="bundle", seconds=seconds, ok=ok))
 
     def _fill(self, file: BinaryIO, images: Mapping[str, ImageInfo], cached: Mapping[str, Path]) -> Index:
         """Write all contents, the small ones first, then the index into the space of its draft."""
@@ -114,18 +114,18 @@ class BundlePacker:
         return writer.finish(self._index(names, cached))
 
     def _saved(self, writer: BundleWriter, names: Sequence[str]) -> str:
-        cancel, runner = Cancel(), self.work.runner
-        stopper = runner.stopper(gently=cancel.set, by_force=lambda: runner.give_up("bundle"))
+        cancel, supervisor = Cancel(), self.work.supervisor
+        stopper = supervisor.stopper(gently=cancel.set, by_force=lambda: supervisor.give_up("bundle"))
         try:
-            return runner.watch(
+            return supervisor.watch(
                 f"saving {len(names)} images",
                 lambda output: writer.add(
-                    _checked_archive(_with_progress(runner.engine.save(names, cancel), output))
+                    _checked_archive(_with_progress(supervisor.engine.save(names, cancel), output))
                 ),
                 stopper,
             )
         except Interrupted:  # the engine's own, which knows only that it was told to stop
-            runner.give_up("bundle")
+            supervisor.give_up("bundle")
             raise
 
     def _contents(self, cached: Mapping[str, Path]) -> Mapping[str, Callable[[], Iterable[bytes]]]:
@@ -142,7 +142,7 @@ class BundlePacker:
             files |= {f"{number}/wheels/{path.name}": path for path in _wheels(build)}
             files |= {f"{number}/external": build.external} if build.external else {}
         files |= {f"repository/{name}": path for name, path in cached.items()}
-        check = partial(self.work.runner.check, "bundle")
+        check = partial(self.work.supervisor.check, "bundle")
         # Opened when they are written: thousands of files at once would be too many descriptors.
         return {key: partial(iter, [text]) for key, text in texts.items()} | {
             key: partial(file_chunks, path, check) for key, path in files.items()
@@ -160,7 +160,7 @@ class BundlePacker:
     @contextmanager
     def _named(self, images: Mapping[str, ImageInfo]) -> Iterator[None]:
         """Give images their names in the bundle while it is written."""
-        engine = self.work.runner.engine
+        engine = self.work.supervisor.engine
         # A bundle that was built from here may have used a name for its own image.
         new = [name for name in images if (image := engine.image(name)) is None or image.id != images[name].id]
         try:

@@ -27,7 +27,7 @@ from tfdock.plan.prepare import PreparedBuild, Preparer, WrittenProfile
 from tfdock.plan.trust_domain import of_bundle
 from tfdock.profile import profile as profiles
 from tfdock.resolve.question import LocalSource
-from tfdock.run.phases import PhaseRunner
+from tfdock.run.supervisor import Supervisor
 from tfdock.verify.trial_container import dependencies_folder
 
 
@@ -42,7 +42,7 @@ class SharedInputs:
     ids: Mapping[str, str] = field(default_factory=dict)
     """The images' ids on the engine, by their names in the bundle: another bundle may use a name later."""
 
-    def provide(self, runner: PhaseRunner, settings: Settings) -> None:
+    def provide(self, supervisor: Supervisor, settings: Settings) -> None:
         """Load the images, and fill the repository cache and the wheels' folders. Existing files stay.
 
         Raises VerificationFailed (`bundle-damaged`), DiskFull, and the engine's errors.
@@ -50,10 +50,10 @@ class SharedInputs:
         # Builds run side by side: the first one unpacks, and the others wait for it.
         with self._lock:
             if not self._done:
-                self._load(runner)
-                self.ids = {image.name: _image_id(runner.engine, image.name) for image in self._images}
-                self._fill(settings, runner)
-                self._unpack_wheels(settings, runner)
+                self._load(supervisor)
+                self.ids = {image.name: _image_id(supervisor.engine, image.name) for image in self._images}
+                self._fill(settings, supervisor)
+                self._unpack_wheels(settings, supervisor)
                 self._done = True
 
     # --- images ---
@@ -63,26 +63,26 @@ class SharedInputs:
         """The images that the builds need, each once."""
         return tuple({image.name: image for build in self.builds for image in build.images}.values())
 
-    def _load(self, runner: PhaseRunner) -> None:
-        missing = [image for image in self._images if not self._is_there(runner.engine, image)]
+    def _load(self, supervisor: Supervisor) -> None:
+        missing = [image for image in self._images if not self._is_there(supervisor.engine, image)]
         if not missing:
             return
-        self._check_room(runner, sum(image.size for image in missing))
-        runner.check("image")
+        self._check_room(supervisor, sum(image.size for image in missing))
+        supervisor.check("image")
         # Names before loading: an engine gives images all the names that the archive says.
         self._check_names()
         cancel = Cancel()
-        stopper = runner.stopper(gently=cancel.set, by_force=lambda: runner.give_up("image"))
+        stopper = supervisor.stopper(gently=cancel.set, by_force=lambda: supervisor.give_up("image"))
         size = self.bundle.index.blob(self.bundle.index.images).size
-        runner.watch(
+        supervisor.watch(
             f"images of {self.bundle.path.name}, {size:,} bytes",
-            lambda _: runner.engine.load(self.bundle.chunks(self.bundle.index.images), cancel),
+            lambda _: supervisor.engine.load(self.bundle.chunks(self.bundle.index.images), cancel),
             stopper,
         )
         # That the engine took the archive does not prove that each image is there.
         for image in missing:
             # Only the name is checked here: the id of the same image differs between kinds of engines.
-            if runner.engine.image(image.name) is None:
+            if supervisor.engine.image(image.name) is None:
                 raise EngineError.of(
                     "image-archive-refused",
                     f"the engine took the bundle's images, but {image.name} is not there",
@@ -110,9 +110,9 @@ class SharedInputs:
                 "make the bundle anew with `tfdock fetch -o`, and take bundles only from whom you trust",
             )
 
-    def _check_room(self, runner: PhaseRunner, size: int) -> None:
+    def _check_room(self, supervisor: Supervisor, size: int) -> None:
         """Raise DiskFull without space for twice the size: images are unpacked as files and as layers."""
-        root = engine_data(runner.engine.info())
+        root = engine_data(supervisor.engine.info())
         if root:
             check_space(
                 root,
@@ -126,7 +126,7 @@ class SharedInputs:
 
     # --- files ---
 
-    def _fill(self, settings: Settings, runner: PhaseRunner) -> None:
+    def _fill(self, settings: Settings, supervisor: Supervisor) -> None:
         """Put downloads into Bazel's repository cache. Raises NotPlain for a link that a container left there."""
         path = settings.cache_dir.absolute() / "repository"
         make_folder(path)
@@ -136,13 +136,13 @@ class SharedInputs:
                 try:
                     folder.status(name)
                 except FileNotFoundError:
-                    runner.check("image")
+                    supervisor.check("image")
                     folder.write(name, self.bundle.chunks(blob))
 
-    def _unpack_wheels(self, settings: Settings, runner: PhaseRunner) -> None:
+    def _unpack_wheels(self, settings: Settings, supervisor: Supervisor) -> None:
         """Unpack the wheels that finished wheels require, for the image of their trial."""
         for build in self.builds:
-            image = runner.engine.image(self.ids[build.runtime.image.name]) if build.runtime else None
+            image = supervisor.engine.image(self.ids[build.runtime.image.name]) if build.runtime else None
             if image is None or build.wheels is None or not build.wheels.requirements:
                 continue
             wheels = build.wheels
@@ -153,11 +153,11 @@ class SharedInputs:
             if folder.is_dir():
                 continue
             # Filled under another name, so that a kill leaves no folder that looks complete.
-            part = folder.with_name(f"{folder.name}.{runner.run}")
+            part = folder.with_name(f"{folder.name}.{supervisor.run}")
             make_folder(part)
             try:
                 for name, blob in build.wheels.files.items():
-                    runner.check("image")
+                    supervisor.check("image")
                     self._write(blob, part / name)
                 part.rename(folder)
             finally:
@@ -192,9 +192,9 @@ class BuildInputs:
         runtime = self.build.runtime
         return {runtime.reference: self.shared.ids[runtime.image.name]} if runtime else {}
 
-    def provide(self, runner: PhaseRunner, settings: Settings) -> None:
+    def provide(self, supervisor: Supervisor, settings: Settings) -> None:
         """Put the bundle's contents where builds look for them, once for all of its builds."""
-        self.shared.provide(runner, settings)
+        self.shared.provide(supervisor, settings)
 
     @property
     def image_name(self) -> str:

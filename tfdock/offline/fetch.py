@@ -14,8 +14,7 @@ from typing import BinaryIO
 from packaging.requirements import InvalidRequirement
 
 from tfdock.builder import build
-from tfdock.builder.build_run import BuildContainers, BuildRun
-from tfdock.builder.compile_phase import FetchResult
+from tfdock.builder.build_run import BuildRun, ImageResult, container_beside, phase_container
 from tfdock.builder.locking import gather_pins, prepare_locked
 from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.engine.protocol import ContainerSpec
@@ -31,11 +30,10 @@ from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import EXTERNAL, OUTPUT, SOURCE, STAGING, packing, unpacking
 from tfdock.plan.lock_file import LockFile
 from tfdock.plan.prepare import PreparedBuild, Preparer
-from tfdock.run import journal
-from tfdock.run.carrier import Carrier
+from tfdock.run import containers, journal
 from tfdock.run.disk_space import DiskSpace
-from tfdock.run.phases import PhaseRunner
 from tfdock.run.results import RunFolders
+from tfdock.run.supervisor import Supervisor
 from tfdock.types import ExpectedFiles
 from tfdock.verify.trial_container import TrialEnvironment, fetch_dependencies, pip_requirements
 from tfdock.verify.trial_plan import is_known_runtime, limits_for, limits_of
@@ -97,14 +95,16 @@ class Bundler:
                 folders.container_folder(REPOSITORY).make()
                 # Unbuffered: a full disk is noticed in the phase that fills it.
                 with (folders.own / "log").open("wb", buffering=0) as log:
-                    runner = PhaseRunner(
-                        carrier=Carrier(self.session.engine, run, self.session.engine_info.local),
+                    supervisor = Supervisor(
+                        engine=self.session.engine,
+                        run=run,
+                        local=self.session.engine_info.local,
                         log=log,
                         listen=self.session.listen,
                         stop=self.session.stop,
                         disk_space=DiskSpace(places={"the bundle": target.parent}),
                     )
-                    yield BundleWorkFolder(runner, folders.own, folders.staged / target.name)
+                    yield BundleWorkFolder(supervisor, folders.own, folders.staged / target.name)
             finally:
                 # The first error is the one to report; the journal keeps what cannot be cleaned now.
                 with suppress(TfdockError, OSError):
@@ -156,51 +156,55 @@ class Bundler:
         lock: str | None,
         work: BundleWorkFolder,
         run: BuildRun,
-        fetched: FetchResult,
+        image: ImageResult,
     ) -> PackedInputs:
         """Return the inputs of a run that has fetched, after a trial without a network."""
         resolution = run.plan.resolution
-        containers = BuildContainers(run, fetched.image)
         # Tried now: on the machine without a network, nobody could add what is missing.
-        external = self._try_offline(containers, work)
-        image = run.engine.image(fetched.image.id)
-        assert image is not None, "it has just run"
+        external = self._try_offline(run, image, work)
+        there = run.engine.image(image.id)
+        assert there is not None, "it has just run"
         reference = resolution.runtime if resolution.verify.run else None
         runtime = None
         if reference:
             mirrored = str(self.session.settings.mirrored(reference))
-            runtime = run.runner.image(mirrored, "pack", f"runtime image {reference}")
+            runtime = run.supervisor.image(mirrored, "pack", f"runtime image {reference}")
         inputs = PackedInputs(
             prepared=prepared,
             lock=lock,
-            image=image,
-            base_digest=fetched.image.base_digest,
-            source_ref=fetched.image.source_ref,
+            image=there,
+            base_digest=image.base_digest,
+            source_ref=image.source_ref,
             runtime=runtime,
             requirements=None,
             external=external,
         )
-        return self._with_wheels(inputs, containers) if runtime else inputs
+        return self._with_wheels(inputs, run, image) if runtime else inputs
 
-    def _try_offline(self, containers: BuildContainers, work: BundleWorkFolder) -> Path | None:
+    def _try_offline(self, run: BuildRun, image: ImageResult, work: BundleWorkFolder) -> Path | None:
         """Fetch again, into an empty output base and without a network, from the bundle's contents.
 
         Repository rules may run pip or git, whose downloads are in no cache of Bazel's. Then their output goes into
         the bundle too, and is tried in turn. Returns the archive of that output.
         """
-        run, plan = containers.run, containers.run.plan
-        fetch = containers.spec(plan.phases[0])
+        plan = run.plan
+        fetch = phase_container(run, image, plan.phases[0], network=False)
         if self._runs(run, _with_output(run, fetch, "tried"), "fetch without a network"):
             return None
-        packed = containers.beside("pack", packing(), EXTERNAL)
-        unpacked = containers.beside("unpack", unpacking(), given=run.folders.results)
+        packed = container_beside(run, image, "pack", packing(), EXTERNAL)
+        unpacked = container_beside(run, image, "unpack", unpacking(), given=run.folders.results)
         if not (
             self._runs(run, packed, "what repository rules fetched")
             and self._runs(run, _with_output(run, unpacked, "again"), "the same unpacked")
             and self._runs(run, _with_output(run, fetch, "again"), "fetch without a network, from what rules fetched")
         ):
             last_line = next(
-                (line for line in reversed(run.runner.output.errors or run.runner.output.tail) if line.strip()), ""
+                (
+                    line
+                    for line in reversed(run.supervisor.output.errors or run.supervisor.output.tail)
+                    if line.strip()
+                ),
+                "",
             )
             raise BuildFailed.of(
                 "bundle-incomplete",
@@ -216,16 +220,15 @@ class Bundler:
 
     def _runs(self, run: BuildRun, spec: ContainerSpec, title: str) -> bool:
         """Return whether a container without a network succeeds."""
-        state, memory = run.runner.container(replace(spec, network="none"), "pack", title)
+        state, memory = containers.run(run.supervisor, spec, "pack", title)
         # Also after a failure, which is an answer here.
         run.engine.remove(state.id)
         return state.exit_code == 0 and not memory
 
     # --- requirements of finished wheels ---
 
-    def _with_wheels(self, inputs: PackedInputs, containers: BuildContainers) -> PackedInputs:
-        run = containers.run
-        plan, requirements_and_limits = run.plan, self._requirements(containers)
+    def _with_wheels(self, inputs: PackedInputs, run: BuildRun, image: ImageResult) -> PackedInputs:
+        plan, requirements_and_limits = run.plan, self._requirements(run, image)
         if requirements_and_limits is None:
             self._notice(
                 f"{plan.build_id}: what its wheel requires is known when it is built; so that it can be tried "
@@ -237,7 +240,7 @@ class Bundler:
         folder = None
         if lines:
             environment = TrialEnvironment(
-                runner=run.runner,
+                supervisor=run.supervisor,
                 info=self.session.engine_info,
                 settings=self.session.settings,
                 folder=run.folders.own / "verify",
@@ -248,15 +251,15 @@ class Bundler:
             folder = fetch_dependencies(environment, tag, inputs.runtime, lines, limits, known=named)
         return replace(inputs, requirements=lines, limits=limits, wheels=folder)
 
-    def _requirements(self, containers: BuildContainers) -> tuple[list[str], tuple[str, ...]] | None:
+    def _requirements(self, run: BuildRun, image: ImageResult) -> tuple[list[str], tuple[str, ...]] | None:
         """Return requirements and limits, of the finished wheel if there is one, else from the source's setup.py."""
-        plan, knowledge = containers.run.plan, self.preparer.knowledge
+        plan, knowledge = run.plan, self.preparer.knowledge
         record = self.session.wheelhouse.complete_record_for(plan)
         try:
             if record:
                 inspection = inspected(self.session.wheelhouse.root / record["wheels"][0]["file"], traces=())
                 return pip_requirements(inspection.metadata.requires_dist), limits_of(knowledge, inspection)
-            lines = self._requirements_of_source(containers)
+            lines = self._requirements_of_source(run, image)
             if lines is not None:
                 return pip_requirements(lines), limits_for(knowledge, str(plan.resolution.version.minor))
         # Not knowing is no error: the bundle still builds, and only the trial of the wheel has to wait.
@@ -264,13 +267,14 @@ class Bundler:
             return None
         return None
 
-    def _requirements_of_source(self, containers: BuildContainers) -> list[str] | None:
-        run = containers.run
+    def _requirements_of_source(self, run: BuildRun, image: ImageResult) -> list[str] | None:
         python = run.plan.resolution.paths.get("python", "python3")
         script = loader.templates()["run/requirements.py"]
         command = (python, "-c", script, _PIP_PACKAGE, f"{STAGING}/{_REQUIREMENTS.pattern}")
         # setup.py is a program of the source: it runs in the container, and without a network.
-        if not self._runs(run, containers.beside("setup", command, _REQUIREMENTS), "what setup.py requires"):
+        if not self._runs(
+            run, container_beside(run, image, "setup", command, _REQUIREMENTS), "what setup.py requires"
+        ):
             return None
         # The container wrote the file: it may be missing, or hold anything.
         lines: list[str] | None = UntrustedPath(run.folders.results, _REQUIREMENTS.pattern).load(

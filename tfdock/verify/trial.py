@@ -139,7 +139,7 @@ class WheelTrial(TrialContainers):
         if self._environment.given is not None:
             return self._bundled_image(str(image))
         try:
-            return self._environment.runner.image(reference, "verify", f"runtime image {image}")
+            return self._environment.supervisor.image(reference, "verify", f"runtime image {image}")
         except NetworkError as error:
             raise Impossible(error) from error
 
@@ -222,7 +222,7 @@ class WheelTrial(TrialContainers):
         if len(results) < len(plan.tasks):
             check_not_stopped(state, "in which the wheel was tried")
         if not results:
-            raise runtime_unfit(describe_end(state, self._environment.runner.output.tail))
+            raise runtime_unfit(describe_end(state, self._environment.supervisor.output.tail))
         if unfit:
             raise runtime_unfit(unfit)
         return judge_results(self._knowledge, self._inspection, plan, results, describe_end(state))
@@ -247,7 +247,7 @@ class WheelTrial(TrialContainers):
         return folder
 
     def _progress(self, done: int, total: int) -> None:
-        self._environment.runner.listen(events.Progress(done=min(done, total), total=total))
+        self._environment.supervisor.listen(events.Progress(done=min(done, total), total=total))
 
 
 @dataclass

@@ -33,11 +33,10 @@ from tfdock.host.logins import logins
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
 from tfdock.resolve.resolution import Resolution
-from tfdock.run import journal
-from tfdock.run.carrier import Carrier
+from tfdock.run import containers, journal
 from tfdock.run.disk_space import DiskSpace
-from tfdock.run.phases import OutputTap, PhaseRunner, clean_up_killed_runs
 from tfdock.run.results import ContainerFolder, RunFolders
+from tfdock.run.supervisor import OutputTap, Supervisor, clean_up_killed_runs
 from tfdock.types import BuildId, EngineInfo, ExpectedFiles, Mount
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -66,7 +65,7 @@ class TrialRequest:
 class TrialEnvironment:
     """Where a trial runs: `folder` is its own, removed when it ends. `memory` in bytes."""
 
-    runner: PhaseRunner
+    supervisor: Supervisor
     info: EngineInfo
     settings: Settings
     folder: Path
@@ -79,7 +78,7 @@ class TrialEnvironment:
     @property
     def engine(self) -> Engine:
         """The engine that runs the containers."""
-        return self.runner.engine
+        return self.supervisor.engine
 
 
 class Impossible(Exception):
@@ -130,17 +129,18 @@ def trial_environment(
         folders = RunFolders.create(folder, folder / "staging")
         disks = {"the cache": settings.cache_dir.absolute(), "the engine's data": engine_data(info)}
         disk_space = DiskSpace(places={disk: path for disk, path in disks.items() if path})
-        carrier = Carrier(engine, name, info.local)
-        runner = PhaseRunner(carrier=carrier, log=file, listen=listen, stop=stop, disk_space=disk_space)
-        began, ok = runner.clock(), False
+        supervisor = Supervisor(
+            engine=engine, run=name, local=info.local, log=file, listen=listen, stop=stop, disk_space=disk_space
+        )
+        began, ok = supervisor.clock(), False
         listen(events.PhaseStarted(build_id=BuildId(wheel), phase=phase))
         try:
-            yield TrialEnvironment(runner=runner, info=info, settings=settings, folder=folders.own)
+            yield TrialEnvironment(supervisor=supervisor, info=info, settings=settings, folder=folders.own)
             ok = True
         except OSError as error:
             raise file_error(error, {"the cache": settings.cache_dir.absolute()}) from error
         finally:
-            seconds = runner.clock() - began
+            seconds = supervisor.clock() - began
             listen(events.PhaseEnded(build_id=BuildId(wheel), phase=phase, seconds=seconds, ok=ok))
             # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
             with suppress(TfdockError, OSError):
@@ -248,7 +248,7 @@ class TrialContainers:
         if state.exit_code:
             self._check_disk_space()
             check_not_stopped(state, "that fetches what the wheel requires")
-            output_lines = [line for line in self._environment.runner.output.tail if line.strip()]
+            output_lines = [line for line in self._environment.supervisor.output.tail if line.strip()]
             # Otherwise the network would be blamed for an image without pip.
             if state.exit_code == NO_PROGRAM or "No module named pip" in " ".join(output_lines[-1:]):
                 raise runtime_unfit(describe_end(state, output_lines))
@@ -284,12 +284,12 @@ class TrialContainers:
     ) -> ContainerSpec:
         access = access or GpuAccess()
         return ContainerSpec(
-            name=f"tfdock-{self._environment.runner.run}-{name}",
+            name=f"tfdock-{self._environment.supervisor.run}-{name}",
             image=image.id,
             command=command,
             environment={"LC_ALL": "C.UTF-8", **environment},
             mounts=tuple(mounts),
-            labels={RUN_LABEL: self._environment.runner.run},
+            labels={RUN_LABEL: self._environment.supervisor.run},
             # As the caller, who removes what it leaves.
             user=caller_user(self._environment.info, os.getuid(), os.getgid()),
             workdir="/",
@@ -308,11 +308,13 @@ class TrialContainers:
         self, spec: ContainerSpec, title: str, marked: OutputTap | None = None, hidden: Sequence[str] = ()
     ) -> ContainerState:
         """Run a container to its end, and remove it."""
-        runner = self._environment.runner
+        supervisor = self._environment.supervisor
         # The tail of an earlier container would explain the failure of this one.
-        runner.output.clear()
+        supervisor.output.clear()
         # Nothing in it is worth a clean end, and Python loses a SIGINT that comes while it starts (9 of 5,000).
-        state, memory = runner.container(spec, "verify", title, marked, hidden, stop_signal="KILL")
+        state, memory = containers.run(
+            supervisor, spec, "verify", title, tap=marked, hidden=hidden, stop_signal="KILL"
+        )
         if memory:
             raise OutOfMemory.of(
                 "out-of-memory",
@@ -328,7 +330,7 @@ class TrialContainers:
         """Raise DiskFull if a full disk made the trial fail. `reason` is a script's: it is not in the output."""
         free = free_disk(self._environment.folder)
         # The words too: by now the process that filled the disk may have removed its files.
-        lines = [*self._environment.runner.output.tail, reason]
+        lines = [*self._environment.supervisor.output.tail, reason]
         if output.speaks_of_full_disk(lines) or (free is not None and free < _FULL):
             raise DiskFull.of(
                 "disk-full",

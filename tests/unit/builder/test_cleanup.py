@@ -23,7 +23,7 @@ from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import remove_folder
 from tfdock.knowledge import loader
 from tfdock.run import journal
-from tfdock.run.phases import clean_up_killed_runs
+from tfdock.run.supervisor import clean_up_killed_runs
 from tfdock.types import BuildId
 from tfdock.wheelhouse.orphans import find_half_written
 from tfdock.wheelhouse.store import Wheelhouse

@@ -35,8 +35,7 @@ from tfdock.host.supervise import Stop
 from tfdock.knowledge import loader
 from tfdock.profile.profile import read as read_profile
 from tfdock.resolve.profile_changes import describe_change
-from tfdock.run.carrier import Carrier
-from tfdock.run.phases import PhaseRunner
+from tfdock.run.supervisor import Supervisor
 
 from ..samples import sample
 
@@ -641,10 +640,12 @@ def test_what_the_log_of_a_run_says_of_steps_that_are_over_is_not_the_cause(log:
 
 def test_what_no_program_said_is_written_down_by_the_run(log: Path) -> None:
     with log.open("wb") as file:
-        runner = PhaseRunner(carrier=Carrier(FakeEngine(), "r", True), log=file, listen=lambda _: None, stop=Stop())
+        supervisor = Supervisor(
+            engine=FakeEngine(), run="r", local=True, log=file, listen=lambda _: None, stop=Stop()
+        )
         message = "127.0.0.1:5551 has no image tensorflow/build:9, or does not show it to you"
-        runner.log_error(NetworkError(Problem(code="image-not-found", message=message)))
-        runner.log_error(OSError(28, "No space left on device"))
+        supervisor.log_error(NetworkError(Problem(code="image-not-found", message=message)))
+        supervisor.log_error(OSError(28, "No space left on device"))
     assert log.read_text() == f"tfdock: {message}\ntfdock: [Errno 28] No space left on device\n"
     found = diagnose_run_log(log, KNOWLEDGE)
     assert found is not None

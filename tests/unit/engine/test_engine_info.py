@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tfdock.engine.address import EngineAddress
-from tfdock.engine.containers import host_config_of
+from tfdock.engine.engine_documents import host_config_of
 from tfdock.engine.engine_facts import engine_info, quick_facts
 from tfdock.engine.engine_host import caller_user
 from tfdock.engine.protocol import ContainerSpec

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import secrets
 import shutil
 import stat
 import tarfile
@@ -12,20 +11,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from fake_engine import FakeEngine
 
-from tfdock.engine.protocol import ContainerSpec, ImageInfo
+from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import EngineError, TfdockError
+from tfdock.host.supervise import Stop
 from tfdock.run import results
-from tfdock.run.carrier import Carrier
+from tfdock.run.containers import copy_in
 from tfdock.run.results import copy_from_archive, copy_from_folder
+from tfdock.run.supervisor import Supervisor
 from tfdock.types import ExpectedFiles, Mount
 
-IMAGE = "registry.example/base:1"
 SECRET = b"a file of the user\n"
 EXPECTED = (
     ExpectedFiles(pattern="done", size=100),
@@ -323,62 +324,60 @@ def test_the_folder_itself_may_not_be_a_link(tmp_path: Path, kept: Path, outside
 # --- mounts ---------------------------------------------------------------------------------------------------------
 
 
-def mounted(carrier: Carrier, *mounts: tuple[Path, bool]) -> None:
-    """Create a container with folders: each with whether it is read-only."""
+def mounted(supervisor: Supervisor, *mounts: tuple[Path, bool]) -> None:
+    """Check the mounts of a container: folders, each with whether it is read-only."""
     rows = tuple(Mount(source=str(path), target=f"/{n}", read_only=only) for n, (path, only) in enumerate(mounts))
-    carrier.create(spec(*rows))
+    copy_in(supervisor, spec(*rows))
 
 
 def spec(*mounts: Mount) -> ContainerSpec:
-    return ContainerSpec(name=f"x-{secrets.token_hex(4)}", image=IMAGE, command=("true",), mounts=mounts)
+    return ContainerSpec(name="x", image="i", command=("true",), mounts=mounts)
 
 
 @pytest.fixture
-def carrier() -> Carrier:
-    engine = FakeEngine()
-    engine.images[IMAGE] = ImageInfo(id=IMAGE)
-    return Carrier(engine, "run", local=True)
+def supervisor() -> Supervisor:
+    return Supervisor(engine=FakeEngine(), run="r", local=True, log=BytesIO(), listen=lambda _: None, stop=Stop())
 
 
-def refused_mount(carrier: Carrier, *mounts: tuple[Path, bool]) -> str:
+def refused_mount(supervisor: Supervisor, *mounts: tuple[Path, bool]) -> str:
     with pytest.raises(EngineError) as caught:
-        mounted(carrier, *mounts)
+        mounted(supervisor, *mounts)
     assert caught.value.problems[0].code == "mount-refused"
     return caught.value.problems[0].message
 
 
 @pytest.mark.parametrize("part", ["verify", "verify/nothing"])
 def test_a_folder_that_is_reached_through_a_link_is_not_mounted(
-    part: str, carrier: Carrier, staging: Path, outside: Path
+    part: str, supervisor: Supervisor, staging: Path, outside: Path
 ) -> None:
     (staging / part).parent.mkdir(exist_ok=True)
     (staging / part).symlink_to(outside)
-    told = refused_mount(carrier, (staging / "verify/nothing", True))
+    told = refused_mount(supervisor, (staging / "verify/nothing", True))
     assert str(outside) in told
 
 
 def test_nothing_below_a_folder_that_a_container_could_write_is_mounted_again(
-    carrier: Carrier, staging: Path
+    supervisor: Supervisor, staging: Path
 ) -> None:
-    mounted(carrier, (staging, False))
-    mounted(carrier, (staging, False))  # the same folder goes to the next phase
+    mounted(supervisor, (staging, False))
+    mounted(supervisor, (staging, False))  # the same folder goes to the next phase
     for read_only in (True, False):
-        assert "a container could write" in refused_mount(carrier, (staging / "raw", read_only))
-        assert "a container could write" in refused_mount(carrier, (staging / "raw/a.whl", read_only))
+        assert "a container could write" in refused_mount(supervisor, (staging / "raw", read_only))
+        assert "a container could write" in refused_mount(supervisor, (staging / "raw/a.whl", read_only))
 
 
-def test_two_mounts_of_one_container_may_not_lie_in_each_other(carrier: Carrier, staging: Path) -> None:
-    refused_mount(carrier, (staging / "raw", True), (staging, False))
-    refused_mount(carrier, (staging, False), (staging / "raw", True))
+def test_two_mounts_of_one_container_may_not_lie_in_each_other(supervisor: Supervisor, staging: Path) -> None:
+    refused_mount(supervisor, (staging / "raw", True), (staging, False))
+    refused_mount(supervisor, (staging, False), (staging / "raw", True))
 
 
-def test_a_folder_that_containers_only_read_may_be_mounted_in_parts(carrier: Carrier, staging: Path) -> None:
-    mounted(carrier, (staging, True))
-    mounted(carrier, (staging / "raw", True))
+def test_a_folder_that_containers_only_read_may_be_mounted_in_parts(supervisor: Supervisor, staging: Path) -> None:
+    mounted(supervisor, (staging, True))
+    mounted(supervisor, (staging / "raw", True))
 
 
 @pytest.mark.parametrize("source", ["relative/folder", "/tmp/../etc", ""])
-def test_a_source_that_is_no_real_path_is_not_mounted(source: str, carrier: Carrier) -> None:
+def test_a_source_that_is_no_real_path_is_not_mounted(source: str, supervisor: Supervisor) -> None:
     with pytest.raises(EngineError) as caught:
-        carrier.create(spec(Mount(source=source, target="/x")))
+        copy_in(supervisor, spec(Mount(source=source, target="/x")))
     assert caught.value.problems[0].code == "mount-refused"

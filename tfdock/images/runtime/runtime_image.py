@@ -160,7 +160,7 @@ def make(
     except Impossible as reason:
         raise reason.error from reason
     except Interrupted:  # the engine's own, which does not know whether it was SIGINT or SIGTERM
-        environment.runner.stop.check()
+        environment.supervisor.stop.check()
         raise
 
 
@@ -183,15 +183,15 @@ class _RuntimeBuild(TrialContainers):
 
     def run(self) -> BuiltRuntimeImage:
         self._check_push_target()
-        runner = self._environment.runner
+        supervisor = self._environment.supervisor
         reference, python = self._base()
-        base = runner.image(
+        base = supervisor.image(
             str(self._environment.settings.mirrored(reference)), "image", f"runtime image {reference}"
         )
         contents = self._contents(base, python, known=is_known_runtime(self._knowledge, reference))
         image = self._image(reference, base, python, contents)
         build_input = _build_input(image, base, contents)
-        image_found = runner.engine.image(self._request.name)
+        image_found = supervisor.engine.image(self._request.name)
         status = (
             "up-to-date" if image_found and image_found.labels.get(CONTENTS_LABEL) == build_input.key else "built"
         )
@@ -327,49 +327,51 @@ class _RuntimeBuild(TrialContainers):
 
     def _make(self, image: RuntimeImage, build_input: _BuildInput, base: ImageInfo) -> ImageInfo:
         """Build the image, test it, and give it its name."""
-        runner = self._environment.runner
+        supervisor = self._environment.supervisor
         built = self._build_image(image, build_input, base)
         RuntimeTrial(self._environment, self._knowledge, self._inspection).check(built, self._request.name)
         for path, wheel in zip(self._wheels, self._build.wheels, strict=True):
             _check_same(path, wheel.sha256)
-        runner.engine.tag(built.id, self._request.name)
+        supervisor.engine.tag(built.id, self._request.name)
         # They hold everything a second time; of an image that did not come to its end, `cache prune` removes them.
-        for stage in runner.engine.dangling(STAGE_LABEL):
-            if stage.labels[STAGE_LABEL] == runner.run:
-                runner.engine.remove_image(stage.id)
+        for stage in supervisor.engine.dangling(STAGE_LABEL):
+            if stage.labels[STAGE_LABEL] == supervisor.run:
+                supervisor.engine.remove_image(stage.id)
         return built
 
     def _build_image(self, image: RuntimeImage, build_input: _BuildInput, base: ImageInfo) -> ImageInfo:
         """Build the image. Builds on the same base wait for each other: layers that both need are made once."""
-        runner, machine = self._environment.runner, self._environment.settings
+        supervisor, machine = self._environment.supervisor, self._environment.settings
         request = ImageBuild(
             context=lambda: context_archive(build_input.context, None, build_input.beside),
             # By id: the name may lead to another image by the time of the build.
-            build_args={"BASE_IMAGE": base.id, "STAGE_OF": runner.run},
+            build_args={"BASE_IMAGE": base.id, "STAGE_OF": supervisor.run},
             # Everything is in the context.
             network="none",
         )
         cancel = Cancel()
-        stopper = runner.stopper(gently=cancel.set, by_force=lambda: runner.give_up("image"))
+        stopper = supervisor.stopper(gently=cancel.set, by_force=lambda: supervisor.give_up("image"))
         # A hash, because the name of an image has slashes.
         key = hashlib.sha256(f"runtime {image.base}".encode()).hexdigest()[:16]
-        waiting = runner.waiting("image", f"builds an image on {image.base} too")
-        runner.output.clear()
+        waiting = supervisor.waiting("image", f"builds an image on {image.base} too")
+        supervisor.output.clear()
         with held(machine.state_dir.absolute() / "locks" / f"image-{key}", "the image", alone=True, waiting=waiting):
             try:
-                image_id = runner.watch(
-                    self._request.name, lambda output: runner.engine.build(request, output, cancel), stopper
+                image_id = supervisor.watch(
+                    self._request.name, lambda output: supervisor.engine.build(request, output, cancel), stopper
                 )
             except BuildFailed as error:
                 raise self._with_log(error) from error
-        built = runner.engine.image(image_id)
+        built = supervisor.engine.image(image_id)
         assert built is not None
         return built
 
     def _with_log(self, error: BuildFailed) -> BuildFailed:
         """Return the error with the last lines of the step, and the path of the log."""
-        lines = [line for line in self._environment.runner.output.tail if line.startswith(("tfdock: ", "ERROR: "))]
-        (problem, *_), log = error.problems, self._environment.runner.log.name
+        lines = [
+            line for line in self._environment.supervisor.output.tail if line.startswith(("tfdock: ", "ERROR: "))
+        ]
+        (problem, *_), log = error.problems, self._environment.supervisor.log.name
         last_lines = "".join(f"\n  {line[:300]}" for line in lines[-3:])
         return BuildFailed(replace(problem, message=f"{problem.message}{last_lines}\n  log: {log}"))
 
@@ -380,7 +382,7 @@ class _RuntimeBuild(TrialContainers):
         if self._request.push is None:
             return
         image = ImageRef.parse(self._request.push)
-        repository = Repository(image.registry, image.repository, check=self._environment.runner.stop.check)
+        repository = Repository(image.registry, image.repository, check=self._environment.supervisor.stop.check)
         with suppress(NetworkError):  # it is the engine that pushes, and it may see what we do not
             manifest = repository.manifest(image.tag or "latest")
             if manifest and says_wheels(manifest.data):
@@ -393,10 +395,12 @@ class _RuntimeBuild(TrialContainers):
     def _push(self, image: ImageInfo) -> Mapping[str, str] | None:
         if self._request.push is None:
             return None
-        runner, name = self._environment.runner, self._request.push
-        runner.engine.tag(image.id, name)
-        stopper = runner.stopper(gently=lambda: runner.give_up("image"))
-        digest: Digest = runner.watch(f"push {name}", lambda output: runner.engine.push(name, output), stopper)
+        supervisor, name = self._environment.supervisor, self._request.push
+        supervisor.engine.tag(image.id, name)
+        stopper = supervisor.stopper(gently=lambda: supervisor.give_up("image"))
+        digest: Digest = supervisor.watch(
+            f"push {name}", lambda output: supervisor.engine.push(name, output), stopper
+        )
         return {"reference": name, "digest": digest}
 
 

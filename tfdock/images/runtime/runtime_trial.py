@@ -40,11 +40,11 @@ class RuntimeTrial(TrialContainers):
         folder = self._scripts({"mark": mark, "facts": dict(plan.facts), "checks": checks})
         # No `user`: the image's own user is what is tried.
         spec = ContainerSpec(
-            name=f"tfdock-{self._environment.runner.run}-try",
+            name=f"tfdock-{self._environment.supervisor.run}-try",
             image=image.id,
             command=("python", f"{HERE}/try/try.py", f"{HERE}/try/request.json"),
             mounts=(read_only_mount(folder, "try"),),
-            labels={RUN_LABEL: self._environment.runner.run},
+            labels={RUN_LABEL: self._environment.supervisor.run},
             network="none",
             memory=min(self._environment.memory, self._environment.info.memory),
             pids=16384,
@@ -52,7 +52,7 @@ class RuntimeTrial(TrialContainers):
             read_only=True,
         )
         marked = MarkedLines(
-            mark, lambda count: self._environment.runner.listen(events.Progress(done=count, total=len(checks)))
+            mark, lambda count: self._environment.supervisor.listen(events.Progress(done=count, total=len(checks)))
         )
         state = self._run_container(spec, f"trial of {name}", marked)
         documents = {
@@ -62,8 +62,8 @@ class RuntimeTrial(TrialContainers):
         failed = [line for line in failures if line]
         if failed:
             if not documents:
-                failed = [describe_end(state, self._environment.runner.output.tail)]
-            raise _broken(failed, self._environment.runner.log.name)
+                failed = [describe_end(state, self._environment.supervisor.output.tail)]
+            raise _broken(failed, self._environment.supervisor.log.name)
 
     def _scripts(self, request: Mapping[str, object]) -> Path:
         """Return the folder with the scripts and their request, for any user to read."""

@@ -1,24 +1,25 @@
-"""Run the work of phases on an engine: watch it to its end, log it, and stop it when that is asked for."""
+"""Watch the work of phases on an engine to its end, log it, and stop it when that is asked for."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
 from tfdock import events
 from tfdock.bazel import output as bazel
 from tfdock.bazel.build_events import read_output
-from tfdock.engine.protocol import ContainerSpec, ContainerState, Engine, ImageInfo
-from tfdock.errors import EngineLost, TfdockError, TimeLimit
+from tfdock.engine.protocol import Engine, ImageInfo
+from tfdock.errors import TfdockError, TimeLimit
 from tfdock.host.logins import LoginFilter
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Lines, Output, Stop, Stopper, watched
 from tfdock.run import journal
-from tfdock.run.carrier import Carrier
 from tfdock.run.disk_space import DiskSpace
 from tfdock.run.log_text import LogText, clean_text
 from tfdock.types import EngineInfo
@@ -83,14 +84,17 @@ class PhaseOutput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseRunner:
-    """Runs the containers, image builds and pulls of one run. `output` is what the current phase prints.
+class Supervisor:
+    """Watches the containers, image builds and pulls of one run. `output` is what the current phase prints.
 
-    `deadline` is a time of `clock`, `limit` the seconds that it came from; `disk_space` watches the disks.
+    `local`: the engine sees this machine's folders. `deadline` is a time of `clock`, `limit` the seconds that it came
+    from; `disk_space` watches the disks.
     """
 
-    carrier: Carrier
-    """Creates the containers, and carries folders to an engine elsewhere."""
+    engine: Engine
+    run: str
+    """The id of the run."""
+    local: bool
     log: BinaryIO
     listen: events.Listener
     stop: Stop
@@ -99,16 +103,10 @@ class PhaseRunner:
     limit: int | None = None
     disk_space: DiskSpace | None = None
     output: PhaseOutput = field(default_factory=PhaseOutput)
-
-    @property
-    def engine(self) -> Engine:
-        """The engine that does the work."""
-        return self.carrier.engine
-
-    @property
-    def run(self) -> str:
-        """The id of the run."""
-        return self.carrier.run
+    writable: set[Path] = field(default_factory=set)
+    """The folders that containers of this run can write to."""
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    """Of the volumes that serve one container of this run each."""
 
     def log_error(self, error: Exception) -> None:
         """Log why a phase ends, if no program printed it: the engine, a registry, the system."""
@@ -237,54 +235,6 @@ class PhaseRunner:
         return self.engine.image(reference) or self.watch(
             title, lambda output: self.engine.pull(reference, output), stopper
         )
-
-    def container(
-        self,
-        spec: ContainerSpec,
-        phase: str,
-        title: str,
-        tap: OutputTap | None = None,
-        hidden: Sequence[str] = (),
-        stop_signal: str = "INT",
-    ) -> tuple[ContainerState, bool]:
-        """Run a container; return how it ended, and whether a process in it was killed for memory.
-
-        The texts in `hidden` are removed from the output. Raises at a stop or the time limit, which first send
-        `stop_signal`, and KILL if that does not end it. The container stays.
-        """
-        container = self.carrier.create(spec)
-        self.engine.start(container)
-        stopper = self.stopper(
-            # INT is Ctrl-C: Bazel stops cleanly, and its cache keeps what is done.
-            gently=lambda: self.engine.signal(container, stop_signal),
-            by_force=lambda: self.engine.signal(container, "KILL"),
-        )
-        state = self.watch(title, lambda output: self._follow(container, output), stopper, tap=tap, hidden=hidden)
-        # OOMKilled need not tell of a compiler that was killed while the container went on: its event does.
-        memory = state.oom_killed or self.engine.memory_killed(container)
-        # Results of a container that failed, or lost a process, are not used.
-        if state.exit_code == 0 and not memory:
-            for text in self.carrier.collect(container, spec):
-                self.listen(events.Notice(text=text))
-        if state.exit_code != 0 or memory:
-            # A stop ends the container with an error: the stop is the reason, not the error.
-            self.stop.check()
-            if stopper.late:
-                self.give_up(phase)
-        return state, memory
-
-    def _follow(self, container: str, output: Output) -> ContainerState:
-        """Pass on a container's output until it has ended."""
-        for chunk in self.engine.follow(container):
-            output(chunk)
-        state = self.engine.state(container)
-        if state is None:
-            raise EngineLost.of(
-                "container-gone",
-                "the container was removed while it ran",
-                "run the same command again: the cache is kept",
-            )
-        return state
 
 
 def step_heading(title: str) -> str:
