@@ -19,7 +19,7 @@ from tfdock.errors import Incompatible, Interrupted, Problem, ProfileError, Tfdo
 from tfdock.events import Listener
 from tfdock.host import hardware
 from tfdock.host.settings import Settings
-from tfdock.host.supervise import Stop
+from tfdock.host.supervise import Limit, Stop
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.wheel.wheel_file import install_command
@@ -32,9 +32,25 @@ Result = dict[str, Any]
 """The result of a build: a row of `tfdock.build/1`, and its `exit_code`."""
 
 
-def session_for(settings: Settings, knowledge: KnowledgeBase, listen: Listener, stop: Stop) -> BuildSession:
+def session_for(
+    settings: Settings,
+    knowledge: KnowledgeBase,
+    listen: Listener,
+    stop: Stop,
+    *,
+    limit: Limit | None = None,
+    pulls: bool = True,
+) -> BuildSession:
     """Return a session on this machine's engine, which is connected only when it is needed."""
-    return BuildSession(connect=local_engine, settings=settings, knowledge=knowledge, listen=listen, stop=stop)
+    return BuildSession(
+        connect=local_engine,
+        settings=settings,
+        knowledge=knowledge,
+        listen=listen,
+        stop=stop,
+        limit=limit,
+        pulls=pulls,
+    )
 
 
 @contextmanager
@@ -88,13 +104,13 @@ def prepare_all(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Building:
-    """How builds run. `session_of` returns a session for a listener; `at_once` is `auto` or a number.
+    """How builds run. `at_once` is `auto` or a number; the session's listener is `progress`.
 
     `inputs` maps build ids to the inputs in a bundle. `expected` maps the builds of a matrix to their expected
     seconds; with it, the progress is a table of all builds.
     """
 
-    session_of: Callable[[Listener], BuildSession]
+    session: BuildSession
     progress: ProgressDisplay
     at_once: str
     force: bool
@@ -115,7 +131,7 @@ class Building:
         return self._side_by_side(prepared)
 
     def _ask_engine(self, prepared: Sequence[PreparedBuild]) -> None:
-        session = self.session_of(self.progress)
+        session = self.session
         # A wheel out of a registry needs no engine: there each build finds out by itself.
         if session.pulls and session.settings.registries:
             return
@@ -125,7 +141,7 @@ class Building:
     def _in_turn(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
         """Build one after another. Each build has the machine, and a fold of the CI log, to itself."""
         self._expect(1)
-        session = self.session_of(self.progress)
+        session = self.session
         results = []
         for profile in prepared:
             build_id = profile.plan.build_id
@@ -146,14 +162,15 @@ class Building:
         plans = [build.plan for build in prepared]
         machine = plans[0].machine
         with suppress(TfdockError):  # without an engine each build says so itself
-            machine = self.session_of(self.progress).machine(plans[0])
+            machine = self.session.machine(plans[0])
         count = at_once(plans, machine, None if self.at_once == "auto" else int(self.at_once))
         ledger = Ledger(count, {plan.build_id for plan in plans})
 
         def build_one(place: int) -> Result:
             profile = prepared[place]
-            session = self.session_of(self.progress.of(profile.plan.build_id))
-            session = replace(session, allotted=ledger.allot, at_once=count)
+            listen = self.progress.of(profile.plan.build_id)
+            # A session of its own: no two threads talk to the engine over one connection.
+            session = replace(self.session, listen=listen, allotted=ledger.allot, at_once=count)
             return self._report_end(self._build(session, profile))
 
         console.say(f"{len(plans)} builds, {count} at a time")

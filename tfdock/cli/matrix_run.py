@@ -140,22 +140,17 @@ class FinishedMatrix:
 
 def build_matrix(
     choice: CellSelection,
-    settings: Settings,
     preparer: Preparer,
-    building: Callable[[Settings], Building],
-    check: Callable[[], None],
+    building: Building,
 ) -> FinishedMatrix:
-    """Build the cells that are asked for, all of them even if one fails.
-
-    `building` returns how to build with the settings. `check` raises to stop.
-    """
-    started = time.monotonic()
-    cells = choice.cells(settings, preparer, check)
+    """Build the cells that are asked for, all of them even if one fails."""
+    started, settings = time.monotonic(), building.session.settings
+    cells = choice.cells(settings, preparer, building.session.stop.check)
     warn_registry(cells, settings)
     todo = [cell for cell in cells.wanted if cell.status == "missing"]
     console.say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to build")
     expected = {str(cell.name): cell.seconds for cell in todo}
-    results = replace(building(settings), expected=expected).all([cells.prepared(cell) for cell in todo])
+    results = replace(building, expected=expected).all([cells.prepared(cell) for cell in todo])
     return FinishedMatrix(
         cells=cells,
         results=results,

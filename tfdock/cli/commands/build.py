@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tfdock.builder.session import BuildSession, BundledInputs
+from tfdock.builder.session import BundledInputs
 from tfdock.cli import console
 from tfdock.cli.app import (
     AllowUntested,
@@ -39,11 +39,8 @@ from tfdock.cli.build_progress import (
     show_summary,
     shown_progress,
 )
-from tfdock.cli.progress import ProgressDisplay
 from tfdock.errors import combined_exit_code
-from tfdock.events import Listener
 from tfdock.host.settings import Settings
-from tfdock.host.supervise import Stop
 from tfdock.plan.prepare import PreparedBuild, Preparer
 
 
@@ -128,15 +125,6 @@ def build(
     limit = limit_from_now(time_limit)
 
     preparer = preparer_for(settings, allow_untested=allow_untested, trusted=trust)
-    # The closure below reads this when the builds begin, and a bundle fills it before that.
-    inputs: dict[str, BundledInputs] = {}
-
-    def building(settings: Settings, listen: ProgressDisplay, stop: Stop) -> Building:
-        def session_of(hears: Listener) -> BuildSession:
-            return replace(session_for(settings, preparer.knowledge, hears, stop), limit=limit, pulls=not no_pull)
-
-        return Building(session_of=session_of, progress=listen, at_once=at_once, force=force, inputs=inputs)
-
     if matrix:
         # A plain build must not load the modules of matrices.
         from tfdock.cli.matrix_run import CellSelection, build_matrix, finish_matrix
@@ -144,26 +132,25 @@ def build(
         choice = CellSelection(file=matrix, only=only or (), missing=missing, report=report)
         # A report that cannot be written is told before hours of work.
         choice.begin()
-        with stoppable() as stop, shown_progress() as listen:
-            finished = build_matrix(
-                choice,
-                settings,
-                preparer,
-                lambda settings: building(settings, listen, stop),
-                stop.check,
-            )
+        with stoppable() as stop, shown_progress() as progress:
+            session = session_for(settings, preparer.knowledge, progress, stop, limit=limit, pulls=not no_pull)
+            building = Building(session=session, progress=progress, at_once=at_once, force=force)
+            finished = build_matrix(choice, preparer, building)
         # Also after Ctrl-C: the report says what became of each cell until then.
         done = list(finished.results)
         raise typer.Exit(finish_matrix(finished, choice, lambda more: _print_results(done, more, as_json=as_json)))
     names = profiles or []
     planner = _planner(settings, preparer, locked=locked)
+    inputs: dict[str, BundledInputs] = {}
     if bundle:
         planner, names, inputs = _plan_bundle(bundle, names, preparer)
     prepared, results, order = prepare_all(planner, names)
     for result in results:
         show_result(result)
-    with stoppable() as stop, shown_progress() as listen:
-        results += building(settings, listen, stop).all(prepared)
+    with stoppable() as stop, shown_progress() as progress:
+        session = session_for(settings, preparer.knowledge, progress, stop, limit=limit, pulls=not no_pull)
+        building = Building(session=session, progress=progress, at_once=at_once, force=force, inputs=inputs)
+        results += building.all(prepared)
     results.sort(key=lambda result: order[result["profile"]])
     if len(results) > 1:
         show_summary(results)
