@@ -56,8 +56,9 @@ _PREFIX = re.compile(
             rf"{_DATE}(?: \d\d[OE][+ ]?| (?:stdout|stderr) [FP])? ",  # GitHub, GitLab, containers' runtimes
             r"\[\d\d:\d\d:\d\d\][WEi]?:\s{1,4}(?:\[Step \d+/\d+\] )?|\[Step \d+/\d+\] ",  # TeamCity
             rf"\[(?:{_DATE}|{_CLOCK}|[+ ]{{0,12}}\d+(?:\.\d+)?s?)\]:? ?",  # Jenkins, `ts`, kernels
-            rf"\(?{_CLOCK}\)?:? {{1,3}}(?=\S)",  # Bazel's --show_timestamps, Jenkins
-            r"#\d+ (?:\d+\.\d+ )?(?=\S)",  # BuildKit
+            rf"\(?{_CLOCK}\)?:? {{1,12}}(?=\S)",  # Bazel's --show_timestamps, Jenkins
+            r"#\d+ (?:\d+\.\d+ {1,40})?(?=\S)",  # BuildKit
+            r"(?<=\s)\d{1,7} {4}(?=\S)",  # Spack, of the lines around an error
             r"\d{1,5}\.\d{1,3} (?=[A-Za-z/])",  # BuildKit, where it tells again what failed
             r"(?:=> ?)+(?:#|=> )?",
             r"(?=[\d+]*[A-Za-z_])[\w.@/-]{1,80}\s{0,40}\| ",  # Compose, foreman

@@ -379,7 +379,10 @@ def _first_without_finding(candidates: Iterable[Combination], rules: Sequence[Ru
 
 
 def _candidates(combination: Combination, name: str | None) -> list[dict[str, str]]:
-    """Return a component's versions in order of preference: the profile's; else tested, newer, older ones."""
+    """Return a component's versions in order of preference: the profile's; else tested, newer, older ones.
+
+    Of a library also those that other releases were tested with beside the same toolkit.
+    """
     if not name or not (name in combination.asked or name in combination.release.components):
         return [{}]
     support = combination.release.components.get(name, Support())
@@ -394,8 +397,31 @@ def _candidates(combination: Combination, name: str | None) -> list[dict[str, st
     # Newer before older: what a GPU lacks in the tested version is mostly in a later one.
     # A library follows the toolkit that is asked for, even to a version that is reported as untested.
     follows = name != combination.accelerator.toolkit
-    last = [Version(text) for text in support.uncertain] if follows else []
+    last = [*map(Version, support.uncertain), *_beside_toolkit(combination, name)] if follows else []
     return [{name: full_version(combination, name, str(each))} for each in (tested, *newer, *reversed(older), *last)]
+
+
+def _beside_toolkit(combination: Combination, name: str) -> list[Version]:
+    """Return versions of a library that were used beside the chosen toolkit: by releases' tables, then in reports.
+
+    None where Bazel has a closed list.
+    """
+    knowledge, toolkit = combination.knowledge, combination.accelerator.toolkit or ""
+    own, chosen = combination.release.components[name], combination.toolkit_version
+    if own.closed or not chosen:
+        return []
+    minor, tested = Version(chosen).minor, Version(own.tested or "0")
+
+    def beside(pairs: Iterable[tuple[str | None, str | None]]) -> list[Version]:
+        found = {Version(library).minor for of, library in pairs if of and library and Version(of).minor == minor}
+        return sorted(found, key=lambda version: (version < tested, version))
+
+    tables = (release.components for release in knowledge.releases.values())
+    sure = (row for row in knowledge.evidence.values() if row.outcome == "built" and not row.unverified)
+    return [
+        *beside((row.get(toolkit, Support()).tested, row.get(name, Support()).tested) for row in tables),
+        *beside((row.components.get(toolkit), row.components.get(name)) for row in sure),
+    ]
 
 
 def full_version(combination: Combination, name: str, asked: str) -> str:

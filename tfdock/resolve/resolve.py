@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tfdock.errors import Incompatible, Problem, Suggestion
+from tfdock.errors import Incompatible, Suggestion
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile
@@ -28,8 +28,11 @@ def resolve_or_suggest(resolver: Resolver, profile: Profile) -> Resolution:
 
         # The suggestions are for all problems together: each of them makes the profile acceptable.
         ways = suggestions(profile, error.problems, resolver)
+        fixes = [way.text for way in ways if not way.question] + _own_image(resolver, profile, ways)
         # Without the chain: the first error would print the same problems once more.
-        raise Incompatible(*(_with_suggestions(problem, ways) for problem in error.problems)) from None
+        raise Incompatible(
+            *(replace(problem, ways=tuple(ways), fixes=(*problem.fixes, *fixes)) for problem in error.problems)
+        ) from None
 
 
 def read_text(
@@ -48,9 +51,13 @@ def resolve_text(
     return resolve_or_suggest(resolver, profile) if suggest else resolver.resolve(profile)
 
 
-def _with_suggestions(problem: Problem, ways: Sequence[Suggestion]) -> Problem:
-    """Return the problem with the suggestions after its own fix, which no change of the profile can replace.
-
-    A combination without evidence is left out of the fixes.
-    """
-    return replace(problem, ways=tuple(ways), fixes=(*problem.fixes, *(way.text for way in ways if not way.question)))
+def _own_image(resolver: Resolver, profile: Profile, ways: Sequence[Suggestion]) -> list[str]:
+    """Return the fix for what nobody is known to have built, and for which only an image is missing."""
+    if any(way.untested for way in ways) or profile.allow_untested or resolver.allow_untested:
+        return []
+    left = {problem.code for problem in replace(resolver, allow_untested=True).problems(profile)}
+    if not left or left - {"image-unknown", "image-without-tool"}:
+        return []
+    return [
+        "try what nobody here is known to have built, in an image of your own: `allow_untested: true`, `base: …`"
+    ]

@@ -417,10 +417,11 @@ Tried = tuple[Change, Resolution]
 
 def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolver) -> list[Suggestion]:
     """Return the nearest changes of a refused profile that are accepted, each of other fields; empty if none is."""
-    allowed, knowledge, attempt = profile.allow_untested, resolver.knowledge, resolver.attempt
+    allowed, knowledge = profile.allow_untested or resolver.allow_untested, resolver.knowledge
     # Tried as if the untested were forbidden: advice should rest on what is known.
-    strict = profile.model_copy(update={"allow_untested": False})
-    moves = Moves(strict, problems, knowledge, may_allow=not allowed)
+    strict, resolver = profile.model_copy(update={"allow_untested": False}), replace(resolver, allow_untested=False)
+    attempt = resolver.attempt
+    moves = by_tables = Moves(strict, problems, knowledge, may_allow=not allowed)
     # Which GPU is meant only the person knows: a profile that is accepted may be for another one.
     unclear = [name for name in profile.named_gpus if not (find_gpu(knowledge, name) or bare_gpu(knowledge, name))]
     if unclear and moves.wants_devices:
@@ -428,19 +429,24 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
     tried = _nearest(moves, moves.all(), attempt)
     if allowed and len(tried) < MOST:
         # With `allow_untested` nearly every release takes nearly every version, so another release is no advice.
-        moves = Moves(profile, problems, knowledge, may_allow=False)
+        lax = profile.model_copy(update={"allow_untested": True})
+        moves = Moves(lax, problems, knowledge, may_allow=False)
         tried = _nearest(moves, moves.within_the_release(), attempt, tried)
-    tried = tried or _fix_one_by_one(moves, resolver)
+    tried = tried or _fix_one_by_one(by_tables, resolver)
     if not tried:
         # A user who misspelled a GPU has a GPU.
         return _without_devices(moves, attempt) if moves.wants_devices and "gpu-unknown" not in moves.codes else []
     in_play = {path for move, _ in tried for path in move}
 
-    def rank(item: Tried) -> tuple[bool, bool, bool, bool]:
-        """What nobody is known to have built comes last, however small the change is; the release itself is kept."""
+    def rank(item: Tried) -> tuple[bool, ...]:
+        """What nobody is known to have built comes last, however small the change is; the release itself is kept.
+
+        Who asks for one vendor's GPU has no other's.
+        """
         move, resolution = item
         left = any(path.partition(".")[0] == "tensorflow" for path in move)
-        return "allow_untested" in move, left, resolution.grade.value != "built", bool(resolution.warnings)
+        untested, other_vendor = "allow_untested" in move, "accelerator" in move
+        return untested, other_vendor, left, resolution.grade.value != "built", bool(resolution.warnings)
 
     return [_suggestion(moves, move, resolution, in_play) for move, resolution in sorted(tried, key=rank)]
 

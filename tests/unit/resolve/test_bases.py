@@ -91,8 +91,8 @@ def test_no_plan_names_an_image_that_does_not_exist(desk: Desk, release: str, cu
 
 
 def test_a_base_of_ones_own_brings_what_no_row_has_and_its_python(desk: Desk) -> None:
-    own = desk.resolve(CUDA + 'cuda: "9.0"\ncudnn: "7.4"\nbase: me/cuda:9\n')
-    assert (str(own.base), own.paths["cuda"], own.archives) == ("me/cuda:9", "/usr/local/cuda", ())
+    own = desk.resolve(CUDA + 'cuda: "10.1"\ncudnn: "7.5"\nbase: me/cuda:10\n')
+    assert (str(own.base), own.paths["cuda"], own.archives) == ("me/cuda:10", "/usr/local/cuda", ())
     assert desk.resolve(on(NEW, "ubuntu:22.04")).python == "3.10"
     assert distribution_of(desk.knowledge, "python:3.11-bookworm")[0] is desk.knowledge.distributions["Debian 12"]
 
