@@ -181,6 +181,9 @@ def test_switches_are_set_in_the_image_and_part_of_its_name(image: Json, images:
     sets = {"TF_CPP_MIN_LOG_LEVEL=2", odd, "XLA_FLAGS=--xla_dump_to=/tmp/x"}
     assert sets <= set(images.look(name)["Config"]["Env"])
     assert "note: no `MINE` is known here" in outcome.stderr
+    refused = finished.tfdock.run("image", "runtime", finished.profile, "--switch", "PATH=/x")
+    assert refused.code == 2, refused.told
+    assert "the image sets `PATH` itself" in refused.stderr
     refused = finished.tfdock.run("image", "runtime", finished.profile, "--switch", "quite")
     assert (refused.code, "no preset: `deterministic`" in refused.stderr) == (2, True), refused.told
 

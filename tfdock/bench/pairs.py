@@ -30,6 +30,7 @@ from tfdock.errors import VerificationFailed
 from tfdock.host.foreign_json import Line, Malformed, below, parse
 from tfdock.host.thread_jobs import ThreadJob, run_both
 from tfdock.installed.interpreter import ending
+from tfdock.knowledge.switch_rows import laid_over
 from tfdock.knowledge.wheel_rows import BenchOperation
 
 _T = TypeVar("_T")
@@ -146,7 +147,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
-            env={**os.environ, **COMMON, **side.variables},
+            env=laid_over({**os.environ, **COMMON}, side.variables),
             start_new_session=True,
             cwd="/",  # a module of the working folder shadows none
         )

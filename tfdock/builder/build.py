@@ -68,9 +68,9 @@ def build(session: BuildSession, request: BuildRequest) -> BuildResult:
                     compiled = compile_wheel(run, image)
             wheels = seal_wheels(run)
             record = publish_wheels(run, compiled, wheels)
-            if compiled.image.kept:
+            for kept in run.kept:
                 with suppress(OSError):  # `tfdock cache prune` removes what stays
-                    remove_folder(compiled.image.kept.own)
+                    remove_folder(kept.own)
         return session.result(plan, "built", record)
 
 

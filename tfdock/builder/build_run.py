@@ -47,6 +47,8 @@ class BuildRun:
     expected: PhaseEstimate | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     """How long each phase took that has ended; of a phase that ran twice, the last time."""
+    kept: list[RunFolders] = field(default_factory=list)
+    """The folders of a Bazel without a disk cache, one for each source ref that was tried, until there is a wheel."""
 
     @property
     def name(self) -> str:
@@ -138,7 +140,7 @@ class ImageResult:
     overlay: str = ""
     """The volume that shows the domain's disk cache over the one of `release`; empty where there is none."""
     kept: RunFolders | None = None
-    """The folders of a Bazel without a disk cache: its output base stays until the build has ended well."""
+    """The folders that hold the output base of a Bazel without a disk cache."""
 
 
 def phase_container(

@@ -12,12 +12,14 @@ All runs of a domain use one volume and so one mount: two mounts would damage th
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from tfdock.bazel.cache.cache_folder import DiskCache
 from tfdock.bazel.cache.domain_cache import clear_work, drop_copies, filesystem_now
 from tfdock.builder.build_run import BuildRun
+from tfdock.engine.engine_host import caller_user
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
 from tfdock.errors import EngineError, Locked, Problem
 from tfdock.host.files import held, make_folder
@@ -88,9 +90,13 @@ def _mount_refusal(run: BuildRun, image: str, volume: str) -> str:
         name=f"tfdock-{run.name}-overlay",
         image=image,
         command=("/bin/sh", "-c", ":"),
-        mounts=(Mount(source=volume, target=DISK_CACHE, kind="volume"),),
+        # The image may be anybody's: its shell writes nothing here, and is not root.
+        mounts=(Mount(source=volume, target=DISK_CACHE, kind="volume", read_only=True),),
         labels={RUN_LABEL: run.name},
+        user=caller_user(run.session.engine_info, os.getuid(), os.getgid()),
         network="none",
+        memory=run.plan.resources.memory,
+        pids=run.plan.resources.pids,
     )
     try:
         container = run.engine.create(copy_in(run.supervisor, spec))

@@ -283,16 +283,15 @@ def _hold_output_base(run: BuildRun, image: ImageResult) -> RunFolders | None:
     made_of = f"{run.plan.fingerprint} {image.source_ref} {image.source_commit}"
     name = f"{run.disk_cache(image.toolchain).key}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
     waiting = run.supervisor.waiting("image", f"has the output base {name}")
-    run.locks.enter_context(
-        held(cache.root / "locks" / f"output-{name}", f"the output base {name}", alone=True, waiting=waiting)
-    )
-    folder = cache.output(name)
-    does = "goes on in" if folder.is_dir() else "begins"
+    run.locks.enter_context(held(cache.output_lock(name), f"the output base {name}", alone=True, waiting=waiting))
+    folders = RunFolders.create(cache.output(name), run.folders.staged)
+    run.kept.append(folders)
+    does = "goes on in" if folders.output.has_folder("base") else "begins"
     run.tell(
         f"Bazel {bazel} has no disk cache, so this build {does} an output base that stays until the wheel is there: "
-        f"{folder}; `tfdock cache prune` removes it"
+        f"{folders.own}; `tfdock cache prune` removes it"
     )
-    return RunFolders.create(folder, run.folders.staged)
+    return folders
 
 
 def _hold_disk_cache(run: BuildRun, image: ImageResult, *, compiles: bool) -> str:

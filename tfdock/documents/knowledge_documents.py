@@ -409,13 +409,17 @@ class SwitchDocument(SwitchJson):
     """`tfdock explain SWITCH`: what a switch changes or shows."""
 
 
-class PresetDocument(TypedDict):
-    """`tfdock explain PRESET`: several switches with one name."""
+class PresetJson(TypedDict):
+    """Several switches with one name."""
 
     preset: str
     """Its name."""
     sets: Mapping[str, str]
     """The switches, and their values."""
+
+
+class PresetDocument(PresetJson):
+    """`tfdock explain PRESET`: what a preset sets."""
 
 
 class CodesDocument(TypedDict):
@@ -425,3 +429,5 @@ class CodesDocument(TypedDict):
     """The codes, sorted."""
     switches: Sequence[SwitchJson]
     """The switches."""
+    presets: Sequence[PresetJson]
+    """The presets, sorted."""

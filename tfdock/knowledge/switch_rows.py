@@ -11,7 +11,7 @@ from pydantic import Field
 
 from tfdock.knowledge.rows import ReleaseRange, Row, in_range
 
-_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|--(?:tf_)?xla_[a-z0-9_]+)=([^\x00-\x1f\x7f]*)")
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*|--(?:tf_)?xla_[a-z0-9_]+)=(.*)")
 _CARRIERS = ("TF_XLA_FLAGS", "XLA_FLAGS")
 
 
@@ -71,23 +71,34 @@ def presets(switches: Mapping[str, Switch]) -> dict[str, dict[str, str]]:
 def variables(asked: Iterable[str], switches: Mapping[str, Switch]) -> dict[str, str]:
     """Return the environment variables of `NAME=VALUE`, `--xla_flag=VALUE` and presets (`deterministic`).
 
-    Raises ValueError for anything else, and for a switch that is given twice.
+    Raises ValueError for anything else, for a setting of the program, and for a switch that is given twice.
     """
     known, found, given = presets(switches), dict[str, str](), set[str]()
     for text in asked:
-        match = _VARIABLE.fullmatch(text)
-        if not match and text not in known:
+        match = _VARIABLE.fullmatch(text) if text.isprintable() else None
+        if match and (row := switches.get(match[1])) and row.kind == "setting":
+            raise ValueError(f"`{match[1]}` is a setting of the program, which no variable makes: `{row.python}`")
+        if (not match or "." in match[1]) and text not in known:
             names = ", ".join(f"`{name}`" for name in sorted(known))
             raise ValueError(
                 f"`{text}` is no switch with a value, like `TF_ENABLE_ONEDNN_OPTS=0`, and no preset: {names}"
             )
         for name, value in [match.groups()] if match else known[text].items():
-            if name in given:
-                raise ValueError(f"`{name}` is given twice")
-            given.add(name)
+            if name.startswith("--") and re.search(r"\s", value):
+                raise ValueError(f"`{name}` takes no value with blanks: XLA would read several flags")
             carrier = _carrier(name)
-            found = laid_over(found, {carrier: value if carrier == name else f"{name}={value}"})
+            said = value if carrier == name else f"{name}={value}"
+            for one in _flags(said) if carrier in _CARRIERS else [name]:
+                if one in given:
+                    raise ValueError(f"`{one}` is given twice")
+                given.add(one)
+            found = laid_over(found, {carrier: said})
     return found
+
+
+def _flags(text: str) -> list[str]:
+    """Return the names of the flags in the value of a variable that carries flags."""
+    return [word.partition("=")[0] for word in text.split()]
 
 
 def laid_over(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
@@ -101,12 +112,13 @@ def laid_over(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]
 def doubts(found: Mapping[str, str], switches: Mapping[str, Switch], release: str) -> Iterator[str]:
     """Yield a sentence for each variable or flag that no row knows, or that this minor release does not read."""
     names = [name for name in found if name not in _CARRIERS]
-    names += [word.partition("=")[0] for name in _CARRIERS if name in found for word in found[name].split()]
+    names += [flag for name in _CARRIERS if name in found for flag in _flags(found[name])]
     for name in names:
         row = switches.get(name)
+        ends = "; TensorFlow ends at a flag that it does not know" if name.startswith("--") else ""
         if row is None:
             near = difflib.get_close_matches(name, switches, n=1, cutoff=0.8)
-            yield f"no `{name}` is known here" + (f"; did you mean `{near[0]}`?" if near else "")
+            yield f"no `{name}` is known here{ends}" + (f"; did you mean `{near[0]}`?" if near else "")
         elif release and row.releases and not in_range(release, row.releases):
             wheels = f"the name is in the official wheels of {release_span(row.releases)}"
-            yield f"TensorFlow {release} reads no `{name}`: {wheels}"
+            yield f"TensorFlow {release} reads no `{name}`: {wheels}{ends}"

@@ -58,6 +58,4 @@ def _own_image(resolver: Resolver, profile: Profile, ways: Sequence[Suggestion])
     left = {problem.code for problem in replace(resolver, allow_untested=True).problems(profile)}
     if not left or left - {"image-unknown", "image-without-tool"}:
         return []
-    return [
-        "try what nobody here is known to have built, in an image of your own: `allow_untested: true`, `base: …`"
-    ]
+    return ["try what nobody here is known to have built, in an image of your own: `allow_untested: true`, `base: …`"]

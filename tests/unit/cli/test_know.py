@@ -16,6 +16,7 @@ from tfdock.cli.app import app
 from tfdock.errors import Incompatible
 from tfdock.host import hardware
 from tfdock.knowledge import loader
+from tfdock.knowledge.switch_rows import presets
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve import gpu_support
 from tfdock.resolve import resolve as resolving
@@ -308,9 +309,13 @@ def test_a_release_added_as_a_row_is_listed(tmp_path: Path, desk: Desk) -> None:
 # --- explain ------------------------------------------------------------------------------------------------------
 
 
-def test_all_codes_and_switches_are_listed_a_line_each(desk: Desk) -> None:
-    lines = run("explain", columns=200).stdout.splitlines()
-    assert [line.split()[0] for line in lines] == [*sorted(desk.knowledge.codes), *desk.knowledge.switches]
+def test_all_codes_switches_and_presets_are_listed_a_line_each(desk: Desk) -> None:
+    known, lines = desk.knowledge, run("explain", columns=200).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        *sorted(known.codes),
+        *known.switches,
+        *sorted(presets(known.switches)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -324,13 +329,14 @@ def test_all_codes_and_switches_are_listed_a_line_each(desk: Desk) -> None:
         ("--tf_xla_auto_jit", ("a flag in `TF_XLA_FLAGS`",)),
         ("gpu_options.allow_growth", ("a setting of the program", "tf.config.experimental.set_memory_growth(")),
         ("TF_CUDNN_USE_FRONTEND", ("2.5 to 2.19, by",)),
-        ("find-fault", ("a preset, for `--switch find-fault`", "CUDA_LAUNCH_BLOCKING=1  ")),
+        ("XLA_dump_to", ("a flag in `XLA_FLAGS`",)),
+        ("Find-Fault", ("a preset, for `--switch find-fault`", "CUDA_LAUNCH_BLOCKING=1  ")),
     ],
 )
 def test_a_switch_is_explained_by_who_reads_it_and_since_when(name: str, says: tuple[str, ...]) -> None:
-    text = run("explain", "--", name, columns=999).stdout
+    text = run("explain", name, columns=999).stdout
     assert [part for part in says if part not in text] == []
-    assert document("explain", "--", name)["schema"] == "tfdock.explain/1"
+    assert document("explain", name)["schema"] == "tfdock.explain/1"
 
 
 def test_a_code_is_explained_by_its_cause_an_example_as_it_is_answered_today_and_the_ways_out(desk: Desk) -> None:

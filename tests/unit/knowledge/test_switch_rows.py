@@ -32,6 +32,10 @@ def test_switches_and_presets_are_variables(asked: list[str], found: dict[str, s
         (["A"], "`A` is no switch with a value, like `TF_ENABLE_ONEDNN_OPTS=0`, and no preset: `deterministic`, "),
         (["-x=1"], "`-x=1` is no switch"), (["A=\n"], "is no switch"), (["A B=1"], "is no switch"),
         (["A=1", "A=2"], "`A` is given twice"), (["quiet", "TF_CPP_MIN_LOG_LEVEL=0"], "is given twice"),
+        (["XLA_FLAGS=--xla_dump_to=/a", "--xla_dump_to=/b"], "`--xla_dump_to` is given twice"),
+        (["--xla_dump_to=/my folder"], "no value with blanks"), (["A=\u2028"], "is no switch"),
+        (["allow_soft_placement=1"], "is a setting of the program"), (["a.b=1"], "is no switch"),
+        (["gpu_options.allow_growth=true"], "set_memory_growth("),
     ],
 )  # fmt: skip
 def test_what_is_no_switch_or_is_given_twice_is_refused(asked: list[str], says: str) -> None:
@@ -48,7 +52,8 @@ def test_what_is_no_switch_or_is_given_twice_is_refused(asked: list[str], says: 
         ("TF_CUDNN_USE_FRONTEND", "2.21",
          ["TensorFlow 2.21 reads no `TF_CUDNN_USE_FRONTEND`: the name is in the official wheels of 2.5 to 2.19"]),
         ("--tf_xla_cpu_global_jit", "1.4",
-         ["TensorFlow 1.4 reads no `--tf_xla_cpu_global_jit`: the name is in the official wheels of 1.12 and newer"]),
+         ["TensorFlow 1.4 reads no `--tf_xla_cpu_global_jit`: the name is in the official wheels of 1.12 and newer; "
+          "TensorFlow ends at a flag that it does not know"]),
     ],
 )  # fmt: skip
 def test_a_switch_that_a_release_does_not_read_or_nobody_knows_is_noted(

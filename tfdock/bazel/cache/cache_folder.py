@@ -284,6 +284,10 @@ class CacheFolder:
         """Return the folder of a run's output base."""
         return self.outputs / run
 
+    def output_lock(self, name: str) -> Path:
+        """Return the lock of an output base that outlives its run."""
+        return self.root / "locks" / f"output-{name}"
+
     def disk(self, key: str) -> DiskCache:
         """Return the disk cache of a toolchain key, which need not exist."""
         return DiskCache(self.root, key)

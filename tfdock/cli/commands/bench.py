@@ -103,7 +103,7 @@ def _variables(asked: Sequence[str], known: Mapping[str, Switch]) -> dict[str, s
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     for name in found.keys() & COMMON.keys():
-        raise typer.BadParameter(f"`{name}` is {COMMON[name]} on both sides: one thread, no GPU")
+        raise typer.BadParameter(f"`{name}` is {COMMON[name]} on both sides")
     return found
 
 

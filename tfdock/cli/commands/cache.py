@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,13 +16,14 @@ import typer
 from tfdock.bazel.cache import maintenance as cache_care
 from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
 from tfdock.bazel.cache.cache_pruning import read_age, read_size
-from tfdock.bazel.cache.maintenance import Listing, Output, PrunedCache, VerifiedCache, verify_cache
+from tfdock.bazel.cache.maintenance import Listing, PrunedCache, VerifiedCache, verify_cache
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, command, local_engine, print_json, stoppable
 from tfdock.cli.lazy_commands import cache_group
 from tfdock.engine.address import remote_engine_address
 from tfdock.engine.protocol import IMAGE_LABEL, Engine, ImageInfo
-from tfdock.errors import EngineError, ExitCode, Problem, ProfileError
+from tfdock.errors import EngineError, ExitCode, Locked, Problem, ProfileError
+from tfdock.host.files import held
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import folder_size
 from tfdock.run.journal import living_runs
@@ -59,7 +61,7 @@ def list_(settings: Settings, as_json: AsJson = False) -> None:
         "size": 0,
         "parts": cache.parts() if cache else {},
         "toolchains": [_toolchain(cache_care.listing(disk)) for disk in cache.disks()] if cache else [],
-        "outputs": _outputs(settings, cache_care.outputs(cache)) if cache else [],
+        "outputs": _outputs(settings, cache) if cache else [],
     }
     document["size"] = sum(document["parts"].values())
     if as_json:
@@ -89,12 +91,29 @@ def _toolchain(listing: Listing) -> dict[str, Any]:
     }
 
 
-def _outputs(settings: Settings, outputs: list[Output]) -> list[dict[str, Any]]:
+def _outputs(settings: Settings, cache: CacheFolder) -> list[dict[str, Any]]:
+    outputs = cache_care.outputs(cache)
     alive = living_runs(settings.state_dir) if outputs else set()
     return [
-        {"run": output.run, "size": output.size, "changed": _moment(output.changed), "in_use": output.run in alive}
+        {
+            "run": output.run,
+            "size": output.size,
+            "changed": _moment(output.changed),
+            "in_use": output.run in alive or _is_held(cache.output_lock(output.run)),
+        }
         for output in outputs
     ]
+
+
+def _is_held(lock: Path) -> bool:
+    """Return whether a build works in an output base that outlives its run."""
+    if not lock.exists():
+        return False
+    try:
+        with held(lock, "", alone=True):
+            return False
+    except Locked:
+        return True
 
 
 def _moment(seconds: float | None) -> str | None:

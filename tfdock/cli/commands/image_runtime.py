@@ -41,6 +41,9 @@ from tfdock.verify.verification import verify_wheel
 from tfdock.wheel.wheel_file import inspected
 from tfdock.wheelhouse.store import Wheelhouse as House
 
+_OF_THE_IMAGE = {"PATH", "HOME", "PIP_CONSTRAINT"}
+"""Variables that each runtime image sets, and whose other values would break it."""
+
 
 @image_group.command(
     epilog="Examples: `tfdock image runtime rtx3080`, then `docker run --rm -it --gpus all IMAGE`; `tfdock image "
@@ -95,6 +98,8 @@ def runtime(
         sets = variables(switches or [], known)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    for taken in sorted(sets.keys() & _OF_THE_IMAGE):
+        raise typer.BadParameter(f"the image sets `{taken}` itself: it finds its Python and keeps its wheel by it")
 
     # The names depend on the build id, which is known only once the build is found.
     def wish(build: WheelBuild) -> RuntimeImageRequest:

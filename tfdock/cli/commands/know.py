@@ -274,7 +274,9 @@ def _value(value: object) -> str:
 
 @app.command(
     epilog="Examples: `tfdock explain`, `tfdock explain target-not-in-toolkit`, `tfdock explain MIOPEN_LOG_LEVEL`, "
-    "`tfdock explain deterministic`."
+    "`tfdock explain deterministic`.",
+    # A flag of XLA's is an argument.
+    context_settings={"ignore_unknown_options": True},
 )
 @command("tfdock.explain/1", "knowledge")
 def explain(
@@ -301,11 +303,13 @@ def _explained(base: KnowledgeBase, name: str | None) -> tuple[dict[str, Any], I
     """Return what a name means, as a document and as lines; all names without one. Raises ProfileError."""
     if name is None:
         codes = sorted(base.codes.values(), key=lambda row: row.code)
-        switches = base.switches.values()
+        switches, sets = base.switches.values(), presets(base.switches)
         rows = [(row.code, row.title) for row in codes] + [(row.switch, row.use) for row in switches]
+        rows += [(name, f"a preset of {len(values)} switches") for name, values in sorted(sets.items())]
         document = {
             "codes": [_code_json(row) for row in codes],
             "switches": [_switch_json(base, row) for row in switches],
+            "presets": [{"preset": name, "sets": values} for name, values in sorted(sets.items())],
         }
         return document, console.table(rows, indent="")
     # Errors show codes in brackets, which are copied with them.
@@ -313,12 +317,13 @@ def _explained(base: KnowledgeBase, name: str | None) -> tuple[dict[str, Any], I
     if code:
         problems = _problems_of(base, code)
         return {**_code_json(code), "problems": problems}, _code_lines(code, problems)
-    switch = base.switches.get(name) or base.switches.get(name.upper())
+    spellings = (name, name.upper(), f"--{name.lower()}")
+    switch = next((base.switches[spelling] for spelling in spellings if spelling in base.switches), None)
     if switch:
         return _switch_json(base, switch), _switch_lines(base, switch)
     sets = presets(base.switches)
-    if name in sets:
-        return {"preset": name, "sets": sets[name]}, _preset_lines(base, name, sets[name])
+    if (preset := name.lower()) in sets:
+        return {"preset": preset, "sets": sets[preset]}, _preset_lines(base, preset, sets[preset])
     raise _unknown(name, [*base.codes, *base.switches, *sets])
 
 
