@@ -21,18 +21,18 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60
 """What a figure may be below its budget, so that not each line is a change here."""
 PACKAGES = {
-    "": 765, "bazel": 4820, "bench": 340, "builder": 3220, "ci": 750, "cli": 8415, "diagnose": 2500,
-    "documents": 2830, "engine": 2525, "gpu": 2005, "host": 2640, "images": 3055, "installed": 1350,
-    "knowledge": 2730, "matrix": 1475, "oci": 1385, "offline": 1570, "plan": 3370, "profile": 1355, "resolve": 4745,
+    "": 765, "bazel": 4825, "bench": 340, "builder": 3220, "ci": 750, "cli": 8445, "diagnose": 2500,
+    "documents": 2840, "engine": 2525, "gpu": 2005, "host": 2640, "images": 3055, "installed": 1350,
+    "knowledge": 2745, "matrix": 1475, "oci": 1385, "offline": 1570, "plan": 3370, "profile": 1355, "resolve": 4780,
     "run": 1455, "verify": 1970, "wheel": 3475, "wheelhouse": 1980,
 }  # fmt: skip
 """Lines of Python in each package."""
 ROAD = {
-    "builder.build": {"modules": 125, "lines": 28290},
-    "cli.commands.build": {"modules": 94, "lines": 20110},
+    "builder.build": {"modules": 125, "lines": 28320},
+    "cli.commands.build": {"modules": 94, "lines": 20150},
 }
 """What importing a module loads of ours."""
-WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63620, "lines of recordings": 14275}
+WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63640, "lines of recordings": 14285}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 
