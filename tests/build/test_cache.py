@@ -16,7 +16,7 @@ from fake_engine import FakeRun
 
 from tfdock.bazel.cache.cache_folder import TAG, CacheFolder, DiskCache
 from tfdock.bazel.cache.maintenance import listing
-from tfdock.builder import compile_phase
+from tfdock.builder import bazel_phases
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Interrupted, Locked, ProfileError
 from tfdock.events import Notice
@@ -115,7 +115,7 @@ def test_what_a_fetch_left_is_checked_by_the_next_build_where_tfdock_was_killed_
 
     desk.engine.phases["fetch"] = FakeRun(effect=fetch)
     with monkeypatch.context() as patch:
-        patch.setattr(compile_phase, "remove_changed_downloads", killed)
+        patch.setattr(bazel_phases, "remove_changed_downloads", killed)
         with pytest.raises(Killed):
             desk.build()
     left = CacheFolder.opened(desk.settings.cache_dir).repository / name

@@ -405,7 +405,7 @@ OPENED = {
     "in a folder that this user alone can write to": {
         "bazel/cache/cache_folder.py", "bazel/cache/cache_pull.py", "bazel/cache/domain_cache.py",
         "bazel/cache/exchange.py", "bazel/remote/relay.py", "bazel/remote/remote_session.py",
-        "builder/cache_overlay.py", "builder/compile_phase.py", "builder/seal_phase.py",
+        "builder/cache_overlay.py", "builder/bazel_phases.py", "builder/seal_phase.py",
         "images/runtime/runtime_trial.py", "offline/bundle_writer.py", "offline/fetch.py", "run/containers.py",
         "run/disk_space.py", "run/journal.py", "run/results.py", "verify/trial.py", "verify/trial_container.py",
     },

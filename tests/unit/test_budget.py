@@ -28,7 +28,7 @@ PACKAGES = {
 }  # fmt: skip
 """Lines of Python in each package."""
 ROAD = {
-    "builder.build": {"modules": 125, "lines": 28320},
+    "builder.build": {"modules": 125, "lines": 28325},
     "cli.commands.build": {"modules": 94, "lines": 20150},
 }
 """What importing a module loads of ours."""

@@ -9,15 +9,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import BinaryIO, TypeVar
 
+from tenacity import AttemptManager, RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+
 from tfdock.builder import doctor, run_document
+from tfdock.builder.bazel_phases import compile_wheel, fetch_downloads
 from tfdock.builder.build_run import BuildRun, ImageResult, phase_container
-from tfdock.builder.compile_phase import compile_wheel, fetch_downloads, source_attempts
 from tfdock.builder.image_phase import make_image
 from tfdock.builder.run_document import RunDocumentWriter
-from tfdock.builder.seal_phase import publish_wheels, seal_wheels, shareable_plan
+from tfdock.builder.seal_phase import publish_wheels, seal_wheels, shareable_plan, verify_wheels
 from tfdock.builder.session import BuildRequest, BuildResult, BuildSession
 from tfdock.engine.engine_host import GpuAccess, gpu_access
-from tfdock.errors import EngineError, Interrupted, Problem, TfdockError
+from tfdock.errors import BuildFailed, EngineError, Interrupted, NetworkError, Problem, TfdockError
 from tfdock.host.files import file_error, make_folder
 from tfdock.host.supervise import watched
 from tfdock.host.untrusted_folders import remove_folder
@@ -32,6 +34,8 @@ from tfdock.run.supervisor import Supervisor, clean_up_killed_runs
 from tfdock.types import Mount
 
 _T = TypeVar("_T")
+_OF_THE_SOURCE = {"source-unreachable", "image-step-failed", "download-failed", "fetch-failed"}
+"""Codes of failures that another source ref may not have."""
 
 WHEEL = "/tf/wheel"
 """The folder of the finished wheel in the container of `tfdock shell --debug`."""
@@ -48,11 +52,7 @@ def build(session: BuildSession, request: BuildRequest) -> BuildResult:
     make_folder(house.root)
     with _file_errors(session), house.locked(plan.build_id):
         # Asked under the lock: a tfdock that held it until now may have made this very wheel.
-        done = None if request.force else session.up_to_date(request.prepared)
-        # A forced build wants no finished wheel, and a build from a bundle asks no network.
-        if done is None and not (request.force or request.inputs):
-            done = _pull(session, request)
-        if done:
+        if done := _finished(session, request):
             return done
         # Only where something is to be built: what the wheelhouse would refuse after it is refused now.
         house.check_early(plan.build_id, plan.fingerprint, plan.trust.name)
@@ -61,23 +61,27 @@ def build(session: BuildSession, request: BuildRequest) -> BuildResult:
         _check_remote(session, plan)
         expected = expectation(plan, house.records(), session.knowledge)
         with _run(session, request, plan, expected) as run:
-            for attempt, number, source_ref in source_attempts(run):
+            for attempt, number, source_ref in _source_attempts(run):
                 with attempt:
                     image = make_image(run, source_ref, number, compiles=True)
                     fetch_downloads(run, image)
                     compiled = compile_wheel(run, image)
             wheels = seal_wheels(run)
-            record = publish_wheels(run, compiled, wheels)
+            with run.phase("verify"):
+                verification = verify_wheels(run, compiled.image, wheels)
+                record = publish_wheels(run, compiled, wheels, verification)
             for kept in run.kept:
                 with suppress(OSError):  # `tfdock cache prune` removes what stays
                     remove_folder(kept.own)
         return session.result(plan, "built", record)
 
 
-def _pull(session: BuildSession, request: BuildRequest) -> BuildResult | None:
-    """Return the build of a plan from the first registry that has it. No engine is asked."""
-    if not (session.pulls and session.settings.registries):
-        return None
+def _finished(session: BuildSession, request: BuildRequest) -> BuildResult | None:
+    """Return the finished build of a plan from the wheelhouse, else from a registry. No engine is asked."""
+    # A forced build wants no finished wheel, and a build from a bundle asks no network.
+    done = None if request.force else session.up_to_date(request.prepared)
+    if done or request.force or request.inputs or not (session.pulls and session.settings.registries):
+        return done
     # Here, not above: a build without registries needs no module that knows images.
     from tfdock.builder import prebuilt
 
@@ -165,12 +169,44 @@ def fetch(session: BuildSession, request: BuildRequest, then: Callable[[BuildRun
         plan = session.fitted(request.prepared.plan)
         _check_image_space(session, plan)
         with _run(session, request, plan) as run:
-            for attempt, number, source_ref in source_attempts(run):
+            for attempt, number, source_ref in _source_attempts(run):
                 with attempt:
                     image = make_image(run, source_ref, number)
                     fetch_downloads(run, image)
             with run.phase("pack"):
                 return then(run, image)
+
+
+def _source_attempts(run: BuildRun) -> Iterator[tuple[AttemptManager, int, str | None]]:
+    """Yield an attempt for each source ref, with its number from 1, until one works. A bundle has one ref.
+
+    After a failure in an attempt's context, which another ref may not have, the next attempt follows.
+    """
+    inputs = run.request.inputs
+    refs = (inputs.source_ref,) if inputs else run.plan.source_refs
+
+    def another_may_work(error: BaseException) -> bool:
+        codes = _OF_THE_SOURCE | ({"compile-failed"} if run.plan.resolution.source.leaves_failed_compile else set())
+        return isinstance(error, BuildFailed | NetworkError) and error.problems[0].code in codes
+
+    def leave(state: RetryCallState) -> None:
+        error, number = state.outcome.exception() if state.outcome else None, state.attempt_number
+        assert isinstance(error, TfdockError), "only its own errors are retried"
+        does = "does not compile" if error.problems[0].code == "compile-failed" else "does not work"
+        reason = error.problems[0].message.partition("\n")[0]
+        run.tell(f"source {refs[number - 1]} {does} ({reason}); trying {refs[number]}")
+        # Its results are not those of the next one.
+        run.folders.staging.remove()
+
+    retrying = Retrying(
+        stop=stop_after_attempt(len(refs)),
+        retry=retry_if_exception(another_may_work),
+        before_sleep=leave,
+        reraise=True,
+    )
+    for attempt in retrying:
+        number = attempt.retry_state.attempt_number
+        yield attempt, number, refs[number - 1]
 
 
 # --- a run ----------------------------------------------------------------------------------------------------------

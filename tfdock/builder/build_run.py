@@ -18,7 +18,16 @@ from tfdock.engine.engine_host import caller_user
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
 from tfdock.errors import EngineError, Interrupted, NetworkError, TfdockError
 from tfdock.host.proxies import Proxies, proxies_for_containers
-from tfdock.plan.build_plan import DISK_CACHE, DOWNLOADS, GIVEN, REPOSITORY_CACHE, SOURCE, STAGING, BuildPlan, Phase
+from tfdock.plan.build_plan import (
+    DISK_CACHE,
+    DOWNLOADS,
+    GIVEN,
+    REPOSITORY_CACHE,
+    SOURCE,
+    STAGING,
+    BuildPlan,
+    Phase,
+)
 from tfdock.plan.estimate import PhaseEstimate
 from tfdock.plan.lock_file import Pin
 from tfdock.run import containers

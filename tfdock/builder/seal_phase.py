@@ -15,8 +15,8 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from tfdock import __version__
 from tfdock.builder import build_summary
-from tfdock.builder.build_run import BuildRun
-from tfdock.builder.compile_phase import CompileResult
+from tfdock.builder.bazel_phases import CompileResult
+from tfdock.builder.build_run import BuildRun, ImageResult
 from tfdock.errors import BuildFailed, WheelRefused
 from tfdock.gpu.limits import unsearched_limit
 from tfdock.host.files import file_sha256
@@ -129,28 +129,9 @@ def _lines(path: Path) -> list[str]:
 # --- verify ---------------------------------------------------------------------------------------------------------
 
 
-def publish_wheels(run: BuildRun, compiled: CompileResult, wheels: Mapping[Path, WheelFile]) -> dict[str, Any]:
-    """Run the verify phase: verify the wheels and make them visible. Return their record.
-
-    A stop is obeyed until they are visible.
-    """
-    with run.phase("verify"):
-        began = run.session.clock()
-        verifications = _verify(run, wheels, compiled.image.id)
-        # The record is made before the phase ends: its figure for this phase ends here.
-        seconds = {**run.seconds, "verify": round(run.session.clock() - began, 3)}
-        _refuse_failed(run, wheels, verifications)
-        verification = verify.combined_document(verifications)
-        record = _record(run, compiled, wheels, seconds, verification)
-        account = _summarize(run, compiled, record)
-        record |= {"bazel": account.bazel, "kept": dict(account.kept)}
-        run.session.stop.check()
-        publish(run.session.wheelhouse, run.plan.build_id, record, wheels, account.files)
-        return record
-
-
-def _verify(run: BuildRun, wheels: Mapping[Path, WheelFile], image: str) -> list[verify.Verification]:
-    session, inputs = run.session, run.request.inputs
+def verify_wheels(run: BuildRun, image: ImageResult, wheels: Mapping[Path, WheelFile]) -> Mapping[str, Any]:
+    """Verify the wheels; return the document. Raises VerificationFailed, and keeps the wheels aside then."""
+    session, inputs, began = run.session, run.request.inputs, run.session.clock()
     environment = TrialEnvironment(
         supervisor=run.supervisor,
         info=session.engine_info,
@@ -160,7 +141,11 @@ def _verify(run: BuildRun, wheels: Mapping[Path, WheelFile], image: str) -> list
         given=inputs.images if inputs else None,
         bundle=inputs.identity if inputs else "",
     )
-    return [verify.verify_build(environment, session.knowledge, run.plan, path, image) for path in wheels]
+    verifications = [verify.verify_build(environment, session.knowledge, run.plan, path, image.id) for path in wheels]
+    # Before the phase ends, since the record is made in it.
+    run.seconds["verify"] = round(session.clock() - began, 3)
+    _refuse_failed(run, wheels, verifications)
+    return verify.combined_document(verifications)
 
 
 def _refuse_failed(
@@ -222,12 +207,20 @@ def _listing(run: BuildRun) -> dict[str, str] | None:
     return listing if listing and listing_hash(listing) == run.plan.resolution.source.sha256 else None
 
 
+def publish_wheels(
+    run: BuildRun, compiled: CompileResult, wheels: Mapping[Path, WheelFile], verification: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Make the wheels visible with their record, and return it. A stop is obeyed until then."""
+    record = _record(run, compiled, wheels, verification)
+    account = _summarize(run, compiled, record)
+    record |= {"bazel": account.bazel, "kept": dict(account.kept)}
+    run.session.stop.check()
+    publish(run.session.wheelhouse, run.plan.build_id, record, wheels, account.files)
+    return record
+
+
 def _record(
-    run: BuildRun,
-    compiled: CompileResult,
-    wheels: Mapping[Path, WheelFile],
-    seconds: Mapping[str, float],
-    verification: Mapping[str, Any],
+    run: BuildRun, compiled: CompileResult, wheels: Mapping[Path, WheelFile], verification: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the build record. It holds no secret and no path of this machine."""
     plan, info, lock = run.plan, run.session.engine_info, run.request.prepared.lock
@@ -245,7 +238,7 @@ def _record(
         "base_digest": image.base_digest,
         "source": {"ref": image.source_ref, "found": image.source_commit},
         "lock": lock.sha256 if lock else None,
-        "seconds": seconds,
+        "seconds": dict(run.seconds),
         "attempts": image.source_number + len(compiled.attempts) - 1,
         "resources": list(compiled.attempts),
         "at_once": run.session.at_once,

@@ -1,15 +1,13 @@
-"""From an image to what Bazel built: downloads, then the compile phase; each once more where memory was short."""
+"""The phases that run Bazel: fetch downloads and analyses everything; compile compiles, without a network."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from tenacity import AttemptManager, RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 
 from tfdock.bazel.cache.cache_folder import check_writable, opened
 from tfdock.bazel.cache.downloads import EVERYTHING, remove_changed_downloads, unchecked_since
@@ -22,7 +20,13 @@ from tfdock.bazel.cache.source_archives import (
     sum_beside,
 )
 from tfdock.bazel.output import failed_download
-from tfdock.builder.build_run import BuildRun, ImageResult, container_beside, phase_container, run_container
+from tfdock.builder.build_run import (
+    BuildRun,
+    ImageResult,
+    container_beside,
+    phase_container,
+    run_container,
+)
 from tfdock.errors import BuildFailed, NetworkError, OutOfMemory, Problem, TfdockError
 from tfdock.host.files import held, make_folder
 from tfdock.host.untrusted_folders import open_up, remove_folder
@@ -42,8 +46,6 @@ from tfdock.plan.build_plan import (
 from tfdock.plan.resources import after_memory
 from tfdock.types import ExpectedFiles, Mount
 
-_OF_THE_SOURCE = {"source-unreachable", "image-step-failed", "download-failed", "fetch-failed"}
-"""Codes of failures that another source ref may not have."""
 _RULES = "--include=WORKSPACE* --include=*.bzl --include=*.bazel"
 _MOST_RULES = 1 << 20
 """Bytes of the rules beside an address."""
@@ -59,38 +61,6 @@ class CompileResult:
     cache_was_empty: bool
     remote: Mapping[str, object] | None
     """What went over to a remote cache and executor."""
-
-
-def source_attempts(run: BuildRun) -> Iterator[tuple[AttemptManager, int, str | None]]:
-    """Yield an attempt for each source ref, with its number from 1, until one works. A bundle has one ref.
-
-    After a failure in an attempt's context, which another ref may not have, the next attempt follows.
-    """
-    inputs = run.request.inputs
-    refs = (inputs.source_ref,) if inputs else run.plan.source_refs
-
-    def another_may_work(error: BaseException) -> bool:
-        codes = _OF_THE_SOURCE | ({"compile-failed"} if run.plan.resolution.source.leaves_failed_compile else set())
-        return isinstance(error, BuildFailed | NetworkError) and error.problems[0].code in codes
-
-    def leave(state: RetryCallState) -> None:
-        error, number = state.outcome.exception() if state.outcome else None, state.attempt_number
-        assert isinstance(error, TfdockError), "only its own errors are retried"
-        does = "does not compile" if error.problems[0].code == "compile-failed" else "does not work"
-        reason = error.problems[0].message.partition("\n")[0]
-        run.tell(f"source {refs[number - 1]} {does} ({reason}); trying {refs[number]}")
-        # Its results are not those of the next one.
-        run.folders.staging.remove()
-
-    retrying = Retrying(
-        stop=stop_after_attempt(len(refs)),
-        retry=retry_if_exception(another_may_work),
-        before_sleep=leave,
-        reraise=True,
-    )
-    for attempt in retrying:
-        number = attempt.retry_state.attempt_number
-        yield attempt, number, refs[number - 1]
 
 
 # --- fetch ----------------------------------------------------------------------------------------------------------
@@ -246,17 +216,6 @@ def compile_wheel(run: BuildRun, image: ImageResult) -> CompileResult:
         return CompileResult(image=image, attempts=tuple(attempts), cache_was_empty=cache_was_empty, remote=remote)
 
 
-def _with_less(run: BuildRun, plan: BuildPlan, error: OutOfMemory, doing: str) -> BuildPlan:
-    """Return the plan of a second attempt, and tell it. Raise the error if nothing can shrink."""
-    less = after_memory(plan.resources, of_bazel=error.of_bazel)
-    if less is None:
-        raise error
-    run.tell(f"{error.problems[0].message}; {doing} again with {less.jobs}, from the cache")
-    # Errors of the first attempt must not explain a failure of the second.
-    run.supervisor.output.clear()
-    return with_resources(plan, less, run.session.knowledge)
-
-
 def _attempt(plan: BuildPlan, ended: str) -> dict[str, Any]:
     """Return the limits of an attempt and how it ended, as the build record has them."""
     limits = plan.resources
@@ -267,3 +226,14 @@ def _attempt(plan: BuildPlan, ended: str) -> dict[str, Any]:
         "heap": limits.heap,
         "ended": ended,
     }
+
+
+def _with_less(run: BuildRun, plan: BuildPlan, error: OutOfMemory, doing: str) -> BuildPlan:
+    """Return the plan of a second attempt, and tell it. Raise the error if nothing can shrink."""
+    less = after_memory(plan.resources, of_bazel=error.of_bazel)
+    if less is None:
+        raise error
+    run.tell(f"{error.problems[0].message}; {doing} again with {less.jobs}, from the cache")
+    # Errors of the first attempt must not explain a failure of the second.
+    run.supervisor.output.clear()
+    return with_resources(plan, less, run.session.knowledge)
