@@ -285,7 +285,7 @@ def made(
             skip_without_pypi(problem.code for problem in error.problems)
             raise
         stages = [one.labels["io.tfdock.stage"] for one in engine.dangling("io.tfdock.stage")]
-        assert bench.supervisor.run not in stages, "what an image was made in goes when it is there"
+        assert bench.supervisor.run_id not in stages, "what an image was made in goes when it is there"
         return found
 
 

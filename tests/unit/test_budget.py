@@ -23,16 +23,16 @@ SLACK = 60
 PACKAGES = {
     "": 765, "bazel": 4825, "bench": 340, "builder": 3220, "ci": 750, "cli": 8445, "diagnose": 2500,
     "documents": 2840, "engine": 2525, "gpu": 2005, "host": 2640, "images": 3055, "installed": 1350,
-    "knowledge": 2745, "matrix": 1475, "oci": 1385, "offline": 1570, "plan": 3370, "profile": 1355, "resolve": 4780,
+    "knowledge": 2745, "matrix": 1475, "oci": 1385, "offline": 1570, "plan": 3370, "profile": 1355, "resolve": 4790,
     "run": 1455, "verify": 1970, "wheel": 3475, "wheelhouse": 1980,
 }  # fmt: skip
 """Lines of Python in each package."""
 ROAD = {
-    "builder.build": {"modules": 125, "lines": 28325},
-    "cli.commands.build": {"modules": 94, "lines": 20150},
+    "builder.build": {"modules": 125, "lines": 28335},
+    "cli.commands.build": {"modules": 94, "lines": 20155},
 }
 """What importing a module loads of ours."""
-WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63640, "lines of recordings": 14285}
+WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63650, "lines of recordings": 14285}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

@@ -84,7 +84,8 @@ def fetch_downloads(run: BuildRun, image: ImageResult) -> None:
         try:
             _run_fetch(run, image)
         except (BuildFailed, NetworkError) as error:
-            _name_lost_archive(run, image, error)
+            if error.problems[0].code in ("fetch-failed", "download-failed"):
+                _name_lost_archive(run, image, error)
             raise
         # Also after a failed fetch: what it left would be there for the next build.
         finally:

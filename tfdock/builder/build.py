@@ -240,7 +240,7 @@ def _run(
     with ExitStack() as locks, journal.running(settings.state_dir, entry), log_path.create() as log:
         document, folders = _begin_run_document(session, request, plan), RunFolders.create(own, staged)
         try:
-            supervisor, started = _runner(session, plan, name, log), time.time()
+            supervisor, started = _supervisor(session, plan, name, log), time.time()
             _tell_shared(session, plan)
             # Held until the run ends: nobody may empty the cache below its containers.
             locks.enter_context(session.cache.in_use(waiting=supervisor.waiting("image", "has the cache for itself")))
@@ -332,11 +332,11 @@ def _keeps_output(session: BuildSession, error: BaseException, folders: RunFolde
     return session.settings.keep_output == "failed" and failed and folders.output.has_folder("base")
 
 
-def _runner(session: BuildSession, plan: BuildPlan, name: str, log: BinaryIO) -> Supervisor:
+def _supervisor(session: BuildSession, plan: BuildPlan, name: str, log: BinaryIO) -> Supervisor:
     limit = session.limit_from_now(plan)
     return Supervisor(
         engine=session.engine,
-        run=name,
+        run_id=name,
         local=session.engine_info.local,
         log=log,
         listen=session.listen,

@@ -1,6 +1,7 @@
 """One run of a build: what all its phases work with, and the containers that they run.
 
-Nothing here changes while a build runs. Each phase takes the result of the phase before and returns its own.
+Each phase takes the results of those before and returns its own. What a run accumulates stands in `BuildRun.seconds`
+and `BuildRun.kept`.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ class BuildRun:
     """When the run began, in seconds since 1970."""
     expected: PhaseEstimate | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    """How long each phase took that has ended; of a phase that ran twice, the last time."""
+    """How long each phase took, failed ones too; of a phase that ran twice, the last time."""
     kept: list[RunFolders] = field(default_factory=list)
     """The folders of a Bazel without a disk cache, one for each source ref that was tried, until there is a wheel."""
 
     @property
     def name(self) -> str:
         """The run's id."""
-        return self.supervisor.run
+        return self.supervisor.run_id
 
     @property
     def engine(self) -> Engine:

@@ -77,7 +77,8 @@ def variables(asked: Iterable[str], switches: Mapping[str, Switch]) -> dict[str,
     for text in asked:
         match = _VARIABLE.fullmatch(text) if text.isprintable() else None
         if match and (row := switches.get(match[1])) and row.kind == "setting":
-            raise ValueError(f"`{match[1]}` is a setting of the program, which no variable makes: `{row.python}`")
+            call = f": `{row.python}`" if row.python else ""
+            raise ValueError(f"`{match[1]}` is a setting of the program, which no variable makes{call}")
         if (not match or "." in match[1]) and text not in known:
             names = ", ".join(f"`{name}`" for name in sorted(known))
             raise ValueError(
@@ -88,7 +89,7 @@ def variables(asked: Iterable[str], switches: Mapping[str, Switch]) -> dict[str,
                 raise ValueError(f"`{name}` takes no value with blanks: XLA would read several flags")
             carrier = _carrier(name)
             said = value if carrier == name else f"{name}={value}"
-            for one in _flags(said) if carrier in _CARRIERS else [name]:
+            for one in [name, *_flags(said)] if name in _CARRIERS else [name]:
                 if one in given:
                     raise ValueError(f"`{one}` is given twice")
                 given.add(one)

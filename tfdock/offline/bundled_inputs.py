@@ -153,7 +153,7 @@ class SharedInputs:
             if folder.is_dir():
                 continue
             # Filled under another name, so that a kill leaves no folder that looks complete.
-            part = folder.with_name(f"{folder.name}.{supervisor.run}")
+            part = folder.with_name(f"{folder.name}.{supervisor.run_id}")
             make_folder(part)
             try:
                 for name, blob in build.wheels.files.items():

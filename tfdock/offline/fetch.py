@@ -97,7 +97,7 @@ class Bundler:
                 with (folders.own / "log").open("wb", buffering=0) as log:
                     supervisor = Supervisor(
                         engine=self.session.engine,
-                        run=run,
+                        run_id=run,
                         local=self.session.engine_info.local,
                         log=log,
                         listen=self.session.listen,
@@ -220,7 +220,7 @@ class Bundler:
 
     def _runs(self, run: BuildRun, spec: ContainerSpec, title: str) -> bool:
         """Return whether a container without a network succeeds."""
-        state, memory = containers.run(run.supervisor, spec, "pack", title)
+        state, memory = containers.run(run.supervisor, replace(spec, network="none"), "pack", title)
         # Also after a failure, which is an answer here.
         run.engine.remove(state.id)
         return state.exit_code == 0 and not memory

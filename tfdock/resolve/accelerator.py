@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from tfdock.gpu.devices import bare_gpu, find_gpu, is_embedded, machine_of, sorted_targets, unknown_gpu
 from tfdock.knowledge.fits import own_target
@@ -258,12 +259,15 @@ def _refuse_other_machines(
         if machine in (None, here):
             continue
         base = "" if any(row.machine == machine for row in knowledge.images) else ", with a base image of yours"
+        # Somebody who writes the version of CUDA there has such a GPU hardly ever.
+        mistaken = gpu.target in asked_components(question).values()
+        why = f"{gpu.target} is the version of another field here; a compute capability is the GPU's (`tfdock gpus`)"
         question.notes.find(
             RuleFinding(
                 code="gpu-other-machine",
                 path=path,
                 message=f"{name} stands beside a CPU of kind {machine}, and this build is for {here}",
-                why="wheels are built for the kind of machine that builds them",
+                why=why if mistaken else "wheels are built for the kind of machine that builds them",
                 fix=(f"build it on {machine}{base}", f"name a GPU of {here} machines"),
                 weight="error" if certain else "warning",
             )
@@ -354,7 +358,8 @@ def _with_libraries(question: Question, combination: Combination) -> Combination
 
 
 def _with_versions(combination: Combination, name: str) -> Iterator[Combination]:
-    for version in _candidates(combination, name):
+    # The second only where nothing of the first works.
+    for version in chain(_candidates(combination, name), _beside_toolkit(combination, name)):
         yield replace(combination, components={**combination.components, **version})
 
 
@@ -379,10 +384,7 @@ def _first_without_finding(candidates: Iterable[Combination], rules: Sequence[Ru
 
 
 def _candidates(combination: Combination, name: str | None) -> list[dict[str, str]]:
-    """Return a component's versions in order of preference: the profile's; else tested, newer, older ones.
-
-    Of a library also those that other releases were tested with beside the same toolkit.
-    """
+    """Return a component's versions in order of preference: the profile's; else tested, newer, older ones."""
     if not name or not (name in combination.asked or name in combination.release.components):
         return [{}]
     support = combination.release.components.get(name, Support())
@@ -397,31 +399,33 @@ def _candidates(combination: Combination, name: str | None) -> list[dict[str, st
     # Newer before older: what a GPU lacks in the tested version is mostly in a later one.
     # A library follows the toolkit that is asked for, even to a version that is reported as untested.
     follows = name != combination.accelerator.toolkit
-    last = [*map(Version, support.uncertain), *_beside_toolkit(combination, name)] if follows else []
+    last = [Version(text) for text in support.uncertain] if follows else []
     return [{name: full_version(combination, name, str(each))} for each in (tested, *newer, *reversed(older), *last)]
 
 
-def _beside_toolkit(combination: Combination, name: str) -> list[Version]:
-    """Return versions of a library that were used beside the chosen toolkit: by releases' tables, then in reports.
+def _beside_toolkit(combination: Combination, name: str) -> Iterator[dict[str, str]]:
+    """Yield versions of a library that were used beside the chosen toolkit: by releases' tables, then in reports.
 
-    None where Bazel has a closed list.
+    None where the profile names the version, or Bazel has a closed list.
     """
     knowledge, toolkit = combination.knowledge, combination.accelerator.toolkit or ""
-    own, chosen = combination.release.components[name], combination.toolkit_version
-    if own.closed or not chosen:
-        return []
-    minor, tested = Version(chosen).minor, Version(own.tested or "0")
+    own, chosen = combination.release.components.get(name, Support()), combination.toolkit_version
+    if name in combination.asked or own.closed or not own.tested or not chosen:
+        return
+    minor, tested = Version(chosen).minor, Version(own.tested)
 
     def beside(pairs: Iterable[tuple[str | None, str | None]]) -> list[Version]:
-        found = {Version(library).minor for of, library in pairs if of and library and Version(of).minor == minor}
-        return sorted(found, key=lambda version: (version < tested, version))
+        exact = {Version(library).minor for of, library in pairs if of and library and Version(of).minor == minor}
+        found = sorted(version for version in exact if len(version.parts) > 1)
+        return [each for each in found if each > tested] + [each for each in reversed(found) if each < tested]
 
     tables = (release.components for release in knowledge.releases.values())
     sure = (row for row in knowledge.evidence.values() if row.outcome == "built" and not row.unverified)
-    return [
+    for each in (
         *beside((row.get(toolkit, Support()).tested, row.get(name, Support()).tested) for row in tables),
         *beside((row.components.get(toolkit), row.components.get(name)) for row in sure),
-    ]
+    ):
+        yield {name: full_version(combination, name, str(each))}
 
 
 def full_version(combination: Combination, name: str, asked: str) -> str:

@@ -52,10 +52,12 @@ def resolve_text(
 
 
 def _own_image(resolver: Resolver, profile: Profile, ways: Sequence[Suggestion]) -> list[str]:
-    """Return the fix for what nobody is known to have built, and for which only an image is missing."""
-    if any(way.untested for way in ways) or profile.allow_untested or resolver.allow_untested:
+    """Return the fix for what nobody is known to have built, and what an image of one's own would serve."""
+    from tfdock.resolve.profile_changes import changed  # here, as above
+
+    asked = {"allow_untested": True, "base": "own/image:1"}
+    if profile.base or profile.allow_untested or resolver.allow_untested or any(way.untested for way in ways):
         return []
-    left = {problem.code for problem in replace(resolver, allow_untested=True).problems(profile)}
-    if not left or left - {"image-unknown", "image-without-tool"}:
+    if resolver.attempt(changed(profile, {"base": asked["base"]})) or not resolver.attempt(changed(profile, asked)):
         return []
     return ["try what nobody here is known to have built, in an image of your own: `allow_untested: true`, `base: …`"]

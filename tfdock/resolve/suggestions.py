@@ -536,7 +536,7 @@ def _suggestion(moves: Moves, move: Change, resolution: Resolution, in_play: set
     text = describe_change(change, moves.profile)
     text = f"keep {', '.join(keep)}: {text}" if keep else text
     text += f" (built {resolution.grade.reason.partition(', ')[0]})" if resolution.grade.value == "built" else ""
-    text += "".join(f" ({warning.message})" for warning in resolution.warnings)
+    text += "".join(f" ({message})" for message in dict.fromkeys(warning.message for warning in resolution.warnings))
     untested = "allow_untested" in change
     question = "try what nobody here is known to have built" if untested else ""
     return Suggestion(text=text, change=change, keep=keep, untested=untested, question=question)

@@ -126,11 +126,11 @@ def _make_volume(supervisor: Supervisor, mount: Mount, spec: ContainerSpec) -> s
         owner = (spec.user or "0").partition(":")[0]
         name, labels = f"tfdock-{owner}-{mount.volume}", {CACHE_LABEL: mount.volume}
     else:
-        labels = {RUN_LABEL: supervisor.run}
+        labels = {RUN_LABEL: supervisor.run_id}
         kept = hashlib.sha256(mount.source.encode()).hexdigest()[:12]
         # A given folder is filled anew for each container. Any other must be the same volume in every phase.
         which = str(next(supervisor.numbers)) if mount.given else kept
-        name = f"tfdock-{supervisor.run}-{which}"
+        name = f"tfdock-{supervisor.run_id}-{which}"
     supervisor.engine.create_volume(name, labels)
     return name
 
@@ -145,7 +145,7 @@ def _fill_volumes(supervisor: Supervisor, spec: ContainerSpec, volumes: dict[str
         # The engine asks for a command. It unpacks files into a created container without running anything.
         command=("true",),
         mounts=tuple(mounts),
-        labels={RUN_LABEL: supervisor.run},
+        labels={RUN_LABEL: supervisor.run_id},
         network="none",
     )
     container = supervisor.engine.create(carrier)

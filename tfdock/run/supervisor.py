@@ -92,8 +92,7 @@ class Supervisor:
     """
 
     engine: Engine
-    run: str
-    """The id of the run."""
+    run_id: str
     local: bool
     log: BinaryIO
     listen: events.Listener

@@ -130,7 +130,7 @@ def trial_environment(
         disks = {"the cache": settings.cache_dir.absolute(), "the engine's data": engine_data(info)}
         disk_space = DiskSpace(places={disk: path for disk, path in disks.items() if path})
         supervisor = Supervisor(
-            engine=engine, run=name, local=info.local, log=file, listen=listen, stop=stop, disk_space=disk_space
+            engine=engine, run_id=name, local=info.local, log=file, listen=listen, stop=stop, disk_space=disk_space
         )
         began, ok = supervisor.clock(), False
         listen(events.PhaseStarted(build_id=BuildId(wheel), phase=phase))
@@ -284,12 +284,12 @@ class TrialContainers:
     ) -> ContainerSpec:
         access = access or GpuAccess()
         return ContainerSpec(
-            name=f"tfdock-{self._environment.supervisor.run}-{name}",
+            name=f"tfdock-{self._environment.supervisor.run_id}-{name}",
             image=image.id,
             command=command,
             environment={"LC_ALL": "C.UTF-8", **environment},
             mounts=tuple(mounts),
-            labels={RUN_LABEL: self._environment.supervisor.run},
+            labels={RUN_LABEL: self._environment.supervisor.run_id},
             # As the caller, who removes what it leaves.
             user=caller_user(self._environment.info, os.getuid(), os.getgid()),
             workdir="/",

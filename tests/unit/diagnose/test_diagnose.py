@@ -641,7 +641,7 @@ def test_what_the_log_of_a_run_says_of_steps_that_are_over_is_not_the_cause(log:
 def test_what_no_program_said_is_written_down_by_the_run(log: Path) -> None:
     with log.open("wb") as file:
         supervisor = Supervisor(
-            engine=FakeEngine(), run="r", local=True, log=file, listen=lambda _: None, stop=Stop()
+            engine=FakeEngine(), run_id="r", local=True, log=file, listen=lambda _: None, stop=Stop()
         )
         message = "127.0.0.1:5551 has no image tensorflow/build:9, or does not show it to you"
         supervisor.log_error(NetworkError(Problem(code="image-not-found", message=message)))

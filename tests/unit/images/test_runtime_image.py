@@ -410,7 +410,7 @@ def labelled(request: ImageBuild) -> FakeBuild:
 
 
 def test_stages_that_have_served_are_removed_and_those_of_others_stay(bench: Bench) -> None:
-    for name, run in (("ours", bench.environment.supervisor.run), ("theirs", "20261122-000000-aaaaaa")):
+    for name, run in (("ours", bench.environment.supervisor.run_id), ("theirs", "20261122-000000-aaaaaa")):
         bench.engine.images[name] = ImageInfo(id=f"sha256:{name}", labels={"io.tfdock.stage": run})
     bench.made()
     assert [one for (one,) in bench.engine.called("remove_image")] == ["sha256:ours"]

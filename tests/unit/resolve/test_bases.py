@@ -97,6 +97,20 @@ def test_a_base_of_ones_own_brings_what_no_row_has_and_its_python(desk: Desk) ->
     assert distribution_of(desk.knowledge, "python:3.11-bookworm")[0] is desk.knowledge.distributions["Debian 12"]
 
 
+def test_a_library_that_nobody_names_follows_the_toolkit_that_is_asked_for(desk: Desk) -> None:
+    for release, cuda in (("1.14.0", "10.1"), ("1.15.0", "10.2"), ("2.0.0", "10.1")):
+        found = desk.resolve(f'schema: 1\ntensorflow: "{release}"\ncuda: "{cuda}"\n')
+        assert found.components["cudnn"] == "7.6", (release, cuda)
+
+
+def test_where_only_an_image_is_missing_one_of_ones_own_is_named(desk: Desk) -> None:
+    asked = 'schema: 1\ntensorflow: "2.2.0"\ngpus: [rtx2070]\ncuda: "10.2"\ncudnn: "8.0"\n'
+    fix = "in an image of your own: `allow_untested: true`, `base: …`"
+    assert fix in desk.problems(asked)[0].fix
+    assert str(desk.resolve(asked + "allow_untested: true\nbase: me/x:1\n").base) == "me/x:1"
+    assert fix not in desk.problems(asked + "base: me/x:1\n")[0].fix
+
+
 OWN = 'schema: 1\ntensorflow: "2.11.0"\naccelerator: cpu\nbase: {image: me/tools:1, provides: {TOOLS}}\n'
 ALL = 'python: "3.9", gcc: "9.3", bazel: "5.3.0"'
 

@@ -336,7 +336,7 @@ def spec(*mounts: Mount) -> ContainerSpec:
 
 @pytest.fixture
 def supervisor() -> Supervisor:
-    return Supervisor(engine=FakeEngine(), run="r", local=True, log=BytesIO(), listen=lambda _: None, stop=Stop())
+    return Supervisor(engine=FakeEngine(), run_id="r", local=True, log=BytesIO(), listen=lambda _: None, stop=Stop())
 
 
 def refused_mount(supervisor: Supervisor, *mounts: tuple[Path, bool]) -> str:

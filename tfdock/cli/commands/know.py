@@ -317,8 +317,8 @@ def _explained(base: KnowledgeBase, name: str | None) -> tuple[dict[str, Any], I
     if code:
         problems = _problems_of(base, code)
         return {**_code_json(code), "problems": problems}, _code_lines(code, problems)
-    spellings = (name, name.upper(), f"--{name.lower()}")
-    switch = next((base.switches[spelling] for spelling in spellings if spelling in base.switches), None)
+    spellings = (name.lower(), f"--{name.lower()}")
+    switch = next((row for row in base.switches.values() if row.switch.lower() in spellings), None)
     if switch:
         return _switch_json(base, switch), _switch_lines(base, switch)
     sets = presets(base.switches)

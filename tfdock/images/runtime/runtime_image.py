@@ -335,7 +335,7 @@ class _RuntimeBuild(TrialContainers):
         supervisor.engine.tag(built.id, self._request.name)
         # They hold everything a second time; of an image that did not come to its end, `cache prune` removes them.
         for stage in supervisor.engine.dangling(STAGE_LABEL):
-            if stage.labels[STAGE_LABEL] == supervisor.run:
+            if stage.labels[STAGE_LABEL] == supervisor.run_id:
                 supervisor.engine.remove_image(stage.id)
         return built
 
@@ -345,7 +345,7 @@ class _RuntimeBuild(TrialContainers):
         request = ImageBuild(
             context=lambda: context_archive(build_input.context, None, build_input.beside),
             # By id: the name may lead to another image by the time of the build.
-            build_args={"BASE_IMAGE": base.id, "STAGE_OF": supervisor.run},
+            build_args={"BASE_IMAGE": base.id, "STAGE_OF": supervisor.run_id},
             # Everything is in the context.
             network="none",
         )

@@ -40,11 +40,11 @@ class RuntimeTrial(TrialContainers):
         folder = self._scripts({"mark": mark, "facts": dict(plan.facts), "checks": checks})
         # No `user`: the image's own user is what is tried.
         spec = ContainerSpec(
-            name=f"tfdock-{self._environment.supervisor.run}-try",
+            name=f"tfdock-{self._environment.supervisor.run_id}-try",
             image=image.id,
             command=("python", f"{HERE}/try/try.py", f"{HERE}/try/request.json"),
             mounts=(read_only_mount(folder, "try"),),
-            labels={RUN_LABEL: self._environment.supervisor.run},
+            labels={RUN_LABEL: self._environment.supervisor.run_id},
             network="none",
             memory=min(self._environment.memory, self._environment.info.memory),
             pids=16384,
