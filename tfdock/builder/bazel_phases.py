@@ -11,22 +11,9 @@ from typing import Any
 
 from tfdock.bazel.cache.cache_folder import check_writable, opened
 from tfdock.bazel.cache.downloads import EVERYTHING, remove_changed_downloads, unchecked_since
-from tfdock.bazel.cache.source_archives import (
-    HOW_TO_ADD,
-    addresses,
-    download,
-    example_row,
-    has_archive,
-    sum_beside,
-)
+from tfdock.bazel.cache.source_archives import HOW_TO_ADD, addresses, download, example_row, has_archive, sum_beside
 from tfdock.bazel.output import failed_download
-from tfdock.builder.build_run import (
-    BuildRun,
-    ImageResult,
-    container_beside,
-    phase_container,
-    run_container,
-)
+from tfdock.builder.build_run import BuildRun, ImageResult, container_beside, phase_container, run_container
 from tfdock.errors import BuildFailed, NetworkError, OutOfMemory, Problem, TfdockError
 from tfdock.host.files import held, make_folder
 from tfdock.host.untrusted_folders import open_up, remove_folder
@@ -117,7 +104,7 @@ def _put_source_archives(run: BuildRun, image: ImageResult, repository: Path) ->
                 download(row, cache, mirror, check)
     if not is_local:
         # The cache of an engine elsewhere is reached through its containers alone.
-        spec = phase_container(run, image, run.plan.phases[0], network=False)
+        spec = phase_container(run, image, run.plan.fetch, network=False)
         copy = ("/bin/sh", "-c", f"cp -R {GIVEN}/. {REPOSITORY_CACHE}/")
         mounts = (*spec.mounts, Mount(source=str(folder), target=GIVEN, read_only=True, given=True))
         spec = replace(spec, name=f"{spec.name}-archives", command=copy, mounts=mounts)
@@ -136,7 +123,7 @@ def _run_fetch(run: BuildRun, image: ImageResult) -> None:
 
 def _phase(run: BuildRun, plan: BuildPlan) -> Phase:
     """Return the fetch phase of a plan, through the mirror of this machine's settings."""
-    fetch, mirror = plan.phases[0], run.session.settings.archives
+    fetch, mirror = plan.fetch, run.session.settings.archives
     # With a bundle nothing comes from a network.
     if mirror is None or run.request.inputs:
         return fetch
@@ -203,7 +190,7 @@ def compile_wheel(run: BuildRun, image: ImageResult) -> CompileResult:
         attempts: list[Mapping[str, Any]] = []
         while True:
             try:
-                spec = phase_container(run, image, plan.phases[1], plan)
+                spec = phase_container(run, image, plan.compile, plan)
                 remote = run_container(run, spec, "compile", plan=plan)
                 break
             except OutOfMemory as error:

@@ -108,7 +108,7 @@ def shell(
     access = _gpus_of(session, request.prepared.plan) if gpu else GpuAccess()
     with _file_errors(session), _run(session, request, request.prepared.plan) as run:
         # The container of the compile phase, but with a network: a person who looks around may fetch something.
-        spec = phase_container(run, make_image(run), run.plan.phases[1], network=True)
+        spec = phase_container(run, make_image(run), run.plan.compile, network=True)
         spec = replace(
             spec,
             command=command,

@@ -215,7 +215,7 @@ def container_beside(
 
     It leaves the results `leaves`, and reads the folder `given` of the host.
     """
-    spec = phase_container(run, image, run.plan.phases[1])
+    spec = phase_container(run, image, run.plan.compile)
     # No actions are needed here, and programs of the source run: they must not change cached results.
     mounts = [mount for mount in spec.mounts if mount.target not in (DISK_CACHE, STAGING)]
     mounts += [replace(mount, results=leaves) for mount in spec.mounts if leaves and mount.target == STAGING]

@@ -180,7 +180,25 @@ class Building:
     def _build(self, session: BuildSession, prepared: PreparedBuild) -> Result:
         inputs = self.inputs.get(prepared.plan.build_id)
         request = BuildRequest(prepared=prepared, force=self.force, inputs=inputs)
-        return _run_build(session, request, is_cell=self.expected is not None)
+        try:
+            # After Ctrl-C, builds that have not begun end here.
+            session.stop.check()
+            done = None if self.force else session.up_to_date(prepared)
+            if done is None:
+                # What is up to date loads neither an engine's SDK nor the modules that build.
+                from tfdock.builder.build import build
+
+                done = build(session, request)
+            return _success_row(prepared, done)
+        except TfdockError as error:
+            refused = "refused" if isinstance(error, Incompatible | VerificationFailed) else "failed"
+            status = "interrupted" if isinstance(error, Interrupted) else refused
+            log = session.log_path(request).path
+            begun = log if log.is_file() else None
+            result = failed(prepared.file, prepared.plan.build_id, status, error, begun)
+            if status != "interrupted" and not _says_all(error.problems):
+                result["diagnosis"] = _diagnosis(session, prepared, begun, is_cell=self.expected is not None)
+            return result
 
     def _expect(self, count: int) -> None:
         if self.expected is not None:
@@ -195,25 +213,6 @@ class Building:
             show_result(result, brief=self.expected is not None, again=again)
             self.progress.over(result["build_id"], result["status"])
         return result
-
-
-def _run_build(session: BuildSession, request: BuildRequest, *, is_cell: bool) -> Result:
-    prepared = request.prepared
-    try:
-        # After Ctrl-C, builds that have not begun end here.
-        session.stop.check()
-        return _success_row(prepared, _build_result(session, request))
-    except TfdockError as error:
-        refused = "refused" if isinstance(error, Incompatible | VerificationFailed) else "failed"
-        status = "interrupted" if isinstance(error, Interrupted) else refused
-        log = session.log_path(request).path
-        begun = log if log.is_file() else None
-        result = failed(prepared.file, prepared.plan.build_id, status, error, begun)
-        return (
-            result
-            if status == "interrupted" or _says_all(error.problems)
-            else {**result, "diagnosis": _diagnosis(session, prepared, begun, is_cell=is_cell)}
-        )
 
 
 def _says_all(problems: Sequence[Problem]) -> bool:
@@ -240,17 +239,6 @@ def _diagnosis(
             known = preparer.context_of(prepared.written)
     context = replace(known, resolution=prepared.plan.resolution, resources=prepared.plan.resources)
     return diagnose_run_log(log, session.knowledge, context)
-
-
-def _build_result(session: BuildSession, request: BuildRequest) -> BuildResult:
-    """Return the result of a build. A build that is up to date loads neither an engine nor the modules that build."""
-    done = None if request.force else session.up_to_date(request.prepared)
-    if done is None:
-        # An up-to-date build ends before this, without an engine's SDK.
-        from tfdock.builder.build import build
-
-        done = build(session, request)
-    return done
 
 
 def _success_row(prepared: PreparedBuild, result: BuildResult) -> Result:

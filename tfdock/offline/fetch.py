@@ -188,7 +188,7 @@ class Bundler:
         the bundle too, and is tried in turn. Returns the archive of that output.
         """
         plan = run.plan
-        fetch = phase_container(run, image, plan.phases[0], network=False)
+        fetch = phase_container(run, image, plan.fetch, network=False)
         if self._runs(run, _with_output(run, fetch, "tried"), "fetch without a network"):
             return None
         packed = container_beside(run, image, "pack", packing(), EXTERNAL)

@@ -111,6 +111,16 @@ class BuildPlan:
     """The builds with which it shares a disk cache."""
 
     @property
+    def fetch(self) -> Phase:
+        """The container that downloads and analyses."""
+        return self.phases[0]
+
+    @property
+    def compile(self) -> Phase:
+        """The container that compiles."""
+        return self.phases[1]
+
+    @property
     def image_name(self) -> str:
         """The name the built image gets on the engine."""
         # A repository's name has no capitals (OCI distribution specification).

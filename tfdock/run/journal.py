@@ -90,7 +90,7 @@ def running(state: Path, entry: RunEntry) -> Iterator[None]:
 
 
 def staging_folder(wheelhouse: Path, run: str) -> Path:
-    """Return the folder that a run's containers write to. It is on the wheelhouse's file system: moves are atomic."""
+    """Return the folder of a run's results. It is on the wheelhouse's file system: moves are atomic."""
     return wheelhouse / ".tfdock" / "staging" / run
 
 

@@ -77,7 +77,7 @@ class Wheelhouse:
         return self.at(f"{build_id}.constraints.txt")
 
     def staging(self, run: str) -> Path:
-        """Return the folder that a run's containers write to.
+        """Return the folder of a run's results, above the one that its containers write to.
 
         It is on the wheelhouse's own file system, so that the last move is atomic.
         """

@@ -326,7 +326,7 @@ def test_only_a_bazel_that_knows_them_is_told_to_retry_downloads(
 
 
 def test_a_bazel_that_can_asks_the_mirror_first_and_an_older_one_is_left_alone(desk: Desk) -> None:
-    fetch = desk.plan(HEAD).phases[0]
+    fetch = desk.plan(HEAD).fetch
     assert through_mirror(fetch, "https://m.example", "3.7.2", desk.knowledge) == fetch
     shell, option, script, mirror, *words = through_mirror(
         fetch, "https://m.example", "4.2.1", desk.knowledge
@@ -363,7 +363,7 @@ def test_both_phases_ask_bazel_for_the_same_build(desk: Desk) -> None:
 
 def test_a_bazel_that_cannot_write_a_profile_is_not_asked_to(desk: Desk) -> None:
     plan = desk.plan('schema: 1\ntensorflow: "1.4.1"\naccelerator: cpu\nallow_untested: true\n')
-    assert "profile" not in " ".join(plan.phases[1].command)
+    assert "profile" not in " ".join(plan.compile.command)
 
 
 def test_containers_get_nothing_of_the_callers_environment(desk: Desk) -> None:

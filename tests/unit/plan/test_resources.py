@@ -51,7 +51,7 @@ def test_bazels_heap_is_a_sixth_and_no_more_than_it_needs(memory: int, heap: int
 
 def test_the_heap_is_told_before_the_profiles_own_options_which_win(desk: Desk) -> None:
     plan = desk.plan(CPU + "bazel: {startup: [--host_jvm_args=-Xmx5g]}\n")
-    startup = [word for word in plan.phases[1].command if word.startswith("--host_jvm_args")]
+    startup = [word for word in plan.compile.command if word.startswith("--host_jvm_args")]
     assert startup == ["--host_jvm_args=-Xmx4096m", "--host_jvm_args=-Xmx5g"]
     assert plan.local_startup_options == ("--host_jvm_args=-Xmx4096m",)
 

@@ -242,7 +242,7 @@ def test_trust_puts_a_build_into_release_and_keeps_the_reasons(desk: Desk) -> No
         for one in (False, True)
     )
     assert trusting.trust == replace(plan.trust, name="release", shared=True)
-    assert "{cache}/disk/{toolchain}" in [one.source for one in trusting.phases[1].mounts]
+    assert "{cache}/disk/{toolchain}" in [one.source for one in trusting.compile.mounts]
     assert trusting.fingerprint == plan.fingerprint
     assert (plan.remote.upload, trusting.remote.upload) == (False, True), "others read what is uploaded"
     assert in_domain(trusting, plan.trust, desk.knowledge) == plan

@@ -118,7 +118,7 @@ def test_settings_say_the_same_and_a_wrong_one_names_its_variable() -> None:
 
 
 def words(desk: Desk, text: str) -> tuple[str, ...]:
-    return desk.plan(text).phases[1].command
+    return desk.plan(text).compile.command
 
 
 def test_bazel_is_told_of_its_own_loopback_and_neither_build_id_nor_fingerprint_knows(desk: Desk) -> None:
@@ -126,14 +126,14 @@ def test_bazel_is_told_of_its_own_loopback_and_neither_build_id_nor_fingerprint_
     cache = "cache: {remote: 'https://cache.example/secret-path', instance: main, upload: false}\n"
     plan = desk.plan(PROFILE + cache)
     assert (plan.build_id, plan.fingerprint) == (plain.build_id, plain.fingerprint)
-    command = plan.phases[1].command
+    command = plan.compile.command
     assert command[:4] == ("python3", f"{decided.FOLDER}/forward.py", f"8980={decided.FOLDER}/cache", "--")
     assert {"--remote_cache=http://127.0.0.1:8980", "--remote_upload_local_results=false"} <= set(command)
     assert "--remote_instance_name=main" in command
-    assert not any("remote_cache" in word for word in plan.phases[0].command)
-    assert not plan.phases[1].network
+    assert not any("remote_cache" in word for word in plan.fetch.command)
+    assert not plan.compile.network
     assert "secret-path" not in str(command)
-    assert not any("--remote_cache" in word for word in plain.phases[1].command)
+    assert not any("--remote_cache" in word for word in plain.compile.command)
 
 
 def test_an_executor_gets_jobs_of_its_own_and_wins_against_the_releases_strategy(desk: Desk) -> None:
