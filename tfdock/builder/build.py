@@ -333,7 +333,6 @@ def _keeps_output(session: BuildSession, error: BaseException, folders: RunFolde
 
 
 def _supervisor(session: BuildSession, plan: BuildPlan, name: str, log: BinaryIO) -> Supervisor:
-    limit = session.limit_from_now(plan)
     return Supervisor(
         engine=session.engine,
         run_id=name,
@@ -342,8 +341,7 @@ def _supervisor(session: BuildSession, plan: BuildPlan, name: str, log: BinaryIO
         listen=session.listen,
         stop=session.stop,
         clock=session.clock,
-        deadline=limit.deadline if limit else None,
-        limit=limit.seconds if limit else None,
+        limit=session.limit_of(plan),
         disk_space=DiskSpace(places=session.disks),
     )
 

@@ -38,7 +38,7 @@ class _RegistrySearch:
 
     def __init__(self, session: BuildSession, plan: BuildPlan) -> None:
         self._session, self._plan = session, plan
-        self._limit = session.limit_from_now(plan)
+        self._limit = session.limit_of(plan)
 
     def tick(self, silent: float) -> None:
         """Report that time passes."""
@@ -82,7 +82,7 @@ class _RegistrySearch:
         """Raise if the build must end."""
         self._session.stop.check()
         limit = self._limit
-        if limit and self._session.clock() > limit.deadline:
+        if limit and limit.is_over(self._session.clock()):
             message = f"the time limit of {limit.seconds} s was reached in phase {_PHASE}; what has arrived is kept"
             fix = "run the same command again to go on"
             raise TimeLimit.of("time-limit", message, fix)

@@ -184,7 +184,7 @@ class BuildSession:
             self.tell(f"the engine has {has}: {resources.jobs} jobs")
         return with_resources(plan, resources, self.knowledge)
 
-    def limit_from_now(self, plan: BuildPlan) -> Limit | None:
+    def limit_of(self, plan: BuildPlan) -> Limit | None:
         """Return the time limit of work that begins now. The command's limit overrides the profile's."""
         asked = plan.resources.time_limit
         return self.limit or (Limit(asked, self.clock() + asked) if asked else None)

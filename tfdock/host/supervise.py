@@ -188,19 +188,22 @@ class Limit:
     seconds: int
     deadline: float
 
+    def is_over(self, now: float) -> bool:
+        """Return whether it is over at that time of the clock."""
+        return now > self.deadline
+
 
 @dataclass
 class Stopper:
-    """Passes a stop on to what is running: gently at the first request or at the deadline, then by force.
+    """Passes a stop on to what is running: gently at the first request or when the limit is over, then by force.
 
-    `deadline` is a time of `clock`, `short` tells that a disk is nearly full; `late` tells afterwards that it was one
-    of these two.
+    `short` tells that a disk is nearly full; `late` tells afterwards that it was this or the limit.
     """
 
     stop: Stop
     gently: Callable[[], None]
     by_force: Callable[[], None] = lambda: None
-    deadline: float | None = None
+    limit: Limit | None = None
     clock: Callable[[], float] = time.monotonic
     short: Callable[[], bool] = lambda: False
     late: bool = False
@@ -208,9 +211,9 @@ class Stopper:
     _forced: bool = False
 
     def tick(self) -> bool:
-        """Act on a request or the deadline; True at the moment when stopping begins."""
+        """Act on a request or the limit; True at the moment when stopping begins."""
         now = self.clock()
-        self.late = self.late or (self.deadline is not None and now > self.deadline) or self.short()
+        self.late = self.late or (self.limit is not None and self.limit.is_over(now)) or self.short()
         if self._since is None:
             if not (self.stop.requests or self.late):
                 return False

@@ -18,7 +18,7 @@ from tfdock.engine.protocol import Engine, ImageInfo
 from tfdock.errors import TfdockError, TimeLimit
 from tfdock.host.logins import LoginFilter
 from tfdock.host.settings import Settings
-from tfdock.host.supervise import Lines, Output, Stop, Stopper, watched
+from tfdock.host.supervise import Limit, Lines, Output, Stop, Stopper, watched
 from tfdock.run import journal
 from tfdock.run.disk_space import DiskSpace
 from tfdock.run.log_text import LogText, clean_text
@@ -87,8 +87,7 @@ class PhaseOutput:
 class Supervisor:
     """Watches the containers, image builds and pulls of one run. `output` is what the current phase prints.
 
-    `local`: the engine sees this machine's folders. `deadline` is a time of `clock`, `limit` the seconds that it came
-    from; `disk_space` watches the disks.
+    `local`: the engine sees this machine's folders. `disk_space` watches the disks.
     """
 
     engine: Engine
@@ -98,8 +97,7 @@ class Supervisor:
     listen: events.Listener
     stop: Stop
     clock: Callable[[], float] = time.monotonic
-    deadline: float | None = None
-    limit: int | None = None
+    limit: Limit | None = None
     disk_space: DiskSpace | None = None
     output: PhaseOutput = field(default_factory=PhaseOutput)
     writable: set[Path] = field(default_factory=set)
@@ -122,7 +120,7 @@ class Supervisor:
             self.stop,
             gently=gently,
             by_force=by_force,
-            deadline=self.deadline,
+            limit=self.limit,
             clock=self.clock,
             short=self.disk_space.is_short if self.disk_space else lambda: False,
         )
@@ -135,9 +133,10 @@ class Supervisor:
         done = f" after {progress[0]:,} of {progress[1]:,} actions" if progress else ""
         if self.disk_space and self.disk_space.short:
             raise self.disk_space.error(phase, done, self.stop.kept)
+        assert self.limit, "nothing else makes a step late"
         raise TimeLimit.of(
             "time-limit",
-            f"the time limit of {self.limit} s was reached in phase {phase}{done}; {self.stop.kept}"
+            f"the time limit of {self.limit.seconds} s was reached in phase {phase}{done}; {self.stop.kept}"
             f"{self._bazel_figures}",
             "run the same command again to go on; on another machine, after `tfdock cache push` here and "
             "`tfdock cache pull` there",
@@ -155,9 +154,7 @@ class Supervisor:
     def check(self, phase: str) -> None:
         """Raise if the run must end, between steps."""
         self.stop.check()
-        if (self.deadline is not None and self.clock() > self.deadline) or (
-            self.disk_space and self.disk_space.is_short()
-        ):
+        if (self.limit and self.limit.is_over(self.clock())) or (self.disk_space and self.disk_space.is_short()):
             self.give_up(phase)
 
     def waiting(self, phase: str, reason: str) -> Callable[[str], None]:
