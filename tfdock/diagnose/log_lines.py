@@ -71,7 +71,7 @@ _PREFIX = re.compile(
             r"- [\w.-]{1,60} - (?:DEBUG|INFO|ERROR|CRITICAL) - ",  # Python's logging
             r"Step #\d{1,4}(?: - \"[^\"\n]{1,80}\")?: |\[Container\] ",  # Cloud Build, CodeBuild
             r"\{\"log\":\"",  # engines' files
-            r"[a-z][\w.+-]{2,60}> (?=\S)",  # Nix
+            r"[a-z][\w.+-]{2,60}> (?=\S)|(?<=\s{3})> (?=\S)",  # Nix, and where it tells again what failed
             r">> \d+ {2,8}|\[(?:ERROR|error|stderr)\] +",  # Spack, Maven and others
             r"##\[(?:error|warning|group|debug|section|command)\]|::(?:error|warning|notice)[^:\n]{0,200}::",
             r"E\s{2,7}(?=\S)",  # pytest
