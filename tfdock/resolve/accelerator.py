@@ -228,8 +228,8 @@ def _refuse_unused(question: Question, accelerator: Accelerator, asked: Mapping[
             question.notes.refuse(
                 "component-unused",
                 component_fields(question)[name],
-                f"`{name}` means nothing to a {accelerator.accelerator} build",
-                why=f"components of {accelerator.accelerator}: {takes}",
+                f"a {accelerator.accelerator} build takes no version of `{name}`",
+                why=f"it takes those of {takes}; what else it needs TensorFlow brings in a version of its own",
             )
     if question.profile.compiler and not accelerator.compilers:
         question.notes.refuse(

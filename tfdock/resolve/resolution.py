@@ -318,7 +318,7 @@ class _Decision:
                 "release-unknown",
                 path,
                 f"TensorFlow {asked} is not known",
-                why=f"known releases: {known[0]} to {known[-1]}",
+                why=f"known releases: {known[0]}, the first that is built here, to {known[-1]}",
                 fix=by_rules if Version(newest) < asked else "add a row to a folder given by `--knowledge`",
             )
             self.notes.stop_if_refused()

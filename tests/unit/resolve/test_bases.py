@@ -104,7 +104,7 @@ def test_a_library_that_nobody_names_follows_the_toolkit_that_is_asked_for(desk:
 
 
 def test_where_only_an_image_is_missing_one_of_ones_own_is_named(desk: Desk) -> None:
-    asked = 'schema: 1\ntensorflow: "2.2.0"\ngpus: [rtx2070]\ncuda: "10.2"\ncudnn: "8.0"\n'
+    asked = 'schema: 1\ntensorflow: "2.3.1"\npython: "3.9"\naccelerator: cpu\n'
     fix = "in an image of your own: `allow_untested: true`, `base: …`"
     assert fix in desk.problems(asked)[0].fix
     assert str(desk.resolve(asked + "allow_untested: true\nbase: me/x:1\n").base) == "me/x:1"
