@@ -30,7 +30,7 @@ SHARED = {
     "docker": "engine oci", "jinja2": "cli plan",
     "packaging": "builder images installed offline verify wheel wheelhouse",
     "pydantic": "documents knowledge matrix profile", "pydantic_core": "knowledge profile",
-    "tenacity": "builder engine oci", "zstandard": "bazel wheel",
+    "tenacity": "engine oci", "zstandard": "bazel wheel",
 }  # fmt: skip
 """Third-party packages that several packages of ours import. Each other one has a single home."""
 MOST_MODULES = 15

@@ -42,7 +42,6 @@ _MOST_RULES = 1 << 20
 class CompileResult:
     """What the compile phase left, beside the files."""
 
-    image: ImageResult
     attempts: tuple[Mapping[str, Any], ...]
     """The limits of each attempt to compile, and how it ended: rows of the build record."""
     cache_was_empty: bool
@@ -201,7 +200,7 @@ def compile_wheel(run: BuildRun, image: ImageResult) -> CompileResult:
                 # Nothing that the killed attempt left may count as a result of the second.
                 run.folders.staging.remove()
         attempts.append(_attempt(plan, "well"))
-        return CompileResult(image=image, attempts=tuple(attempts), cache_was_empty=cache_was_empty, remote=remote)
+        return CompileResult(attempts=tuple(attempts), cache_was_empty=cache_was_empty, remote=remote)
 
 
 def _attempt(plan: BuildPlan, ended: str) -> dict[str, Any]:

@@ -9,8 +9,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import BinaryIO, TypeVar
 
-from tenacity import AttemptManager, RetryCallState, Retrying, retry_if_exception, stop_after_attempt
-
 from tfdock.builder import doctor, run_document
 from tfdock.builder.bazel_phases import compile_wheel, fetch_downloads
 from tfdock.builder.build_run import BuildRun, ImageResult, phase_container
@@ -61,15 +59,18 @@ def build(session: BuildSession, request: BuildRequest) -> BuildResult:
         _check_remote(session, plan)
         expected = expectation(plan, house.records(), session.knowledge)
         with _run(session, request, plan, expected) as run:
-            for attempt, number, source_ref in _source_attempts(run):
-                with attempt:
+            for number, source_ref in enumerate(_source_refs(run), start=1):
+                try:
                     image = make_image(run, source_ref, number, compiles=True)
                     fetch_downloads(run, image)
                     compiled = compile_wheel(run, image)
+                    break
+                except (BuildFailed, NetworkError) as error:
+                    _leave_source(run, number, error)
             wheels = seal_wheels(run)
             with run.phase("verify"):
-                verification = verify_wheels(run, compiled.image, wheels)
-                record = publish_wheels(run, compiled, wheels, verification)
+                verification = verify_wheels(run, image, wheels)
+                record = publish_wheels(run, image, compiled, wheels, verification)
             for kept in run.kept:
                 with suppress(OSError):  # `tfdock cache prune` removes what stays
                     remove_folder(kept.own)
@@ -169,44 +170,33 @@ def fetch(session: BuildSession, request: BuildRequest, then: Callable[[BuildRun
         plan = session.fitted(request.prepared.plan)
         _check_image_space(session, plan)
         with _run(session, request, plan) as run:
-            for attempt, number, source_ref in _source_attempts(run):
-                with attempt:
+            for number, source_ref in enumerate(_source_refs(run), start=1):
+                try:
                     image = make_image(run, source_ref, number)
                     fetch_downloads(run, image)
+                    break
+                except (BuildFailed, NetworkError) as error:
+                    _leave_source(run, number, error)
             with run.phase("pack"):
                 return then(run, image)
 
 
-def _source_attempts(run: BuildRun) -> Iterator[tuple[AttemptManager, int, str | None]]:
-    """Yield an attempt for each source ref, with its number from 1, until one works. A bundle has one ref.
+def _source_refs(run: BuildRun) -> tuple[str | None, ...]:
+    """Return the source refs to try, in order. A bundle has one."""
+    return (run.request.inputs.source_ref,) if run.request.inputs else run.plan.source_refs
 
-    After a failure in an attempt's context, which another ref may not have, the next attempt follows.
-    """
-    inputs = run.request.inputs
-    refs = (inputs.source_ref,) if inputs else run.plan.source_refs
 
-    def another_may_work(error: BaseException) -> bool:
-        codes = _OF_THE_SOURCE | ({"compile-failed"} if run.plan.resolution.source.leaves_failed_compile else set())
-        return isinstance(error, BuildFailed | NetworkError) and error.problems[0].code in codes
-
-    def leave(state: RetryCallState) -> None:
-        error, number = state.outcome.exception() if state.outcome else None, state.attempt_number
-        assert isinstance(error, TfdockError), "only its own errors are retried"
-        does = "does not compile" if error.problems[0].code == "compile-failed" else "does not work"
-        reason = error.problems[0].message.partition("\n")[0]
-        run.tell(f"source {refs[number - 1]} {does} ({reason}); trying {refs[number]}")
-        # Its results are not those of the next one.
-        run.folders.staging.remove()
-
-    retrying = Retrying(
-        stop=stop_after_attempt(len(refs)),
-        retry=retry_if_exception(another_may_work),
-        before_sleep=leave,
-        reraise=True,
-    )
-    for attempt in retrying:
-        number = attempt.retry_state.attempt_number
-        yield attempt, number, refs[number - 1]
+def _leave_source(run: BuildRun, number: int, error: TfdockError) -> None:
+    """Leave the `number`-th source ref after a failure that the next one may not have; else raise it."""
+    refs, code = _source_refs(run), error.problems[0].code
+    compiles_not = code == "compile-failed" and run.plan.resolution.source.leaves_failed_compile
+    if number == len(refs) or not (compiles_not or code in _OF_THE_SOURCE):
+        raise error
+    does = "does not compile" if compiles_not else "does not work"
+    reason = error.problems[0].message.partition("\n")[0]
+    run.tell(f"source {refs[number - 1]} {does} ({reason}); trying {refs[number]}")
+    # Its results are not those of the next one.
+    run.folders.staging.remove()
 
 
 # --- a run ----------------------------------------------------------------------------------------------------------

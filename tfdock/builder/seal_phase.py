@@ -178,14 +178,16 @@ def _keep_refused(
     return tuple((folder / wheel.file).path for wheel in wheels.values())
 
 
-def _summarize(run: BuildRun, compiled: CompileResult, record: Mapping[str, Any]) -> build_summary.BuildSummary:
+def _summarize(
+    run: BuildRun, image: ImageResult, compiled: CompileResult, record: Mapping[str, Any]
+) -> build_summary.BuildSummary:
     """Return the summary of the build. Reading Bazel's files takes a while, so it can be stopped."""
     traces = build_summary.RunTraces(
         run=run.name,
         results=run.folders.results,
         log=run.log,
         compiling=step_heading(run.title("compile")),
-        toolchain=compiled.image.toolchain_file,
+        toolchain=image.toolchain_file,
         context=run.plan.context.files,
         files=_listing(run),
         cache_was_empty=compiled.cache_was_empty,
@@ -208,11 +210,15 @@ def _listing(run: BuildRun) -> dict[str, str] | None:
 
 
 def publish_wheels(
-    run: BuildRun, compiled: CompileResult, wheels: Mapping[Path, WheelFile], verification: Mapping[str, Any]
+    run: BuildRun,
+    image: ImageResult,
+    compiled: CompileResult,
+    wheels: Mapping[Path, WheelFile],
+    verification: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Make the wheels visible with their record, and return it. A stop is obeyed until then."""
-    record = _record(run, compiled, wheels, verification)
-    account = _summarize(run, compiled, record)
+    record = _record(run, image, compiled, wheels, verification)
+    account = _summarize(run, image, compiled, record)
     record |= {"bazel": account.bazel, "kept": dict(account.kept)}
     run.session.stop.check()
     publish(run.session.wheelhouse, run.plan.build_id, record, wheels, account.files)
@@ -220,11 +226,14 @@ def publish_wheels(
 
 
 def _record(
-    run: BuildRun, compiled: CompileResult, wheels: Mapping[Path, WheelFile], verification: Mapping[str, Any]
+    run: BuildRun,
+    image: ImageResult,
+    compiled: CompileResult,
+    wheels: Mapping[Path, WheelFile],
+    verification: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the build record. It holds no secret and no path of this machine."""
     plan, info, lock = run.plan, run.session.engine_info, run.request.prepared.lock
-    image = compiled.image
     return {
         "schema": build_record.SCHEMA,
         "build_id": plan.build_id,
