@@ -19,7 +19,7 @@ from tfdock.errors import Incompatible, Interrupted, Problem, ProfileError, Tfdo
 from tfdock.events import Listener
 from tfdock.host import hardware
 from tfdock.host.settings import Settings
-from tfdock.host.supervise import Limit, Stop
+from tfdock.host.supervise import Stop
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.wheel.wheel_file import install_command
@@ -32,25 +32,9 @@ Result = dict[str, Any]
 """The result of a build: a row of `tfdock.build/1`, and its `exit_code`."""
 
 
-def session_for(
-    settings: Settings,
-    knowledge: KnowledgeBase,
-    listen: Listener,
-    stop: Stop,
-    *,
-    limit: Limit | None = None,
-    pulls: bool = True,
-) -> BuildSession:
+def session_for(settings: Settings, knowledge: KnowledgeBase, listen: Listener, stop: Stop) -> BuildSession:
     """Return a session on this machine's engine, which is connected only when it is needed."""
-    return BuildSession(
-        connect=local_engine,
-        settings=settings,
-        knowledge=knowledge,
-        listen=listen,
-        stop=stop,
-        limit=limit,
-        pulls=pulls,
-    )
+    return BuildSession(connect=local_engine, settings=settings, knowledge=knowledge, listen=listen, stop=stop)
 
 
 @contextmanager

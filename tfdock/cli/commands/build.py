@@ -133,7 +133,8 @@ def build(
         # A report that cannot be written is told before hours of work.
         choice.begin()
         with stoppable() as stop, shown_progress() as progress:
-            session = session_for(settings, preparer.knowledge, progress, stop, limit=limit, pulls=not no_pull)
+            session = session_for(settings, preparer.knowledge, progress, stop)
+            session = replace(session, limit=limit, pulls=not no_pull)
             building = Building(session=session, progress=progress, at_once=at_once, force=force)
             finished = build_matrix(choice, preparer, building)
         # Also after Ctrl-C: the report says what became of each cell until then.
@@ -148,7 +149,8 @@ def build(
     for result in results:
         show_result(result)
     with stoppable() as stop, shown_progress() as progress:
-        session = session_for(settings, preparer.knowledge, progress, stop, limit=limit, pulls=not no_pull)
+        session = session_for(settings, preparer.knowledge, progress, stop)
+        session = replace(session, limit=limit, pulls=not no_pull)
         building = Building(session=session, progress=progress, at_once=at_once, force=force, inputs=inputs)
         results += building.all(prepared)
     results.sort(key=lambda result: order[result["profile"]])
