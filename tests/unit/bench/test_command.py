@@ -69,6 +69,14 @@ def test_a_preset_is_given_and_a_switch_that_nobody_knows_noted(python: Path) ->
     assert "note: no `FACTOR` is known here\n" in result.stdout
 
 
+def test_flags_of_xla_stand_behind_those_of_the_caller(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "templates", lambda: {"bench/worker.py": PROGRAM.replace('"VERSION"', '"XLA_FLAGS"')})
+    monkeypatch.setenv("XLA_FLAGS", "--own=1")
+    lines = bench(python, "--switch", "--xla_dump_to=/x").stdout.splitlines()
+    assert lines[0].startswith("A  tensorflow --own=1,")
+    assert lines[1].startswith("B  tensorflow --own=1 --xla_dump_to=/x,")
+
+
 def test_the_document_has_what_the_lines_say(python: Path) -> None:
     found = json.loads(bench(python, "--switch", "FACTOR=0.5", "--json").stdout)
     assert [side["variables"] for side in found["sides"]] == [{}, {"FACTOR": "0.5"}]

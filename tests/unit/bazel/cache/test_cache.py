@@ -855,6 +855,10 @@ def test_list_says_what_takes_how_much_and_when_it_was_used(run: Run, disk: Disk
     with journal.running(tmp_path / "state", entry):
         assert json.loads(run("list", "--json")[1])["outputs"][0]["in_use"] is True
         assert "in use" in run("list")[1]
+    # An output base that outlives its run has a lock and no entry.
+    with held(disk.cache.output_lock("20261121-104600-3fa9c1"), "the output base", alone=True):
+        assert json.loads(run("list", "--json")[1])["outputs"][0]["in_use"] is True
+    assert json.loads(run("list", "--json")[1])["outputs"][0]["in_use"] is False
 
 
 def test_a_time_that_no_calendar_has_is_no_reason_to_fail(
