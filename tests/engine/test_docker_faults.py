@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gc
 import hashlib
@@ -40,7 +41,7 @@ from tfdock.errors import (
     TfdockError,
 )
 
-from .bench import IMAGE, RUN, Bench, PrivateEngine, code, image_build, private_engine
+from .bench import IMAGE, RUN, Bench, PrivateEngine, code, image_build, private_engine, tar
 
 pytestmark = [
     pytest.mark.engine,
@@ -53,6 +54,43 @@ pytestmark = [
 def _no_garbage_for_other_modules() -> Iterator[None]:
     yield
     gc.collect()
+
+
+Reply = tuple[int, bytes, dict[str, str]]  # status, body, headers
+VERSION: dict[str, Any] = {"ApiVersion": "1.41", "Version": "20.10"}
+
+
+@contextlib.contextmanager
+def answering(answer: Callable[[str], Reply]) -> Iterator[int]:
+    """A server on the port that it gives; `answer` is asked for each path."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body, headers = answer(self.path)
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_HEAD = do_GET  # noqa: N815 - the name is http.server's
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def reply(status: int = 200, **fields: object) -> Reply:
+    headers = {"Content-Type": "application/json", "Docker-Distribution-Api-Version": "registry/2.0"}
+    return status, json.dumps(fields).encode(), headers
 
 
 # With a trap, because an engine that comes back gives what it finds running ten seconds to obey SIGTERM.
@@ -78,20 +116,11 @@ def test_engine_that_dies_in_a_build_is_lost(victim: Bench, private: PrivateEngi
 
 
 def test_an_engine_that_is_lost_before_a_build_is_told_without_the_build_arguments() -> None:
-    class Version(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/version" else 404)
-            self.end_headers()
-            self.wfile.write(b'{"ApiVersion": "1.41", "Version": "20.10", "message": "No such image"}')
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Version) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        engine = DockerEngine(f"tcp://127.0.0.1:{server.server_port}")
+    with answering(
+        lambda path: reply(**VERSION) if path == "/version" else reply(404, message="No such image")
+    ) as port:
+        engine = DockerEngine(f"tcp://127.0.0.1:{port}")
         assert engine.image("busybox") is None, "the engine was asked for its version"
-        server.shutdown()
     proxies = {"https_proxy": "http://me:swordfish@proxy.example"}
     with pytest.raises(EngineLost) as error:
         engine.build(image_build(f"FROM {IMAGE}", build_args=proxies), lambda _: None, Cancel())
@@ -211,6 +240,28 @@ def test_question_is_asked_again_when_the_engine_comes_back(victim: Bench, priva
     assert victim.engine.ping()
 
 
+@pytest.mark.parametrize("size", [0, 100, 1000], ids=["nothing", "half a header", "half a file"])
+def test_an_archive_that_ends_early_is_asked_for_again(size: int) -> None:
+    content = b"x" * 1000
+    whole = tar({"data": content})
+    bodies = [whole[:size], whole]
+
+    stat = base64.b64encode(json.dumps({"name": "data", "size": len(content)}).encode()).decode()
+
+    def answer(path: str) -> Reply:
+        if path.endswith("/archive?path=%2Fdata"):
+            return 200, bodies.pop(0), {"X-Docker-Container-Path-Stat": stat}
+        return reply(**VERSION)
+
+    with answering(answer) as port:
+        engine = DockerEngine(f"tcp://127.0.0.1:{port}", sleep=lambda _: None)
+        assert engine.read_file("container", "/data") == content
+        bodies += [whole[:size]] * 3
+        with pytest.raises(EngineLost, match="read /data out of the container container; it answers again"):
+            engine.read_file("container", "/data")
+    assert not bodies
+
+
 def test_frozen_engine_answers_no_ping(victim: Bench, private: PrivateEngine) -> None:
     private.kill(signal.SIGSTOP)
     wait_until(lambda: not victim.engine.ping(0.5))  # not all of its threads stop at once
@@ -324,41 +375,9 @@ DockerEngine("unix://{path}").info()
     assert "EngineUnavailable" in done.stderr
 
 
-class Answers(BaseHTTPRequestHandler):
-    """Answers every request with `status` and `body`."""
-
-    status, body = 200, b"{}"
-
-    def do_GET(self) -> None:
-        self.send_response(self.status)
-        self.send_header("Content-Length", str(len(self.body)))
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Docker-Distribution-Api-Version", "registry/2.0")
-        self.end_headers()
-        self.wfile.write(self.body)
-
-    do_HEAD = do_GET  # noqa: N815 - the name is http.server's
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def answering(status: int, body: object) -> Iterator[int]:
-    handler = type("Handler", (Answers,), {"status": status, "body": json.dumps(body).encode()})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def test_engine_that_is_too_old_is_refused() -> None:
     with (
-        answering(200, {"ApiVersion": "1.40", "Version": "19.03"}) as port,
+        answering(lambda _: reply(ApiVersion="1.40", Version="19.03")) as port,
         pytest.raises(EngineUnavailable, match=r"API 1\.40") as error,
     ):
         DockerEngine(f"tcp://127.0.0.1:{port}").info()
@@ -366,8 +385,7 @@ def test_engine_that_is_too_old_is_refused() -> None:
 
 
 def test_engine_elsewhere_is_not_local() -> None:
-    answer = {"ApiVersion": "1.41", "Version": "20.10", "NCPU": 1, "MemTotal": 1 << 30}
-    with answering(200, answer) as port:
+    with answering(lambda _: reply(**VERSION, NCPU=1, MemTotal=1 << 30)) as port:
         assert not DockerEngine(f"tcp://127.0.0.1:{port}").info().local
 
 
@@ -500,8 +518,8 @@ def test_registry_that_is_down_is_tried_twice(real: Bench) -> None:
 )
 def test_refusal_of_a_registry_is_understood(real: Bench, status: int, words: str, expected: str, tries: int) -> None:
     engine, waits = impatient(real)
-    body = {"errors": [{"code": words, "message": words.lower()}]}
-    with answering(status, body) as port, pytest.raises(NetworkError) as error:
+    refused = reply(status, errors=[{"code": words, "message": words.lower()}])
+    with answering(lambda _: refused) as port, pytest.raises(NetworkError) as error:
         engine.pull(f"127.0.0.1:{port}/base:1")
     assert (code(error), len(waits) + 1) == (expected, tries)
 

@@ -32,7 +32,7 @@ ROAD = {
     "cli.commands.build": {"modules": 94, "lines": 20155},
 }
 """What importing a module loads of ours."""
-WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63660, "lines of recordings": 14285}
+WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63675, "lines of recordings": 14285}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

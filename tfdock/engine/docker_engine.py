@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -655,7 +656,11 @@ class DockerEngine:
                 # Before its content is read: a program in the container chose the size.
                 if stat["size"] > LARGEST_FILE:
                     raise unreadable_error(path, f"its {stat['size']} bytes are over the limit of {LARGEST_FILE}")
-                return only_file(archive, path)
+                try:
+                    return only_file(archive, path)
+                except tarfile.ReadError as error:
+                    # podman 4.3 has sent an empty archive, without an error, for a container that had just ended.
+                    raise requests.exceptions.ChunkedEncodingError(f"its archive: {error}") from error
 
         return self._query(action, _none_for(_ABSENT, request))
 
