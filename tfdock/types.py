@@ -307,16 +307,13 @@ class Source:
     location: str
     refs: tuple[str, ...] = ()
     commit: str | None = None
-    locked: bool = False
-    """True where a lock names the commit: the commit is fetched by itself if the ref has moved."""
+    locked: bool = False  #: True where a lock names the commit: the commit is fetched by itself if the ref has moved.
     sha256: str | None = None
     patches: Mapping[str, bytes] = field(default_factory=dict)
-    leaves_failed_compile: bool = False
-    """Whether the next of `refs` is tried where one does not compile."""
+    leaves_failed_compile: bool = False  #: Whether the next of `refs` is tried where one does not compile.
+    #: True for the release's own tag. Patches are apart: they show in names by a hash of their own.
     official: bool = False
-    """True for the release's own tag. Patches are apart: they show in names by a hash of their own."""
-    folder: str = ""
-    """Where a local checkout really lies: what its trust domain is named by."""
+    folder: str = ""  #: Where a local checkout really lies: what its trust domain is named by.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,20 +382,14 @@ class EngineInfo:
     memory: int
     data_root: str
     runtimes: tuple[str, ...] = ()
-    id: str = ""
-    """An id that stays, and that no other engine has."""
-    address: str = ""
-    """Its address, with the source of the address; for people."""
-    local: bool = True
-    """False when the engine runs on another machine, so that its paths are not ours."""
-    owner: int | None = None
-    """The user whose process it is, by number, if it is a process of this machine."""
-    rootless: bool = False
-    """A user without root runs it: root in a container is that user outside."""
+    id: str = ""  #: An id that stays, and that no other engine has.
+    address: str = ""  #: Its address, with the source of the address; for people.
+    local: bool = True  #: False when the engine runs on another machine, so that its paths are not ours.
+    owner: int | None = None  #: The user whose process it is, by number, if it is a process of this machine.
+    rootless: bool = False  #: A user without root runs it: root in a container is that user outside.
+    #: It gives each container a user namespace (`userns-remap`), in which no user is the caller.
     remaps_users: bool = False
-    """It gives each container a user namespace (`userns-remap`), in which no user is the caller."""
-    selinux: bool = False
-    """It labels containers, which may then read no folder of this machine."""
+    selinux: bool = False  #: It labels containers, which may then read no folder of this machine.
     limits_memory: bool = True
+    #: Whether its containers can be limited: that takes control groups which it may write to.
     limits_cpus: bool = True
-    """Whether its containers can be limited: that takes control groups which it may write to."""

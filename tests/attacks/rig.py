@@ -190,8 +190,7 @@ class Range:
     mark: str = field(default_factory=lambda: secrets.token_hex(4))
     prefix: tuple[str, ...] = ()
     owner: int = 0
-    base: str = ""
-    """The attacker's base image, as a profile names it."""
+    base: str = ""  #: The attacker's base image, as a profile names it.
     wheel: Path = Path()
     homes: Iterator[int] = field(default_factory=lambda: iter(range(10_000)))
 
@@ -291,12 +290,10 @@ class After:
     command: Tfdock
     outcome: Outcome
     heard: Heard
-    changed: tuple[str, ...]
-    """The victims that are no longer what they were."""
-    largest: int
-    """Bytes on the disk that the command's copies of results took, at most."""
+    changed: tuple[str, ...]  #: The victims that are no longer what they were.
+    largest: int  #: Bytes on the disk that the command's copies of results took, at most.
+    #: What changed meanwhile in the system's folders and in those of its users, if that was asked for.
     elsewhere: tuple[str, ...]
-    """What changed meanwhile in the system's folders and in those of its users, if that was asked for."""
 
     @property
     def log(self) -> str:
@@ -330,8 +327,8 @@ class Machine:
     """
 
     folder: Path
+    #: What the command shares with others: the engine's socket, and last its own folder, in which `folder` is.
     kept: tuple[Path, ...]
-    """What the command shares with others: the engine's socket, and last its own folder, in which `folder` is."""
 
     @property
     def prefix(self) -> tuple[str, ...]:

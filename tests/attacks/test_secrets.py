@@ -55,8 +55,7 @@ class Robbed:
     secrets: dict[str, str]
     files: tuple[Path, ...]
     heard: bytes
-    asked: tuple[str, ...]
-    """The logins that the user's own remote cache was shown."""
+    asked: tuple[str, ...]  #: The logins that the user's own remote cache was shown.
     there: Range
 
 

@@ -168,8 +168,7 @@ class Finished:
     """The miniature's wheel in a wheelhouse, built once: for tests that read it, by the command that has it."""
 
     tfdock: Tfdock
-    outcome: Outcome
-    """Of the cold build: also in a copy, with the paths of what was copied."""
+    outcome: Outcome  #: Of the cold build: also in a copy, with the paths of what was copied.
 
     @property
     def profile(self) -> Path:

@@ -38,8 +38,7 @@ class Job:
     temporary: Path
     environment: Mapping[str, str]
     contexts: dict[str, str] = field(default_factory=dict)
-    skipped: tuple[str, ...] = ()
-    """Names of steps that are left out."""
+    skipped: tuple[str, ...] = ()  #: Names of steps that are left out.
 
     def run(self) -> list[Step]:
         """Its script steps, one after another, up to the first that fails."""

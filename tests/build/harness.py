@@ -210,10 +210,9 @@ class Tfdock:
     cache: Path
     engine: str = "unix:///nonexistent/docker.sock"
     variables: Mapping[str, str] = field(default_factory=dict)
-    prefix: tuple[str, ...] = ()
-    """Words before the command, such as `setpriv …`."""
+    prefix: tuple[str, ...] = ()  #: Words before the command, such as `setpriv …`.
+    #: Builds share one cache, though their sources are checkouts: most tests are about something else.
     trusted: bool = True
-    """Builds share one cache, though their sources are checkouts: most tests are about something else."""
 
     @property
     def wheelhouse(self) -> Path:

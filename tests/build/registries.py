@@ -92,13 +92,11 @@ class Fault:
     """
 
     kind: str
-    request: str
-    """A regular expression of method and path: `PATCH .*uploads`."""
+    request: str  #: A regular expression of method and path: `PATCH .*uploads`.
     times: int = 1
     status: int = 503
     patience: str = "0"
-    after: int = 0
-    """So many requests pass first."""
+    after: int = 0  #: So many requests pass first.
 
 
 @dataclass
@@ -108,13 +106,11 @@ class Proxy:
     address: str = ""
     faults: list[Fault] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
-    sent: int = 0
-    """Bytes of requests: lines, headers and bodies."""
-    received: int = 0
-    """Bytes of bodies of answers."""
+    sent: int = 0  #: Bytes of requests: lines, headers and bodies.
+    received: int = 0  #: Bytes of bodies of answers.
     lock: threading.Lock = field(default_factory=threading.Lock)
+    #: Set at the end of the test. A silent answer waits for it.
     over: threading.Event = field(default_factory=threading.Event)
-    """Set at the end of the test. A silent answer waits for it."""
 
     def count(self, pattern: str) -> int:
         """How many requests were like this."""

@@ -269,8 +269,7 @@ class Second:
     build: Json
     process: int
     pruned: Outcome
-    old_file: int
-    """The inode of the wheel before it."""
+    old_file: int  #: The inode of the wheel before it.
 
 
 @pytest.fixture(scope="module")

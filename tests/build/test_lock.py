@@ -483,8 +483,7 @@ class FakeRegistry(http.server.BaseHTTPRequestHandler):
     """Answers as registries do that want a token of everybody, or do not name the digest; keeps what it was asked."""
 
     asked: list[tuple[str, str]]
-    told: list[str | None]
-    """What it was shown as authorization."""
+    told: list[str | None]  #: What it was shown as authorization.
     status = 200
     busy = 0
     """So many times it asks for patience first."""

@@ -80,8 +80,8 @@ class Forged:
     layer_type: str = LAYER_TYPE
     config: dict[str, Any] = field(default_factory=dict)
     annotations: dict[str, str] | None = None
+    #: What becomes of the two layers.
     layers: Callable[[bytes, bytes], list[bytes]] = lambda wheel, papers: [wheel, papers]
-    """What becomes of the two layers."""
 
     def __post_init__(self) -> None:
         self.wheel = self.wheel or self.made.wheel.read_bytes()

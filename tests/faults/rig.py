@@ -136,19 +136,15 @@ class Rig:
     """The private engine and what all tests share: `seed` is a cache in which all but the last action is done."""
 
     private: PrivateEngine
-    data: Path
-    """The disk that has the engine's data alone."""
+    data: Path  #: The disk that has the engine's data alone.
     folder: Path
     door: Door
     seed: Path
-    played: bool = False
-    """Whether Bazel is played back."""
-    wheel: str = ""
-    """sha256 of the wheel that a build ends with whom nothing happens."""
+    played: bool = False  #: Whether Bazel is played back.
+    wheel: str = ""  #: sha256 of the wheel that a build ends with whom nothing happens.
+    #: How long each phase took in the last build that went on, if there was one.
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """How long each phase took in the last build that went on, if there was one."""
-    beside: Running | None = None
-    """A build that goes on while more than one test does."""
+    beside: Running | None = None  #: A build that goes on while more than one test does.
     numbers: Iterator[int] = field(default_factory=lambda: iter(range(10_000)))
 
     @property

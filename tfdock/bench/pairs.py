@@ -79,10 +79,8 @@ class Timing:
     sides: tuple[Side, Side]
     operations: Sequence[BenchOperation]
     worker: str
-    finished: Callable[[int], object] = lambda _: None
-    """Gets the number of pairs that have ended, after each."""
-    check: Callable[[], object] = lambda: None
-    """Called several times a second; raises to end the run."""
+    finished: Callable[[int], object] = lambda _: None  #: Gets the number of pairs that have ended, after each.
+    check: Callable[[], object] = lambda: None  #: Called several times a second; raises to end the run.
     figures: list[dict[str, PairFigure]] = field(default_factory=list)
     versions: list[str] = field(default_factory=lambda: ["", ""])
 

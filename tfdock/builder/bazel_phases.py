@@ -42,11 +42,10 @@ _MOST_RULES = 1 << 20
 class CompileResult:
     """What the compile phase left, beside the files."""
 
+    #: The limits of each attempt to compile, and how it ended: rows of the build record.
     attempts: tuple[Mapping[str, Any], ...]
-    """The limits of each attempt to compile, and how it ended: rows of the build record."""
     cache_was_empty: bool
-    remote: Mapping[str, object] | None
-    """What went over to a remote cache and executor."""
+    remote: Mapping[str, object] | None  #: What went over to a remote cache and executor.
 
 
 # --- fetch ----------------------------------------------------------------------------------------------------------

@@ -50,15 +50,13 @@ class BuildRun:
     supervisor: Supervisor
     folders: RunFolders
     log: Path
-    locks: ExitStack
-    """The locks on the cache that the run holds until it ends."""
-    started: float
-    """When the run began, in seconds since 1970."""
+    locks: ExitStack  #: The locks on the cache that the run holds until it ends.
+    started: float  #: When the run began, in seconds since 1970.
     expected: PhaseEstimate | None = None
+    #: How long each phase took, failed ones too; of a phase that ran twice, the last time.
     seconds: dict[str, float] = field(default_factory=dict)
-    """How long each phase took, failed ones too; of a phase that ran twice, the last time."""
+    #: The folders of a Bazel without a disk cache, one for each source ref that was tried, until there is a wheel.
     kept: list[RunFolders] = field(default_factory=list)
-    """The folders of a Bazel without a disk cache, one for each source ref that was tried, until there is a wheel."""
 
     @property
     def name(self) -> str:
@@ -138,19 +136,14 @@ class ImageResult:
     id: str
     base_digest: str | None
     source_ref: str | None
-    source_number: int
-    """The place of `source_ref` among the refs that the build tries, from 1."""
-    source_commit: str
-    """The commit that the image holds; empty if the image names none."""
-    toolchain: str
-    """The key of the toolchain, which names its disk cache."""
+    source_number: int  #: The place of `source_ref` among the refs that the build tries, from 1.
+    source_commit: str  #: The commit that the image holds; empty if the image names none.
+    toolchain: str  #: The key of the toolchain, which names its disk cache.
     toolchain_file: bytes
-    installed: tuple[Pin, ...]
-    """What the image holds, by its own account."""
+    installed: tuple[Pin, ...]  #: What the image holds, by its own account.
+    #: The volume that shows the domain's disk cache over the one of `release`; empty where there is none.
     overlay: str = ""
-    """The volume that shows the domain's disk cache over the one of `release`; empty where there is none."""
-    kept: RunFolders | None = None
-    """The folders that hold the output base of a Bazel without a disk cache."""
+    kept: RunFolders | None = None  #: The folders that hold the output base of a Bazel without a disk cache.
 
 
 def phase_container(

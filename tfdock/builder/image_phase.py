@@ -52,8 +52,7 @@ class _Image:
     id: str
     name: str
     base_digest: str | None
-    toolchain_digest: str
-    """The digest of what its toolchain stage wrote down."""
+    toolchain_digest: str  #: The digest of what its toolchain stage wrote down.
 
 
 def make_image(

@@ -83,14 +83,10 @@ class BuildRequest:
     """The request of one run, with a planned profile. It does not change during the run."""
 
     prepared: PreparedBuild
-    run: str = field(default_factory=new_run_id)
-    """The run's id. The caller finds the log by it."""
-    force: bool = False
-    """Build even if the wheel is up to date, from an image that is built again."""
-    inputs: BundledInputs | None = None
-    """The inputs from a bundle: then nothing comes from a network."""
-    repository: Path | None = None
-    """A separate repository cache, instead of the one that all builds share."""
+    run: str = field(default_factory=new_run_id)  #: The run's id. The caller finds the log by it.
+    force: bool = False  #: Build even if the wheel is up to date, from an image that is built again.
+    inputs: BundledInputs | None = None  #: The inputs from a bundle: then nothing comes from a network.
+    repository: Path | None = None  #: A separate repository cache, instead of the one that all builds share.
 
 
 def whole_machine(plan: BuildPlan, machine: Machine) -> BuildResources:
@@ -111,14 +107,11 @@ class BuildSession:
     listen: events.Listener
     stop: Stop = field(default_factory=Stop)
     clock: Callable[[], float] = time.monotonic
+    #: Returns a build's share of the engine's machine. Called when the build starts, and before it compiles.
     allotted: Callable[[BuildPlan, Machine], BuildResources] = whole_machine
-    """Returns a build's share of the engine's machine. Called when the build starts, and before it compiles."""
-    at_once: int = 1
-    """How many builds share the machine, this one included."""
-    limit: Limit | None = None
-    """The time limit of the whole command. It overrides the profiles."""
-    pulls: bool = True
-    """Whether the registries of the settings are asked before a build."""
+    at_once: int = 1  #: How many builds share the machine, this one included.
+    limit: Limit | None = None  #: The time limit of the whole command. It overrides the profiles.
+    pulls: bool = True  #: Whether the registries of the settings are asked before a build.
 
     @cached_property
     def engine(self) -> Engine:

@@ -100,8 +100,8 @@ class Building:
     force: bool
     inputs: Mapping[str, BundledInputs] = field(default_factory=dict)
     expected: Mapping[str, float | None] | None = None
+    #: What was told of the engine: without one, every build fails with the same words.
     _told: list[Sequence[Problem]] = field(default_factory=list, init=False)
-    """What was told of the engine: without one, every build fails with the same words."""
 
     def all(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
         """Build all profiles; return their results in the same order.

@@ -79,8 +79,7 @@ class GitHub(CiService):
     """A job of GitHub Actions, by the variables that its runner sets."""
 
     environment: Mapping[str, str]
-    stream: TextIO | None = None
-    """Where the log is; standard error by default."""
+    stream: TextIO | None = None  #: Where the log is; standard error by default.
     _annotated: int = field(default=0, init=False)
 
     def harmless(self, text: str) -> str:
@@ -222,8 +221,7 @@ _ERASE = "\x1b[0K"
 class GitLab(CiService):
     """A job of GitLab CI: its log folds. Reports are files that a job names: `--report`."""
 
-    stream: TextIO | None = None
-    """Where the log is; standard error by default."""
+    stream: TextIO | None = None  #: Where the log is; standard error by default.
     _folds: int = field(default=0, init=False)
 
     @contextmanager

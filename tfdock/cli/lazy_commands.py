@@ -103,8 +103,7 @@ class LazyGroup(TyperGroup):
     """
 
     table: ClassVar[Table]
-    application: ClassVar[typer.Typer]
-    """Where the modules register their commands."""
+    application: ClassVar[typer.Typer]  #: Where the modules register their commands.
 
     def __init__(self, *, commands: Mapping[str, Any], **attributes: Any) -> None:
         stubs = [TyperCommand(name=name, help=summary) for name, (_, summary) in self.table.items()]

@@ -11,243 +11,165 @@ from typing_extensions import TypedDict
 class CachedToolchainJson(TypedDict):
     """The disk cache of one toolchain and trust domain."""
 
-    key: str
-    """Names it."""
-    domain: str
-    """The trust domain."""
-    reasons: Sequence[str]
-    """Why the domain is not `release`, or what shares `release` on purpose."""
+    key: str  #: Names it.
+    domain: str  #: The trust domain.
+    reasons: Sequence[str]  #: Why the domain is not `release`, or what shares `release` on purpose.
+    #: The tools, for people: `bazel`, `base` and others; empty where nothing is known.
     toolchain: Mapping[str, object]
-    """The tools, for people: `bazel`, `base` and others; empty where nothing is known."""
-    size: int
-    """Bytes."""
-    actions: int
-    """Actions whose results are kept."""
-    blobs: int
-    """Files that those need."""
-    used: str | None
-    """When it was used last; null for never."""
-    builds: Sequence[object]
-    """Always empty: nobody notes any more what a build uses."""
+    size: int  #: Bytes.
+    actions: int  #: Actions whose results are kept.
+    blobs: int  #: Files that those need.
+    used: str | None  #: When it was used last; null for never.
+    builds: Sequence[object]  #: Always empty: nobody notes any more what a build uses.
 
 
 class OutputBaseJson(TypedDict):
     """What Bazel left of a run."""
 
-    run: str
-    """The run."""
-    size: int
-    """Bytes."""
-    changed: str | None
-    """When it was changed last."""
-    in_use: bool
-    """Whether the run is still under way."""
+    run: str  #: The run.
+    size: int  #: Bytes.
+    changed: str | None  #: When it was changed last.
+    in_use: bool  #: Whether the run is still under way.
 
 
 class CacheListDocument(TypedDict):
     """`tfdock cache list`: what is in the cache."""
 
-    cache: str
-    """Its folder."""
-    size: int
-    """Bytes in all."""
-    parts: Mapping[str, int]
-    """Part of the cache to bytes."""
-    toolchains: Sequence[CachedToolchainJson]
-    """The disk caches."""
-    outputs: Sequence[OutputBaseJson]
-    """What runs left."""
+    cache: str  #: Its folder.
+    size: int  #: Bytes in all.
+    parts: Mapping[str, int]  #: Part of the cache to bytes.
+    toolchains: Sequence[CachedToolchainJson]  #: The disk caches.
+    outputs: Sequence[OutputBaseJson]  #: What runs left.
 
 
 class CacheFindingJson(TypedDict):
     """An entry that is not what it should be."""
 
-    toolchain: str
-    """The disk cache."""
+    toolchain: str  #: The disk cache.
+    #: `incomplete`: its outputs are gone; `foreign`: it is nothing of Bazel's.
     kind: Literal["damaged", "truncated", "unreadable", "incomplete", "foreign"]
-    """`incomplete`: its outputs are gone; `foreign`: it is nothing of Bazel's."""
-    path: str
-    """The file."""
-    text: str
-    """What is wrong."""
-    harms: bool
-    """Whether a build could take it for what it is not."""
+    path: str  #: The file.
+    text: str  #: What is wrong.
+    harms: bool  #: Whether a build could take it for what it is not.
 
 
 class VerifiedToolchainJson(TypedDict):
     """A disk cache that was read."""
 
-    toolchain: str
-    """The disk cache."""
-    actions: int
-    """Actions in it."""
-    blobs: int
-    """Files in it."""
-    size: int
-    """Bytes."""
-    findings: Sequence[CacheFindingJson]
-    """What is wrong."""
-    removed: int
-    """Entries that were removed."""
+    toolchain: str  #: The disk cache.
+    actions: int  #: Actions in it.
+    blobs: int  #: Files in it.
+    size: int  #: Bytes.
+    findings: Sequence[CacheFindingJson]  #: What is wrong.
+    removed: int  #: Entries that were removed.
 
 
 class CacheVerifyDocument(TypedDict):
     """`tfdock cache verify`: whether every entry is what its name says."""
 
-    repaired: bool
-    """Whether damaged entries were removed (`--repair`)."""
-    toolchains: Sequence[VerifiedToolchainJson]
-    """The disk caches."""
+    repaired: bool  #: Whether damaged entries were removed (`--repair`).
+    toolchains: Sequence[VerifiedToolchainJson]  #: The disk caches.
 
 
 class DanglingImageJson(TypedDict):
     """An image without a name."""
 
-    id: str
-    """Its id."""
-    tags: Sequence[str]
-    """Its tags."""
-    digests: Sequence[str]
-    """Its digests."""
-    labels: Mapping[str, str]
-    """Its labels."""
-    size: int
-    """Bytes."""
+    id: str  #: Its id.
+    tags: Sequence[str]  #: Its tags.
+    digests: Sequence[str]  #: Its digests.
+    labels: Mapping[str, str]  #: Its labels.
+    size: int  #: Bytes.
 
 
 class PrunedToolchainJson(TypedDict):
     """What went of a disk cache."""
 
-    key: str
-    """The disk cache."""
-    size: int
-    """Bytes that went."""
-    actions: int
-    """Actions that went."""
-    blobs: int
-    """Files that went."""
-    builds: Sequence[str]
-    """Always empty: nothing is kept for a build."""
+    key: str  #: The disk cache.
+    size: int  #: Bytes that went.
+    actions: int  #: Actions that went.
+    blobs: int  #: Files that went.
+    builds: Sequence[str]  #: Always empty: nothing is kept for a build.
 
 
 class PrunedOutputJson(TypedDict):
     """What a run had left, and went."""
 
-    run: str
-    """The run."""
-    size: int
-    """Bytes."""
+    run: str  #: The run.
+    size: int  #: Bytes.
 
 
 class CachePruneDocument(TypedDict):
     """`tfdock cache prune`: what was removed, or would be."""
 
-    dry_run: bool
-    """Whether nothing was removed."""
-    images: Sequence[DanglingImageJson]
-    """Images that went, with `--images`."""
-    size: int
-    """Bytes that went, images aside."""
-    left: int
-    """Bytes that are left."""
-    reached: bool
-    """Whether that is no more than `--max-size`."""
-    toolchains: Sequence[PrunedToolchainJson]
-    """What went of disk caches."""
-    outputs: Sequence[PrunedOutputJson]
-    """What went of what runs left."""
-    downloads: int
-    """Bytes of downloads that went."""
+    dry_run: bool  #: Whether nothing was removed.
+    images: Sequence[DanglingImageJson]  #: Images that went, with `--images`.
+    size: int  #: Bytes that went, images aside.
+    left: int  #: Bytes that are left.
+    reached: bool  #: Whether that is no more than `--max-size`.
+    toolchains: Sequence[PrunedToolchainJson]  #: What went of disk caches.
+    outputs: Sequence[PrunedOutputJson]  #: What went of what runs left.
+    downloads: int  #: Bytes of downloads that went.
 
 
 class CacheCleanDocument(TypedDict):
     """`tfdock cache clean`: what was removed."""
 
-    toolchain: str | None
-    """The toolchain; null for the whole cache."""
-    size: int
-    """Bytes."""
+    toolchain: str | None  #: The toolchain; null for the whole cache.
+    size: int  #: Bytes.
 
 
 class PushedToolchainJson(TypedDict):
     """What was sent of a disk cache."""
 
-    toolchain: str
-    """The disk cache."""
-    entries: int
-    """Entries that were sent."""
-    size: int
-    """Bytes of those."""
-    packs: int
-    """Packs that they were sent in."""
-    sent: int
-    """Bytes of those packs."""
-    there: int
-    """Entries that the registry had."""
-    incomplete: int
-    """Actions that were left out, because something that they need is not here."""
-    native: int
-    """Actions that were left out, because only this machine can run what they compile."""
-    gone: int
-    """Packs that were replaced."""
+    toolchain: str  #: The disk cache.
+    entries: int  #: Entries that were sent.
+    size: int  #: Bytes of those.
+    packs: int  #: Packs that they were sent in.
+    sent: int  #: Bytes of those packs.
+    there: int  #: Entries that the registry had.
+    incomplete: int  #: Actions that were left out, because something that they need is not here.
+    native: int  #: Actions that were left out, because only this machine can run what they compile.
+    gone: int  #: Packs that were replaced.
 
 
 class CachePushDocument(TypedDict):
     """`tfdock cache push`: what was sent to a registry."""
 
-    reference: str
-    """The cache's name in the registry."""
-    digest: str | None
-    """The digest of its manifest; null where nothing was pushed."""
-    toolchains: Sequence[PushedToolchainJson]
-    """The disk caches."""
+    reference: str  #: The cache's name in the registry.
+    digest: str | None  #: The digest of its manifest; null where nothing was pushed.
+    toolchains: Sequence[PushedToolchainJson]  #: The disk caches.
 
 
 class PulledToolchainJson(TypedDict):
     """What was taken for a disk cache."""
 
-    toolchain: str
-    """The disk cache."""
-    entries: int
-    """Entries that came."""
-    size: int
-    """Bytes of those."""
-    packs: int
-    """Packs that they came in."""
-    received: int
-    """Bytes of those packs."""
-    there: int
-    """Entries that were here."""
-    incomplete: int
-    """Actions that were left out, because something that they need is nowhere."""
+    toolchain: str  #: The disk cache.
+    entries: int  #: Entries that came.
+    size: int  #: Bytes of those.
+    packs: int  #: Packs that they came in.
+    received: int  #: Bytes of those packs.
+    there: int  #: Entries that were here.
+    incomplete: int  #: Actions that were left out, because something that they need is nowhere.
 
 
 class CachePullDocument(TypedDict):
     """`tfdock cache pull`: what was taken from a registry."""
 
-    reference: str
-    """The cache's name in the registry."""
-    toolchains: Sequence[PulledToolchainJson]
-    """The disk caches."""
+    reference: str  #: The cache's name in the registry.
+    toolchains: Sequence[PulledToolchainJson]  #: The disk caches.
 
 
 class CacheShelfJson(TypedDict):
     """The packs of a toolchain in a registry."""
 
-    pushes: int
-    """How often they have changed."""
-    moment: int
-    """The push, of all of the cache's, that changed them last."""
-    seen: Sequence[int]
-    """For each pack, the last push by somebody who had half of it."""
+    pushes: int  #: How often they have changed.
+    moment: int  #: The push, of all of the cache's, that changed them last.
+    seen: Sequence[int]  #: For each pack, the last push by somebody who had half of it.
 
 
 class CacheConfigDocument(TypedDict):
     """The configuration of a cache in a registry."""
 
-    schema: Literal["tfdock.cache/1"]
-    """Which document this is."""
-    pushes: int
-    """How often the cache has changed."""
-    toolchains: Mapping[str, CacheShelfJson]
-    """Key of a disk cache to its packs."""
+    schema: Literal["tfdock.cache/1"]  #: Which document this is.
+    pushes: int  #: How often the cache has changed.
+    toolchains: Mapping[str, CacheShelfJson]  #: Key of a disk cache to its packs.

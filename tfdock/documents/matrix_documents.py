@@ -13,75 +13,49 @@ from tfdock.documents.document_parts import ProblemJson, WheelPathJson
 class IncludedCellJson(TypedDict):
     """A cell that can be built."""
 
-    build_id: str
-    """The build id."""
-    profile: Mapping[str, object]
-    """The whole profile."""
-    fields: Mapping[str, object]
-    """What the cell says over the base, by dotted name."""
-    runner: Sequence[str]
-    """Labels of the machine that is to build it."""
-    status: Literal["missing", "here", "registry"]
-    """Where its wheel is; `missing` too where nobody has looked."""
-    fingerprint: str | None
-    """The build's fingerprint."""
-    seconds: float | None
-    """How long it is expected to take; null where nothing is known."""
-    group: str
-    """Cells of one group have one toolchain."""
-    evidence: Literal["built", "tested", "untested", "known-to-fail"]
-    """What is known of such builds."""
-    shard: int
-    """The number of the job that builds it, from 1."""
-    warnings: Sequence[str]
-    """What to know of it."""
+    build_id: str  #: The build id.
+    profile: Mapping[str, object]  #: The whole profile.
+    fields: Mapping[str, object]  #: What the cell says over the base, by dotted name.
+    runner: Sequence[str]  #: Labels of the machine that is to build it.
+    status: Literal["missing", "here", "registry"]  #: Where its wheel is; `missing` too where nobody has looked.
+    fingerprint: str | None  #: The build's fingerprint.
+    seconds: float | None  #: How long it is expected to take; null where nothing is known.
+    group: str  #: Cells of one group have one toolchain.
+    evidence: Literal["built", "tested", "untested", "known-to-fail"]  #: What is known of such builds.
+    shard: int  #: The number of the job that builds it, from 1.
+    warnings: Sequence[str]  #: What to know of it.
 
 
 class ExcludedCellJson(TypedDict):
     """A cell that cannot be built or is not wanted."""
 
-    build_id: None
-    """Always null."""
-    status: Literal["impossible", "excluded"]
-    """`excluded`: a rule of the matrix excludes it."""
-    fields: Mapping[str, object]
-    """What the cell says over the base, by dotted name."""
-    code: str | None
-    """The code of the reason."""
-    reason: str
-    """Why."""
-    file: str
-    """The file that says so."""
-    line: int | None
-    """The line in that file, from 1."""
-    column: int | None
-    """The column in that line, from 1."""
-    problems: Sequence[ProblemJson]
-    """What is wrong."""
+    build_id: None  #: Always null.
+    status: Literal["impossible", "excluded"]  #: `excluded`: a rule of the matrix excludes it.
+    fields: Mapping[str, object]  #: What the cell says over the base, by dotted name.
+    code: str | None  #: The code of the reason.
+    reason: str  #: Why.
+    file: str  #: The file that says so.
+    line: int | None  #: The line in that file, from 1.
+    column: int | None  #: The column in that line, from 1.
+    problems: Sequence[ProblemJson]  #: What is wrong.
 
 
 class MatrixPlanDocument(TypedDict):
     """`tfdock matrix`: which wheels there should be."""
 
-    matrix: str
-    """The matrix's file."""
-    include: Sequence[IncludedCellJson]
-    """What can be built, in the order in which it is best built."""
-    excluded: Sequence[ExcludedCellJson]
-    """What cannot be built or is not wanted."""
+    matrix: str  #: The matrix's file.
+    include: Sequence[IncludedCellJson]  #: What can be built, in the order in which it is best built.
+    excluded: Sequence[ExcludedCellJson]  #: What cannot be built or is not wanted.
 
 
 class CellResultJson(TypedDict):
     """What became of a cell."""
 
-    build_id: str | None
-    """The build id; null for a cell that cannot be built."""
-    name: str
-    """The build id, or what the cell says over the base."""
-    fields: Mapping[str, object]
-    """What the cell says over the base, by dotted name."""
-    runner: Sequence[str]
-    """Labels of the machine that is to build it."""
+    build_id: str | None  #: The build id; null for a cell that cannot be built.
+    name: str  #: The build id, or what the cell says over the base.
+    fields: Mapping[str, object]  #: What the cell says over the base, by dotted name.
+    runner: Sequence[str]  #: Labels of the machine that is to build it.
+    #: What became of it.
     status: Literal[
         "failed",
         "refused",
@@ -94,56 +68,34 @@ class CellResultJson(TypedDict):
         "impossible",
         "excluded",
     ]
-    """What became of it."""
-    code: str | None
-    """The code of the reason why there is no wheel."""
-    reason: str | None
-    """That reason."""
-    place: str | None
-    """`file:line:column` of what keeps the cell from being built."""
-    problems: Sequence[ProblemJson]
-    """What is wrong."""
-    origin: str | None
-    """The image that it was pulled from."""
-    wheels: Sequence[WheelPathJson]
-    """The wheels, by their names."""
-    log: str | None
-    """The log's path in the wheelhouse."""
-    record: str | None
-    """The record's path in the wheelhouse."""
-    seconds: Mapping[str, float]
-    """Phase to seconds, of what was built now."""
-    cache: Mapping[str, object] | None
-    """What Bazel says of what was built now; as `cache` of `tfdock build`."""
-    attempts: int
-    """How often was compiled, or anything was tried again."""
-    exit_code: int
-    """The exit code of its build."""
+    code: str | None  #: The code of the reason why there is no wheel.
+    reason: str | None  #: That reason.
+    place: str | None  #: `file:line:column` of what keeps the cell from being built.
+    problems: Sequence[ProblemJson]  #: What is wrong.
+    origin: str | None  #: The image that it was pulled from.
+    wheels: Sequence[WheelPathJson]  #: The wheels, by their names.
+    log: str | None  #: The log's path in the wheelhouse.
+    record: str | None  #: The record's path in the wheelhouse.
+    seconds: Mapping[str, float]  #: Phase to seconds, of what was built now.
+    cache: Mapping[str, object] | None  #: What Bazel says of what was built now; as `cache` of `tfdock build`.
+    attempts: int  #: How often was compiled, or anything was tried again.
+    exit_code: int  #: The exit code of its build.
 
 
 class MatrixResultJson(TypedDict):
     """What became of a matrix."""
 
-    matrix: str
-    """The matrix's file."""
-    by: str
-    """The command, such as `tfdock build`."""
-    finished: str
-    """When it ended, in UTC, such as `2026-01-31T09:30:00`."""
-    seconds: float
-    """Seconds in all."""
-    exit_code: int
-    """The exit code of the command."""
-    counts: Mapping[str, int]
-    """Status to number of cells."""
-    cells: Sequence[CellResultJson]
-    """The cells, in the order of the matrix."""
+    matrix: str  #: The matrix's file.
+    by: str  #: The command, such as `tfdock build`.
+    finished: str  #: When it ended, in UTC, such as `2026-01-31T09:30:00`.
+    seconds: float  #: Seconds in all.
+    exit_code: int  #: The exit code of the command.
+    counts: Mapping[str, int]  #: Status to number of cells.
+    cells: Sequence[CellResultJson]  #: The cells, in the order of the matrix.
 
 
 class MatrixReportDocument(MatrixResultJson):
     """What became of a matrix, as a file (`report.json` of `--report DIR`)."""
 
-    schema: Literal["tfdock.matrix-report/1"]
-    """Which document this is."""
-    ok: bool
-    """Whether the exit code is 0."""
+    schema: Literal["tfdock.matrix-report/1"]  #: Which document this is.
+    ok: bool  #: Whether the exit code is 0.

@@ -13,257 +13,177 @@ from tfdock.documents.document_parts import ChoiceJson, MachineJson, ProblemJson
 class SkippedRuleJson(TypedDict):
     """A check of this machine that could not be made."""
 
-    rule: str
-    """The check."""
-    reason: str
-    """Why it was not made."""
+    rule: str  #: The check.
+    reason: str  #: Why it was not made.
 
 
 class AvailabilityJson(TypedDict):
     """Something that a build downloads."""
 
-    kind: Literal["base", "source", "bazel", "archive"]
-    """What it is."""
-    name: str
-    """The image, the ref, the version, or the archive."""
+    kind: Literal["base", "source", "bazel", "archive"]  #: What it is.
+    name: str  #: The image, the ref, the version, or the archive.
+    #: Whether it is there now; `changed` is other than the lock or the knowledge has it.
     status: Literal["there", "gone", "changed", "unreachable", "not-asked"]
-    """Whether it is there now; `changed` is other than the lock or the knowledge has it."""
-    found: str
-    """A digest, a commit or an address; else the reason."""
+    found: str  #: A digest, a commit or an address; else the reason.
 
 
 class CheckedProfileJson(TypedDict):
     """What was found of one profile."""
 
-    file: str
-    """The profile as it was given."""
-    ok: bool
-    """Whether it can be built."""
-    build_id: str | None
-    """The build id; null where the profile is refused."""
+    file: str  #: The profile as it was given.
+    ok: bool  #: Whether it can be built.
+    build_id: str | None  #: The build id; null where the profile is refused.
+    #: What is known of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom.
     evidence: ChoiceJson | None
-    """What is known of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom."""
-    problems: Sequence[ProblemJson]
-    """Why it is refused."""
-    untested: Sequence[ProblemJson]
-    """What nobody is known to have tested, and is allowed."""
-    warnings: Sequence[ProblemJson]
-    """What else to know, and what this machine lacks."""
-    skipped: Sequence[SkippedRuleJson]
-    """Checks of this machine that could not be made."""
-    online: Sequence[AvailabilityJson]
-    """What the build downloads, asked with `--online`; else empty."""
+    problems: Sequence[ProblemJson]  #: Why it is refused.
+    untested: Sequence[ProblemJson]  #: What nobody is known to have tested, and is allowed.
+    warnings: Sequence[ProblemJson]  #: What else to know, and what this machine lacks.
+    skipped: Sequence[SkippedRuleJson]  #: Checks of this machine that could not be made.
+    online: Sequence[AvailabilityJson]  #: What the build downloads, asked with `--online`; else empty.
 
 
 class CheckDocument(TypedDict):
     """`tfdock check`: whether profiles can be built."""
 
-    profiles: Sequence[CheckedProfileJson]
-    """The profiles, in the order in which they were given."""
+    profiles: Sequence[CheckedProfileJson]  #: The profiles, in the order in which they were given.
 
 
 class SourceJson(TypedDict):
     """Where TensorFlow's source comes from."""
 
-    kind: Literal["git", "archive", "path"]
-    """A repository, an archive, or a folder of this machine."""
-    location: str
-    """Its URL or folder; `local checkout` in a record."""
-    refs: Sequence[str]
-    """Tags or branches to try, in order; empty where it is no repository."""
-    commit: str | None
-    """The commit, where it is known."""
-    sha256: str | None
-    """The archive's, or the folder's tree hash: 64 hexadecimal digits."""
-    patches: Sequence[str]
-    """Names of the patches that are applied."""
+    kind: Literal["git", "archive", "path"]  #: A repository, an archive, or a folder of this machine.
+    location: str  #: Its URL or folder; `local checkout` in a record.
+    refs: Sequence[str]  #: Tags or branches to try, in order; empty where it is no repository.
+    commit: str | None  #: The commit, where it is known.
+    sha256: str | None  #: The archive's, or the folder's tree hash: 64 hexadecimal digits.
+    patches: Sequence[str]  #: Names of the patches that are applied.
 
 
 class PlannedImageJson(TypedDict):
     """The image that builds."""
 
-    base: str
-    """The image it begins with."""
-    name: str
-    """Its own name."""
-    source: SourceJson
-    """Where the source in it comes from."""
+    base: str  #: The image it begins with.
+    name: str  #: Its own name.
+    source: SourceJson  #: Where the source in it comes from.
 
 
 class MountJson(TypedDict):
     """A folder that a container sees."""
 
-    source: str
-    """The folder outside, with placeholders such as `{cache}`."""
-    target: str
-    """The folder inside."""
-    read_only: bool
-    """Whether the container can only read it."""
-    kind: str
-    """The kind of mount, such as `bind`."""
+    source: str  #: The folder outside, with placeholders such as `{cache}`.
+    target: str  #: The folder inside.
+    read_only: bool  #: Whether the container can only read it.
+    kind: str  #: The kind of mount, such as `bind`.
 
 
 class PhaseJson(TypedDict):
     """A phase of a build that runs in a container."""
 
-    name: str
-    """The phase."""
-    network: bool
-    """Whether it has a network."""
-    command: Sequence[str]
-    """The words of its command."""
+    name: str  #: The phase.
+    network: bool  #: Whether it has a network.
+    command: Sequence[str]  #: The words of its command.
 
 
 class ResourcesJson(TypedDict):
     """The limits of the container that compiles."""
 
-    jobs: int
-    """Jobs of Bazel's."""
-    cpus: int
-    """Cores."""
-    memory: int
-    """Bytes of memory."""
-    disk: int
-    """Bytes of disk that must be free."""
-    pids: int
-    """Processes and threads."""
-    time_limit: int | None
-    """Seconds; null without a limit."""
-    heap: int
-    """Bytes of Bazel's Java heap."""
+    jobs: int  #: Jobs of Bazel's.
+    cpus: int  #: Cores.
+    memory: int  #: Bytes of memory.
+    disk: int  #: Bytes of disk that must be free.
+    pids: int  #: Processes and threads.
+    time_limit: int | None  #: Seconds; null without a limit.
+    heap: int  #: Bytes of Bazel's Java heap.
 
 
 class RemoteJson(TypedDict):
     """Remote cache and executor: scheme and host, no credentials."""
 
-    cache: str | None
-    """The remote cache."""
-    executor: str | None
-    """The remote executor."""
-    upload: bool
-    """Whether results are sent to the remote cache."""
+    cache: str | None  #: The remote cache.
+    executor: str | None  #: The remote executor.
+    upload: bool  #: Whether results are sent to the remote cache.
 
 
 class WheelNameJson(TypedDict):
     """How the wheel is called."""
 
-    name: str
-    """The project's name."""
-    local_version: str | None
-    """The local version, such as `cuda12.5.sm86`."""
-    platform: str | None
-    """The platform tag that the profile asks for, such as `manylinux_2_28_x86_64`."""
+    name: str  #: The project's name.
+    local_version: str | None  #: The local version, such as `cuda12.5.sm86`.
+    platform: str | None  #: The platform tag that the profile asks for, such as `manylinux_2_28_x86_64`.
 
 
 class VerifyOptionsJson(TypedDict):
     """How the wheel is verified."""
 
-    run: bool
-    """Whether it is tried in a container."""
-    gpu_code: str
-    """`strict`: exactly the targets that were asked for; else at least those."""
+    run: bool  #: Whether it is tried in a container.
+    gpu_code: str  #: `strict`: exactly the targets that were asked for; else at least those.
 
 
 class BuildPlanJson(TypedDict):
     """Everything that a build does."""
 
-    build_id: str
-    """Names the combination."""
-    fingerprint: str
-    """64 hexadecimal digits of everything that decides the wheel's bytes."""
-    image: PlannedImageJson
-    """The image that builds."""
-    environment: Mapping[str, str]
-    """Environment variables of ./configure and Bazel."""
-    container_environment: Mapping[str, str]
-    """Environment variables of every container."""
-    startup_options: Sequence[str]
-    """Bazel's startup options that are the same everywhere."""
-    local_startup_options: Sequence[str]
-    """Bazel's startup options that depend on this machine."""
-    bazel_flags: Sequence[str]
-    """Bazel's flags that decide the wheel."""
-    local_flags: Sequence[str]
-    """Bazel's flags that depend on this machine."""
-    targets: Sequence[str]
-    """Bazel's targets."""
-    package: Sequence[str]
-    """The command that makes the wheel of what was built."""
-    mounts: Sequence[MountJson]
-    """Folders that the compile container sees."""
-    phases: Sequence[PhaseJson]
-    """The phases that run in containers, in order."""
-    resources: ResourcesJson
-    """The limits of the compile container."""
-    trust: TrustJson
-    """The trust domain."""
-    remote: RemoteJson | None
-    """Remote cache and executor; null without either."""
-    machine: MachineJson
-    """The machine that it was sized for."""
-    wheel: WheelNameJson
-    """How the wheel is called."""
-    runtime: str | None
-    """The image in which the wheel is tried."""
-    verify: VerifyOptionsJson
-    """How the wheel is verified."""
-    untested: Sequence[str]
-    """What nobody is known to have tested, in words."""
-    choices: Sequence[ChoiceJson]
-    """Every value with its source and reason."""
+    build_id: str  #: Names the combination.
+    fingerprint: str  #: 64 hexadecimal digits of everything that decides the wheel's bytes.
+    image: PlannedImageJson  #: The image that builds.
+    environment: Mapping[str, str]  #: Environment variables of ./configure and Bazel.
+    container_environment: Mapping[str, str]  #: Environment variables of every container.
+    startup_options: Sequence[str]  #: Bazel's startup options that are the same everywhere.
+    local_startup_options: Sequence[str]  #: Bazel's startup options that depend on this machine.
+    bazel_flags: Sequence[str]  #: Bazel's flags that decide the wheel.
+    local_flags: Sequence[str]  #: Bazel's flags that depend on this machine.
+    targets: Sequence[str]  #: Bazel's targets.
+    package: Sequence[str]  #: The command that makes the wheel of what was built.
+    mounts: Sequence[MountJson]  #: Folders that the compile container sees.
+    phases: Sequence[PhaseJson]  #: The phases that run in containers, in order.
+    resources: ResourcesJson  #: The limits of the compile container.
+    trust: TrustJson  #: The trust domain.
+    remote: RemoteJson | None  #: Remote cache and executor; null without either.
+    machine: MachineJson  #: The machine that it was sized for.
+    wheel: WheelNameJson  #: How the wheel is called.
+    runtime: str | None  #: The image in which the wheel is tried.
+    verify: VerifyOptionsJson  #: How the wheel is verified.
+    untested: Sequence[str]  #: What nobody is known to have tested, in words.
+    choices: Sequence[ChoiceJson]  #: Every value with its source and reason.
 
 
 class ExpectedJson(TypedDict):
     """How long a build is expected to take."""
 
-    seconds: int
-    """Seconds in all."""
-    source: str
-    """Where the figure comes from, in words."""
+    seconds: int  #: Seconds in all.
+    source: str  #: Where the figure comes from, in words.
 
 
 class PlanDocument(BuildPlanJson):
     """`tfdock plan`: what a build would do."""
 
-    estimate: ExpectedJson | None
-    """How long it takes; null where nothing is known."""
+    estimate: ExpectedJson | None  #: How long it takes; null where nothing is known.
 
 
 class RenderDocument(TypedDict):
     """`tfdock render`: the files that the image is made of."""
 
-    build_id: str
-    """The build id."""
-    files: Sequence[str]
-    """Paths of the files, from the folder on, sorted."""
+    build_id: str  #: The build id.
+    files: Sequence[str]  #: Paths of the files, from the folder on, sorted.
 
 
 class DoctorCheckJson(TypedDict):
     """One check of this machine."""
 
-    name: str
-    """The check."""
+    name: str  #: The check.
+    #: `warning`: a build may work; `failed`: it will not; `skipped`: `found` says why.
     status: Literal["ok", "warning", "failed", "skipped"]
-    """`warning`: a build may work; `failed`: it will not; `skipped`: `found` says why."""
-    found: str
-    """What was found."""
-    code: str
-    """The code of the problem; empty without one."""
-    needed: str
-    """What is needed; may be empty."""
-    fix: str
-    """What to do; may be empty."""
-    exit_code: int
-    """The exit code that it leads to; 0 where it leads to none."""
-    profile: str | None
-    """The profile that it concerns; null where it concerns any build."""
+    found: str  #: What was found.
+    code: str  #: The code of the problem; empty without one.
+    needed: str  #: What is needed; may be empty.
+    fix: str  #: What to do; may be empty.
+    exit_code: int  #: The exit code that it leads to; 0 where it leads to none.
+    profile: str | None  #: The profile that it concerns; null where it concerns any build.
 
 
 class DoctorDocument(TypedDict):
     """`tfdock doctor`: what this machine lacks for building, or an environment for running TensorFlow."""
 
-    checks: Sequence[DoctorCheckJson]
-    """The checks, in order."""
+    checks: Sequence[DoctorCheckJson]  #: The checks, in order.
 
 
 # Not a class: `from` is no name in Python.
@@ -282,192 +202,130 @@ PinJson.__doc__ = """Something from elsewhere that is pinned."""
 class MovedPinJson(TypedDict):
     """A pin that has another value than in the last lock."""
 
-    pin: str
-    """Kind and name."""
-    locked: str | None
-    """The value in the last lock; null for a new pin."""
-    found: str | None
-    """The value now; null for a pin that is gone."""
+    pin: str  #: Kind and name.
+    locked: str | None  #: The value in the last lock; null for a new pin.
+    found: str | None  #: The value now; null for a pin that is gone.
 
 
 class LockedProfileJson(TypedDict):
     """What became of one profile's lock."""
 
-    profile: str
-    """The profile as it was given."""
-    file: str | None
-    """The lock file; null where none was written."""
-    ok: bool
-    """Whether it was written."""
-    build_id: str | None
-    """The build id; null where it failed."""
-    fingerprint: str | None
-    """The build's fingerprint; null where it failed."""
-    knowledge: str | None
-    """The digest of the knowledge base; null where it failed."""
-    pins: Sequence[PinJson]
-    """Everything that is pinned."""
-    moved: Sequence[MovedPinJson]
-    """What has changed since the last lock."""
-    problems: Sequence[ProblemJson]
-    """Why it failed."""
+    profile: str  #: The profile as it was given.
+    file: str | None  #: The lock file; null where none was written.
+    ok: bool  #: Whether it was written.
+    build_id: str | None  #: The build id; null where it failed.
+    fingerprint: str | None  #: The build's fingerprint; null where it failed.
+    knowledge: str | None  #: The digest of the knowledge base; null where it failed.
+    pins: Sequence[PinJson]  #: Everything that is pinned.
+    moved: Sequence[MovedPinJson]  #: What has changed since the last lock.
+    problems: Sequence[ProblemJson]  #: Why it failed.
 
 
 class LockDocument(TypedDict):
     """`tfdock lock`: what was written down of profiles."""
 
-    locks: Sequence[LockedProfileJson]
-    """The profiles, in the order in which they were given."""
+    locks: Sequence[LockedProfileJson]  #: The profiles, in the order in which they were given.
 
 
 class LockFileDocument(TypedDict):
     """The lock file of a profile (YAML): what its build takes from elsewhere."""
 
-    schema: Literal[1]
-    """The version of the format."""
-    profile: str
-    """The profile's file."""
-    build_id: str
-    """The build id."""
-    fingerprint: str
-    """The build's fingerprint."""
-    knowledge: str
-    """The digest of the knowledge base."""
-    choices: Mapping[str, str]
-    """Field to chosen value."""
-    pins: Sequence[PinJson]
-    """Everything that is pinned, sorted."""
+    schema: Literal[1]  #: The version of the format.
+    profile: str  #: The profile's file.
+    build_id: str  #: The build id.
+    fingerprint: str  #: The build's fingerprint.
+    knowledge: str  #: The digest of the knowledge base.
+    choices: Mapping[str, str]  #: Field to chosen value.
+    pins: Sequence[PinJson]  #: Everything that is pinned, sorted.
 
 
 class FetchedJson(TypedDict):
     """What became of one profile's downloads."""
 
-    build_id: str | None
-    """The build id; null where it failed."""
-    profile: str
-    """The profile."""
-    status: Literal["fetched", "failed"]
-    """Whether everything is there."""
-    problems: Sequence[ProblemJson]
-    """Why it failed."""
+    build_id: str | None  #: The build id; null where it failed.
+    profile: str  #: The profile.
+    status: Literal["fetched", "failed"]  #: Whether everything is there.
+    problems: Sequence[ProblemJson]  #: Why it failed.
 
 
 class BundleFileJson(TypedDict):
     """The file of a bundle."""
 
-    path: str
-    """Where it is."""
-    size: int
-    """Bytes."""
-    sha256: str
-    """64 hexadecimal digits."""
+    path: str  #: Where it is.
+    size: int  #: Bytes.
+    sha256: str  #: 64 hexadecimal digits.
 
 
 class FetchDocument(TypedDict):
     """`tfdock fetch`: what was downloaded."""
 
-    builds: Sequence[FetchedJson]
-    """The builds."""
-    bundle: BundleFileJson | None
-    """The bundle; null where the caches were filled."""
+    builds: Sequence[FetchedJson]  #: The builds.
+    bundle: BundleFileJson | None  #: The bundle; null where the caches were filled.
 
 
 class BlobJson(TypedDict):
     """The contents of a file in a bundle."""
 
-    sha256: str
-    """64 hexadecimal digits; its name."""
-    size: int
-    """Bytes."""
+    sha256: str  #: 64 hexadecimal digits; its name.
+    size: int  #: Bytes.
 
 
 class BundledImageJson(TypedDict):
     """An image in a bundle."""
 
-    name: str
-    """What the bundle calls it."""
-    id: str
-    """Its id on the engine that saved it."""
-    size: int
-    """Bytes."""
+    name: str  #: What the bundle calls it.
+    id: str  #: Its id on the engine that saved it.
+    size: int  #: Bytes.
 
 
 class BundledRuntimeJson(TypedDict):
     """The image in which the wheel of a bundled build is tried."""
 
-    reference: str
-    """What it is asked for as."""
-    image: BundledImageJson
-    """The image."""
+    reference: str  #: What it is asked for as.
+    image: BundledImageJson  #: The image.
 
 
 class BundledWheelsJson(TypedDict):
     """What a finished wheel requires."""
 
-    python_tag: str
-    """The Python that they are for, such as `cp311`."""
-    requirements: Sequence[str]
-    """What the wheel will require."""
-    limits: Sequence[str]
-    """Limits on versions that were set."""
-    files: Mapping[str, str]
-    """The file names of wheels to blobs."""
+    python_tag: str  #: The Python that they are for, such as `cp311`.
+    requirements: Sequence[str]  #: What the wheel will require.
+    limits: Sequence[str]  #: Limits on versions that were set.
+    files: Mapping[str, str]  #: The file names of wheels to blobs.
 
 
 class BundledProfileJson(TypedDict):
     """A profile as it was read."""
 
-    file: str
-    """The name of its file."""
-    text: str
-    """The blob of its text."""
-    extended: Mapping[str, str]
-    """The profiles that it extends, to blobs."""
-    patches: Mapping[str, str]
-    """Its patches, to blobs."""
-    tree: str | None
-    """The tree hash of a local checkout."""
+    file: str  #: The name of its file.
+    text: str  #: The blob of its text.
+    extended: Mapping[str, str]  #: The profiles that it extends, to blobs.
+    patches: Mapping[str, str]  #: Its patches, to blobs.
+    tree: str | None  #: The tree hash of a local checkout.
 
 
 class BundledBuildJson(TypedDict):
     """One build of a bundle."""
 
-    build_id: str
-    """The build id."""
-    fingerprint: str
-    """The build's fingerprint."""
-    profile: BundledProfileJson
-    """The profile."""
-    lock: str | None
-    """The blob of its lock."""
-    image: BundledImageJson
-    """The image that builds."""
-    base_digest: str | None
-    """The digest of the image it began with."""
-    source_ref: str | None
-    """The tag or branch that was taken."""
-    runtime: BundledRuntimeJson | None
-    """The image in which the wheel is tried."""
-    wheels: BundledWheelsJson | None
-    """What the wheel requires."""
-    external: str | None
-    """The blob of what Bazel fetched past its own cache."""
+    build_id: str  #: The build id.
+    fingerprint: str  #: The build's fingerprint.
+    profile: BundledProfileJson  #: The profile.
+    lock: str | None  #: The blob of its lock.
+    image: BundledImageJson  #: The image that builds.
+    base_digest: str | None  #: The digest of the image it began with.
+    source_ref: str | None  #: The tag or branch that was taken.
+    runtime: BundledRuntimeJson | None  #: The image in which the wheel is tried.
+    wheels: BundledWheelsJson | None  #: What the wheel requires.
+    external: str | None  #: The blob of what Bazel fetched past its own cache.
 
 
 class BundleDocument(TypedDict):
     """The index of a bundle (`index.json`); what names a blob is its sha256."""
 
-    schema: Literal["tfdock.bundle/1"]
-    """Which document this is."""
-    tfdock: str
-    """The version of tfdock that wrote it."""
-    knowledge: str
-    """The digest of the knowledge base."""
-    builds: Sequence[BundledBuildJson]
-    """The builds that it is for."""
-    images: str
-    """The blob of the archive of images."""
-    repository: Mapping[str, str]
-    """Paths in Bazel's repository cache to blobs."""
-    blobs: Sequence[BlobJson]
-    """Every blob, in the order of the file."""
+    schema: Literal["tfdock.bundle/1"]  #: Which document this is.
+    tfdock: str  #: The version of tfdock that wrote it.
+    knowledge: str  #: The digest of the knowledge base.
+    builds: Sequence[BundledBuildJson]  #: The builds that it is for.
+    images: str  #: The blob of the archive of images.
+    repository: Mapping[str, str]  #: Paths in Bazel's repository cache to blobs.
+    blobs: Sequence[BlobJson]  #: Every blob, in the order of the file.

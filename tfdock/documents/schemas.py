@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import takewhile
 from types import ModuleType
 from typing import Any, get_type_hints
 
@@ -19,6 +20,7 @@ from tfdock.documents.plan_documents import PinJson
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PIN = get_type_hints(PinJson, include_extras=True)
 Schema = dict[str, Any]
+_TEXT = "#: "
 
 NAMES = tuple(sorted([*published.PRINTED, *published.KEPT]))
 
@@ -93,13 +95,15 @@ def _close_types() -> None:
 
 @cache
 def _texts() -> Mapping[tuple[str, str], str]:
-    """Return the text below each field of the types, by type and field."""
+    """Return the text beside each field of the types, by type and field."""
     own: dict[str, dict[str, str]] = {}
     bases: dict[str, list[str]] = {}
     for module in _modules():
-        for node in ast.parse(inspect.getsource(module)).body:
+        source = inspect.getsource(module)
+        lines = source.splitlines()
+        for node in ast.parse(source).body:
             if isinstance(node, ast.ClassDef):
-                own[node.name] = dict(_fields(node))
+                own[node.name] = dict(_fields(node, lines))
                 bases[node.name] = [base.id for base in node.bases if isinstance(base, ast.Name)]
 
     def of(name: str) -> dict[str, str]:
@@ -110,7 +114,10 @@ def _texts() -> Mapping[tuple[str, str], str]:
     return said | {(PinJson.__name__, field): hint.__metadata__[0].documentation for field, hint in _PIN.items()}
 
 
-def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    for field, text in zip(node.body, node.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-            yield field.target.id, " ".join(str(ast.literal_eval(text.value)).split())
+def _fields(node: ast.ClassDef, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a class that have a text: a `#:` comment behind the field, or above it."""
+    for field in node.body:
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            above = takewhile(lambda line: line.strip().startswith(_TEXT), reversed(lines[: field.lineno - 1]))
+            texts = [*reversed(list(above)), lines[field.lineno - 1]]
+            yield field.target.id, " ".join(text.partition(_TEXT)[2].strip() for text in texts if _TEXT in text)

@@ -13,90 +13,65 @@ from tfdock.documents.document_parts import LoggedFindingJson, ProblemJson
 class WrittenPipelineJson(TypedDict):
     """A file of a pipeline that was rendered."""
 
-    path: str
-    """Its path."""
-    written: bool
-    """Whether it has changed."""
+    path: str  #: Its path.
+    written: bool  #: Whether it has changed.
 
 
 class CiRenderDocument(TypedDict):
     """`tfdock ci render`: the files of a pipeline."""
 
-    service: Literal["github", "gitlab"]
-    """The service."""
-    files: Sequence[WrittenPipelineJson]
-    """The files."""
-    warnings: Sequence[ProblemJson]
-    """What to know."""
+    service: Literal["github", "gitlab"]  #: The service.
+    files: Sequence[WrittenPipelineJson]  #: The files.
+    warnings: Sequence[ProblemJson]  #: What to know.
 
 
 class CheckedPipelineJson(TypedDict):
     """A file of a pipeline that was compared."""
 
-    service: Literal["github", "gitlab"]
-    """The service."""
-    path: str
-    """Its path."""
-    state: str
-    """`fresh`: it is as it would be rendered."""
-    difference: str
-    """The difference as a patch; empty without one."""
+    service: Literal["github", "gitlab"]  #: The service.
+    path: str  #: Its path.
+    state: str  #: `fresh`: it is as it would be rendered.
+    difference: str  #: The difference as a patch; empty without one.
 
 
 class CiCheckDocument(TypedDict):
     """`tfdock ci check`: whether pipelines are as they would be rendered."""
 
-    problems: Sequence[ProblemJson]
-    """What is not."""
-    warnings: Sequence[ProblemJson]
-    """What to know."""
-    files: Sequence[CheckedPipelineJson]
-    """The files."""
+    problems: Sequence[ProblemJson]  #: What is not.
+    warnings: Sequence[ProblemJson]  #: What to know.
+    files: Sequence[CheckedPipelineJson]  #: The files.
 
 
 class GoodEndJson(TypedDict):
     """The line with which a log ended well."""
 
-    id: str
-    """The row of the knowledge that knows such a line."""
-    line: int
-    """Its number, from 1."""
-    cause: str
-    """What the line says, in a sentence."""
+    id: str  #: The row of the knowledge that knows such a line.
+    line: int  #: Its number, from 1.
+    cause: str  #: What the line says, in a sentence.
 
 
 class ReadLogJson(TypedDict):
     """A log that was read."""
 
-    file: str
-    """The log; `-` for standard input."""
-    lines: int
-    """Its lines."""
+    file: str  #: The log; `-` for standard input.
+    lines: int  #: Its lines.
+    #: The good end of a log without a known failure, after which no line looks like an error; null without one.
     success: GoodEndJson | None
-    """The good end of a log without a known failure, after which no line looks like an error; null without one."""
 
 
 class SuspectLineJson(TypedDict):
     """A line that looks like an error, of a log in which nothing known was found."""
 
-    file: str
-    """The log."""
-    line: int
-    """The line, from 1."""
-    text: str
-    """Its text."""
+    file: str  #: The log.
+    line: int  #: The line, from 1.
+    text: str  #: Its text.
 
 
 class DiagnoseDocument(TypedDict):
     """`tfdock diagnose`: what went wrong in logs."""
 
-    findings: Sequence[LoggedFindingJson]
-    """What was found: the first of each log, then the second."""
-    logs: Sequence[ReadLogJson]
-    """The logs."""
-    suspects: Sequence[SuspectLineJson]
-    """Lines to look at in logs in which nothing known was found."""
-    warnings: NotRequired[Sequence[LoggedFindingJson]]
-    """With `--explain-warnings`: what looks bad and is harmless."""
-    problems: NotRequired[Sequence[ProblemJson]]
-    """Logs that could not be read."""
+    findings: Sequence[LoggedFindingJson]  #: What was found: the first of each log, then the second.
+    logs: Sequence[ReadLogJson]  #: The logs.
+    suspects: Sequence[SuspectLineJson]  #: Lines to look at in logs in which nothing known was found.
+    warnings: NotRequired[Sequence[LoggedFindingJson]]  #: With `--explain-warnings`: what looks bad and is harmless.
+    problems: NotRequired[Sequence[ProblemJson]]  #: Logs that could not be read.

@@ -20,251 +20,156 @@ from tfdock.documents.document_parts import (
 class WheelCheckJson(TypedDict):
     """One check of a wheel."""
 
-    name: str
-    """The check."""
-    status: Literal["passed", "failed", "skipped"]
-    """How it ended."""
-    expected: str
-    """What should be there; may be empty."""
-    found: str
-    """What is there; may be empty."""
-    reason: str
-    """Why it ended so; empty for most that passed."""
+    name: str  #: The check.
+    status: Literal["passed", "failed", "skipped"]  #: How it ended.
+    expected: str  #: What should be there; may be empty.
+    found: str  #: What is there; may be empty.
+    reason: str  #: Why it ended so; empty for most that passed.
 
 
 class LibraryJson(TypedDict):
     """A library in a wheel."""
 
-    own: bool
-    """Whether it is TensorFlow's own, and not one that is bundled."""
-    path: str
-    """Its path in the wheel."""
-    size: int
-    """Bytes."""
-    machine: str
-    """The processor, such as `x86_64`."""
-    soname: str | None
-    """Its SONAME."""
-    needed: Sequence[str]
-    """The libraries that it needs."""
-    runpath: Sequence[str]
-    """The entries of RUNPATH."""
-    rpath: Sequence[str]
-    """The entries of RPATH."""
-    glibc: str | None
-    """The newest version of glibc that it needs."""
-    libstdcxx: str | None
-    """The newest GLIBCXX version that it needs."""
-    debug_info: bool
-    """Whether it has debug information."""
-    executable_stack: bool
-    """Whether it wants an executable stack."""
-    text_relocations: bool
-    """Whether it has relocations of its code."""
-    gpu_code: GpuCodeJson
-    """GPU code that the runtime loads."""
-    relocatable_code: GpuCodeJson
-    """GPU code for the device linker, which is never loaded."""
-    embedded_code: GpuCodeJson | None
-    """GPU code among other data; null where it was not looked for."""
-    problems: Sequence[str]
-    """What is damaged in it."""
+    own: bool  #: Whether it is TensorFlow's own, and not one that is bundled.
+    path: str  #: Its path in the wheel.
+    size: int  #: Bytes.
+    machine: str  #: The processor, such as `x86_64`.
+    soname: str | None  #: Its SONAME.
+    needed: Sequence[str]  #: The libraries that it needs.
+    runpath: Sequence[str]  #: The entries of RUNPATH.
+    rpath: Sequence[str]  #: The entries of RPATH.
+    glibc: str | None  #: The newest version of glibc that it needs.
+    libstdcxx: str | None  #: The newest GLIBCXX version that it needs.
+    debug_info: bool  #: Whether it has debug information.
+    executable_stack: bool  #: Whether it wants an executable stack.
+    text_relocations: bool  #: Whether it has relocations of its code.
+    gpu_code: GpuCodeJson  #: GPU code that the runtime loads.
+    relocatable_code: GpuCodeJson  #: GPU code for the device linker, which is never loaded.
+    embedded_code: GpuCodeJson | None  #: GPU code among other data; null where it was not looked for.
+    problems: Sequence[str]  #: What is damaged in it.
 
 
 class WheelRecordProblemJson(TypedDict):
     """A file that is not as RECORD lists it."""
 
-    path: str
-    """The file in the wheel."""
-    code: str
-    """What kind of problem."""
-    message: str
-    """What is wrong."""
+    path: str  #: The file in the wheel.
+    code: str  #: What kind of problem.
+    message: str  #: What is wrong.
 
 
 class WheelRecordJson(TypedDict):
     """The wheel's RECORD against its files."""
 
-    ok: bool
-    """Whether every file is as it is listed."""
-    problems: Sequence[WheelRecordProblemJson]
-    """The files that are not."""
+    ok: bool  #: Whether every file is as it is listed.
+    problems: Sequence[WheelRecordProblemJson]  #: The files that are not.
 
 
 class ManylinuxJson(TypedDict):
     """Which systems the libraries fit."""
 
-    fits: str | None
-    """The most compatible platform tag; null where there is no answer."""
-    reason: NotRequired[str]
-    """Why there is no answer."""
+    fits: str | None  #: The most compatible platform tag; null where there is no answer.
+    reason: NotRequired[str]  #: Why there is no answer.
+    #: Tag of the wheel's name that they do not fit, to what stands in the way.
     obstacles: NotRequired[Mapping[str, Sequence[str]]]
-    """Tag of the wheel's name that they do not fit, to what stands in the way."""
 
 
 class InspectDocument(TypedDict):
     """`tfdock inspect`: what is in a wheel."""
 
-    name: str
-    """The project's name, normalised."""
-    version: str
-    """The version, normalised."""
-    build: str
-    """The build tag; empty without one."""
-    python_tag: str
-    """Such as `cp311`."""
-    abi_tag: str
-    """Such as `cp311`."""
-    platform_tag: str
-    """Such as `manylinux_2_17_x86_64`."""
-    size: int
-    """Bytes of the file."""
-    sha256: str
-    """64 hexadecimal digits."""
-    members: int
-    """Files in it."""
-    gpu_code: GpuCodeJson
-    """GPU code of TensorFlow's own libraries."""
-    unread: Mapping[str, str]
-    """Libraries of other systems, which are not read: path -> `Windows` or `macOS`."""
-    libraries: Sequence[LibraryJson]
-    """All libraries."""
-    build_info: Mapping[str, object] | None
-    """What the wheel says it was built with; null where it says nothing."""
-    record: WheelRecordJson
-    """RECORD against the files."""
+    name: str  #: The project's name, normalised.
+    version: str  #: The version, normalised.
+    build: str  #: The build tag; empty without one.
+    python_tag: str  #: Such as `cp311`.
+    abi_tag: str  #: Such as `cp311`.
+    platform_tag: str  #: Such as `manylinux_2_17_x86_64`.
+    size: int  #: Bytes of the file.
+    sha256: str  #: 64 hexadecimal digits.
+    members: int  #: Files in it.
+    gpu_code: GpuCodeJson  #: GPU code of TensorFlow's own libraries.
+    unread: Mapping[str, str]  #: Libraries of other systems, which are not read: path -> `Windows` or `macOS`.
+    libraries: Sequence[LibraryJson]  #: All libraries.
+    build_info: Mapping[str, object] | None  #: What the wheel says it was built with; null where it says nothing.
+    record: WheelRecordJson  #: RECORD against the files.
+    #: Folders (`nvidia/cusolver/lib`) that pip fills with libraries for GPUs, and that the wheel does not search.
     unsearched: Sequence[str]
-    """Folders (`nvidia/cusolver/lib`) that pip fills with libraries for GPUs, and that the wheel does not search."""
-    tag_problem: str | None
-    """Where WHEEL has other tags than the file's name."""
-    requires_python: str | None
-    """The Pythons that it allows."""
-    requires_dist: Sequence[str]
-    """What it requires."""
-    extras: Mapping[str, Sequence[str]]
-    """Extra to what it installs besides."""
-    manylinux: ManylinuxJson
-    """Which systems the libraries fit."""
-    gpu: NotRequired[GpuAnswerJson]
-    """With one `--gpu`: how it runs the wheel."""
-    gpus: NotRequired[Sequence[GpuAnswerJson]]
-    """With `--gpu`: how each runs the wheel."""
+    tag_problem: str | None  #: Where WHEEL has other tags than the file's name.
+    requires_python: str | None  #: The Pythons that it allows.
+    requires_dist: Sequence[str]  #: What it requires.
+    extras: Mapping[str, Sequence[str]]  #: Extra to what it installs besides.
+    manylinux: ManylinuxJson  #: Which systems the libraries fit.
+    gpu: NotRequired[GpuAnswerJson]  #: With one `--gpu`: how it runs the wheel.
+    gpus: NotRequired[Sequence[GpuAnswerJson]]  #: With `--gpu`: how each runs the wheel.
 
 
 class CoverageJson(TypedDict):
     """How the GPUs of one target run a wheel."""
 
-    name: str
-    """A GPU that people know, or the target."""
-    accelerator: str
-    """Such as `cuda`."""
-    target: str
-    """The compute capability or gfx target."""
-    architecture: str
-    """The generation."""
-    embedded: bool
-    """Whether these are GPUs of embedded systems, which run their own code only."""
-    runs: Runs
-    """How they run the wheel."""
-    reason: str
-    """Why."""
-    limits: Sequence[str]
-    """What does not work, and which driver is needed."""
+    name: str  #: A GPU that people know, or the target.
+    accelerator: str  #: Such as `cuda`.
+    target: str  #: The compute capability or gfx target.
+    architecture: str  #: The generation.
+    embedded: bool  #: Whether these are GPUs of embedded systems, which run their own code only.
+    runs: Runs  #: How they run the wheel.
+    reason: str  #: Why.
+    limits: Sequence[str]  #: What does not work, and which driver is needed.
 
 
 class VerifyDocument(TypedDict):
     """`tfdock verify`: whether a wheel is what it should be. Without `name` to `libraries` for a damaged file."""
 
-    wheel: str
-    """The file's name."""
-    sha256: str | None
-    """64 hexadecimal digits; null for a damaged file."""
-    profile: str | None
-    """The profile that it was held against; null without one."""
-    build_id: str | None
-    """The profile's build id; null without one."""
-    checks: Sequence[WheelCheckJson]
-    """The checks, in order."""
-    told_by_wheel: Sequence[str]
-    """Checks that the wheel's own code answered."""
-    runtime: str | None
-    """The image in which it was tried."""
-    problems: Sequence[ProblemJson]
-    """Why it could not be tried."""
-    name: NotRequired[str]
-    """The project's name, normalised."""
-    version: NotRequired[str]
-    """The version, normalised."""
-    python_tag: NotRequired[str]
-    """Such as `cp311`."""
-    abi_tag: NotRequired[str]
-    """Such as `cp311`."""
-    platform_tag: NotRequired[str]
-    """Such as `manylinux_2_17_x86_64`."""
-    size: NotRequired[int]
-    """Bytes of the file."""
-    coverage: NotRequired[Sequence[CoverageJson]]
-    """How known GPUs run it."""
-    libraries: NotRequired[Sequence[LibraryJson]]
-    """All libraries."""
+    wheel: str  #: The file's name.
+    sha256: str | None  #: 64 hexadecimal digits; null for a damaged file.
+    profile: str | None  #: The profile that it was held against; null without one.
+    build_id: str | None  #: The profile's build id; null without one.
+    checks: Sequence[WheelCheckJson]  #: The checks, in order.
+    told_by_wheel: Sequence[str]  #: Checks that the wheel's own code answered.
+    runtime: str | None  #: The image in which it was tried.
+    problems: Sequence[ProblemJson]  #: Why it could not be tried.
+    name: NotRequired[str]  #: The project's name, normalised.
+    version: NotRequired[str]  #: The version, normalised.
+    python_tag: NotRequired[str]  #: Such as `cp311`.
+    abi_tag: NotRequired[str]  #: Such as `cp311`.
+    platform_tag: NotRequired[str]  #: Such as `manylinux_2_17_x86_64`.
+    size: NotRequired[int]  #: Bytes of the file.
+    coverage: NotRequired[Sequence[CoverageJson]]  #: How known GPUs run it.
+    libraries: NotRequired[Sequence[LibraryJson]]  #: All libraries.
+    #: Folders (`nvidia/cusolver/lib`) that pip fills with libraries for GPUs, and that the wheel does not search.
     unsearched: Sequence[str]
-    """Folders (`nvidia/cusolver/lib`) that pip fills with libraries for GPUs, and that the wheel does not search."""
-    gpu_code: TargetsJson | None
-    """GPU code of TensorFlow's own libraries; null for a damaged file."""
-    diagnosis: Sequence[FindingJson]
-    """What the log of a failed trial shows."""
+    gpu_code: TargetsJson | None  #: GPU code of TensorFlow's own libraries; null for a damaged file.
+    diagnosis: Sequence[FindingJson]  #: What the log of a failed trial shows.
 
 
 class BenchSideJson(TypedDict):
     """A TensorFlow that was timed."""
 
-    python: str
-    """The interpreter's path."""
-    version: str
-    """The version of that Python."""
-    tensorflow: str
-    """The version of its TensorFlow."""
-    variables: Mapping[str, str]
-    """Variables that only this side got."""
+    python: str  #: The interpreter's path.
+    version: str  #: The version of that Python.
+    tensorflow: str  #: The version of its TensorFlow.
+    variables: Mapping[str, str]  #: Variables that only this side got.
 
 
 class ComparisonJson(TypedDict):
     """An operation on both sides."""
 
-    operation: str
-    """Its name."""
-    ratio: float
-    """The second side's time by the first's: the geometric mean over the pairs."""
-    low: float
-    """The ratio is above this and below `high` with a probability of 95 %."""
-    high: float
-    """See `low`."""
-    surely_low: float
-    """The same, for all operations at once, and for the suite alone; `verdict` goes by it."""
-    surely_high: float
-    """See `surely_low`."""
+    operation: str  #: Its name.
+    ratio: float  #: The second side's time by the first's: the geometric mean over the pairs.
+    low: float  #: The ratio is above this and below `high` with a probability of 95 %.
+    high: float  #: See `low`.
+    surely_low: float  #: The same, for all operations at once, and for the suite alone; `verdict` goes by it.
+    surely_high: float  #: See `surely_low`.
+    #: What the second side is; `none` where no difference of 1 % or more was found.
     verdict: Literal["faster", "slower", "none"]
-    """What the second side is; `none` where no difference of 1 % or more was found."""
-    excluded: float
-    """How much slower the slower side may be at most, as a share of the other's time: 0.03 is 3 %."""
-    seen: float
-    """The difference that four of five such runs would find, as a share."""
-    seconds: Sequence[float]
-    """CPU seconds of a call, the median of each side; of the suite their sum."""
+    excluded: float  #: How much slower the slower side may be at most, as a share of the other's time: 0.03 is 3 %.
+    seen: float  #: The difference that four of five such runs would find, as a share.
+    seconds: Sequence[float]  #: CPU seconds of a call, the median of each side; of the suite their sum.
 
 
 class BenchDocument(TypedDict):
     """`tfdock bench`: whether one installed TensorFlow is faster than another."""
 
-    sides: Sequence[BenchSideJson]
-    """Both sides, the measure first."""
-    pairs: int
-    """Pairs of processes that were timed."""
-    load: float
-    """Processes that wanted a core in the minute before."""
-    operations: Sequence[ComparisonJson]
-    """Each operation."""
-    suite: ComparisonJson
-    """All of them together."""
-    notes: Sequence[str]
-    """What limits the answer."""
+    sides: Sequence[BenchSideJson]  #: Both sides, the measure first.
+    pairs: int  #: Pairs of processes that were timed.
+    load: float  #: Processes that wanted a core in the minute before.
+    operations: Sequence[ComparisonJson]  #: Each operation.
+    suite: ComparisonJson  #: All of them together.
+    notes: Sequence[str]  #: What limits the answer.

@@ -13,121 +13,78 @@ from tfdock.documents.document_parts import ProblemJson
 class HeldWheelJson(TypedDict):
     """A wheel in the wheelhouse."""
 
-    file: str
-    """The file's name."""
-    size: int
-    """Bytes."""
-    sha256: str | None
-    """64 hexadecimal digits; null where it is not known without reading the file."""
-    name: str
-    """The project's name."""
-    version: str
-    """The version."""
-    tags: str
-    """The three tags, such as `cp311-cp311-linux_x86_64`."""
-    tensorflow: str | None
-    """TensorFlow's version; null where that is not known."""
-    python: str | None
-    """Python's version; null where that is not known."""
-    accelerator: str | None
-    """Such as `cuda`; null where that is not known."""
-    toolkit: str | None
-    """The toolkit's version; null where that is not known."""
-    gpu_code: Sequence[str] | None
-    """The targets of its GPU code; null where that is not known."""
+    file: str  #: The file's name.
+    size: int  #: Bytes.
+    sha256: str | None  #: 64 hexadecimal digits; null where it is not known without reading the file.
+    name: str  #: The project's name.
+    version: str  #: The version.
+    tags: str  #: The three tags, such as `cp311-cp311-linux_x86_64`.
+    tensorflow: str | None  #: TensorFlow's version; null where that is not known.
+    python: str | None  #: Python's version; null where that is not known.
+    accelerator: str | None  #: Such as `cuda`; null where that is not known.
+    toolkit: str | None  #: The toolkit's version; null where that is not known.
+    gpu_code: Sequence[str] | None  #: The targets of its GPU code; null where that is not known.
+    #: `tried`: imported in a container; `files`: its files alone were checked.
     verified: Literal["tried", "files", "failed", "no"]
-    """`tried`: imported in a container; `files`: its files alone were checked."""
-    finished: str
-    """When it was made, such as `2026-01-31T09:30:00+00:00`."""
-    origin: Literal["built", "pulled", "foreign"]
-    """`foreign`: it has no record here."""
-    pulled_from: str | None
-    """The image that it was pulled from."""
-    build_id: str | None
-    """The build id; null for a foreign wheel."""
-    fingerprint: str | None
-    """The build's fingerprint; null for a foreign wheel."""
-    problem: str | None
-    """What is wrong with it."""
+    finished: str  #: When it was made, such as `2026-01-31T09:30:00+00:00`.
+    origin: Literal["built", "pulled", "foreign"]  #: `foreign`: it has no record here.
+    pulled_from: str | None  #: The image that it was pulled from.
+    build_id: str | None  #: The build id; null for a foreign wheel.
+    fingerprint: str | None  #: The build's fingerprint; null for a foreign wheel.
+    problem: str | None  #: What is wrong with it.
 
 
 class WheelhouseListDocument(TypedDict):
     """`tfdock wheelhouse list`: the wheels."""
 
-    wheelhouse: str
-    """The folder."""
-    size: int
-    """Bytes of all wheels."""
-    problems: Sequence[ProblemJson]
-    """Records that cannot be read."""
-    wheels: Sequence[HeldWheelJson]
-    """The wheels."""
+    wheelhouse: str  #: The folder.
+    size: int  #: Bytes of all wheels.
+    problems: Sequence[ProblemJson]  #: Records that cannot be read.
+    wheels: Sequence[HeldWheelJson]  #: The wheels.
 
 
 class WheelhouseIndexDocument(TypedDict):
     """`tfdock wheelhouse index`: the index for pip and uv."""
 
-    index: str
-    """Its folder."""
-    page: str | None
-    """Null: earlier versions made a page."""
-    wheels: Sequence[str]
-    """The wheels in it."""
-    added: Sequence[str]
-    """Those that are new."""
-    removed: Sequence[str]
-    """Those that are gone."""
-    left_out: Sequence[ProblemJson]
-    """Files that are not in it, and why."""
+    index: str  #: Its folder.
+    page: str | None  #: Null: earlier versions made a page.
+    wheels: Sequence[str]  #: The wheels in it.
+    added: Sequence[str]  #: Those that are new.
+    removed: Sequence[str]  #: Those that are gone.
+    left_out: Sequence[ProblemJson]  #: Files that are not in it, and why.
 
 
 class WheelhouseServeDocument(TypedDict):
     """`tfdock wheelhouse serve`: where it answers."""
 
-    url: str
-    """The index's address."""
-    commands: Mapping[str, str]
-    """`pip` and `uv` to a command that installs; empty where there is no wheel."""
+    url: str  #: The index's address.
+    commands: Mapping[str, str]  #: `pip` and `uv` to a command that installs; empty where there is no wheel.
 
 
 class PrunedWheelJson(TypedDict):
     """A wheel that went."""
 
-    file: str
-    """The file's name."""
-    size: int
-    """Bytes."""
-    build_id: str | None
-    """The build id."""
-    fingerprint: str | None
-    """The build's fingerprint."""
+    file: str  #: The file's name.
+    size: int  #: Bytes.
+    build_id: str | None  #: The build id.
+    fingerprint: str | None  #: The build's fingerprint.
 
 
 class LeftoverJson(TypedDict):
     """What a run had left, and went."""
 
-    path: str
-    """Its path in the wheelhouse."""
-    what: str
-    """What it is."""
-    size: int
-    """Bytes."""
+    path: str  #: Its path in the wheelhouse.
+    what: str  #: What it is.
+    size: int  #: Bytes.
 
 
 class WheelhousePruneDocument(TypedDict):
     """`tfdock wheelhouse prune`: what was removed, or would be."""
 
-    dry_run: bool
-    """Whether nothing was removed."""
-    size: int
-    """Bytes that went."""
-    left: int
-    """Bytes of wheels that are left."""
-    reached: bool
-    """Whether that is no more than `--max-size`."""
-    wheels: Sequence[PrunedWheelJson]
-    """Wheels that went."""
-    leftovers: Sequence[LeftoverJson]
-    """What runs had left, and went."""
-    busy: Sequence[str]
-    """Build ids that were left alone, because a run has them."""
+    dry_run: bool  #: Whether nothing was removed.
+    size: int  #: Bytes that went.
+    left: int  #: Bytes of wheels that are left.
+    reached: bool  #: Whether that is no more than `--max-size`.
+    wheels: Sequence[PrunedWheelJson]  #: Wheels that went.
+    leftovers: Sequence[LeftoverJson]  #: What runs had left, and went.
+    busy: Sequence[str]  #: Build ids that were left alone, because a run has them.

@@ -58,10 +58,8 @@ class Compatibility:
     limits: tuple[str, ...] = ()
     driver: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
-    refused: bool = False
-    """It is not the code that is lacking."""
-    unjudged: str = ""
-    """Why it cannot be said how the GPU runs it: `has no GPU code of its own`."""
+    refused: bool = False  #: It is not the code that is lacking.
+    unjudged: str = ""  #: Why it cannot be said how the GPU runs it: `has no GPU code of its own`.
 
     @property
     def all_limits(self) -> tuple[str, ...]:

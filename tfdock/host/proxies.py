@@ -21,14 +21,11 @@ class Proxies:
     """The proxies that a container gets, and those that it could not reach."""
 
     # No `repr` shows a login.
-    variables: Mapping[str, str] = field(repr=False)
-    """Variables for the environment of a container."""
-    logins: tuple[str, ...] = field(repr=False)
-    """Texts of the addresses that may be secret: no output shows them."""
-    with_login: tuple[str, ...]
-    """Names of the variables with a login."""
+    variables: Mapping[str, str] = field(repr=False)  #: Variables for the environment of a container.
+    logins: tuple[str, ...] = field(repr=False)  #: Texts of the addresses that may be secret: no output shows them.
+    with_login: tuple[str, ...]  #: Names of the variables with a login.
+    #: Names of the variables that are left out: they lead to this machine's loopback. A container has its own.
     unreachable: tuple[str, ...]
-    """Names of the variables that are left out: they lead to this machine's loopback. A container has its own."""
 
 
 def proxies_for_containers(environment: Mapping[str, str], *, share_loopback: bool) -> Proxies:

@@ -30,30 +30,29 @@ class Settings:
     state_dir: Path = field(default_factory=lambda: Path(platformdirs.user_state_dir("tfdock")))
     knowledge: tuple[Path, ...] = ()
     mirrors: Mapping[str, str] = field(default_factory=dict)
+    #: The address of a mirror of source archives, which has `https://x/y` as `<mirror>/x/y`. It is asked first.
     archives: str | None = None
-    """The address of a mirror of source archives, which has `https://x/y` as `<mirror>/x/y`. It is asked first."""
+    #: Repositories (`ghcr.io/me/wheels`) of wheel images: looked in, in this order, before anything is built.
     registries: tuple[str, ...] = ()
-    """Repositories (`ghcr.io/me/wheels`) of wheel images: looked in, in this order, before anything is built."""
+    #: Registries elsewhere with which plain HTTP is spoken: what passes can be read and changed on its way.
     plain_http: tuple[str, ...] = ()
-    """Registries elsewhere with which plain HTTP is spoken: what passes can be read and changed on its way."""
+    #: Folders beside a profile's project that profiles and matrices may name files of.
     allow_paths: tuple[Path, ...] = ()
-    """Folders beside a profile's project that profiles and matrices may name files of."""
+    #: Remote caches and executors that profiles may name beside those of these settings.
     allow_endpoints: tuple[str, ...] = ()
-    """Remote caches and executors that profiles may name beside those of these settings."""
+    #: The engine's network for image builds and the fetch phase; None is the engine's default.
     network: str | None = None
-    """The engine's network for image builds and the fetch phase; None is the engine's default."""
+    #: Bytes that all builds of a call may use together; None is what the machine has. So are `cpus` cores.
     memory: int | None = None
-    """Bytes that all builds of a call may use together; None is what the machine has. So are `cpus` cores."""
     cpus: int | None = None
+    #: What becomes of a run's output base: `never` kept, or kept when the build has `failed`.
     keep_output: str = "never"
-    """What becomes of a run's output base: `never` kept, or kept when the build has `failed`."""
     remote_cache: str | None = None
     remote_executor: str | None = None
     remote_instance: str | None = None
     remote_jobs: int | None = None
     remote_upload: bool = True
-    remote_credential_helper: str | None = None
-    """A program that speaks Bazel's credential helper protocol."""
+    remote_credential_helper: str | None = None  #: A program that speaks Bazel's credential helper protocol.
 
     @property
     def remote(self) -> Remote:

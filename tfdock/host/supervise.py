@@ -164,8 +164,7 @@ class Stop:
 
     requests: int = 0
     terminated: bool = False
-    kept: str = "what is finished stays in the cache"
-    """What becomes of the work that is stopped."""
+    kept: str = "what is finished stays in the cache"  #: What becomes of the work that is stopped.
 
     @property
     def interruption(self) -> Interrupted | None:

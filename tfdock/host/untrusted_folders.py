@@ -379,8 +379,7 @@ class UntrustedPath:
     """
 
     root: Path
-    inside: str = ""
-    """With `/` between its parts."""
+    inside: str = ""  #: With `/` between its parts.
 
     def __truediv__(self, name: str) -> UntrustedPath:
         return UntrustedPath(self.root, f"{self.inside}/{name}" if self.inside else name)

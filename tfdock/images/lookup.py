@@ -169,8 +169,8 @@ class ImageLookup:
 
     repositories: tuple[ImageRef, ...]
     check: Callable[[], None]
+    #: Images of other builds of the same build id that were met.
     others: list[ImageRef] = field(default_factory=list)
-    """Images of other builds of the same build id that were met."""
 
     def images(
         self, plan: BuildPlan, lock: LockFile | None, failed: Callable[[NetworkError], object]

@@ -40,8 +40,7 @@ class WheelSelection:
     check: Callable[[], None]
     _layers: dict[Path, WheelLayer] = field(default_factory=dict)
     _wheels: dict[Path, ImageWheel] = field(default_factory=dict)
-    _unreadable: str = ""
-    """The problem with a record that was met."""
+    _unreadable: str = ""  #: The problem with a record that was met.
 
     def __enter__(self) -> WheelSelection:
         return self

@@ -64,10 +64,8 @@ class Labelled:
     platform: str
     labels: Mapping[str, str]
     wheels: tuple[FoundWheel, ...]
-    papers: Descriptor
-    """The blob of the layer with everything except the wheels."""
-    papers_content: str
-    """The digest of that layer's content; another one than the blob's if the blob is packed."""
+    papers: Descriptor  #: The blob of the layer with everything except the wheels.
+    papers_content: str  #: The digest of that layer's content; another one than the blob's if the blob is packed.
 
 
 def is_wheel_image(manifest: Manifest) -> bool:

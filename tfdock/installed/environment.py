@@ -63,8 +63,8 @@ class Environment:
     versions: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     opened: tuple[OpenedLibrary, ...] = ()
+    #: The libstdc++ that is found and the version it lacks (`GLIBCXX_3.4.30`); empty where it lacks none.
     old_stdcxx: tuple[str, str] = ("", "")
-    """The libstdc++ that is found and the version it lacks (`GLIBCXX_3.4.30`); empty where it lacks none."""
     driver: NvidiaDriver = field(default_factory=NvidiaDriver)
     host: Host = field(default_factory=Host)
     cpu_flags: frozenset[str] = frozenset()

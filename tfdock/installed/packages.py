@@ -63,8 +63,7 @@ class InstalledTensorflow:
     folder: Path
     wheels: tuple[InstalledWheel, ...]
     build_info: Mapping[str, object] | None
-    loader: Path | None
-    """The library that opens the GPU's libraries: `libtensorflow_framework.so.2`."""
+    loader: Path | None  #: The library that opens the GPU's libraries: `libtensorflow_framework.so.2`.
 
 
 def find_tensorflow(path: Sequence[str]) -> InstalledTensorflow | None:

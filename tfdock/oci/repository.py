@@ -42,10 +42,8 @@ class BlobUpload:
     data: BinaryIO
     sent: int = 0
     place: str | None = None
-    doubt: bool = False
-    """Whether the last request broke, so that the registry must be asked how much has arrived."""
-    lost: int = 0
-    """Times that the registry forgot the upload, or had another part of it."""
+    doubt: bool = False  #: Whether the last request broke, so that the registry must be asked how much has arrived.
+    lost: int = 0  #: Times that the registry forgot the upload, or had another part of it.
     done: bool = False
 
     def step(self) -> None:

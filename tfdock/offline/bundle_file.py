@@ -75,8 +75,7 @@ class Bundle:
 
     path: Path
     index: Index
-    _begin: int
-    """Where the index ends."""
+    _begin: int  #: Where the index ends.
 
     def chunks(self, sha256: str) -> Iterator[bytes]:
         """Yield the contents of a blob. The last piece comes only after all pieces were checked.

@@ -39,8 +39,8 @@ class SharedInputs:
     builds: tuple[BundledBuild, ...]
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _done: bool = False
+    #: The images' ids on the engine, by their names in the bundle: another bundle may use a name later.
     ids: Mapping[str, str] = field(default_factory=dict)
-    """The images' ids on the engine, by their names in the bundle: another bundle may use a name later."""
 
     def provide(self, supervisor: Supervisor, settings: Settings) -> None:
         """Load the images, and fill the repository cache and the wheels' folders. Existing files stay.

@@ -101,14 +101,12 @@ class BuildPlan:
     phases: tuple[Phase, ...]
     resources: BuildResources
     asked: Asked
-    machine: Machine
-    """What the limits were sized for."""
+    machine: Machine  #: What the limits were sized for.
     labels: Mapping[str, str]
     remote: Remote = NOWHERE
+    #: The profile takes the GPUs of this machine (`gpus: local`): what they cannot run is not worth building.
     for_this_machine: bool = False
-    """The profile takes the GPUs of this machine (`gpus: local`): what they cannot run is not worth building."""
-    trust: Domain = IN_RELEASE
-    """The builds with which it shares a disk cache."""
+    trust: Domain = IN_RELEASE  #: The builds with which it shares a disk cache.
 
     @property
     def fetch(self) -> Phase:

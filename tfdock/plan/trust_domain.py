@@ -41,11 +41,10 @@ class Domain:
 
     name: str = RELEASE
     reasons: tuple[str, ...] = ()
-    shared: bool = False
-    """The user shares on purpose (`--trust`)."""
+    shared: bool = False  #: The user shares on purpose (`--trust`).
+    #: Domains of the same build without its last patches, most patches first. What ran in them is of the same source,
+    #: at whatever commit.
     with_fewer_patches: tuple[str, ...] = ()
-    """Domains of the same build without its last patches, most patches first. What ran in them is of the
-    same source, at whatever commit."""
 
     @property
     def is_release(self) -> bool:

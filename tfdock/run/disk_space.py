@@ -28,8 +28,7 @@ class DiskSpace:
     places: Mapping[str, Path]
     # The folder may not exist yet: the nearest one above it is on the same disk.
     usage: Callable[[Path], tuple[int, int, int]] = field(default=lambda path: shutil.disk_usage(nearest(path)))
-    short: str | None = None
-    """The name of the folder whose disk is nearly full; None while all have space."""
+    short: str | None = None  #: The name of the folder whose disk is nearly full; None while all have space.
 
     def is_short(self) -> bool:
         """Return whether a disk has less space than is safe. Once true, it stays true."""

@@ -42,10 +42,8 @@ class RunEntry:
     build_id: str
     staging: str
     output: str
-    engine: str = ""
-    """The engine that has its containers and volumes."""
-    step: str = ""
-    """The container of the last step of its image: the builder labels those with no run."""
+    engine: str = ""  #: The engine that has its containers and volumes.
+    step: str = ""  #: The container of the last step of its image: the builder labels those with no run.
 
     @classmethod
     def read(cls, folder: Path) -> RunEntry | None:

@@ -100,10 +100,9 @@ class Supervisor:
     limit: Limit | None = None
     disk_space: DiskSpace | None = None
     output: PhaseOutput = field(default_factory=PhaseOutput)
-    writable: set[Path] = field(default_factory=set)
-    """The folders that containers of this run can write to."""
+    writable: set[Path] = field(default_factory=set)  #: The folders that containers of this run can write to.
+    #: Of the volumes that serve one container of this run each.
     numbers: Iterator[int] = field(default_factory=itertools.count)
-    """Of the volumes that serve one container of this run each."""
 
     def log_error(self, error: Exception) -> None:
         """Log why a phase ends, if no program printed it: the engine, a registry, the system."""

@@ -70,10 +70,9 @@ class TrialEnvironment:
     settings: Settings
     folder: Path
     memory: int = MEMORY
+    #: The ids of a bundle's images, by the references in profiles. With a bundle nothing is fetched.
     given: Mapping[str, str] | None = None
-    """The ids of a bundle's images, by the references in profiles. With a bundle nothing is fetched."""
-    bundle: str = ""
-    """The bundle's identity."""
+    bundle: str = ""  #: The bundle's identity.
 
     @property
     def engine(self) -> Engine:
@@ -174,8 +173,7 @@ _PIP_MANNERS = {
 class TrialContainers:
     """The containers of a trial, for wheels with those tags of Python and ABI (`cp311`, `cp311`)."""
 
-    _alternatives: tuple[str, ...] = ()
-    """Fixes for a machine that cannot fetch anything."""
+    _alternatives: tuple[str, ...] = ()  #: Fixes for a machine that cannot fetch anything.
 
     def __init__(self, environment: TrialEnvironment, python_tag: str, abi_tag: str) -> None:
         self._environment, self._tags = environment, (python_tag, abi_tag)

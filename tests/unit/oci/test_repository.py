@@ -53,8 +53,7 @@ class Scripted:
     script: Script
     address: str = ""
     asked: list[str] = field(default_factory=list)
-    shown: list[str | None] = field(default_factory=list)
-    """What it was shown as authorization."""
+    shown: list[str | None] = field(default_factory=list)  #: What it was shown as authorization.
 
     def repository(self, login: Login | None = None) -> Repository:
         return Repository(self.address, "ci/x", login=lambda _: login)
@@ -386,8 +385,7 @@ class Endless:
     begin: bytes
     piece: bytes
     pause: float
-    left: threading.Event = field(default_factory=threading.Event)
-    """Set as soon as a client has gone."""
+    left: threading.Event = field(default_factory=threading.Event)  #: Set as soon as a client has gone.
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[Repository]:

@@ -70,8 +70,7 @@ class CacheEntry:
 
     kind: str
     digest: str
-    name: str
-    """Within the disk cache."""
+    name: str  #: Within the disk cache.
     size: int
     written: int
     read: int

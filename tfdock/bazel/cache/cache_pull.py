@@ -44,8 +44,7 @@ class CachePull:
     stage: Path
     here: set[str] = field(default_factory=set)
     blobs: dict[str, str] = field(default_factory=dict)
-    waiting: dict[str, Path] = field(default_factory=dict)
-    """Actions that have arrived, and are not visible yet."""
+    waiting: dict[str, Path] = field(default_factory=dict)  #: Actions that have arrived, and are not visible yet.
 
     def restore(self, shelf: Shelf) -> PulledCache:
         """Restore the missing entries of a shelf, pack by pack."""

@@ -49,10 +49,9 @@ class Listing:
     half: list[CacheEntry] = field(default_factory=list)
     foreign: list[CacheEntry] = field(default_factory=list)
     results: dict[str, ActionResult] = field(default_factory=dict)
-    unreadable: dict[str, str] = field(default_factory=dict)
-    """Reasons why an action cannot be read, by its key."""
+    unreadable: dict[str, str] = field(default_factory=dict)  #: Reasons why an action cannot be read, by its key.
+    #: Blobs of the cache below, which the actions may need too.
     below: dict[str, CacheEntry] = field(default_factory=dict)
-    """Blobs of the cache below, which the actions may need too."""
 
     @property
     def size(self) -> int:

@@ -168,12 +168,9 @@ class _Connection:
 
     line: RelayLine
     client: Writer
-    lookups: set[int] = field(default_factory=set)
-    """Streams that ask whether an action is cached."""
-    refused: set[int] = field(default_factory=set)
-    """Streams that are not forwarded to the endpoint."""
-    heard: float = field(default_factory=monotonic)
-    """The last time that the endpoint sent something."""
+    lookups: set[int] = field(default_factory=set)  #: Streams that ask whether an action is cached.
+    refused: set[int] = field(default_factory=set)  #: Streams that are not forwarded to the endpoint.
+    heard: float = field(default_factory=monotonic)  #: The last time that the endpoint sent something.
 
     async def forward_requests(self, client: Reader, server: Writer) -> None:
         decoder, encoder = hpack.Decoder(), hpack.Encoder()

@@ -38,18 +38,16 @@ class RelayLine:
     endpoint: Endpoint
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     upload: bool = True
+    #: Whether the endpoint is an executor. It gets the inputs of its actions even if uploads are off.
     executes: bool = False
-    """Whether the endpoint is an executor. It gets the inputs of its actions even if uploads are off."""
     hits: int = 0
     sent: int = 0
     received: int = 0
     lost: str | None = None
-    no_uploads: bool = False
-    """Whether the endpoint answered a question but refused an upload."""
-    trouble: str | None = None
-    """An answer that is neither a result nor "not found"."""
+    no_uploads: bool = False  #: Whether the endpoint answered a question but refused an upload.
+    trouble: str | None = None  #: An answer that is neither a result nor "not found".
+    #: Held while a frame of up to 16 MiB is read: a container may open many connections.
     large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_LARGE), repr=False)
-    """Held while a frame of up to 16 MiB is read: a container may open many connections."""
 
     async def connect(self) -> tuple[Reader, Writer]:
         """Return a new connection to the endpoint; raise OSError, and then the endpoint is lost."""
