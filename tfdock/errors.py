@@ -63,16 +63,14 @@ Fix = str | Sequence[str]
 class Suggestion:
     """One way out of a refusal, tried before it was offered: the profile so changed is accepted.
 
-    `change` maps a field of the profile to its new value, None to leave it out; `keep` says what stays as it was.
-    `untested`: it works only because the change allows what nobody is known to have tested. Such a change has a
-    `question` and is not among the fixes; nor is a build for the CPU alone.
+    A change that is untested has a question and is not among the fixes; nor is a build for the CPU alone.
     """
 
-    text: str
-    change: Mapping[str, object]
-    keep: tuple[str, ...] = ()
-    untested: bool = False
-    question: str = ""
+    text: str  #: The change in words.
+    change: Mapping[str, object]  #: Field of the profile, dotted, to its new value; null leaves it out.
+    keep: tuple[str, ...] = ()  #: What stays as it was.
+    untested: bool = False  #: Whether it works only by allowing what nobody is known to have tested.
+    question: str = ""  #: The question that it asks first, since somebody may not want the change. Empty for a fix.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)

@@ -287,12 +287,12 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One resolved value: what, which value, who said so (`profile`, `default`, a knowledge row), and why."""
+    """One resolved value."""
 
-    field: str
-    value: str
-    source: str
-    reason: str
+    field: str  #: What was chosen, such as `cuda` or `wheel.name`.
+    value: str  #: The value.
+    source: str  #: Who said so: `profile`, `default`, `lock`, or a row of the knowledge base.
+    reason: str  #: Why this value.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

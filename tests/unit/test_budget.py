@@ -21,15 +21,15 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60
 """What a figure may be below its budget, so that not each line is a change here."""
 PACKAGES = {
-    "": 765, "bazel": 4825, "bench": 340, "builder": 3220, "ci": 750, "cli": 8445, "diagnose": 2500,
-    "documents": 2840, "engine": 2525, "gpu": 2005, "host": 2640, "images": 3055, "installed": 1350,
-    "knowledge": 2745, "matrix": 1475, "oci": 1385, "offline": 1570, "plan": 3380, "profile": 1355, "resolve": 4790,
-    "run": 1455, "verify": 1970, "wheel": 3475, "wheelhouse": 1980,
+    "": 755, "bazel": 4810, "bench": 330, "builder": 3185, "ci": 750, "cli": 8415, "diagnose": 1490,
+    "documents": 1615, "engine": 2515, "gpu": 2000, "host": 2635, "images": 3050, "installed": 1350,
+    "knowledge": 2725, "matrix": 1475, "oci": 1385, "offline": 1555, "plan": 3375, "profile": 1350,
+    "report": 1010, "resolve": 4780, "run": 1435, "verify": 1965, "wheel": 3470, "wheelhouse": 1980,
 }  # fmt: skip
 """Lines of Python in each package."""
 ROAD = {
-    "builder.build": {"modules": 125, "lines": 28335},
-    "cli.commands.build": {"modules": 94, "lines": 20155},
+    "builder.build": {"modules": 125, "lines": 28245},
+    "cli.commands.build": {"modules": 94, "lines": 20080},
 }
 """What importing a module loads of ours."""
 WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63675, "lines of recordings": 14285}

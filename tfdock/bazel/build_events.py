@@ -41,8 +41,8 @@ class Figures:
 class Step:
     """An action with the seconds it took."""
 
-    name: str
-    seconds: float
+    name: str  #: What it makes.
+    seconds: float  #: How long it took.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

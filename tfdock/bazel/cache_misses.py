@@ -30,11 +30,11 @@ _HASH = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputDifference:
-    """One difference, in words. `reaches`: it can make compiled actions miss the cache."""
+    """One thing that differs from the last build."""
 
-    kind: str
-    text: str
-    reaches: bool = True
+    kind: str  #: What kind of thing.
+    text: str  #: The difference in words.
+    reaches: bool = True  #: Whether it can make compiled actions miss the cache.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

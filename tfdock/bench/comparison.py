@@ -22,23 +22,19 @@ _STEPS = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """An operation on two sides. `ratio` is the second's time by the first's.
+    """An operation on both sides."""
 
-    `low` and `high` hold the ratio with a probability of 95 %; `surely_low` and `surely_high` hold those of all
-    operations at once, and the `verdict` goes by them. `seconds` are both sides' medians. `excluded` is the largest
-    difference that is possible, as a share (0.03), and `seen` the one that four of five runs like this would find.
-    """
-
-    operation: str
-    ratio: float
-    low: float
-    high: float
-    surely_low: float
-    surely_high: float
+    operation: str  #: Its name.
+    ratio: float  #: The second side's time by the first's: the geometric mean over the pairs.
+    low: float  #: The ratio is above this and below `high` with a probability of 95 %.
+    high: float  #: See `low`.
+    surely_low: float  #: The same, for all operations at once, and for the suite alone; `verdict` goes by it.
+    surely_high: float  #: See `surely_low`.
+    #: What the second side is; `none` where no difference of 1 % or more was found.
     verdict: Literal["faster", "slower", "none"]
-    excluded: float
-    seen: float
-    seconds: tuple[float, float]
+    excluded: float  #: How much slower the slower side may be at most, as a share of the other's time: 0.03 is 3 %.
+    seen: float  #: The difference that four of five such runs would find, as a share.
+    seconds: tuple[float, float]  #: CPU seconds of a call, the median of each side; of the suite their sum.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

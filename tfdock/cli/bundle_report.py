@@ -10,13 +10,13 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import preparer_for, print_json
-from tfdock.diagnose.report_bundle import ReportBundle, bundle
-from tfdock.diagnose.reported_run import ReportSubject, subject_of
 from tfdock.errors import as_document
 from tfdock.host.files import write_bytes
 from tfdock.host.settings import Settings
 from tfdock.installed.environment import read_environment
 from tfdock.installed.verdicts import judge_environment
+from tfdock.report.report_bundle import ReportBundle, bundle
+from tfdock.report.reported_run import ReportSubject, subject_of
 from tfdock.wheelhouse.store import Wheelhouse
 
 

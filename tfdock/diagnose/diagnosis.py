@@ -34,34 +34,30 @@ _LONGEST = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One cause. `confidence` is `high`, `medium` or `low`; `line` counts from 1, `excerpt` begins with it.
+    """One cause that a log shows. Without a profile nothing is asked, unfit or to be changed."""
 
-    `asked` says what of the profile has to do with it, and `changes` what may mend it; both are empty without one.
-    `misfit` says where the log and that profile disagree: then there are no changes.
-    """
-
-    id: str
-    stage: str
-    confidence: str
-    line: int
-    excerpt: str
-    cause: str
-    fix: str
-    source: str
-    count: int
-    values: Mapping[str, str]
-    asked: str = ""
-    misfit: str = ""
-    changes: tuple[Suggestion, ...] = ()
+    id: str  #: The known failure.
+    stage: str  #: The part of a build or start in which it happens.
+    confidence: str  #: `high`, `medium` or `low`.
+    line: int  #: The line of the log, from 1.
+    excerpt: str  #: The lines of the log that show it.
+    cause: str  #: Why it happened.
+    fix: str  #: What to do.
+    source: str  #: Where it is known from.
+    count: int  #: How often it is in the log.
+    values: Mapping[str, str]  #: What was read from the lines, by name.
+    asked: str = ""  #: What of the profile has to do with it; empty without a profile.
+    misfit: str = ""  #: Where the log and the profile disagree; empty where they agree.
+    changes: tuple[Suggestion, ...] = ()  #: Changes of the profile that may help.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoodEnd:
-    """The line with which a log ended well, counted from 1, the row that knows it, and its sentence."""
+    """The line with which a log ended well."""
 
-    id: str
-    line: int
-    cause: str
+    id: str  #: The row of the knowledge that knows such a line.
+    line: int  #: Its number, from 1.
+    cause: str  #: What the line says, in a sentence.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
-"""The documents that other programs read, as types: what commands print with `--json`, and what is kept in files.
+"""The documents that other programs read: what commands print with `--json`, and what is kept in files.
 
-`published` lists them, and `schemas` makes the JSON Schema of each from its type: printing a document needs neither.
-Keys are added within a version of a document, and never removed, renamed or given another meaning.
+A value of the program that is a document is its own type. Types of this package hold what is put together for a
+document. `published` lists the documents, and `schemas` makes the JSON Schema of each from its type. Keys are added
+within a version of a document, and never removed, renamed or given another meaning.
 
-Pure. Imports: nothing of ours.
+Imports: the packages whose values are documents; not `report` and `cli`.
 """

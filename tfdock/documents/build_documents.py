@@ -7,25 +7,20 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from tfdock.bazel.build_events import Step
+from tfdock.bazel.cache_misses import InputDifference
+from tfdock.diagnose.diagnosis import Finding
 from tfdock.documents.document_parts import (
-    FindingJson,
     GpuAnswerJson,
     InstallableWheelJson,
     MachineJson,
     ProblemJson,
     TargetsJson,
-    WheelFileJson,
 )
 from tfdock.documents.matrix_documents import MatrixResultJson
 from tfdock.documents.plan_documents import BuildPlanJson
-from tfdock.documents.wheel_documents import WheelCheckJson
-
-
-class TimedActionJson(TypedDict):
-    """An action of Bazel's on the critical path."""
-
-    name: str  #: What it makes.
-    seconds: float  #: How long it took.
+from tfdock.verify.checks import Check
+from tfdock.wheelhouse.store import WheelFile
 
 
 class SlowActionJson(TypedDict):
@@ -41,15 +36,7 @@ class CriticalPathJson(TypedDict):
     """The chain of actions that the build could not be faster than."""
 
     seconds: float  #: How long it took.
-    actions: Sequence[TimedActionJson]  #: The actions, in order; empty where they are not known.
-
-
-class InputDifferenceJson(TypedDict):
-    """One thing that differs from the last build."""
-
-    kind: str  #: What kind of thing.
-    text: str  #: The difference in words.
-    reaches: bool  #: Whether it can make compiled actions miss the cache.
+    actions: Sequence[Step]  #: The actions, in order; empty where they are not known.
 
 
 class ColdReasonsJson(TypedDict):
@@ -57,7 +44,7 @@ class ColdReasonsJson(TypedDict):
 
     since: Mapping[str, str] | None  #: The build that it was compared with; null without one.
     sentences: Sequence[str]  #: The answer in words.
-    differences: Sequence[InputDifferenceJson]  #: What differs.
+    differences: Sequence[InputDifference]  #: What differs.
     not_compared: Sequence[str]  #: What could not be compared.
     #: Null. Earlier versions counted actions here, by kind and reason.
     misses: Mapping[str, Mapping[str, int]] | None
@@ -142,7 +129,7 @@ class EngineJson(TypedDict):
 class VerificationJson(TypedDict):
     """What was found of the wheels."""
 
-    checks: Sequence[WheelCheckJson]  #: The checks, in order; those of several wheels one after another.
+    checks: Sequence[Check]  #: The checks, in order; those of several wheels one after another.
     gpu_code: TargetsJson  #: GPU code of TensorFlow's own libraries.
     runtime: str | None  #: The image in which the wheel was tried.
 
@@ -155,7 +142,7 @@ class RecordDocument(TypedDict):
     fingerprint: str  #: 64 hexadecimal digits of everything that decides the wheel's bytes.
     tfdock: str  #: The version of tfdock that built.
     log: str  #: The name of the log beside the record.
-    wheels: Sequence[WheelFileJson]  #: The wheels.
+    wheels: Sequence[WheelFile]  #: The wheels.
     plan: BuildPlanJson  #: What was done.
     toolchain_key: str  #: 16 hexadecimal digits of the tools in the image; names the disk cache.
     toolchain: ToolchainJson  #: The tools in the image.
@@ -219,7 +206,7 @@ class BuiltProfileJson(TypedDict):
     #: What Bazel says of the build; of one that failed its actions alone.
     cache: BazelFiguresJson | ActionCountsJson | None
     attempts: int  #: How often was compiled, or anything was tried again.
-    diagnosis: Sequence[FindingJson]  #: What the log of a failed build shows.
+    diagnosis: Sequence[Finding]  #: What the log of a failed build shows.
 
 
 class BuildDocument(TypedDict):
@@ -313,7 +300,7 @@ class ReportDocument(TypedDict):
     build_id: str  #: The build id.
     fingerprint: NotRequired[str]  #: 64 hexadecimal digits of everything that decides the wheel's bytes.
     tfdock: NotRequired[str]  #: The version of tfdock that built.
-    wheels: NotRequired[Sequence[WheelFileJson]]  #: The wheels.
+    wheels: NotRequired[Sequence[WheelFile]]  #: The wheels.
     plan: NotRequired[Mapping[str, object]]  #: What was done, as in `record`.
     source: NotRequired[TakenSourceJson | None]  #: The source that was built.
     seconds: NotRequired[Mapping[str, float]]  #: Phase to seconds.

@@ -7,6 +7,10 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
+from tfdock.bazel.cache.cache_pull import PulledCache
+from tfdock.bazel.cache.cache_push import PushedCache
+from tfdock.engine.protocol import ImageInfo
+
 
 class CachedToolchainJson(TypedDict):
     """The disk cache of one toolchain and trust domain."""
@@ -71,16 +75,6 @@ class CacheVerifyDocument(TypedDict):
     toolchains: Sequence[VerifiedToolchainJson]  #: The disk caches.
 
 
-class DanglingImageJson(TypedDict):
-    """An image without a name."""
-
-    id: str  #: Its id.
-    tags: Sequence[str]  #: Its tags.
-    digests: Sequence[str]  #: Its digests.
-    labels: Mapping[str, str]  #: Its labels.
-    size: int  #: Bytes.
-
-
 class PrunedToolchainJson(TypedDict):
     """What went of a disk cache."""
 
@@ -102,7 +96,7 @@ class CachePruneDocument(TypedDict):
     """`tfdock cache prune`: what was removed, or would be."""
 
     dry_run: bool  #: Whether nothing was removed.
-    images: Sequence[DanglingImageJson]  #: Images that went, with `--images`.
+    images: Sequence[ImageInfo]  #: Images that went, with `--images`.
     size: int  #: Bytes that went, images aside.
     left: int  #: Bytes that are left.
     reached: bool  #: Whether that is no more than `--max-size`.
@@ -118,58 +112,16 @@ class CacheCleanDocument(TypedDict):
     size: int  #: Bytes.
 
 
-class PushedToolchainJson(TypedDict):
-    """What was sent of a disk cache."""
-
-    toolchain: str  #: The disk cache.
-    entries: int  #: Entries that were sent.
-    size: int  #: Bytes of those.
-    packs: int  #: Packs that they were sent in.
-    sent: int  #: Bytes of those packs.
-    there: int  #: Entries that the registry had.
-    incomplete: int  #: Actions that were left out, because something that they need is not here.
-    native: int  #: Actions that were left out, because only this machine can run what they compile.
-    gone: int  #: Packs that were replaced.
-
-
 class CachePushDocument(TypedDict):
     """`tfdock cache push`: what was sent to a registry."""
 
     reference: str  #: The cache's name in the registry.
     digest: str | None  #: The digest of its manifest; null where nothing was pushed.
-    toolchains: Sequence[PushedToolchainJson]  #: The disk caches.
-
-
-class PulledToolchainJson(TypedDict):
-    """What was taken for a disk cache."""
-
-    toolchain: str  #: The disk cache.
-    entries: int  #: Entries that came.
-    size: int  #: Bytes of those.
-    packs: int  #: Packs that they came in.
-    received: int  #: Bytes of those packs.
-    there: int  #: Entries that were here.
-    incomplete: int  #: Actions that were left out, because something that they need is nowhere.
+    toolchains: Sequence[PushedCache]  #: The disk caches.
 
 
 class CachePullDocument(TypedDict):
     """`tfdock cache pull`: what was taken from a registry."""
 
     reference: str  #: The cache's name in the registry.
-    toolchains: Sequence[PulledToolchainJson]  #: The disk caches.
-
-
-class CacheShelfJson(TypedDict):
-    """The packs of a toolchain in a registry."""
-
-    pushes: int  #: How often they have changed.
-    moment: int  #: The push, of all of the cache's, that changed them last.
-    seen: Sequence[int]  #: For each pack, the last push by somebody who had half of it.
-
-
-class CacheConfigDocument(TypedDict):
-    """The configuration of a cache in a registry."""
-
-    schema: Literal["tfdock.cache/1"]  #: Which document this is.
-    pushes: int  #: How often the cache has changed.
-    toolchains: Mapping[str, CacheShelfJson]  #: Key of a disk cache to its packs.
+    toolchains: Sequence[PulledCache]  #: The disk caches.

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
-from typing_extensions import Doc, TypedDict
+from pydantic import Field
+from typing_extensions import TypedDict
 
-from tfdock.documents.document_parts import ChoiceJson, MachineJson, ProblemJson, TrustJson
+from tfdock.documents.document_parts import MachineJson, ProblemJson, TrustJson
+from tfdock.offline.availability import Availability
+from tfdock.plan.lock_file import LockDifference
+from tfdock.plan.resources import BuildResources
+from tfdock.types import Choice
 
 
 class SkippedRuleJson(TypedDict):
@@ -17,16 +22,6 @@ class SkippedRuleJson(TypedDict):
     reason: str  #: Why it was not made.
 
 
-class AvailabilityJson(TypedDict):
-    """Something that a build downloads."""
-
-    kind: Literal["base", "source", "bazel", "archive"]  #: What it is.
-    name: str  #: The image, the ref, the version, or the archive.
-    #: Whether it is there now; `changed` is other than the lock or the knowledge has it.
-    status: Literal["there", "gone", "changed", "unreachable", "not-asked"]
-    found: str  #: A digest, a commit or an address; else the reason.
-
-
 class CheckedProfileJson(TypedDict):
     """What was found of one profile."""
 
@@ -34,12 +29,12 @@ class CheckedProfileJson(TypedDict):
     ok: bool  #: Whether it can be built.
     build_id: str | None  #: The build id; null where the profile is refused.
     #: What is known of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom.
-    evidence: ChoiceJson | None
+    evidence: Choice | None
     problems: Sequence[ProblemJson]  #: Why it is refused.
     untested: Sequence[ProblemJson]  #: What nobody is known to have tested, and is allowed.
     warnings: Sequence[ProblemJson]  #: What else to know, and what this machine lacks.
     skipped: Sequence[SkippedRuleJson]  #: Checks of this machine that could not be made.
-    online: Sequence[AvailabilityJson]  #: What the build downloads, asked with `--online`; else empty.
+    online: Sequence[Availability]  #: What the build downloads, asked with `--online`; else empty.
 
 
 class CheckDocument(TypedDict):
@@ -84,18 +79,6 @@ class PhaseJson(TypedDict):
     command: Sequence[str]  #: The words of its command.
 
 
-class ResourcesJson(TypedDict):
-    """The limits of the container that compiles."""
-
-    jobs: int  #: Jobs of Bazel's.
-    cpus: int  #: Cores.
-    memory: int  #: Bytes of memory.
-    disk: int  #: Bytes of disk that must be free.
-    pids: int  #: Processes and threads.
-    time_limit: int | None  #: Seconds; null without a limit.
-    heap: int  #: Bytes of Bazel's Java heap.
-
-
 class RemoteJson(TypedDict):
     """Remote cache and executor: scheme and host, no credentials."""
 
@@ -135,7 +118,7 @@ class BuildPlanJson(TypedDict):
     package: Sequence[str]  #: The command that makes the wheel of what was built.
     mounts: Sequence[MountJson]  #: Folders that the compile container sees.
     phases: Sequence[PhaseJson]  #: The phases that run in containers, in order.
-    resources: ResourcesJson  #: The limits of the compile container.
+    resources: BuildResources  #: The limits of the compile container.
     trust: TrustJson  #: The trust domain.
     remote: RemoteJson | None  #: Remote cache and executor; null without either.
     machine: MachineJson  #: The machine that it was sized for.
@@ -143,7 +126,7 @@ class BuildPlanJson(TypedDict):
     runtime: str | None  #: The image in which the wheel is tried.
     verify: VerifyOptionsJson  #: How the wheel is verified.
     untested: Sequence[str]  #: What nobody is known to have tested, in words.
-    choices: Sequence[ChoiceJson]  #: Every value with its source and reason.
+    choices: Sequence[Choice]  #: Every value with its source and reason.
 
 
 class ExpectedJson(TypedDict):
@@ -190,21 +173,13 @@ class DoctorDocument(TypedDict):
 PinJson = TypedDict(
     "PinJson",
     {
-        "pin": Annotated[str, Doc("Its kind, such as `base`, `source` or `package`.")],
-        "name": Annotated[str, Doc("Its name.")],
-        "value": Annotated[str, Doc("Its version, digest or commit.")],
-        "from": Annotated[str, Doc("Where it comes from.")],
+        "pin": Annotated[str, Field(description="Its kind, such as `base`, `source` or `package`.")],
+        "name": Annotated[str, Field(description="Its name.")],
+        "value": Annotated[str, Field(description="Its version, digest or commit.")],
+        "from": Annotated[str, Field(description="Where it comes from.")],
     },
 )
 PinJson.__doc__ = """Something from elsewhere that is pinned."""
-
-
-class MovedPinJson(TypedDict):
-    """A pin that has another value than in the last lock."""
-
-    pin: str  #: Kind and name.
-    locked: str | None  #: The value in the last lock; null for a new pin.
-    found: str | None  #: The value now; null for a pin that is gone.
 
 
 class LockedProfileJson(TypedDict):
@@ -217,7 +192,7 @@ class LockedProfileJson(TypedDict):
     fingerprint: str | None  #: The build's fingerprint; null where it failed.
     knowledge: str | None  #: The digest of the knowledge base; null where it failed.
     pins: Sequence[PinJson]  #: Everything that is pinned.
-    moved: Sequence[MovedPinJson]  #: What has changed since the last lock.
+    moved: Sequence[LockDifference]  #: What has changed since the last lock.
     problems: Sequence[ProblemJson]  #: Why it failed.
 
 
@@ -261,71 +236,3 @@ class FetchDocument(TypedDict):
 
     builds: Sequence[FetchedJson]  #: The builds.
     bundle: BundleFileJson | None  #: The bundle; null where the caches were filled.
-
-
-class BlobJson(TypedDict):
-    """The contents of a file in a bundle."""
-
-    sha256: str  #: 64 hexadecimal digits; its name.
-    size: int  #: Bytes.
-
-
-class BundledImageJson(TypedDict):
-    """An image in a bundle."""
-
-    name: str  #: What the bundle calls it.
-    id: str  #: Its id on the engine that saved it.
-    size: int  #: Bytes.
-
-
-class BundledRuntimeJson(TypedDict):
-    """The image in which the wheel of a bundled build is tried."""
-
-    reference: str  #: What it is asked for as.
-    image: BundledImageJson  #: The image.
-
-
-class BundledWheelsJson(TypedDict):
-    """What a finished wheel requires."""
-
-    python_tag: str  #: The Python that they are for, such as `cp311`.
-    requirements: Sequence[str]  #: What the wheel will require.
-    limits: Sequence[str]  #: Limits on versions that were set.
-    files: Mapping[str, str]  #: The file names of wheels to blobs.
-
-
-class BundledProfileJson(TypedDict):
-    """A profile as it was read."""
-
-    file: str  #: The name of its file.
-    text: str  #: The blob of its text.
-    extended: Mapping[str, str]  #: The profiles that it extends, to blobs.
-    patches: Mapping[str, str]  #: Its patches, to blobs.
-    tree: str | None  #: The tree hash of a local checkout.
-
-
-class BundledBuildJson(TypedDict):
-    """One build of a bundle."""
-
-    build_id: str  #: The build id.
-    fingerprint: str  #: The build's fingerprint.
-    profile: BundledProfileJson  #: The profile.
-    lock: str | None  #: The blob of its lock.
-    image: BundledImageJson  #: The image that builds.
-    base_digest: str | None  #: The digest of the image it began with.
-    source_ref: str | None  #: The tag or branch that was taken.
-    runtime: BundledRuntimeJson | None  #: The image in which the wheel is tried.
-    wheels: BundledWheelsJson | None  #: What the wheel requires.
-    external: str | None  #: The blob of what Bazel fetched past its own cache.
-
-
-class BundleDocument(TypedDict):
-    """The index of a bundle (`index.json`); what names a blob is its sha256."""
-
-    schema: Literal["tfdock.bundle/1"]  #: Which document this is.
-    tfdock: str  #: The version of tfdock that wrote it.
-    knowledge: str  #: The digest of the knowledge base.
-    builds: Sequence[BundledBuildJson]  #: The builds that it is for.
-    images: str  #: The blob of the archive of images.
-    repository: Mapping[str, str]  #: Paths in Bazel's repository cache to blobs.
-    blobs: Sequence[BlobJson]  #: Every blob, in the order of the file.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tfdock.bazel.cache.registry_cache import CacheConfiguration
 from tfdock.documents import (
     build_documents,
     cache_documents,
-    image_documents,
     knowledge_documents,
     matrix_documents,
     plan_documents,
@@ -13,6 +13,7 @@ from tfdock.documents import (
     wheel_documents,
     wheelhouse_documents,
 )
+from tfdock.offline.bundle_format import Index
 
 PRINTED: dict[str, tuple[type, ...]] = {
     "advise": (knowledge_documents.AdviseDocument,),
@@ -37,9 +38,9 @@ PRINTED: dict[str, tuple[type, ...]] = {
     ),
     "fetch": (plan_documents.FetchDocument,),
     "gpus": (knowledge_documents.GpusDocument,),
-    "image-pack": (image_documents.ImagePackDocument,),
-    "image-push": (image_documents.ImagePushDocument,),
-    "image-runtime": (image_documents.ImageRuntimeDocument,),
+    "image-pack": (wheelhouse_documents.ImagePackDocument,),
+    "image-push": (wheelhouse_documents.ImagePushDocument,),
+    "image-runtime": (wheelhouse_documents.ImageRuntimeDocument,),
     "init": (knowledge_documents.InitDocument,),
     "inspect": (wheel_documents.InspectDocument,),
     "lock": (plan_documents.LockDocument,),
@@ -58,8 +59,8 @@ PRINTED: dict[str, tuple[type, ...]] = {
 """What commands print with `--json`, any of these types; `schema` and `ok` come before what the type has."""
 
 KEPT: dict[str, type] = {
-    "bundle": plan_documents.BundleDocument,
-    "cache": cache_documents.CacheConfigDocument,
+    "bundle": Index,
+    "cache": CacheConfiguration,
     "lock-file": plan_documents.LockFileDocument,
     "matrix-report": matrix_documents.MatrixReportDocument,
     "pulled": build_documents.PulledDocument,

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import takewhile
-from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any
 
 from pydantic import TypeAdapter
-from typing_extensions import is_typeddict
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core.core_schema import DataclassSchema, ModelSchema, TypedDictSchema, WithDefaultSchema
+from typing_extensions import get_original_bases
 
 from tfdock.documents import document_parts, published
-from tfdock.documents.plan_documents import PinJson
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_PIN = get_type_hints(PinJson, include_extras=True)
 Schema = dict[str, Any]
 _TEXT = "#: "
 
@@ -27,7 +25,6 @@ NAMES = tuple(sorted([*published.PRINTED, *published.KEPT]))
 
 def schema_of(name: str) -> Schema:
     """Return the JSON Schema of the document of that name, made from its type."""
-    _close_types()
     if name in published.PRINTED:
         return _printed(name, published.PRINTED[name])
     return _kept(name, published.KEPT[name])
@@ -35,6 +32,9 @@ def schema_of(name: str) -> Schema:
 
 def _kept(name: str, type_: type) -> Schema:
     definitions, reference = _definitions(type_)
+    fields = definitions[type_.__name__]["properties"]
+    if "schema" in fields:
+        fields["schema"] = {"const": published.schema_id(name)} | fields["schema"]
     return {"$schema": DIALECT, "title": name, "$ref": reference, "$defs": definitions}
 
 
@@ -64,58 +64,60 @@ def _printed(name: str, types: tuple[type, ...]) -> Schema:
 
 def _definitions(type_: type) -> tuple[Schema, str]:
     """Return the definitions of a type and of those in it, and the reference to it."""
-    schema = TypeAdapter(list[type_]).json_schema(mode="serialization", by_alias=True)  # type: ignore[valid-type]
+    adapter = TypeAdapter(list[type_])  # type: ignore[valid-type]
+    schema = adapter.json_schema(mode="serialization", schema_generator=_Schemas)
     definitions = schema.get("$defs", {})
     if "$ref" not in schema["items"]:  # pydantic writes a type that stands in one place where it stands
         definitions[type_.__name__] = schema["items"]
-    texts = _texts()
-    for name, definition in definitions.items():
-        definition.pop("title", None)
-        for field, described in definition.setdefault("properties", {}).items():
-            described.pop("title", None)
-            if (name, field) in texts:
-                described["description"] = texts[name, field]
     return definitions, f"#/$defs/{type_.__name__}"
 
 
-def _modules() -> list[ModuleType]:
-    """Return the modules that hold types of documents."""
-    found = {type_.__module__ for types in published.PRINTED.values() for type_ in types}
-    found |= {type_.__module__ for type_ in published.KEPT.values()} | {document_parts.__name__}
-    return [importlib.import_module(name) for name in sorted(found)]
+class _Schemas(GenerateJsonSchema):
+    """Writes types as documents hold them: every field with its text, none left out, and no other key."""
+
+    def typed_dict_schema(self, schema: TypedDictSchema) -> Schema:
+        return _described(schema["cls"], super().typed_dict_schema(schema))
+
+    def dataclass_schema(self, schema: DataclassSchema) -> Schema:
+        return _whole(schema["cls"], super().dataclass_schema(schema))
+
+    def model_schema(self, schema: ModelSchema) -> Schema:
+        return _whole(schema["cls"], super().model_schema(schema))
+
+    def default_schema(self, schema: WithDefaultSchema) -> Schema:
+        return self.generate_inner(schema["schema"])
 
 
-def _close_types() -> None:
-    """Let no document hold keys that its type does not name."""
-    for module in _modules():
-        for type_ in vars(module).values():
-            if is_typeddict(type_) and type_.__module__ == module.__name__:
-                type_.__pydantic_config__ = {"extra": "allow" if type_ in published.OPEN else "forbid"}
+def _whole(type_: type, schema: Schema) -> Schema:
+    """Return the schema of a value of the program: a document holds its defaults too."""
+    return _described(type_, {**schema, "required": list(schema["properties"])})
 
 
-@cache
-def _texts() -> Mapping[tuple[str, str], str]:
-    """Return the text beside each field of the types, by type and field."""
-    own: dict[str, dict[str, str]] = {}
-    bases: dict[str, list[str]] = {}
-    for module in _modules():
-        source = inspect.getsource(module)
-        lines = source.splitlines()
-        for node in ast.parse(source).body:
-            if isinstance(node, ast.ClassDef):
-                own[node.name] = dict(_fields(node, lines))
-                bases[node.name] = [base.id for base in node.bases if isinstance(base, ast.Name)]
-
-    def of(name: str) -> dict[str, str]:
-        inherited = {field: text for base in bases.get(name, ()) for field, text in of(base).items()}
-        return inherited | own.get(name, {})
-
-    said = {(name, field): text for name in own for field, text in of(name).items()}
-    return said | {(PinJson.__name__, field): hint.__metadata__[0].documentation for field, hint in _PIN.items()}
+def _described(type_: type, schema: Schema) -> Schema:
+    texts = _texts(type_)
+    for field, described in schema["properties"].items():
+        described.pop("title", None)
+        if field in texts:
+            described["description"] = texts[field]
+    schema.pop("title", None)
+    return {**schema, "description": inspect.getdoc(type_), "additionalProperties": type_ in published.OPEN}
 
 
-def _fields(node: ast.ClassDef, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _texts(type_: Any) -> dict[str, str]:
+    """Return the texts of a type's fields, inherited ones too."""
+    if not type_.__module__.startswith("tfdock."):
+        return {}
+    texts = {field: text for base in get_original_bases(type_) for field, text in _texts(base).items()}
+    with suppress(OSError):  # of `PinJson`, which is no class statement
+        lines = inspect.getsource(type_).splitlines()
+        texts.update(_described_fields(lines))
+    return texts
+
+
+def _described_fields(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the fields of a class that have a text: a `#:` comment behind the field, or above it."""
+    (node,) = ast.parse("\n".join(lines)).body
+    assert isinstance(node, ast.ClassDef)
     for field in node.body:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             above = takewhile(lambda line: line.strip().startswith(_TEXT), reversed(lines[: field.lineno - 1]))

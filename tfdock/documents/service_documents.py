@@ -7,6 +7,7 @@ from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from tfdock.diagnose.diagnosis import GoodEnd
 from tfdock.documents.document_parts import LoggedFindingJson, ProblemJson
 
 
@@ -42,21 +43,13 @@ class CiCheckDocument(TypedDict):
     files: Sequence[CheckedPipelineJson]  #: The files.
 
 
-class GoodEndJson(TypedDict):
-    """The line with which a log ended well."""
-
-    id: str  #: The row of the knowledge that knows such a line.
-    line: int  #: Its number, from 1.
-    cause: str  #: What the line says, in a sentence.
-
-
 class ReadLogJson(TypedDict):
     """A log that was read."""
 
     file: str  #: The log; `-` for standard input.
     lines: int  #: Its lines.
     #: The good end of a log without a known failure, after which no line looks like an error; null without one.
-    success: GoodEndJson | None
+    success: GoodEnd | None
 
 
 class SuspectLineJson(TypedDict):

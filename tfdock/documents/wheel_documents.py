@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NotRequired
+from typing import NotRequired
 
 from typing_extensions import TypedDict
 
+from tfdock.bench.comparison import Comparison
+from tfdock.diagnose.diagnosis import Finding
 from tfdock.documents.document_parts import (
-    FindingJson,
     GpuAnswerJson,
     GpuCodeJson,
     ProblemJson,
-    Runs,
     TargetsJson,
 )
-
-
-class WheelCheckJson(TypedDict):
-    """One check of a wheel."""
-
-    name: str  #: The check.
-    status: Literal["passed", "failed", "skipped"]  #: How it ended.
-    expected: str  #: What should be there; may be empty.
-    found: str  #: What is there; may be empty.
-    reason: str  #: Why it ended so; empty for most that passed.
+from tfdock.gpu.coverage import Coverage
+from tfdock.verify.checks import Check
+from tfdock.wheel.wheel import RecordProblem
 
 
 class LibraryJson(TypedDict):
@@ -49,19 +42,11 @@ class LibraryJson(TypedDict):
     problems: Sequence[str]  #: What is damaged in it.
 
 
-class WheelRecordProblemJson(TypedDict):
-    """A file that is not as RECORD lists it."""
-
-    path: str  #: The file in the wheel.
-    code: str  #: What kind of problem.
-    message: str  #: What is wrong.
-
-
 class WheelRecordJson(TypedDict):
     """The wheel's RECORD against its files."""
 
     ok: bool  #: Whether every file is as it is listed.
-    problems: Sequence[WheelRecordProblemJson]  #: The files that are not.
+    problems: Sequence[RecordProblem]  #: The files that are not.
 
 
 class ManylinuxJson(TypedDict):
@@ -101,19 +86,6 @@ class InspectDocument(TypedDict):
     gpus: NotRequired[Sequence[GpuAnswerJson]]  #: With `--gpu`: how each runs the wheel.
 
 
-class CoverageJson(TypedDict):
-    """How the GPUs of one target run a wheel."""
-
-    name: str  #: A GPU that people know, or the target.
-    accelerator: str  #: Such as `cuda`.
-    target: str  #: The compute capability or gfx target.
-    architecture: str  #: The generation.
-    embedded: bool  #: Whether these are GPUs of embedded systems, which run their own code only.
-    runs: Runs  #: How they run the wheel.
-    reason: str  #: Why.
-    limits: Sequence[str]  #: What does not work, and which driver is needed.
-
-
 class VerifyDocument(TypedDict):
     """`tfdock verify`: whether a wheel is what it should be. Without `name` to `libraries` for a damaged file."""
 
@@ -121,7 +93,7 @@ class VerifyDocument(TypedDict):
     sha256: str | None  #: 64 hexadecimal digits; null for a damaged file.
     profile: str | None  #: The profile that it was held against; null without one.
     build_id: str | None  #: The profile's build id; null without one.
-    checks: Sequence[WheelCheckJson]  #: The checks, in order.
+    checks: Sequence[Check]  #: The checks, in order.
     told_by_wheel: Sequence[str]  #: Checks that the wheel's own code answered.
     runtime: str | None  #: The image in which it was tried.
     problems: Sequence[ProblemJson]  #: Why it could not be tried.
@@ -131,12 +103,12 @@ class VerifyDocument(TypedDict):
     abi_tag: NotRequired[str]  #: Such as `cp311`.
     platform_tag: NotRequired[str]  #: Such as `manylinux_2_17_x86_64`.
     size: NotRequired[int]  #: Bytes of the file.
-    coverage: NotRequired[Sequence[CoverageJson]]  #: How known GPUs run it.
+    coverage: NotRequired[Sequence[Coverage]]  #: How known GPUs run it.
     libraries: NotRequired[Sequence[LibraryJson]]  #: All libraries.
     #: Folders (`nvidia/cusolver/lib`) that pip fills with libraries for GPUs, and that the wheel does not search.
     unsearched: Sequence[str]
     gpu_code: TargetsJson | None  #: GPU code of TensorFlow's own libraries; null for a damaged file.
-    diagnosis: Sequence[FindingJson]  #: What the log of a failed trial shows.
+    diagnosis: Sequence[Finding]  #: What the log of a failed trial shows.
 
 
 class BenchSideJson(TypedDict):
@@ -148,28 +120,12 @@ class BenchSideJson(TypedDict):
     variables: Mapping[str, str]  #: Variables that only this side got.
 
 
-class ComparisonJson(TypedDict):
-    """An operation on both sides."""
-
-    operation: str  #: Its name.
-    ratio: float  #: The second side's time by the first's: the geometric mean over the pairs.
-    low: float  #: The ratio is above this and below `high` with a probability of 95 %.
-    high: float  #: See `low`.
-    surely_low: float  #: The same, for all operations at once, and for the suite alone; `verdict` goes by it.
-    surely_high: float  #: See `surely_low`.
-    #: What the second side is; `none` where no difference of 1 % or more was found.
-    verdict: Literal["faster", "slower", "none"]
-    excluded: float  #: How much slower the slower side may be at most, as a share of the other's time: 0.03 is 3 %.
-    seen: float  #: The difference that four of five such runs would find, as a share.
-    seconds: Sequence[float]  #: CPU seconds of a call, the median of each side; of the suite their sum.
-
-
 class BenchDocument(TypedDict):
     """`tfdock bench`: whether one installed TensorFlow is faster than another."""
 
     sides: Sequence[BenchSideJson]  #: Both sides, the measure first.
     pairs: int  #: Pairs of processes that were timed.
     load: float  #: Processes that wanted a core in the minute before.
-    operations: Sequence[ComparisonJson]  #: Each operation.
-    suite: ComparisonJson  #: All of them together.
+    operations: Sequence[Comparison]  #: Each operation.
+    suite: Comparison  #: All of them together.
     notes: Sequence[str]  #: What limits the answer.

@@ -1,4 +1,4 @@
-"""Documents of a wheelhouse: its wheels, its index, what a prune removed."""
+"""Documents of a wheelhouse: its wheels, its index, what a prune removed, and images of its wheels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Literal
 from typing_extensions import TypedDict
 
 from tfdock.documents.document_parts import ProblemJson
+from tfdock.images.runtime.runtime_image import BuiltRuntimeImage
+from tfdock.wheelhouse.store import WheelFile
 
 
 class HeldWheelJson(TypedDict):
@@ -88,3 +90,42 @@ class WheelhousePruneDocument(TypedDict):
     wheels: Sequence[PrunedWheelJson]  #: Wheels that went.
     leftovers: Sequence[LeftoverJson]  #: What runs had left, and went.
     busy: Sequence[str]  #: Build ids that were left alone, because a run has them.
+
+
+class PackedFileJson(TypedDict):
+    """A file of images."""
+
+    path: str  #: Where it is.
+    size: int  #: Bytes.
+
+
+class WheelImageJson(TypedDict):
+    """An image of wheels, or an index of such images."""
+
+    digest: str  #: The digest of its manifest, `sha256:` and 64 hexadecimal digits.
+    tags: Sequence[str]  #: Its tags; the first names it.
+    platforms: Sequence[str]  #: Such as `linux/amd64`.
+    builds: Sequence[str]  #: Build ids.
+    wheels: Sequence[WheelFile]  #: The wheels.
+
+
+class ImagePackDocument(TypedDict):
+    """`tfdock image pack`: images of wheels in a file."""
+
+    file: PackedFileJson  #: The file.
+    images: Sequence[WheelImageJson]  #: The images.
+
+
+class ImagePushDocument(TypedDict):
+    """`tfdock image push`: images of wheels in a registry."""
+
+    repository: str  #: Where they are.
+    images: Sequence[WheelImageJson]  #: The images.
+    sent: int  #: Bytes that were sent.
+    there: int  #: Bytes that the registry had.
+
+
+class ImageRuntimeDocument(TypedDict):
+    """`tfdock image runtime`: an image to run a wheel in."""
+
+    image: BuiltRuntimeImage  #: The image.

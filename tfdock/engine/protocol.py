@@ -61,13 +61,13 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageInfo:
-    """An image the engine has. `id` is good within this engine only; `digests` are `name@sha256:…` of registries."""
+    """An image that the engine has."""
 
-    id: str
-    tags: tuple[str, ...] = ()
-    digests: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    size: int = 0
+    id: str  #: Its id, good within this engine only.
+    tags: tuple[str, ...] = ()  #: Its tags.
+    digests: tuple[str, ...] = ()  #: Its digests in registries, such as `name@sha256:…`.
+    labels: Mapping[str, str] = field(default_factory=dict)  #: Its labels.
+    size: int = 0  #: Bytes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

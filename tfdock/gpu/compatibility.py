@@ -74,18 +74,15 @@ class Compatibility:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryService:
-    """How a GPU runs one library of a wheel. `own`: the library is TensorFlow's.
+    """How a GPU runs one library of a wheel."""
 
-    `containers` is their number without stubs. `lacking` are the containers that hold nothing for the GPU.
-    """
-
-    path: str
-    own: bool
-    runs: Runs
-    by: str
-    reason: str
-    containers: int
-    lacking: tuple[Containers, ...] = ()
+    path: str  #: The library in the wheel.
+    own: bool  #: Whether it is TensorFlow's own.
+    runs: Runs  #: How the GPU runs it.
+    by: str  #: Which code runs; empty where none does.
+    reason: str  #: Why.
+    containers: int  #: Containers of GPU code that have kernels.
+    lacking: tuple[Containers, ...] = ()  #: Those that hold nothing for the GPU.
 
 
 def serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None = None) -> Compatibility:

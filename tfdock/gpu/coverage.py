@@ -24,20 +24,16 @@ WORDS: Mapping[Runs, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """How the GPUs of one target run a wheel.
+    """How the GPUs of one target run a wheel."""
 
-    `target` is the compute capability (`8.6`) or gfx target, `architecture` its generation, `name` a GPU that people
-    know it by, or the target where none is known. `embedded` GPUs run their own code only.
-    """
-
-    name: str
-    accelerator: str
-    target: str
-    architecture: str
-    embedded: bool
-    runs: Runs
-    reason: str
-    limits: tuple[str, ...]
+    name: str  #: A GPU that people know, or the target where none is known.
+    accelerator: str  #: Such as `cuda`.
+    target: str  #: The compute capability, such as `8.6`, or gfx target.
+    architecture: str  #: The generation.
+    embedded: bool  #: Whether these are GPUs of embedded systems, which run their own code only.
+    runs: Runs  #: How they run the wheel.
+    reason: str  #: Why.
+    limits: tuple[str, ...]  #: What does not work, and which driver is needed.
 
 
 def coverage(knowledge: KnowledgeBase, facts: GpuFacts) -> tuple[Coverage, ...]:

@@ -31,17 +31,13 @@ SAFE_ADDRESS = re.compile(r"(https://|http://(127\.0\.0\.1|localhost)[:/])[!-~]+
 
 
 class Support(RowPart):
-    """Which versions of a component (CUDA, cuDNN, ROCm) a release takes.
+    """Which versions of a component (CUDA, cuDNN, ROCm) a release takes."""
 
-    `closed`: nothing outside `accepted` can work (Bazel's hermetic lists). `uncertain` versions appeared about
-    when the release was cut; about `disputed` ones the sources disagree.
-    """
-
-    tested: str | None = None
-    accepted: tuple[str, ...] = ()
-    uncertain: tuple[str, ...] = ()
-    disputed: tuple[str, ...] = ()
-    closed: bool = False
+    tested: str | None = None  #: The one it was tested with.
+    accepted: tuple[str, ...] = ()  #: Those that it takes.
+    uncertain: tuple[str, ...] = ()  #: Those that appeared about when the release was made.
+    disputed: tuple[str, ...] = ()  #: Those about which the sources disagree.
+    closed: bool = False  #: Whether nothing outside `accepted` can work (Bazel's hermetic lists).
 
     @model_validator(mode="after")
     def _tested_is_accepted(self) -> Self:
@@ -52,86 +48,69 @@ class Support(RowPart):
 
 
 class WheelRow(RowPart):
-    """How the release makes a wheel: a Bazel target that is the wheel, or a script to run after the build.
+    """How a release makes its wheel: a Bazel target that is the wheel, or a script to run after the build."""
 
-    `folder` is where the target leaves it, relative to the source; `command` the script's words, with `{output}`
-    for the folder to write to. `name` is the project's, where a profile gives no other.
-    """
-
-    target: str
-    name: str = "tensorflow"
-    folder: str | None = None
+    target: str  #: Bazel's target.
+    name: str = "tensorflow"  #: The project's name, where a profile gives no other.
+    folder: str | None = None  #: Where the target leaves the wheel, relative to the source.
+    #: The words of the script that makes it, with `{output}` for the folder to write to.
     command: tuple[Template, ...] = ()
 
 
 class Cost(RowPart):
-    """What a build needs, to size jobs and refuse early. Mebibytes a compile job, gibibytes of disk in all.
+    """What a build needs, to size jobs and refuse early."""
 
-    `memory_per_link_mib` is what its largest links take, where that is more than a compile job takes.
-    """
-
-    memory_per_job_mib: int
-    disk_gib: int
-    memory_per_link_mib: int = 0
+    memory_per_job_mib: int  #: Mebibytes of memory for each job.
+    disk_gib: int  #: Gibibytes of disk in all.
+    memory_per_link_mib: int = 0  #: Mebibytes of memory for the largest links; 0 where a job's are enough.
 
 
 class Release(Row):
-    """A minor release of TensorFlow.
-
-    `like` names the release whose rows it takes; of other ranges it is then in those alone that begin or end with its
-    own number (`9.9..`).
-
-    By accelerator: `official_targets` are the official wheel's, `official_project` its name where that is not
-    `tensorflow`; `default_targets` are what ./configure takes when nothing is said; `floor` is the oldest GPU the
-    release uses (`3.5`), `xla_floor` the oldest that XLA uses; `runtime_targets`, where given, are all the release
-    uses at run time, whatever was compiled (its allow-list of AMD targets), `runtime_doubt` those it is neither known
-    to use nor not to. `gpu_compilers_min` is the first toolkit whose own compiler (`nvcc`) reads the release.
-
-    `compilers` are what it is really built with, compiler -> version; `tested_compilers` what it is documented with
-    besides, as `tested_bazel` is beside `bazel`. `host_compilers` says who compiles C++ beside a GPU compiler or
-    accelerator; else the first of `compilers`. `host_compilers_min` are the first versions that know the C++
-    standard the release is written in.
-    `pythons_closed`: Bazel brings the Python, and knows these only. `capability_pattern` is what the release takes,
-    `capability_doubt` what it is not known to take or to refuse.
-    `configs` are the names that `--config=` takes, those that ./configure writes among them. `bazel_min` and
-    `bazel_max` are the versions ./configure enforces.
-    """
+    """A minor release of TensorFlow. Maps go from accelerator or compiler to what is said."""
 
     KEY = ("release",)
 
-    release: str
-    like: str | None = None
-    patches: tuple[str, ...] = ()
-    repository: str = "https://github.com/tensorflow/tensorflow.git"
-    tag: Annotated[str, template_with("version")] = "v{version}"
+    release: str  #: Such as `2.18`.
+    like: str | None = None  #: Whose rows it takes, but for ranges that begin or end with its own number.
+    patches: tuple[str, ...] = ()  #: The patch releases.
+    repository: str = "https://github.com/tensorflow/tensorflow.git"  #: The URL of the source.
+    tag: Annotated[str, template_with("version")] = "v{version}"  #: The tag, with `{version}`.
     # A tag that was moved is noticed by these.
-    commits: dict[str, str] = Field(default_factory=dict)
-    pythons: tuple[str, ...]
-    pythons_closed: bool = False
-    bazel: str
-    tested_bazel: tuple[str, ...] = ()
-    bazel_min: str | None = None
-    bazel_max: str | None = None
-    gpu_compiler: str | None = None
+    commits: dict[str, str] = Field(default_factory=dict)  #: Patch release to commit.
+    pythons: tuple[str, ...]  #: The Pythons that it can be built for.
+    pythons_closed: bool = False  #: Whether no other can work: Bazel brings the Python, and knows these only.
+    bazel: str  #: Bazel's version.
+    tested_bazel: tuple[str, ...] = ()  #: Further versions of Bazel that it was tested with.
+    bazel_min: str | None = None  #: The oldest Bazel that ./configure takes.
+    bazel_max: str | None = None  #: The newest Bazel that ./configure takes.
+    gpu_compiler: str | None = None  #: Who compiles GPU code.
+    #: Who compiles C++ beside a GPU compiler or accelerator.
     host_compilers: dict[str, str] = Field(default_factory=dict)
+    #: The first versions that know its C++ standard.
     host_compilers_min: dict[str, str] = Field(default_factory=dict)
-    gpu_compilers_min: dict[str, str] = Field(default_factory=dict)
-    compilers: dict[str, str] = Field(default_factory=dict)
-    tested_compilers: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    gpu_compilers_min: dict[str, str] = Field(default_factory=dict)  #: The first toolkit whose compiler reads it.
+    compilers: dict[str, str] = Field(default_factory=dict)  #: What it is really built with.
+    tested_compilers: dict[str, tuple[str, ...]] = Field(default_factory=dict)  #: What it is documented with besides.
+    #: Component, such as `cuda`, to the versions that it takes.
     components: dict[str, Support] = Field(default_factory=dict)
-    capability_pattern: Expression | None = None
+    capability_pattern: Expression | None = None  #: A regular expression of the capabilities that it takes.
+    #: A regular expression of those that it is not known to take or to refuse.
     capability_doubt: Expression | None = None
-    capability_format: str = "named"
-    official_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    capability_format: str = "named"  #: How capabilities are written for it.
+    official_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)  #: The targets of the official wheel.
+    #: The official wheel's name, where that is not `tensorflow`.
     official_project: dict[str, str] = Field(default_factory=dict)
+    #: What ./configure takes when nothing is said.
     default_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    floor: dict[str, Dotted] = Field(default_factory=dict)
-    xla_floor: dict[str, Dotted] = Field(default_factory=dict)
+    floor: dict[str, Dotted] = Field(default_factory=dict)  #: The oldest GPU that it uses.
+    xla_floor: dict[str, Dotted] = Field(default_factory=dict)  #: The oldest GPU that XLA uses.
+    #: All targets that it uses at run time, whatever was compiled.
     runtime_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    #: Those that it is neither known to use nor not to use.
     runtime_doubt: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    configs: tuple[str, ...] = ()
-    wheel: WheelRow
-    cost: Cost
+    configs: tuple[str, ...] = ()  #: Names that `--config=` takes.
+    wheel: WheelRow  #: How it makes its wheel.
+    cost: Cost  #: What a build needs.
 
     @property
     def newest(self) -> str:

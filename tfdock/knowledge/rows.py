@@ -114,16 +114,16 @@ class RowPart(BaseModel):
 
 
 class Row(RowPart):
-    """What every row carries. `checked` is the day (`2026-11-21`) it was compared with its source: the table's own,
-    unless the row says another or is from `memory` alone. `unverified` says what nobody has checked. `KEY` are the
-    fields that tell the rows of a table apart."""
+    """What every row carries. `KEY` are the fields that tell the rows of a table apart."""
 
     KEY: ClassVar[tuple[str, ...]] = ()
 
-    source: tuple[str, ...] | str
+    source: tuple[str, ...] | str  #: Where it comes from: names of `sources`, or words.
+    #: The day on which it was compared with its source, such as `2026-01-31`: the table's own, unless the row says
+    #: another or is from `memory` alone.
     checked: str = ""
-    note: str | None = None
-    unverified: bool | str = False
+    note: str | None = None  #: What else to know.
+    unverified: bool | str = False  #: What nobody has checked; false where nothing is left to check.
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:  # noqa: ARG002 - few kinds of rows ask it
         """Return what contradicts the accelerators' rows: the field, and the mistake; None if nothing does."""

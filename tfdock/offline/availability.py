@@ -24,6 +24,7 @@ from tfdock.profile import endpoint
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import ImageRef
 
+Kind = Literal["base", "source", "bazel", "archive"]
 Status = Literal["there", "gone", "changed", "unreachable", "not-asked"]
 
 _SECONDS = 20.0
@@ -35,16 +36,12 @@ _GONE = (404, 410)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Availability:
-    """One thing that a build downloads, and whether it is there.
+    """Something that a build downloads, and whether it is there."""
 
-    `kind` is `base`, `source`, `bazel` or `archive`; `name` is for people; `found` is a digest, a commit, an address,
-    or the reason of any status but `there`.
-    """
-
-    kind: str
-    name: str
-    status: Status
-    found: str = ""
+    kind: Kind  #: What it is.
+    name: str  #: The image, the ref, the version, or the archive.
+    status: Status  #: Whether it is there now; `changed` is other than the lock or the knowledge has it.
+    found: str = ""  #: A digest, a commit or an address; else the reason.
 
     @property
     def exit_code(self) -> ExitCode:
@@ -130,7 +127,7 @@ def _questions(
         yield lambda row=row, urls=urls: _file("archive", row.archive, urls)  # type: ignore[misc]
 
 
-def _not_asked(kind: str, name: str, server: str) -> Availability:
+def _not_asked(kind: Kind, name: str, server: str) -> Availability:
     found = f"only the profile names {server}; `--allow-endpoint {server}` lets this machine ask"
     return Availability(kind=kind, name=name, status="not-asked", found=found)
 
@@ -175,7 +172,7 @@ def _git(resolution: Resolution, pinned: dict[tuple[str, str], str]) -> Availabi
     return Availability(kind="source", name=", ".join(source.refs), status="gone", found=found)
 
 
-def _file(kind: str, name: str, urls: Sequence[str]) -> Availability:
+def _file(kind: Kind, name: str, urls: Sequence[str]) -> Availability:
     """Ask web servers, in turn, for a file's headers. The first that has the file is enough."""
     reasons, gone = [], True
     for url in urls:

@@ -52,10 +52,10 @@ ImageName = Annotated[str, matching(r"tfdock/bundle:[0-9a-f]{24}")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """Contents of a bundle, named by their sha256; `size` in bytes."""
+    """The contents of a file in a bundle."""
 
-    sha256: Sha256
-    size: Size
+    sha256: Sha256  #: 64 hexadecimal digits; its name.
+    size: Size  #: Bytes.
 
     @property
     def name(self) -> str:
@@ -65,11 +65,11 @@ class Blob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundledImage:
-    """An image in the archive of images: its name there, its id on the engine that saved it, its bytes."""
+    """An image in the archive of images."""
 
-    name: ImageName
-    id: Line
-    size: Size
+    name: ImageName  #: What the bundle calls it.
+    id: Line  #: Its id on the engine that saved it.
+    size: Size  #: Bytes.
 
     def __post_init__(self) -> None:
         # Else a stranger's bundle could give one image the name under which another one was checked.
@@ -79,53 +79,47 @@ class BundledImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundledRuntime:
-    """The image of a wheel's trial, and its reference in the profile."""
+    """The image in which the wheel is tried."""
 
-    reference: Line
-    image: BundledImage
+    reference: Line  #: What it is asked for as.
+    image: BundledImage  #: The image.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheels:
-    """A finished wheel's requirements for a Python (`cp311`), their limits, and the wheels: file name -> blob."""
+    """What a finished wheel requires."""
 
-    python_tag: Line
-    requirements: tuple[Line, ...]
-    limits: tuple[Line, ...]
-    files: Mapping[WheelName, Sha256]
+    python_tag: Line  #: The Python that they are for, such as `cp311`.
+    requirements: tuple[Line, ...]  #: What the wheel will require.
+    limits: tuple[Line, ...]  #: Limits on versions that were set.
+    files: Mapping[WheelName, Sha256]  #: The file names of wheels to blobs.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileTexts:
-    """A profile as it was read: its file's name, blobs of its text, of the profiles it extends and of its patches.
+    """A profile as it was read."""
 
-    `tree` is the hash of a local checkout.
-    """
-
-    file: Line
-    text: Sha256
-    extended: Mapping[Line, Sha256]
-    patches: Mapping[Line, Sha256]
-    tree: Sha256 | None
+    file: Line  #: The name of its file.
+    text: Sha256  #: The blob of its text.
+    extended: Mapping[Line, Sha256]  #: The profiles that it extends, to blobs.
+    patches: Mapping[Line, Sha256]  #: Its patches, to blobs.
+    tree: Sha256 | None  #: The tree hash of a local checkout.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundledBuild:
-    """One build: its identity, its image and its downloads. Every sha256 except the fingerprint names a blob.
+    """One build: its identity, its image and its downloads. Every sha256 except the fingerprint names a blob."""
 
-    `external` has the files that repository rules fetched outside Bazel's cache; None without such files.
-    """
-
-    build_id: SafeBuildId
-    fingerprint: Sha256
-    profile: ProfileTexts
-    lock: Sha256 | None
-    image: BundledImage
-    base_digest: Line | None
-    source_ref: Line | None
-    runtime: BundledRuntime | None
-    wheels: Wheels | None
-    external: Sha256 | None
+    build_id: SafeBuildId  #: The build id.
+    fingerprint: Sha256  #: The build's fingerprint.
+    profile: ProfileTexts  #: The profile.
+    lock: Sha256 | None  #: The blob of its lock.
+    image: BundledImage  #: The image that builds.
+    base_digest: Line | None  #: The digest of the image it began with.
+    source_ref: Line | None  #: The tag or branch that was taken.
+    runtime: BundledRuntime | None  #: The image in which the wheel is tried.
+    wheels: Wheels | None  #: What the wheel requires.
+    external: Sha256 | None  #: The blob of what Bazel fetched past its own cache.
 
     @property
     def images(self) -> tuple[BundledImage, ...]:
@@ -135,17 +129,15 @@ class BundledBuild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """The contents of a bundle. `images` is the blob of an archive as `docker save` makes it.
+    """The index of a bundle (`index.json`); what names a blob is its sha256."""
 
-    `repository` maps paths in Bazel's repository cache to blobs.
-    """
-
-    tfdock: Line
-    knowledge: Line
-    builds: tuple[BundledBuild, ...]
-    images: Sha256
-    repository: Mapping[CachedPath, Sha256]
-    blobs: tuple[Blob, ...] = field(default=())
+    schema: Annotated[str, SCHEMA.__eq__] = SCHEMA  #: Which document this is.
+    tfdock: Line  #: The version of tfdock that wrote it.
+    knowledge: Line  #: The digest of the knowledge base.
+    builds: tuple[BundledBuild, ...]  #: The builds that it is for.
+    images: Sha256  #: The blob of the archive of images, as `docker save` makes it.
+    repository: Mapping[CachedPath, Sha256]  #: Paths in Bazel's repository cache to blobs.
+    blobs: tuple[Blob, ...] = field(default=())  #: Every blob, in the order of the file.
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -194,7 +186,7 @@ def is_cached(path: str) -> bool:
 def to_text(index: Index) -> bytes:
     """Return the index as JSON: equal bytes for equal indexes."""
     # In the order of the fields, which is fixed, so that `schema` stands first for people.
-    return json.dumps({"schema": SCHEMA, **asdict(index)}, indent=1, sort_keys=False).encode() + b"\n"
+    return json.dumps(asdict(index), indent=1).encode() + b"\n"
 
 
 def index_size(block: bytes) -> int:

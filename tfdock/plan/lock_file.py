@@ -98,11 +98,11 @@ class LockFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockDifference:
-    """A pin with another value than before: `locked` is None for what has no row, `found` for what is gone."""
+    """A pin that has another value than in the last lock."""
 
-    pin: str
-    locked: str | None
-    found: str | None
+    pin: str  #: Kind and name.
+    locked: str | None  #: The value in the last lock; null for a new pin.
+    found: str | None  #: The value now; null for a pin that is gone.
 
 
 # --- text -----------------------------------------------------------------------------------------------------------

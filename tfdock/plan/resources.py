@@ -34,15 +34,15 @@ _PIDS = 16384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildResources:
-    """Limits of the compile container. Memory, disk and Bazel's Java heap in bytes, the time limit in seconds."""
+    """The limits of the container that compiles."""
 
-    jobs: int
-    cpus: int
-    memory: int
-    disk: int
-    pids: int
-    time_limit: int | None
-    heap: int = LEAST_HEAP
+    jobs: int  #: Jobs of Bazel's.
+    cpus: int  #: Cores.
+    memory: int  #: Bytes of memory.
+    disk: int  #: Bytes of disk that must be free.
+    pids: int  #: Processes and threads.
+    time_limit: int | None  #: Seconds; null without a limit.
+    heap: int = LEAST_HEAP  #: Bytes of Bazel's Java heap.
 
     @property
     def for_actions(self) -> int:

@@ -59,31 +59,31 @@ class AdvisedWheel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorWheel:
-    """A wheel that a GPU's vendor publishes, whose code is not known; `release` is what it is made of."""
+    """A wheel that a GPU's vendor publishes, whose code is not known."""
 
-    vendor: str
-    project: str
-    release: str
+    vendor: str  #: The vendor.
+    project: str  #: The project's name.
+    release: str  #: The minor release.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceEntry:
-    """A target of a list: the GPUs it serves, and what it adds to the wheel (MB) and to the build (per cent)."""
+    """What one target adds to a wheel."""
 
-    target: str
-    serves: tuple[str, ...]
-    wheel_mb: float | None
-    compile_percent: float | None
+    target: str  #: The target, such as `sm_86`.
+    serves: tuple[str, ...]  #: The GPUs that it serves.
+    wheel_mb: float | None  #: Megabytes (10**6 bytes) of the wheel; null where no figure is known.
+    compile_percent: float | None  #: Percent of the time of a build for the CPU; null where no figure is known.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizePlan:
-    """A list of targets, and about how large its wheel becomes; None where there is no figure."""
+    """What to compile for, and what that costs."""
 
-    targets: tuple[str, ...]
-    entries: tuple[AdviceEntry, ...]
-    wheel_mb: float | None
-    compile_percent: float | None
+    targets: tuple[str, ...]  #: The targets.
+    entries: tuple[AdviceEntry, ...]  #: What each adds.
+    wheel_mb: float | None  #: Megabytes (10**6 bytes) of the whole wheel.
+    compile_percent: float | None  #: How much longer than a build for the CPU, in percent.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

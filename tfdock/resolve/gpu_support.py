@@ -46,19 +46,15 @@ from tfdock.types import Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseFor:
-    """A release that can be told to compile for a GPU's target, and the toolkit versions it takes that can do it.
+    """A release that can compile for a GPU."""
 
-    `tested`: the toolkit the release was tested with is among them. `official`: so is the target in its own wheel;
-    `wheel_runs` is how that wheel's code runs on the GPU, `wheel_by` which of it does. `xla`: XLA uses the GPU too.
-    """
-
-    release: str
-    toolkits: tuple[str, ...]
-    tested: bool
-    official: bool
-    wheel_runs: Runs
-    wheel_by: str
-    xla: bool
+    release: str  #: The minor release.
+    toolkits: tuple[str, ...]  #: Versions of the toolkit that it takes and that compile for the GPU.
+    tested: bool  #: Whether the toolkit it was tested with is among them.
+    official: bool  #: Whether its official wheel has code for exactly this target.
+    wheel_runs: Runs  #: How its official wheel runs on the GPU.
+    wheel_by: str  #: Which code of that wheel runs; empty where none does.
+    xla: bool  #: Whether XLA uses the GPU.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,16 +32,13 @@ _MOST = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check of a wheel: `expected` and `found` are short texts, `reason` a phrase that explains the status.
+    """One check of a wheel. Its texts are short."""
 
-    A passed check may have no reason.
-    """
-
-    name: str
-    status: Status
-    expected: str = ""
-    found: str = ""
-    reason: str = ""
+    name: str  #: The check.
+    status: Status  #: How it ended.
+    expected: str = ""  #: What should be there; may be empty.
+    found: str = ""  #: What is there; may be empty.
+    reason: str = ""  #: Why it ended so; empty for most that passed.
 
     @property
     def account(self) -> str:

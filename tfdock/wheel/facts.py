@@ -20,17 +20,14 @@ Packing = Literal["raw", "lz4", "zstd", "zlib"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """All images of one kind and target: how many, how large as they lie in the file, how packed.
+    """All code images of one kind and target."""
 
-    `isa` is the newest PTX ISA version among them (`8.3`), empty for other kinds.
-    """
-
-    kind: Kind
-    target: str
-    count: int
-    size: int
-    packing: tuple[Packing, ...]
-    isa: str = ""
+    kind: Kind  #: The kind of code; `unknown`: no public tool can name it.
+    target: str  #: The target, such as `sm_86`.
+    count: int  #: How many images there are.
+    size: int  #: Bytes, as they lie in the file.
+    packing: tuple[Packing, ...]  #: How they are packed.
+    isa: str = ""  #: The newest PTX ISA version among them, such as `8.3`; empty for other kinds.
 
     def plus(self, other: Images) -> Images:
         """Return the sum of both, which are of one kind and target."""
@@ -47,19 +44,18 @@ class Images:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Containers:
-    """`count` containers (CUDA: fat binaries, HIP: offload bundles) that hold the same targets.
+    """Containers (CUDA: fat binaries, HIP: offload bundles) that hold code for the same targets.
 
     A container is what the runtime chooses from for one kernel: a GPU that one container does not serve lacks the
-    kernels in it, whatever the others hold. `stub`: none of its images has a kernel (nvcc's device-link stubs), so it
-    is no kernel's container.
+    kernels in it, whatever the others hold. A stub, such as nvcc's device-link stubs, is no kernel's container.
     """
 
-    sass: tuple[str, ...] = ()
-    ptx: tuple[str, ...] = ()
-    amdgpu: tuple[str, ...] = ()
-    count: int = 1
-    size: int = 0
-    stub: bool = False
+    sass: tuple[str, ...] = ()  #: NVIDIA machine code in each of them.
+    ptx: tuple[str, ...] = ()  #: NVIDIA PTX in each of them.
+    amdgpu: tuple[str, ...] = ()  #: AMD code objects in each of them.
+    count: int = 1  #: How many containers there are.
+    size: int = 0  #: Bytes.
+    stub: bool = False  #: Whether none of their images has a kernel.
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -60,11 +60,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordProblem:
-    """One way in which RECORD and the files of a wheel disagree; `path` is the file in question."""
+    """One way in which RECORD and the files of a wheel disagree."""
 
-    path: str
-    code: str
-    message: str
+    path: str  #: The file in the wheel.
+    code: str  #: What kind of problem.
+    message: str  #: What is wrong.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,11 +45,11 @@ _KEPT = re.compile(r"[0-9A-Za-z-]+\.(?:profile|inputs|spawns)\.gz")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelFile:
-    """A wheel in the wheelhouse: file name, sha256 (64 hexadecimal digits), size in bytes."""
+    """A wheel in the wheelhouse."""
 
-    file: str
-    sha256: str
-    size: int
+    file: str  #: The file's name.
+    sha256: str  #: 64 hexadecimal digits.
+    size: int  #: Bytes.
 
 
 @dataclass(frozen=True, slots=True)

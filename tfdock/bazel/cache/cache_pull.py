@@ -20,18 +20,15 @@ from tfdock.host.untrusted_folders import UntrustedFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulledCache:
-    """The result of pulling a toolchain's cache: `entries` of `size` bytes from `packs` of `received` bytes.
+    """What came for a toolchain's cache."""
 
-    `there` were here before. `incomplete` actions need something that is nowhere.
-    """
-
-    toolchain: str
-    entries: int = 0
-    size: int = 0
-    packs: int = 0
-    received: int = 0
-    there: int = 0
-    incomplete: int = 0
+    toolchain: str  #: The disk cache.
+    entries: int = 0  #: Entries that came.
+    size: int = 0  #: Bytes of those.
+    packs: int = 0  #: Packs that they came in.
+    received: int = 0  #: Bytes of those packs.
+    there: int = 0  #: Entries that were here.
+    incomplete: int = 0  #: Actions that were left out, because something that they need is nowhere.
 
 
 @dataclass

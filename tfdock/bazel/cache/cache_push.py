@@ -23,22 +23,17 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushedCache:
-    """The result of pushing a toolchain's cache.
+    """What was sent of a toolchain's cache."""
 
-    `entries` of `size` bytes were sent, in `packs` of `sent` bytes; `there` were in the registry before. `incomplete`
-    actions were left out, because something that they need is not here. `native` actions were left out too: another
-    machine could take them for its own and not run what they compiled. `gone` packs were replaced.
-    """
-
-    toolchain: str
-    entries: int = 0
-    size: int = 0
-    packs: int = 0
-    sent: int = 0
-    there: int = 0
-    incomplete: int = 0
-    native: int = 0
-    gone: int = 0
+    toolchain: str  #: The disk cache.
+    entries: int = 0  #: Entries that were sent.
+    size: int = 0  #: Bytes of those.
+    packs: int = 0  #: Packs that they were sent in.
+    sent: int = 0  #: Bytes of those packs.
+    there: int = 0  #: Entries that the registry had.
+    incomplete: int = 0  #: Actions that were left out, because something that they need is not here.
+    native: int = 0  #: Actions that were left out, because only this machine can run what they compile.
+    gone: int = 0  #: Packs that were replaced.
 
 
 @dataclass

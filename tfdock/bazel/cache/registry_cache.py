@@ -81,7 +81,7 @@ class Layers:
     @classmethod
     def read(cls, manifest: Manifest, config: bytes) -> Layers:
         """Return a cache from its manifest and configuration; raise Malformed."""
-        document: _Configuration = parse(_Configuration, config)
+        document: CacheConfiguration = parse(CacheConfiguration, config)
         rows = document.toolchains
         layers = list(manifest.layers)
         # In the order of writing: each shelf takes its layers from the front of the list.
@@ -92,22 +92,24 @@ class Layers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """A shelf in the configuration: `seen` of each of its packs."""
+class CacheShelf:
+    """The packs of a toolchain in a registry."""
 
-    pushes: _Count
-    moment: _Count
-    seen: tuple[_Count, ...]
+    pushes: _Count  #: How often they have changed.
+    moment: _Count  #: The push, of all of the cache's, that changed them last.
+    seen: tuple[_Count, ...]  #: For each pack, the last push by somebody who had half of it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Configuration:
-    schema: Annotated[str, SCHEMA.__eq__]
-    pushes: _Count
-    toolchains: Mapping[_Key, _Row]
+class CacheConfiguration:
+    """The configuration of a cache in a registry."""
+
+    schema: Annotated[str, SCHEMA.__eq__]  #: Which document this is.
+    pushes: _Count  #: How often the cache has changed.
+    toolchains: Mapping[_Key, CacheShelf]  #: Key of a disk cache to its packs.
 
 
-def _shelf(row: _Row, layers: list[Descriptor]) -> Shelf:
+def _shelf(row: CacheShelf, layers: list[Descriptor]) -> Shelf:
     """Return the shelf of a toolchain, and remove its layers from the list."""
     if len(layers) < 2 * len(row.seen):
         raise Malformed("it has fewer layers than its configuration speaks of")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from packaging.requirements import InvalidRequirement
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -79,22 +79,19 @@ class RuntimeImageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltRuntimeImage:
-    """An image that the engine has. Sizes in bytes; `lacking` says in sentences what a user may miss in it.
+    """An image to run a wheel in, which the engine has."""
 
-    `status` is `built`, or `up-to-date` if there was such an image of that name.
-    """
-
-    status: str
-    name: str
-    id: str
-    size: int
-    base: str
-    base_size: int
-    labels: Mapping[str, str]
-    variables: Mapping[str, str]
-    distributions: tuple[str, ...]
-    lacking: tuple[str, ...]
-    pushed: Mapping[str, str] | None = None
+    status: Literal["built", "up-to-date"]  #: `up-to-date`: it was there, with that name.
+    name: str  #: Its name.
+    id: str  #: Its id on the engine.
+    size: int  #: Bytes.
+    base: str  #: The image it begins with.
+    base_size: int  #: Bytes of that one.
+    labels: Mapping[str, str]  #: Its labels.
+    variables: Mapping[str, str]  #: Environment variables that ask for GPUs.
+    distributions: tuple[str, ...]  #: Python packages in it.
+    lacking: tuple[str, ...]  #: What a user may miss in it, in sentences.
+    pushed: Mapping[str, str] | None = None  #: `reference` and `digest` in the registry; null without `--push`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,12 +189,10 @@ class _RuntimeBuild(TrialContainers):
         image = self._image(reference, base, python, contents)
         build_input = _build_input(image, base, contents)
         image_found = supervisor.engine.image(self._request.name)
-        status = (
-            "up-to-date" if image_found and image_found.labels.get(CONTENTS_LABEL) == build_input.key else "built"
-        )
+        status: Literal["built", "up-to-date"] = "up-to-date"
         # The label is a hash of everything in the image, so an equal one needs no build and no trial.
-        if image_found is None or status == "built":
-            image_found = self._make(image, build_input, base)
+        if image_found is None or image_found.labels.get(CONTENTS_LABEL) != build_input.key:
+            status, image_found = "built", self._make(image, build_input, base)
         return BuiltRuntimeImage(
             status=status,
             name=self._request.name,

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from tfdock.diagnose.redaction import ADDRESS_LOGIN, KnownTexts
 from tfdock.host.logins import unescaped
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import open_plain_file
+from tfdock.report.redaction import ADDRESS_LOGIN, KnownTexts
 
 _REMOTE_HEADER = "TFDOCK_REMOTE_HEADER"
 # Login files have kilobytes; whatever is larger is none.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tfdock.builder.seal_phase import shareable_plan
-from tfdock.diagnose.reported_fields import FIELDS, keep_fields
+from tfdock.report.reported_fields import FIELDS, keep_fields
 
 from .test_report_bundle import Place, document_of, place, text_of  # noqa: F401 - a fixture
 

@@ -1,4 +1,4 @@
-"""The fields of our own documents that go into a report; any other field is left out. Pure.
+"""The fields of our own documents that go into a report; any other field is left out.
 
 A document may come from a newer tfdock or from a stranger: nobody knows what its other fields hold. The known fields
 are free text for the most part (flags, variables, messages): known secrets are replaced in them as well.
@@ -7,6 +7,7 @@ are free text for the most part (flags, variables, messages): known secrets are 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from types import UnionType
 from typing import Union, get_args, get_origin, get_type_hints
 
@@ -19,11 +20,10 @@ Fields = Mapping[str, "Fields | None"]
 
 def _fields(kind: object) -> Fields | None:
     """Return the fields of a published type, or of the items of a sequence; None for a type without named fields."""
-    # How a TypedDict is told from another dict at run time.
-    if isinstance(kind, type) and issubclass(kind, dict) and hasattr(kind, "__required_keys__"):
+    if is_dataclass(kind) or hasattr(kind, "__required_keys__"):  # a TypedDict
         return {name: _fields(hint) for name, hint in get_type_hints(kind).items()}
     # `X | None` and a list have the fields of what is inside.
-    if get_origin(kind) in (Sequence, list, Union, UnionType):
+    if get_origin(kind) in (Sequence, list, tuple, Union, UnionType):
         inner = [fields for fields in map(_fields, get_args(kind)) if fields is not None]
         return {name: fields[name] for fields in inner for name in fields} if inner else None
     return None

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.diagnose.local_identity import is_secret, known_texts
 from tfdock.host.settings import Settings
+from tfdock.report.local_identity import is_secret, known_texts
 
 CANARY = "c4nary/S3cret+42"
 

@@ -21,19 +21,19 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tfdock import __version__
-from tfdock.diagnose import local_identity
 from tfdock.diagnose.diagnose_logs import diagnose_log, load_context
 from tfdock.diagnose.diagnosis import Diagnosis, diagnose_document
-from tfdock.diagnose.log_excerpt import Excerpt
 from tfdock.diagnose.log_lines import BLOCK, unpacked
-from tfdock.diagnose.redaction import Redactor
-from tfdock.diagnose.reported_fields import FIELDS, keep_fields
-from tfdock.diagnose.reported_run import ReportSubject
 from tfdock.errors import ProfileError, as_document, clean
 from tfdock.host.hardware import free_disk, local_gpus
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import open_plain_file
 from tfdock.plan.prepare import Preparer
+from tfdock.report import local_identity
+from tfdock.report.log_excerpt import Excerpt
+from tfdock.report.redaction import Redactor
+from tfdock.report.reported_fields import FIELDS, keep_fields
+from tfdock.report.reported_run import ReportSubject
 
 FOLDER = "tfdock-report"
 SCHEMA = "tfdock.report-bundle/1"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tfdock.diagnose.log_excerpt import AROUND, Excerpt
+from tfdock.report.log_excerpt import AROUND, Excerpt
 
 MIB = 1 << 20
 

@@ -226,7 +226,7 @@ def test_a_name_that_nobody_chose_leads_nowhere_else(place: Place) -> None:
 
 
 def test_the_same_material_gives_the_same_bytes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfdock.diagnose.report_bundle.free_disk", lambda _: 5 << 30)
+    monkeypatch.setattr("tfdock.report.report_bundle.free_disk", lambda _: 5 << 30)
     place.fail(place.profile())
     first = place.run("--bundle", "-o", "a.zip")
     second = place.run("--bundle", "-o", "b.zip")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.diagnose.redaction import ADDRESS_LOGIN, KnownTexts, Redactor
+from tfdock.report.redaction import ADDRESS_LOGIN, KnownTexts, Redactor
 
 from ..backtracking import most_ways
 from ..steps import steps
