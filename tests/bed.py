@@ -38,8 +38,8 @@ def needs_root(why: str) -> None:
         pytest.skip(f"{why} needs root")
 
 
+#: Engines that the bed starts beside its own.
 VARIANTS = ("docker28", "docker28-containerd", "docker28-userns", "rootless", "podman")
-"""Engines that the bed starts beside its own."""
 
 
 def _locked(users: IO[str]) -> bool:

@@ -19,14 +19,13 @@ from waits import FETCH, run_within
 
 pytest_plugins = ["limits"]
 
+#: (requirement such as `tensorflow==2.18.0`, python="3.11") -> the wheel that pip takes for it.
 OfficialWheels = Callable[..., Path]
-"""(requirement such as `tensorflow==2.18.0`, python="3.11") -> the wheel that pip takes for it."""
 
 _TESTS = Path(__file__).parent
 _OFFICIAL = _TESTS / "official.py"
 _UNAVAILABLE = 69
-_SECOND = os.environ.get("TFDOCK_BED_SECOND")
-"""The engine that the bed has for a second process."""
+_SECOND = os.environ.get("TFDOCK_BED_SECOND")  #: The engine that the bed has for a second process.
 
 
 # A shell lets its background jobs ignore Ctrl-C, and so does all that they start.

@@ -21,19 +21,15 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadGroupScheduling
 from xdist.workermanage import WorkerController
 
-CALL = 120.0
-"""Seconds for a test. `@pytest.mark.limit(seconds)` gives more to one that takes more than half of it."""
-FIXTURES = 300.0
-"""Seconds to set up the fixtures of a test, and to tear them down: engines start there."""
-GRACE = 30.0
-"""Seconds that a test over its limit has to end."""
+CALL = 120.0  #: Seconds for a test. `@pytest.mark.limit(seconds)` gives more to one that takes more than half of it.
+FIXTURES = 300.0  #: Seconds to set up the fixtures of a test, and to tear them down: engines start there.
+GRACE = 30.0  #: Seconds that a test over its limit has to end.
+#: Seconds by which a process that does not stop may end later. One watch takes a thread: so it serves many tests.
 LATE = 300.0
-"""Seconds by which a process that does not stop may end later. One watch takes a thread: so it serves many tests."""
 _DOCKER = 10.0
 
 _stderr: int
-_watched = 0.0
-"""When the watch ends this process."""
+_watched = 0.0  #: When the watch ends this process.
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -14,6 +14,7 @@ from itertools import groupby
 
 import pytest
 
+#: Expression -> what stays in `make test`.
 SOAK = {
     # --- engines ---
     r"test_engines\.py::test_a_build_is_interrupted": "faults: whenever it is killed, an engine that dies in a phase",
@@ -99,8 +100,8 @@ SOAK = {
     r"test_verify\.py::test_the_official_(cpu_wheel_passes|wheel_of)": "a wheel that was built; test_official_wheels",
     r"test_verify\.py::test_the_official_cpu_wheel_is_not": "unit/verify: promises; test_a_wheel_that_lies",
 }
-"""Expression -> what stays in `make test`."""
 
+#: Expression -> of how many permutations of such a test one stays in `make test`.
 SAMPLED = {
     r"build/test_pull\.py::test_(a_pull_survives|what_always_fails|a_layer_that_holds|an_image_whose_parts)": 3,
     r"build/test_images\.py::test_a_push_(survives|that_always_fails)": 3,
@@ -111,7 +112,6 @@ SAMPLED = {
     r"real/test_miniature_contract\.py::test_configure_(fails|writes_the_lines)": 2,
     r"knowledge/test_failure_rows\.py::test_a_failure_is_found_before_its_cascade": 4,
 }
-"""Expression -> of how many permutations of such a test one stays in `make test`."""
 
 
 def mark(config: pytest.Config, items: list[pytest.Item]) -> None:

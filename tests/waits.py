@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-FETCH = 600.0
-"""Seconds for a command that downloads or compiles, on a slow line and a busy machine."""
+FETCH = 600.0  #: Seconds for a command that downloads or compiles, on a slow line and a busy machine.
 
 
 class Process(Protocol):

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import IntEnum
 from typing import Any, Self, TypedDict, Unpack
 
-OR = "; or "
-"""Between several fixes where a document has one text for them."""
+OR = "; or "  #: Between several fixes where a document has one text for them.
 
 
 class ExitCode(IntEnum):
@@ -55,8 +54,7 @@ def joined(words: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-Fix = str | Sequence[str]
-"""What to do about a problem: one text, or several, any of which is enough."""
+Fix = str | Sequence[str]  #: What to do about a problem: one text, or several, any of which is enough.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +155,7 @@ class ProblemFields(TypedDict, total=False):
     compiler_errors: tuple[str, ...]
 
 
-MOST_PROBLEMS = 100
-"""Problems that are told at once: a file may be a stranger's, and nobody reads more."""
+MOST_PROBLEMS = 100  #: Problems that are told at once: a file may be a stranger's, and nobody reads more.
 
 
 class TfdockError(Exception):

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache, total_ordering
 from typing import NewType
 
+#: The one name of a build: selector, image tag, log folder, CI job (`tf2.18.0-py3.11-cpu-x86_64`).
 BuildId = NewType("BuildId", str)
-"""The one name of a build: selector, image tag, log folder, CI job (`tf2.18.0-py3.11-cpu-x86_64`)."""
 
-Digest = NewType("Digest", str)
-"""`sha256:` and 64 hexadecimal digits."""
+Digest = NewType("Digest", str)  #: `sha256:` and 64 hexadecimal digits.
 
+#: A profile's lists of what is compiled; `gpus`, given beside one, are held against it.
 TARGET_FIELDS = ("compute_capabilities", "amdgpu_targets", "targets")
-"""A profile's lists of what is compiled; `gpus`, given beside one, are held against it."""
 
 
 @lru_cache(maxsize=4096)  # a resolution compares some hundred versions, some thousand times
@@ -248,8 +247,7 @@ class Remote:
         return tuple((role, endpoint) for role, endpoint in pairs if endpoint)
 
 
-NOWHERE = Remote()
-"""Neither a remote cache nor an executor."""
+NOWHERE = Remote()  #: Neither a remote cache nor an executor.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

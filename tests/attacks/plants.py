@@ -36,6 +36,7 @@ class Plant:
         return {"phase": self.phase, "root": self.root, "path": self.path, "kind": self.kind, "target": target}
 
 
+#: What is planted: how, and what it leads to.
 WAYS = (
     ("link", "file"),
     ("link", "folder"),
@@ -52,10 +53,10 @@ WAYS = (
     ("deep", ""),
     ("swapped", "file"),
 )
-"""What is planted: how, and what it leads to."""
 
 ROWS = 4
 
+#: Names at which a plant is no reason for a build to fail: the host has no need of what is there.
 TOLERATED = (
     ("staging", "sealed"),
     ("staging", "sealed/wheel"),
@@ -79,8 +80,9 @@ TOLERATED = (
     ("output", "base"),
     ("output", "user"),
 )
-"""Names at which a plant is no reason for a build to fail: the host has no need of what is there."""
 
+#: Names in the staging folder of what the host does need, and what is there instead: it ends the build. Every kind at
+#: every name is tried without an engine, in `unit/test_results.py`.
 NEEDED = (
     ("done", "link", "file"),
     ("done", "fifo", ""),
@@ -97,39 +99,38 @@ NEEDED = (
     ("raw/WHEEL", "hard", "another-name"),
     ("raw/line\nbreak.whl", "link", "file"),
 )
-"""Names in the staging folder of what the host does need, and what is there instead: it ends the build. Every kind at
-every name is tried without an engine, in `unit/test_results.py`."""
 
+#: What the sums may say that is not true.
 TEXTS = (
     ("SHA256SUMS", f"{hashlib.sha256(PASSWD).hexdigest()}  /etc/passwd\n"),
     ("SHA256SUMS", f"{hashlib.sha256(PASSWD).hexdigest()}  ../../../../../../../../../../etc/passwd\n"),
     ("SHA256SUMS", f"{'0' * 64}  WHEEL\n" * 200_000),
 )
-"""What the sums may say that is not true."""
 
+#: Attacks that once won: a wheel over a file of the user, the machine's files in a trial, a helper over a file.
 PROOFS = (
     Plant("last", "staging", "sealed/wheel", "link", "file"),
     Plant("fetch", "output", "verify/nothing", "link", "/"),
     Plant("fetch", "output", "verify/requirements", "link", "folder"),
     Plant("fetch", "output", "remote/forward.py", "link", "file"),
 )
-"""Attacks that once won: a wheel over a file of the user, the machine's files in a trial, a helper over a file."""
 
+#: The folder of the trial leads to one of the user, in which the folders are that the host once emptied.
 VERIFY = (Plant("fetch", "output", "verify", "link", "folder"),)
-"""The folder of the trial leads to one of the user, in which the folders are that the host once emptied."""
 
+#: Too many files, and too many folders in each other.
 CROWD = (
     Plant("last", "staging", "crowd", "many"),
     Plant("last", "staging", "events.json", "deep"),
 )
-"""Too many files, and too many folders in each other."""
 
+#: Files within the bounds that take no room in the container, and would take it here.
 HOLES = (
     Plant("last", "staging", "events.json", "sparse", str(2 << 30)),
     Plant("last", "staging", "profile.gz", "sparse", str(2 << 30)),
 )
-"""Files within the bounds that take no room in the container, and would take it here."""
 
+#: In the caches, where it stays when the build is over, and is walked by later commands.
 KEPT = (
     Plant("fetch", "repository", "content_addressable/sha256/" + "a" * 64 + "/file", "link", "file"),
     Plant("fetch", "repository", "content_addressable/sha256/" + "b" * 64, "link", "folder"),
@@ -144,7 +145,6 @@ KEPT = (
     Plant("compile", "disk", "ac/dd/" + "d" * 64, "link", "/dev/zero"),
     Plant("compile", "disk", "tmp", "link", "folder"),
 )
-"""In the caches, where it stays when the build is over, and is walked by later commands."""
 
 
 def in_rows() -> Iterator[tuple[str, list[Plant]]]:

@@ -29,16 +29,15 @@ from tfdock.host.settings import load
 from tfdock.types import ImageRef
 
 HERE = Path(__file__).parent
-CLEAN = "python:3.11-slim-bookworm"
-"""The base of the attacker's base: it is small, and no compiler is in it."""
+CLEAN = "python:3.11-slim-bookworm"  #: The base of the attacker's base: it is small, and no compiler is in it.
 FIELDS: dict[str, object] = {
     "accelerator": "cpu",
     "compute_capabilities": None,
     "wheel": {"name": "tensorflow_miniature"},
     "resources": {"disk": "1M", "jobs": 2, "memory": "2GiB"},
 }
+#: Bytes on the disk that the copies of one attacked build may take; a sparse file is forty times as large.
 LARGEST = 1 << 29
-"""Bytes on the disk that the copies of one attacked build may take; a sparse file is forty times as large."""
 PROGRAMS = ("Dockerfile", "attack.py", "bazel", "mv")
 INIT = "tensorflow/__init__.py"
 

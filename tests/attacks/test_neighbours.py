@@ -24,8 +24,7 @@ PACKER = "tensorflow/tools/pip_package/build_pip_package.py"
 RULE = "third_party/py/python_repository.bzl"
 RUN = "python3 /tf/tensorflow/poison.py"
 MARK = "neighbour"
-MOST_PROCESSES = 8192
-"""What a step of the source may have running, so that the machine stays usable."""
+MOST_PROCESSES = 8192  #: What a step of the source may have running, so that the machine stays usable.
 
 
 def _rule(text: str) -> str:

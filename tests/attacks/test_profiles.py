@@ -13,8 +13,8 @@ from build.harness import Json, Outcome, Tfdock
 
 from .rig import Ear, Heard, Victims, leaks, listening, state_of, with_ear
 
+#: Why a file that a profile names is not read.
 REFUSALS = {"path-outside", "file-not-plain", "file-too-large", "patch-malformed"}
-"""Why a file that a profile names is not read."""
 PATCH = "--- a/MARK\n+++ b/MARK\n@@ -0,0 +1 @@\n+patched {}\n"
 SPARSE = 20 << 30
 
@@ -162,11 +162,11 @@ PAYLOADS = (
 )
 
 PROFILE: Json = {"schema": 1, "python": "3.11", "accelerator": "cpu", "verify": {"run": False}}
+#: Fields that name a file: what the file would be called, and the profile.
 FIELDS: dict[str, tuple[str, Callable[[str], Json]]] = {
     "patches": ("fix.patch", lambda name: {"tensorflow": {"release": "99.18.0", "patches": [name]}}),
     "extends": ("base.yaml", lambda name: {"tensorflow": "99.18.0", "extends": name}),
 }
-"""Fields that name a file: what the file would be called, and the profile."""
 
 
 def _profiles(project: Project, field_name: str) -> dict[str, Path]:

@@ -69,6 +69,7 @@ def folder(plant: str) -> Target:
     return made
 
 
+#: Half-written files, logs, pages, and folders of runs.
 NAMES_OF_OURS = (
     "settings.json",
     f"{'a' * 64}.json",
@@ -81,7 +82,7 @@ NAMES_OF_OURS = (
     "index.html",
     "lock",
 )
-"""Half-written files, logs, pages, and folders of runs."""
+#: Links at places of ours, and what they lead to.
 PLANTS: dict[str, dict[str, Target]] = {
     "folders": {
         f"{OWN}/staging": folder("staging"),
@@ -109,7 +110,6 @@ PLANTS: dict[str, dict[str, Target]] = {
     },
     "the root page without an end": {"wheelhouse/simple/index.html": lambda _: ZERO},
 }
-"""Links at places of ours, and what they lead to."""
 COMMANDS = (
     ("wheelhouse", "list"),
     ("wheelhouse", "prune", "--older-than", "1d"),
@@ -153,12 +153,12 @@ def test_a_folder_that_has_names_of_ours_is_no_cache(checkout: Checkout, words: 
     assert state_of(data) == before
 
 
+#: Parts of a cache, and a command that removes what is old in there.
 REMOVERS = {
     "knowledge": "check rtx3080",
     "dependencies": "cache prune --older-than 1d",
     "repository": "cache prune --older-than 1d",
 }
-"""Parts of a cache, and a command that removes what is old in there."""
 
 
 @pytest.mark.parametrize("linked", [True, False], ids=["a link", "a folder"])

@@ -34,10 +34,8 @@ from .harness import (
 )
 from .registries import OwnRegistry, Proxy, own_registry, proxy
 
-USER = 1234
-"""An ordinary user, whom nobody has heard of."""
-SECRET = "dGZkb2NrLXRlc3Qtc2VjcmV0"
-"""A token in the environment of the cold build."""
+USER = 1234  #: An ordinary user, whom nobody has heard of.
+SECRET = "dGZkb2NrLXRlc3Qtc2VjcmV0"  #: A token in the environment of the cold build.
 
 
 class Workshop:

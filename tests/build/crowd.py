@@ -32,10 +32,8 @@ from tfdock.wheelhouse.retention import Rules
 from tfdock.wheelhouse.store import Wheelhouse
 
 ROLES = ("built", "built", "built", "pulled", "pulled", "pruned", "pruned", "indexed")
-BRANCHES = ("first", "second", "third", "fourth")
-"""Each is a build id of its own."""
-TAGS = ("older", "newer")
-"""Two images of each build id: other bytes, the same file name."""
+BRANCHES = ("first", "second", "third", "fourth")  #: Each is a build id of its own.
+TAGS = ("older", "newer")  #: Two images of each build id: other bytes, the same file name.
 SECONDS = 0.6
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from .runner import outputs
 
-SHELL = ("bash", "--noprofile", "--norc", "-eo", "pipefail")
-"""What `shell: bash` is."""
+SHELL = ("bash", "--noprofile", "--norc", "-eo", "pipefail")  #: What `shell: bash` is.
 FILES = ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_ENV", "GITHUB_PATH")
 
 

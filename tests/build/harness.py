@@ -32,21 +32,17 @@ REPOSITORY = Path(__file__).parents[2]
 MINIATURE = REPOSITORY / "tests/miniature"
 KNOWLEDGE = MINIATURE / "knowledge"
 PLAYED = REPOSITORY / "tests/played/tree"
-CPU: dict[str, object] = {"accelerator": "cpu", "compute_capabilities": None}
-"""Fields of a profile."""
-PATIENCE = 60.0
-"""Seconds in which a command does the next thing, or is taken to hang."""
+CPU: dict[str, object] = {"accelerator": "cpu", "compute_capabilities": None}  #: Fields of a profile.
+PATIENCE = 60.0  #: Seconds in which a command does the next thing, or is taken to hang.
+#: Seconds that a command may take to its end, or a build to a late phase: on a busy machine a cold one takes 60, and
+#: some commands have several.
 WHOLE = 240.0
-"""Seconds that a command may take to its end, or a build to a late phase: on a busy machine a cold one takes 60, and
-some commands have several."""
-DRAIN = 10.0
-"""Seconds after the end of a command in which the last of its output is read."""
-STOP = 10.0
-"""Seconds in which a command that has failed its test removes its containers."""
+DRAIN = 10.0  #: Seconds after the end of a command in which the last of its output is read.
+STOP = 10.0  #: Seconds in which a command that has failed its test removes its containers.
 
 Json = dict[str, Any]
+#: How a profile has its wheel verified whose test is about something else: nothing of it runs.
 UNTRIED: Json = {"run": False}
-"""How a profile has its wheel verified whose test is about something else: nothing of it runs."""
 
 
 # --- the command --------------------------------------------------------------------------------------------------
@@ -316,8 +312,8 @@ def write_profile(path: Path, tree: Path | None = None, **fields: object) -> Pat
     return path
 
 
+#: Fields of a profile of a `played_tree`.
 PLAYED_BUILD: dict[str, object] = {**CPU, "base": "tensorflow/build:99.18-played"}
-"""Fields of a profile of a `played_tree`."""
 
 
 def copy_tree(source: Path, target: Path, edits: Mapping[str, Callable[[str], str]] | None = None) -> Path:
@@ -345,12 +341,12 @@ def played_tree(target: Path, edits: Mapping[str, Callable[[str], str]] | None =
     return target
 
 
+#: Road -> what makes a tree of it: `(target, edits)`.
 TREES: dict[str, Callable[..., Path]] = {
     "hermetic": partial(copy_tree, MINIATURE / "hermetic"),
     "legacy": legacy_tree,
     "played": played_tree,
 }
-"""Road -> what makes a tree of it: `(target, edits)`."""
 
 
 def before(text: str) -> Callable[[str], str]:

@@ -45,8 +45,8 @@ from .harness import (
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300), pytest.mark.usefixtures("finished")]
 
 LIBRARY = "tensorflow/libtensorflow_cc.so.2"
+#: sha256 of the wheel of profiles/demo.yaml, by the compiler of the test bed's image, which Debian may replace.
 DEMO_WHEELS = {"GCC: (Debian 12.2.0-14+deb12u1)": "7f1e77d45cb5610b6031da5c9f790df389f0602366bc7125c54eecdd1d3a0b94"}
-"""sha256 of the wheel of profiles/demo.yaml, by the compiler of the test bed's image, which Debian may replace."""
 USE = """
 import json
 import tensorflow as tf

@@ -44,8 +44,7 @@ pytestmark = pytest.mark.usefixtures("impatient")
 
 KEY = "0123456789abcdef"
 OTHER = "fedcba9876543210"
-PER_PACK = 64 << 10
-"""Bytes that a push may send for each pack besides the entries."""
+PER_PACK = 64 << 10  #: Bytes that a push may send for each pack besides the entries.
 
 
 class Machine:

@@ -20,6 +20,7 @@ from .harness import UNTRIED, Json, Tfdock, copy_cache, write_profile
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
 GENERATOR = "tensorflow/tools/build_info/gen_build_info.py"
+#: What a tool of a hostile source does: it puts another result into the cache in the place of the right one.
 PAYLOAD = """\
 import glob, hashlib, os, re
 for entry in glob.glob("/tf/cache/disk/ac/*/*"):
@@ -37,7 +38,6 @@ for entry in glob.glob("/tf/cache/disk/ac/*/*"):
             open(entry, "wb").write(data)
             print("poisoned", entry)
 """
-"""What a tool of a hostile source does: it puts another result into the cache in the place of the right one."""
 
 
 @pytest.fixture(scope="module")

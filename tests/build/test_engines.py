@@ -26,12 +26,11 @@ from .test_failures import SLOW_COMPILE, compiling
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(FETCH)]
 
-USER = 4242
-"""Whom the bed's rootless engine belongs to."""
+USER = 4242  #: Whom the bed's rootless engine belongs to.
+#: sha256 of what the miniature downloads.
 ARCHIVE = "8d52b00df9cdb1d17834f8983cc088697f90dc022608e5f085119d5e2ae3d798"
-"""sha256 of what the miniature downloads."""
+#: Seconds for which an image step prints nothing, so that the engine is asked whether it lives.
 SILENCE = {"docker28-containerd": 6}
-"""Seconds for which an image step prints nothing, so that the engine is asked whether it lives."""
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ SLOW_CONFIGURE = {"configure": after_first_line("echo configure is slow; sleep 3
 SLOW_COMPILE = {KERNEL: before("#define MINIATURE_SLOW_COMPILE 300\n")}
 PACKAGE = "tensorflow/tools/pip_package/BUILD"
 PACKER = "tensorflow/tools/pip_package/build_pip_package.py"
+#: What is sealed has to be a large wheel.
 BIG_WHEEL = {
     "played/bazel.py": replaced(
         "    shutil.copy(wheel, folder)\n",
@@ -61,7 +62,6 @@ BIG_WHEEL = {
 """,
     )
 }
-"""What is sealed has to be a large wheel."""
 
 
 def slow_fetch(address: str) -> dict[str, Any]:

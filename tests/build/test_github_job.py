@@ -19,11 +19,10 @@ from .github import Job, Step
 from .harness import KNOWLEDGE, Tfdock, after_first_line, copy_tree
 from .runner import Command, commands
 
+#: The name of a profile that somebody else has given.
 BASE = "base,%0A::error::x ##[error]y|`<b>.yaml"
-"""The name of a profile that somebody else has given."""
 TOOLS = Path(sys.executable).parent
-SHARED = "Make room"
-"""The engine is everybody's here: nobody's images are removed."""
+SHARED = "Make room"  #: The engine is everybody's here: nobody's images are removed.
 INSTALL = "Install tfdock"
 
 

@@ -60,13 +60,13 @@ def jobs(document: Any) -> Iterator[tuple[str, Any]]:
     yield from ((name, job) for name, job in document["jobs"].items() if "uses" not in job)
 
 
+#: Every variable and secret that a project may have set.
 LOGINS = {
     f"TFDOCK_{registry}{rights}_{kind}": f"{registry}{rights}-{kind}".lower()
     for registry in ("REGISTRY", "CACHE")
     for rights in ("", "_READ")
     for kind in ("USER", "TOKEN")
 }
-"""Every variable and secret that a project may have set."""
 WRITING = ("registry-token", "cache-token")
 FOLDERS = ("TFDOCK_CACHE_DIR", "TFDOCK_STATE_DIR", "TFDOCK_WHEELHOUSE", "DOCKER_CONFIG")
 # A first line cannot name a path with spaces. To Python the second one is a text.

@@ -19,6 +19,7 @@ from .test_orchestration import Desk, leaving, mounts, wheel
 
 SECRET = "a file of the user\n"
 
+#: Names that the host once used in folders of containers: the build ends well without them.
 HARMLESS = {
     "folders": (
         "/tf/staging/sealed", "/tf/staging/results", "/tf/staging/events.json", "/tf/staging/profile.gz",
@@ -31,9 +32,8 @@ HARMLESS = {
         "/tf/output/verify/work", "/tf/output/remote/forward.py",
     ),
 }  # fmt: skip
-"""Names that the host once used in folders of containers: the build ends well without them."""
+#: Names without which there is no wheel, or one too many.
 NEEDED = ("/tf/staging/raw", "/tf/staging/raw/x.whl", "/tf/staging/done", "/tf/staging/SHA256SUMS")
-"""Names without which there is no wheel, or one too many."""
 
 
 @pytest.fixture
@@ -124,8 +124,8 @@ def test_a_link_in_the_place_of_a_needed_result_ends_the_build(
 
 # --- what the host opens --------------------------------------------------------------------------------------------
 
+#: Events of Python about files, and how many of their arguments are paths: one, where they are not listed.
 _PATHS = {"open": 1, "os.rename": 2, "os.link": 2, "os.symlink": 2, "shutil.move": 2, "shutil.copyfile": 2}
-"""Events of Python about files, and how many of their arguments are paths: one, where they are not listed."""
 _heard: list[tuple[str, str, str]] | None = None
 
 

@@ -485,13 +485,11 @@ class FakeRegistry(http.server.BaseHTTPRequestHandler):
     asked: list[tuple[str, str]]
     told: list[str | None]  #: What it was shown as authorization.
     status = 200
-    busy = 0
-    """So many times it asks for patience first."""
+    busy = 0  #: So many times it asks for patience first.
     patience = "0"
     names_digest = True
     content_type = "application/vnd.oci.image.manifest.v1+json"
-    cut_short = 0
-    """So many bytes are missing."""
+    cut_short = 0  #: So many bytes are missing.
     wants_token = False
     takes_token = True
     token_status = 200

@@ -252,8 +252,7 @@ class Desk:
         return [text for text in told if "[trust-shared]" not in text]  # every build here is shared
 
 
-KILLED = "20261121-104600-3fa9c1"
-"""The id of a run that was killed."""
+KILLED = "20261121-104600-3fa9c1"  #: The id of a run that was killed.
 
 
 @pytest.fixture
@@ -848,8 +847,8 @@ def requiring(lines: str) -> FakeRun:
     return FakeRun(effect=leaving(wheel(requires=lines)))
 
 
+#: What the container does that fetches what a wheel requires.
 FETCHED = FakeRun(effect=lambda spec: (mounts(spec)["/tfdock/made"] / "wheels").mkdir())
-"""What the container does that fetches what a wheel requires."""
 
 
 def test_what_a_wheel_requires_is_fetched_once_with_the_callers_settings_of_pip(

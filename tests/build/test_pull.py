@@ -864,8 +864,7 @@ def test_what_is_no_wheel_is_refused(site: Here, build: Made) -> None:
 
 # --- a build that pulls ---------------------------------------------------------------------------------------------
 
-ENGINE = 6
-"""The exit status of a build that would begin: nobody here has an engine."""
+ENGINE = 6  #: The exit status of a build that would begin: nobody here has an engine.
 
 
 @pytest.fixture

@@ -39,8 +39,8 @@ from .test_failures import PACKER, SLOW_COMPILE, compiling, failed_in
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
 MIB, GIB = 1 << 20, 1 << 30
+#: Memory for Bazel and one of the hungry compilers, which take 0.8 GB each, but not for two of them.
 TIGHT = 1536 * MIB
-"""Memory for Bazel and one of the hungry compilers, which take 0.8 GB each, but not for two of them."""
 HUNGRY = {"copts": ["-DMINIATURE_HUNGRY_KERNELS=17"]}
 
 

@@ -28,10 +28,8 @@ from pathlib import Path
 from typing import IO
 
 _REPOSITORY = Path(__file__).parents[2]
-_INTERPRETER = ("PYTHON", "LC_", "LANG", "LD_")
-"""How variables begin that an interpreter reads when it starts."""
-_LARGEST = 1 << 20
-"""Bytes of a request."""
+_INTERPRETER = ("PYTHON", "LC_", "LANG", "LD_")  #: How variables begin that an interpreter reads when it starts.
+_LARGEST = 1 << 20  #: Bytes of a request.
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, prctl(2)
 _LOCK = threading.Lock()
 

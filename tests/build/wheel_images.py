@@ -146,8 +146,7 @@ def put(where: str, tag: str, manifest: bytes, blobs: Mapping[str, bytes]) -> st
     return target.put_manifest(tag, media_type, manifest)
 
 
-_written: set[Path] | None = None
-"""While somebody watches: where this process has written."""
+_written: set[Path] | None = None  #: While somebody watches: where this process has written.
 
 
 def _hear(event: str, words: tuple[Any, ...]) -> None:

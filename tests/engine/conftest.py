@@ -71,6 +71,7 @@ def real(request: pytest.FixtureRequest) -> Bench:
     return found
 
 
+#: Where an engine differs from the contract, and why. A row that is no longer true fails its test.
 DIFFERS = {
     "docker28-userns": {
         "test_files_are_put_into_a_volume_and_what_its_user_makes_of_them_comes_back": "volumes are another's",
@@ -84,7 +85,6 @@ DIFFERS = {
         "test_dockerfile_that_the_classic_builder_does_not_know_is_refused[podman-buildkit]": "it can do this",
     },
 }
-"""Where an engine differs from the contract, and why. A row that is no longer true fails its test."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -43,19 +43,15 @@ MARKS = [
     # docker-py leaves a socket to the garbage collector when nobody listens, as with an engine that is dead.
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
-PHASES = ("image", "fetch", "compile", "verify")
-"""Those with a container of the engine."""
+PHASES = ("image", "fetch", "compile", "verify")  #: Those with a container of the engine.
 ALL_PHASES = ("image", "fetch", "compile", "seal", "verify")
 PACKER = "tensorflow/tools/pip_package/build_pip_package.py"
 CONFIGURE = "configure"
 REPOSITORY_RULE = "third_party/py/python_repository.bzl"
 AT_IMAGE = "the gate of the image"
-OPEN = "/dev/shm/open"
-"""In the container of an image step, and in no layer."""
-GATES = "/tf/cache/repository"
-"""Mounted where Bazel downloads and where it compiles: the host closes gates there."""
-REACHED = "/tf/output"
-"""Where a build writes in both phases: it says there which gate it has reached."""
+OPEN = "/dev/shm/open"  #: In the container of an image step, and in no layer.
+GATES = "/tf/cache/repository"  #: Mounted where Bazel downloads and where it compiles: the host closes gates there.
+REACHED = "/tf/output"  #: Where a build writes in both phases: it says there which gate it has reached.
 DISK = "8G"
 MIB = 1 << 20
 

@@ -54,6 +54,7 @@ def fills(case: Case, disk: Path, phase: str) -> None:
 
 # --- memory -------------------------------------------------------------------------------------------------------
 
+#: Many that are small: the largest of all is Bazel's server, and the kernel takes that one.
 CROWD = f"""
 import subprocess
 hogs = []
@@ -61,9 +62,8 @@ while os.path.exists('{GATES}/hold-compile') and len(hogs) < 60:
     hogs.append(subprocess.Popen([sys.executable, '-c', 'x = bytes(1) * (48 << 20); input()'], stdin=subprocess.PIPE))
     time.sleep(0.1)
 """
-"""Many that are small: the largest of all is Bazel's server, and the kernel takes that one."""
+#: For the linker, which has a hundred bytes for each string that it is to merge, as those of debug information.
 STRINGS = 14_000_000
-"""For the linker, which has a hundred bytes for each string that it is to merge, as those of debug information."""
 
 
 def crowded(text: str) -> str:

@@ -15,8 +15,8 @@ from .rig import MARKS, Case, Rig, side_by_side
 
 pytestmark = MARKS
 
+#: Seconds that a Bazel which is played back rests in each of its phases: else they are over before a signal comes.
 PACE = 1.5
-"""Seconds that a Bazel which is played back rests in each of its phases: else they are over before a signal comes."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}
 

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from build.harness import CPU, MINIATURE, PLAYED, UNTRIED, Json, Tfdock, write_profile
 
+#: Actions of Bazel's own, which run no program and are in no cache.
 OWN = re.compile(r"Writing file|SolibSymlink|BazelWorkspaceStatusAction")
-"""Actions of Bazel's own, which run no program and are in no cache."""
 
 
 def record(folder: Path, target: Path) -> None:

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-PATIENCE = 60.0
-"""Seconds that an answer of the browser may take."""
+PATIENCE = 60.0  #: Seconds that an answer of the browser may take.
 
 
 LOOK = Path(__file__).with_name("look.js").read_text("utf-8")
@@ -126,8 +125,8 @@ class Browser:
         os.close(self._from)
 
 
+#: What a stranger may put into a name.
 HOSTILE = """<script>hacked=1</script>"'><img src=x onerror=hacked=1> </svg></style><a href=//x>\u202e&amp; {{ 1 }}"""
-"""What a stranger may put into a name."""
 
 
 def overlap(one: Mapping[str, float], other: Mapping[str, float]) -> bool:

@@ -13,12 +13,12 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+#: What TensorFlow 2.18 opens, by the folder of pip's package below `nvidia`.
 LIBRARIES = {
     "cuda_runtime": ["libcudart.so.12"], "cublas": ["libcublas.so.12", "libcublasLt.so.12"],
     "cufft": ["libcufft.so.11"], "cusolver": ["libcusolver.so.11"], "cusparse": ["libcusparse.so.12"],
     "cudnn": ["libcudnn.so.9"],
 }  # fmt: skip
-"""What TensorFlow 2.18 opens, by the folder of pip's package below `nvidia`."""
 MODULE = "550.54.14"
 IN_PLACE = """
 mount --make-rprivate /

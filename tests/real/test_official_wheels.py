@@ -389,8 +389,8 @@ def test_amd_code_objects_are_those_that_lie_there(opened: Opened) -> None:
         assert library.relocatable == GpuCode()
 
 
+#: The (target, size in bytes) of each code object. The target is the code object's own, not the bundle's id.
 Bundle = list[tuple[str, int]]
-"""The (target, size in bytes) of each code object. The target is the code object's own, not the bundle's id."""
 
 
 def assert_bundles(code: GpuCode, bundles: list[Bundle]) -> None:

@@ -24,8 +24,8 @@ from waits import FETCH, run_within
 from tfdock.wheel.facts import Library
 from tfdock.wheel.library import read_library
 
+#: The fixture `official_wheels`: (requirement, python="3.11") -> a wheel's file.
 OfficialWheels = Callable[..., Path]
-"""The fixture `official_wheels`: (requirement, python="3.11") -> a wheel's file."""
 
 _BLOCK = 1 << 20
 

@@ -21,14 +21,12 @@ from collections.abc import Callable, Iterable, Mapping
 from re import _compiler, _constants, _parser  # type: ignore[attr-defined]  # the parser that `re` itself uses
 from typing import Any, NamedTuple
 
-_KINDS = string.printable + "é٣×\xa0"
-"""Characters of all kinds that classes tell apart."""
+_KINDS = string.printable + "é٣×\xa0"  #: Characters of all kinds that classes tell apart.
 _CHARACTERS = {_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN}
 _REPEATS = {_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT}
 _BEGIN = {_constants.AT_BEGINNING, _constants.AT_BEGINNING_STRING}
 
-Loop = frozenset[int]
-"""States that lead to each other."""
+Loop = frozenset[int]  #: States that lead to each other.
 
 
 class ExponentialError(ValueError):

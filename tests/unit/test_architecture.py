@@ -16,27 +16,25 @@ import pytest
 
 from .program_sources import MODULES, ROOT, walk
 
+#: The packages, in the order in which a build meets them. A package may import those before it and none behind it.
 ORDER = (
     "profile", "host", "knowledge", "wheel", "gpu", "resolve", "plan", "oci", "engine", "bazel", "run",
     "wheelhouse", "verify", "images", "builder", "offline", "matrix", "ci", "diagnose", "installed",
     "bench", "documents", "report", "cli",
 )  # fmt: skip
-"""The packages, in the order in which a build meets them. A package may import those before it and none behind it."""
 
+#: The words of the program, which every package may import and which import no package.
 WORDS = {"__init__.py", "errors.py", "types.py", "events.py"}
-"""The words of the program, which every package may import and which import no package."""
 
+#: Third-party packages that several packages of ours import. Each other one has a single home.
 SHARED = {
     "docker": "engine oci", "jinja2": "cli plan",
     "packaging": "builder images installed offline verify wheel wheelhouse",
     "pydantic": "documents knowledge matrix profile", "pydantic_core": "documents knowledge profile",
     "tenacity": "engine oci", "zstandard": "bazel wheel",
 }  # fmt: skip
-"""Third-party packages that several packages of ours import. Each other one has a single home."""
-MOST_MODULES = 15
-"""Modules in one folder, its `__init__` aside."""
-CROWDED = {"cli/commands"}
-"""Folders that may hold more: one module for each group of commands."""
+MOST_MODULES = 15  #: Modules in one folder, its `__init__` aside.
+CROWDED = {"cli/commands"}  #: Folders that may hold more: one module for each group of commands.
 
 
 def package(module: str) -> str:

@@ -18,21 +18,20 @@ from .cli.test_lazy_commands import GROUPS, loaded
 from .program_sources import MODULES, ROOT
 
 TESTS = ROOT.parent / "tests"
-SLACK = 60
-"""What a figure may be below its budget, so that not each line is a change here."""
+SLACK = 60  #: What a figure may be below its budget, so that not each line is a change here.
+#: Lines of Python in each package.
 PACKAGES = {
-    "": 755, "bazel": 4810, "bench": 330, "builder": 3185, "ci": 750, "cli": 8415, "diagnose": 1490,
-    "documents": 1615, "engine": 2515, "gpu": 2000, "host": 2635, "images": 3050, "installed": 1350,
-    "knowledge": 2725, "matrix": 1475, "oci": 1385, "offline": 1555, "plan": 3375, "profile": 1350,
-    "report": 1010, "resolve": 4780, "run": 1435, "verify": 1965, "wheel": 3470, "wheelhouse": 1980,
+    "": 750, "bazel": 4780, "bench": 325, "builder": 3175, "ci": 745, "cli": 8385, "diagnose": 1480,
+    "documents": 1615, "engine": 2505, "gpu": 1995, "host": 2615, "images": 3035, "installed": 1350,
+    "knowledge": 2680, "matrix": 1470, "oci": 1365, "offline": 1545, "plan": 3355, "profile": 1350,
+    "report": 1005, "resolve": 4770, "run": 1430, "verify": 1955, "wheel": 3465, "wheelhouse": 1960,
 }  # fmt: skip
-"""Lines of Python in each package."""
+#: What importing a module loads of ours.
 ROAD = {
-    "builder.build": {"modules": 125, "lines": 28245},
-    "cli.commands.build": {"modules": 94, "lines": 20080},
+    "builder.build": {"modules": 125, "lines": 28090},
+    "cli.commands.build": {"modules": 94, "lines": 19960},
 }
-"""What importing a module loads of ours."""
-WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63675, "lines of recordings": 14285}
+WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63605, "lines of recordings": 14285}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+#: (what is done with the file, the file, the kind of the block, its text) of each block from the first "Add" on.
 EXAMPLES = re.findall(
     r"(?:(Append to|New file|After\s+`[^`]+` in)\s+`([^`]+)`:\n\n)?```(\w+)\n(.*?)```",
     (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("\n## Add")[2],
     re.DOTALL,
 )
-"""(what is done with the file, the file, the kind of the block, its text) of each block from the first "Add" on."""
 
 
 @pytest.fixture(scope="module")

@@ -44,8 +44,7 @@ from .small_wheels import DOCUMENTS, INFO, NAME
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-FEW, MANY = 40, 600
-"""Changed texts for each edge: in the suite, and in the soak."""
+FEW, MANY = 40, 600  #: Changed texts for each edge: in the suite, and in the soak.
 
 
 @dataclass(frozen=True)

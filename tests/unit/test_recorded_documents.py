@@ -41,10 +41,9 @@ ERROR: /src/tensorflow/BUILD:1:1: Compiling tensorflow/core/x.cc failed: (Exit 1
 gcc: fatal error: Killed signal terminated program cc1plus
 nvcc fatal   : Unsupported gpu architecture 'compute_120'
 """
+#: 2 TiB free, mounted without restrictions.
 ROOMY_DISK = os.statvfs_result((4096, 4096, 1 << 30, 1 << 29, 1 << 29, 1 << 20, 1 << 20, 1 << 20, 0, 255))
-"""2 TiB free, mounted without restrictions."""
-LARGE = 50_000
-"""Characters above which a document is recorded as its sha256."""
+LARGE = 50_000  #: Characters above which a document is recorded as its sha256.
 BUILT = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
 
 COMMANDS = {

@@ -67,10 +67,9 @@ class BuildEvents:
     output_bytes: int | None = None
 
 
+#: Texts that are kept, the last ones, and characters of each: a container can write as many as it likes.
 _MOST_TEXTS, _LONGEST = 2_000, 1 << 15
-"""Texts that are kept, the last ones, and characters of each: a container can write as many as it likes."""
-_RUNNERS = 100
-"""Runners that are kept, and characters of their names."""
+_RUNNERS = 100  #: Runners that are kept, and characters of their names.
 
 
 def read_events(lines: Iterable[str]) -> BuildEvents:

@@ -16,16 +16,14 @@ from typing import Any
 from tfdock.errors import joined
 
 INPUTS_SCHEMA = "tfdock.inputs/1"
-_NAMED = 3
-"""Names of a kind that are listed one by one."""
+_NAMED = 3  #: Names of a kind that are listed one by one.
 # The parts of a build id that name a source: the hash of a checkout, and the hash of patches.
 _SOURCE_WORDS = re.compile(r"\.src[0-9a-f]{8}|-p[0-9a-f]{8}(?=-)")
 _PATCHES = "tfdock/patches/"
+#: Files of the context that run Bazel or look at its results. No action is made from them.
 _WITHOUT_EFFECT = {"tfdock/phase.sh", "tfdock/pins.py"}
-"""Files of the context that run Bazel or look at its results. No action is made from them."""
 _ENVIRONMENT = "tfdock/environment"
-_HASH = 16
-"""Hexadecimal digits kept of a hash: enough to tell two contents apart, not to prove anything."""
+_HASH = 16  #: Hexadecimal digits kept of a hash: enough to tell two contents apart, not to prove anything.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

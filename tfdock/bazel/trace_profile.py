@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from tfdock.bazel.build_events import Step, parsed_lines
 
+#: How an action ended: a process ran, a cache had it, or Bazel did it itself, such as writing a file.
 How = Literal["executed", "cached", "own"]
-"""How an action ended: a process ran, a cache had it, or Bazel did it itself, such as writing a file."""
 
 _ACTION = "action processing"
 _CRITICAL = "critical path component"
@@ -28,12 +28,11 @@ _PATH_NAME = re.compile(r"action '(.*)'$")
 # Bazel merges short events of a thread when a profile grows large.
 _MERGED = re.compile(r"merged \d+ events")
 _MICRO = 1_000_000
-_NAME = 300
-"""Characters of a name that are kept: rules choose these names, and they go into the record."""
+_NAME = 300  #: Characters of a name that are kept: rules choose these names, and they go into the record.
+#: Kinds of actions, and steps of the critical path, that are kept: they go into the record too.
 _MNEMONICS, _STEPS = 200, 300
-"""Kinds of actions, and steps of the critical path, that are kept: they go into the record too."""
+#: Events that are read. A container may have written the profile, and the events are held in memory.
 _MOST = 1_000_000
-"""Events that are read. A container may have written the profile, and the events are held in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,9 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Literal
 
-SUITE = "all together"
-"""The name of the line for the geometric mean of all operations."""
-_MEANT = 0.01
-"""A smaller difference is nobody's concern, however sure it is."""
-_STEPS = 400
-"""Steps of Simpson's rule. The error is below 1e-9 where quantiles are read."""
+SUITE = "all together"  #: The name of the line for the geometric mean of all operations.
+_MEANT = 0.01  #: A smaller difference is nobody's concern, however sure it is.
+_STEPS = 400  #: Steps of Simpson's rule. The error is below 1e-9 where quantiles are read.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

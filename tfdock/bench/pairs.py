@@ -35,18 +35,15 @@ from tfdock.knowledge.wheel_rows import BenchOperation
 
 _T = TypeVar("_T")
 
-PAIRS = 12
-"""Twelve tell a difference of 2.5 to 9 %, by operation and by how busy the machine is."""
+PAIRS = 12  #: Twelve tell a difference of 2.5 to 9 %, by operation and by how busy the machine is.
 _ROUNDS = 32
-_AT_ONCE = 2
-"""Pairs that run at once, each on a core of its own."""
+_AT_ONCE = 2  #: Pairs that run at once, each on a core of its own.
 _START_SECONDS, _BLOCK_SECONDS, _END_SECONDS, _LOOK_SECONDS = 300.0, 60.0, 20.0, 0.2
-_LONGEST = 1 << 16
-"""Bytes of an answer, with what is printed before it."""
+_LONGEST = 1 << 16  #: Bytes of an answer, with what is printed before it.
 _MARK = b"tfdock:"
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS"), "1")
+#: Variables that both sides get.
 COMMON = {"CUDA_VISIBLE_DEVICES": "-1", "LC_ALL": "C", "TF_CPP_MIN_LOG_LEVEL": "1", **_ONE_THREAD}
-"""Variables that both sides get."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

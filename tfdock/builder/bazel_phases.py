@@ -34,8 +34,7 @@ from tfdock.plan.resources import after_memory
 from tfdock.types import ExpectedFiles, Mount
 
 _RULES = "--include=WORKSPACE* --include=*.bzl --include=*.bazel"
-_MOST_RULES = 1 << 20
-"""Bytes of the rules beside an address."""
+_MOST_RULES = 1 << 20  #: Bytes of the rules beside an address.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

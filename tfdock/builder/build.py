@@ -32,11 +32,10 @@ from tfdock.run.supervisor import Supervisor, clean_up_killed_runs
 from tfdock.types import Mount
 
 _T = TypeVar("_T")
+#: Codes of failures that another source ref may not have.
 _OF_THE_SOURCE = {"source-unreachable", "image-step-failed", "download-failed", "fetch-failed"}
-"""Codes of failures that another source ref may not have."""
 
-WHEEL = "/tf/wheel"
-"""The folder of the finished wheel in the container of `tfdock shell --debug`."""
+WHEEL = "/tf/wheel"  #: The folder of the finished wheel in the container of `tfdock shell --debug`.
 
 
 def build(session: BuildSession, request: BuildRequest) -> BuildResult:

@@ -23,10 +23,9 @@ from tfdock.types import BuildId
 from tfdock.wheelhouse.store import Wheelhouse, kept_files
 
 _SLOWEST = 10
-_PIECE = 1 << 20
-"""Characters read at a time, and the length of the longest line."""
+_PIECE = 1 << 20  #: Characters read at a time, and the length of the longest line.
+#: Characters read of a log, and of a profile, which may be packed. TensorFlow's profile has a thirtieth.
 _MOST_TEXT, _MOST_PROFILE = 1 << 33, 1 << 28
-"""Characters read of a log, and of a profile, which may be packed. TensorFlow's profile has a thirtieth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +154,8 @@ def _explain_misses(
     )
 
 
+#: Most bytes of kept inputs, unpacked: as values they take thirty times as many. TensorFlow needs far less.
 _MOST_KEPT = 16 << 20
-"""Most bytes of kept inputs, unpacked: as values they take thirty times as many. TensorFlow needs far less."""
 
 # --- files --------------------------------------------------------------------------------------------------------
 

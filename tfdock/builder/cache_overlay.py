@@ -27,14 +27,12 @@ from tfdock.plan.build_plan import DISK_CACHE
 from tfdock.run.containers import copy_in
 from tfdock.types import Mount
 
-LABEL = "io.tfdock.overlay"
-"""Label of these volumes; its value is the name of the disk cache."""
+LABEL = "io.tfdock.overlay"  #: Label of these volumes; its value is the name of the disk cache.
 # `,` ends a mount option, `:` a lower folder, and `\` escapes the next character.
-_SPECIAL = set(',:\\"')
-"""Characters that mean something in the options of an overlay."""
+_SPECIAL = set(',:\\"')  #: Characters that mean something in the options of an overlay.
 # With `index=on` the kernel refuses an upper folder whose lower folder was made anew.
+#: A file above is always whole, so that the folder is a cache of its own where no overlay can be mounted.
 _OPTIONS = "metacopy=off,redirect_dir=off,index=off"
-"""A file above is always whole, so that the folder is a cache of its own where no overlay can be mounted."""
 
 
 @contextmanager

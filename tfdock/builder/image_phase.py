@@ -35,12 +35,11 @@ from tfdock.plan.trust_domain import as_json as trust_json
 from tfdock.run import journal
 from tfdock.run.results import RunFolders
 
-_MOST_REASONS = 8
-"""Reasons of a trust domain that are noted beside its cache."""
+_MOST_REASONS = 8  #: Reasons of a trust domain that are noted beside its cache.
+#: How many times the size of a cache must be free on its disk before it is copied: a build wants room as well.
 _ROOM = 3
-"""How many times the size of a cache must be free on its disk before it is copied: a build wants room as well."""
+#: What the builder says before a step; whatever else says it names no container of ours.
 _RUNNING = re.compile(rb" ---> Running in ([0-9a-f]{12})\s*\Z")
-"""What the builder says before a step; whatever else says it names no container of ours."""
 _TOOLCHAIN, _PINS = "/opt/tfdock/toolchain", "/opt/tfdock/pins"
 _COMMIT = re.compile(rb"\s*([0-9a-f]{40,64})\s*")
 

@@ -27,9 +27,9 @@ from tfdock.profile import endpoint
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import ImageRef
 
+#: Codes of failures that the profile's next ref may not have. A network failure is not among them: the first ref may
+#: exist, and would be skipped.
 _OTHER_REF = {"source-ref-missing", "image-step-failed"}
-"""Codes of failures that the profile's next ref may not have. A network failure is not among them: the first ref may
-exist, and would be skipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

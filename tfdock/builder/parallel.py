@@ -14,8 +14,7 @@ from tfdock.plan.schedule import MachineShare, next_share, within
 from tfdock.types import BuildId, Machine
 
 _T = TypeVar("_T")
-_LOOK = 0.2
-"""Seconds between wake-ups of the main thread, the only one that gets signals."""
+_LOOK = 0.2  #: Seconds between wake-ups of the main thread, the only one that gets signals.
 
 
 @dataclass

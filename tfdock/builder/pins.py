@@ -20,11 +20,9 @@ from tfdock.oci.repository import Repository
 from tfdock.plan.lock_file import COMMIT
 from tfdock.types import ImageRef
 
-_MOST = http.MOST
-"""Maximum of bytes in a list of refs. TensorFlow's own repository sends about 10 MB."""
+_MOST = http.MOST  #: Maximum of bytes in a list of refs. TensorFlow's own repository sends about 10 MB.
 _GIT_PORT = 9418
-_LENGTH = re.compile(rb"0000|(?!000[0-3])[0-9a-fA-F]{4}")
-"""The length of a packet, including its own four bytes."""
+_LENGTH = re.compile(rb"0000|(?!000[0-3])[0-9a-fA-F]{4}")  #: The length of a packet, including its own four bytes.
 
 
 # --- registries -----------------------------------------------------------------------------------------------------

@@ -25,8 +25,7 @@ from tfdock.wheelhouse.store import Wheelhouse
 
 SCHEMA = "tfdock.run/1"
 SUFFIX = ".run.json"
-LARGEST = 16 << 20
-"""Maximum of bytes read of a document."""
+LARGEST = 16 << 20  #: Maximum of bytes read of a document.
 
 
 class RunDocumentWriter:

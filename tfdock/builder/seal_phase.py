@@ -274,8 +274,7 @@ def _estimate_row(run: BuildRun) -> dict[str, Any]:
     }
 
 
-_USER = re.compile(r"(?<=://)[^/@\s]*@")
-"""User and password in a URL."""
+_USER = re.compile(r"(?<=://)[^/@\s]*@")  #: User and password in a URL.
 
 
 def shareable_plan(plan: BuildPlan) -> Any:

@@ -30,22 +30,15 @@ Service = Literal["github", "gitlab"]
 State = Literal["fresh", "missing", "stale", "edited", "another", "foreign"]
 
 # Ends before GitHub's own limit of six hours, with time to keep what was built.
-TIME_LIMIT = "5h15m"
-"""How long a job builds where the matrix does not say."""
-INSTALL = "pip install --require-hashes -r ci/requirements.txt"
-"""A pinned installation, as messages show it."""
-_MARGIN = 40
-"""Minutes of a job beside its build: installing, the cache there and back, the wheels."""
-_HOSTED_MINUTES = 360
-"""After which GitHub ends a job on a machine of its own."""
+TIME_LIMIT = "5h15m"  #: How long a job builds where the matrix does not say.
+INSTALL = "pip install --require-hashes -r ci/requirements.txt"  #: A pinned installation, as messages show it.
+_MARGIN = 40  #: Minutes of a job beside its build: installing, the cache there and back, the wheels.
+_HOSTED_MINUTES = 360  #: After which GitHub ends a job on a machine of its own.
 # GitHub documents five days for jobs on machines of your own.
-_OWN_MINUTES = 5 * 24 * 60
-"""After which GitHub ends any job."""
+_OWN_MINUTES = 5 * 24 * 60  #: After which GitHub ends any job.
 # GitLab's keyword `retry` takes 0, 1 or 2.
-_GITLAB_RETRIES = 2
-"""How often GitLab starts a job again at most."""
-_GITHUB_REGISTRY = "ghcr.io"
-"""The registry that a job of GitHub may use by its own token."""
+_GITLAB_RETRIES = 2  #: How often GitLab starts a job again at most.
+_GITHUB_REGISTRY = "ghcr.io"  #: The registry that a job of GitHub may use by its own token.
 _SELF_HOSTED = "self-hosted"
 _SEAL = "# sha256 of the lines below: "
 _ORIGIN = re.compile(r"# Rendered by tfdock from (.*)\. Do not edit it")

@@ -19,8 +19,7 @@ from tfdock.matrix import planned_matrix
 from tfdock.matrix.planned_matrix import WrittenMatrix
 from tfdock.plan.prepare import Preparer
 
-_MOST = 1 << 20
-"""Bytes of a file that is in the place of a rendered one."""
+_MOST = 1 << 20  #: Bytes of a file that is in the place of a rendered one.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +148,7 @@ def not_carried(settings: Settings, file: Path) -> Problem | None:
     )
 
 
+#: Settings beside `knowledge` that decide what is built and from where, and that no rendered file holds.
 _NOT_CARRIED = (
     "mirrors",
     "plain_http",
@@ -159,7 +159,6 @@ _NOT_CARRIED = (
     "remote_executor",
     "remote_instance",
 )
-"""Settings beside `knowledge` that decide what is built and from where, and that no rendered file holds."""
 
 
 def _path_in_repository(file: Path, folder: Path) -> str:
@@ -243,8 +242,7 @@ def _write(folder: Path, file: File) -> None:
         raise ProfileError.of("file-error", message, fix) from error
 
 
-_OTHERS: tuple[State, ...] = ("edited", "another", "foreign")
-"""What rendering would take from somebody."""
+_OTHERS: tuple[State, ...] = ("edited", "another", "foreign")  #: What rendering would take from somebody.
 
 
 def _problem(file: File, service: Service) -> Problem:

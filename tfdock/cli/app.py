@@ -104,6 +104,7 @@ Report = Annotated[
     ),
 ]
 
+#: Setting -> the option for it.
 SETTINGS = {
     "registries": Annotated[
         list[str] | None,
@@ -154,7 +155,6 @@ SETTINGS = {
         ),
     ],
 }
-"""Setting -> the option for it."""
 
 
 # --- errors and documents -------------------------------------------------------------------------------------------

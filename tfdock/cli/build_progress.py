@@ -28,8 +28,7 @@ from tfdock.wheel.wheel_file import install_command
 if TYPE_CHECKING:
     from tfdock.diagnose.diagnosis import Diagnosis
 
-Result = dict[str, Any]
-"""The result of a build: a row of `tfdock.build/1`, and its `exit_code`."""
+Result = dict[str, Any]  #: The result of a build: a row of `tfdock.build/1`, and its `exit_code`.
 
 
 def session_for(settings: Settings, knowledge: KnowledgeBase, listen: Listener, stop: Stop) -> BuildSession:
@@ -286,8 +285,7 @@ def failed(file: str, build_id: str | None, status: str, error: TfdockError, log
     }
 
 
-_output_lock = threading.Lock()
-"""A result takes several lines, and several builds may end at once."""
+_output_lock = threading.Lock()  #: A result takes several lines, and several builds may end at once.
 
 
 def show_result(result: Result, *, brief: bool = False, again: bool = False) -> None:

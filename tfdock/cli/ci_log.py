@@ -19,16 +19,11 @@ from typing import TextIO
 
 from tfdock.errors import Problem, clean
 
-ANNOTATIONS = 9
-"""GitHub shows ten errors of a step, and one of them is its own, that the step has failed."""
-_WARNINGS = 4
-"""How many of them warnings may take: errors often come after."""
-SUMMARY_BYTES = 900_000
-"""GitHub drops the whole summary of a step that has more than 1 MiB."""
-_MESSAGE = 4_000
-"""Characters of an annotation; GitHub cuts at 4,096."""
-_CELL = 300
-"""Characters of a cell: the whole text stands in the log."""
+ANNOTATIONS = 9  #: GitHub shows ten errors of a step, and one of them is its own, that the step has failed.
+_WARNINGS = 4  #: How many of them warnings may take: errors often come after.
+SUMMARY_BYTES = 900_000  #: GitHub drops the whole summary of a step that has more than 1 MiB.
+_MESSAGE = 4_000  #: Characters of an annotation; GitHub cuts at 4,096.
+_CELL = 300  #: Characters of a cell: the whole text stands in the log.
 
 
 class CiService:
@@ -213,8 +208,7 @@ def _more(count: int) -> str:
 
 # --- GitLab ---------------------------------------------------------------------------------------------------------
 
-_ERASE = "\x1b[0K"
-"""To the terminal that GitLab's page shows: erase the line, so that nobody sees the mark."""
+_ERASE = "\x1b[0K"  #: To the terminal that GitLab's page shows: erase the line, so that nobody sees the mark.
 
 
 @dataclass

@@ -14,12 +14,9 @@ from tfdock.cli import ci_log
 from tfdock.errors import Problem
 from tfdock.errors import clean as clean
 
-_PLAIN_WIDTH = 80
-"""Columns of a terminal of unknown width."""
-_ENDLESS = 1 << 30
-"""Columns of a pipe: its reader, `grep` or a CI log, wraps lines itself or not at all."""
-_LEAST_WIDTH = 20
-"""The least columns that text is wrapped to: one word on a line helps nobody."""
+_PLAIN_WIDTH = 80  #: Columns of a terminal of unknown width.
+_ENDLESS = 1 << 30  #: Columns of a pipe: its reader, `grep` or a CI log, wraps lines itself or not at all.
+_LEAST_WIDTH = 20  #: The least columns that text is wrapped to: one word on a line helps nobody.
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 # A word, or words between backticks: what is to be typed as it stands is not torn apart. Before it, what parts it.
 _WORD = re.compile(r"(\s*)((?:`[^`\n]*`|\S)+)")
@@ -273,8 +270,7 @@ def _pad(cell: str, width: int) -> str:
     return cell + " " * (width - columns_of(cell))
 
 
-_REDRAWN, _REPEATED = 0.1, 10.0
-"""Seconds between two updates of a count: on a terminal, and elsewhere."""
+_REDRAWN, _REPEATED = 0.1, 10.0  #: Seconds between two updates of a count: on a terminal, and elsewhere.
 
 
 class ReadProgress:

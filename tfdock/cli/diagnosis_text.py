@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from tfdock.diagnose.diagnosis import Diagnosis, Finding
 
 _SURE = {"high": "sure", "medium": "probably", "low": "perhaps"}
-_WIDEST = 300
-"""Most characters shown of a line of a log."""
+_WIDEST = 300  #: Most characters shown of a line of a log.
 
 
 def shows_cause(diagnosis: Diagnosis | None) -> bool:

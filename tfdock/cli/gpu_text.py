@@ -17,10 +17,8 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.advice import gpus_named
 from tfdock.types import Host
 
-ASIDE = " " * 5
-"""The indent of a continued fix or reason."""
-_TARGETS = {"cuda": "compute_capability", "rocm": "gfx"}
-"""What a GPU's target is called in JSON."""
+ASIDE = " " * 5  #: The indent of a continued fix or reason.
+_TARGETS = {"cuda": "compute_capability", "rocm": "gfx"}  #: What a GPU's target is called in JSON.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

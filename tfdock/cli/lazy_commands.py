@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+#: Command -> its module below `tfdock.cli.commands`, and the first sentence of its help; a docstring has the rest.
 Table = Mapping[str, tuple[str, str]]
-"""Command -> its module below `tfdock.cli.commands`, and the first sentence of its help; a docstring has the rest."""
 
 # A table, because the help of all commands must not wait for their modules: 0.1 s with it, 0.4 s with one of them.
+#: In the order in which one meets them.
 COMMANDS: Table = {
     "advise": ("advise", "Say how an official wheel runs on a GPU, and which profile would do better."),
     "init": ("init", "Write a first profile."),
@@ -74,7 +75,6 @@ COMMANDS: Table = {
         "See what is in the wheelhouse, give it an index for pip and uv, serve it, tidy it up.",
     ),
 }
-"""In the order in which one meets them."""
 CACHE_COMMANDS: Table = {
     "list": ("cache", "Say what is in the cache: sizes by toolchain, and when they were used last."),
     "verify": ("cache", "Hash every entry of Bazel's disk caches again, and name each damaged one (exit status 4)."),

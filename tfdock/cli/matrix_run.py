@@ -23,10 +23,11 @@ from tfdock.plan.prepare import Preparer
 from tfdock.profile.yaml_nodes import shown
 from tfdock.wheelhouse.store import Wheelhouse
 
+#: The files of a report, and what writes each.
 FILES = {"report.json": matrix_report.as_json, "report.html": matrix_page.page, "junit.xml": matrix_page.junit}
-"""The files of a report, and what writes each."""
 
 _COLUMNS = ("Outcome", "Wheel", "What")
+#: The status of a pull that brought nothing, by its exit code; any other code is `failed`.
 _STATUSES = {
     ExitCode.OK: "missing",
     ExitCode.INCOMPATIBLE: "refused",
@@ -34,7 +35,6 @@ _STATUSES = {
     ExitCode.INTERRUPTED: "interrupted",
     ExitCode.TERMINATED: "interrupted",
 }
-"""The status of a pull that brought nothing, by its exit code; any other code is `failed`."""
 
 
 @dataclass(frozen=True, kw_only=True)

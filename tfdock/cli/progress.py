@@ -12,13 +12,11 @@ from tfdock.bazel import output
 from tfdock.cli.console import Style, clean, duration, say
 from tfdock.plan.estimate import remaining
 
-HEARTBEAT_SECONDS = 60.0
-"""Silence after which a pipe gets a line: CI systems kill jobs that say nothing."""
+HEARTBEAT_SECONDS = 60.0  #: Silence after which a pipe gets a line: CI systems kill jobs that say nothing.
 _SHOWN_LINES = 6
-_GROWTH = 0.1
-"""The part by which the total of actions may grow in half of the time, and still be believed."""
+_GROWTH = 0.1  #: The part by which the total of actions may grow in half of the time, and still be believed.
+#: Seconds after which a count of actions that does not change gives no estimate: a last action may take an hour.
 _STILL = 30.0
-"""Seconds after which a count of actions that does not change gives no estimate: a last action may take an hour."""
 
 
 class ProgressDisplay(Protocol):

@@ -7,10 +7,8 @@ from typing import Any
 
 from tfdock.cli import console
 
-_REASONS = 3
-"""Reasons that stand on the line; the record and the report have all."""
-_KINDS = 5
-"""Kinds of actions that do; a TensorFlow has dozens."""
+_REASONS = 3  #: Reasons that stand on the line; the record and the report have all.
+_KINDS = 5  #: Kinds of actions that do; a TensorFlow has dozens.
 _PHASES = ("image", "fetch", "compile", "seal", "verify")
 _PLACES = {"disk": "the disk cache", "remote": "the remote cache", "cache": "a cache"}
 

@@ -15,10 +15,9 @@ from tfdock import events
 from tfdock.cli.console import clean, colour_wanted, duration, wrapped
 from tfdock.cli.progress import RunningPhase, Tally, short_names
 
-_KEPT_LINES = 8
-"""Lines of a screen that a table leaves to what is said above it, and to its own end."""
+_KEPT_LINES = 8  #: Lines of a screen that a table leaves to what is said above it, and to its own end.
+#: Columns that a row leaves free: a terminal shows Ctrl-C as `^C`, which must not wrap into a row of its own.
 _ECHO = 3
-"""Columns that a row leaves free: a terminal shows Ctrl-C as `^C`, which must not wrap into a row of its own."""
 
 
 class TerminalProgress:

@@ -24,12 +24,9 @@ from tfdock.plan.profile_fixes import Context
 from tfdock.types import Version
 
 # Tools report one failure in several lines, the details some lines below.
-_NEAR = 30
-"""Lines within which a row that says more stands for one that says less of the same failure."""
-_STOPPED = ("ERROR: ", "FATAL: ", "FAILED: ")
-"""How Bazel begins to say that something stopped it."""
-_LONGEST = 300
-"""Characters of a value out of a log, in a sentence."""
+_NEAR = 30  #: Lines within which a row that says more stands for one that says less of the same failure.
+_STOPPED = ("ERROR: ", "FATAL: ", "FAILED: ")  #: How Bazel begins to say that something stopped it.
+_LONGEST = 300  #: Characters of a value out of a log, in a sentence.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

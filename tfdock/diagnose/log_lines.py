@@ -12,18 +12,13 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-BLOCK = 1 << 20
-"""Bytes of a block."""
+BLOCK = 1 << 20  #: Bytes of a block.
+#: Bytes that are read and unpacked at once. Larger pieces cost the system new memory pages each time.
 PIECE = 1 << 16
-"""Bytes that are read and unpacked at once. Larger pieces cost the system new memory pages each time."""
-NEAR = 1000
-"""Bytes before and after a place in a line that are read, so that no line is too long."""
-_WORD = 300
-"""Bytes of a word that is left out where the line was cut inside it."""
-AFTER = 2
-"""Lines that are shown after a line."""
-_LONGEST = 512
-"""Bytes of the longest text that is searched for."""
+NEAR = 1000  #: Bytes before and after a place in a line that are read, so that no line is too long.
+_WORD = 300  #: Bytes of a word that is left out where the line was cut inside it.
+AFTER = 2  #: Lines that are shown after a line.
+_LONGEST = 512  #: Bytes of the longest text that is searched for.
 # An escape sequence may be cut by the border of a piece: so much is held back.
 _ESCAPE_LENGTH = 256
 
@@ -34,8 +29,7 @@ _ESCAPE = re.compile(
 # The marks (BOM) of Unicode; Windows PowerShell writes UTF-16 with `>`.
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _GZIP = b"\x1f\x8b"
-_HEAD = 1 << 13
-"""Bytes at the beginning that show whether data is text."""
+_HEAD = 1 << 13  #: Bytes at the beginning that show whether data is text.
 _PACKED = (
     (re.compile(rb"PK(?:\x03\x04|\x05\x06)"), "a zip archive", "unzip"),
     (re.compile(rb"\xfd7zXZ\x00"), "packed with xz", "xz -d"),
@@ -44,8 +38,7 @@ _PACKED = (
 )
 # POSIX ustar: the magic stands at byte 257 of a member's header.
 _TAR, _TAR_AT = b"ustar", 257
-_ODD = re.compile("[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")
-"""Characters that neither texts nor terminals have."""
+_ODD = re.compile("[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")  #: Characters that neither texts nor terminals have.
 
 _DATE = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
@@ -226,10 +219,9 @@ def _plain(data: bytes) -> bytes:
     return _ESCAPE.sub(b"", data) if b"\x1b" in data else data
 
 
-_LAYERS = 2
-"""Times that a log is packed: by CI, and by who sends it."""
+_LAYERS = 2  #: Times that a log is packed: by CI, and by who sends it.
+#: Most bytes that one packed byte may hold, and from which size on. Logs have 10 to 50; gzip can make a thousand.
 _DENSEST, _ANY_DENSITY = 250, 16 << 20
-"""Most bytes that one packed byte may hold, and from which size on. Logs have 10 to 50; gzip can make a thousand."""
 
 
 class _Counted:

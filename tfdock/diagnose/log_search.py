@@ -19,23 +19,20 @@ from tfdock.bazel import output
 from tfdock.diagnose.log_lines import BLOCK, NEAR, Block, Log, bare
 from tfdock.knowledge.failure_rows import CameAndWent, Failure, LogPart, comparable
 
+#: Places that are examined at the beginning of a block and again at its end, shared out among the literals; how many
+#: once `_BORED` places of the log were examined.
 _PATIENCE, _IMPATIENCE, _BORED = 2000, 100, 50_000
-"""Places that are examined at the beginning of a block and again at its end, shared out among the literals; how many
-once `_BORED` places of the log were examined."""
-_ENOUGH = 100
-"""Times that a failure is counted in a log. Further ones say nothing new."""
-_SUSPECTS = 5
-"""Lines that look like errors: so many first ones and so many last ones are kept."""
+_ENOUGH = 100  #: Times that a failure is counted in a log. Further ones say nothing new.
+_SUSPECTS = 5  #: Lines that look like errors: so many first ones and so many last ones are kept.
+#: Bytes at the beginning of a log in which the versions of parts are searched, and bytes of each later block.
 _HEAD, _SAMPLE = 4 << 20, 1 << 14
-"""Bytes at the beginning of a log in which the versions of parts are searched, and bytes of each later block."""
-_NAMED = 20
-"""Most errors that are kept for naming something of `came_and_went`, each with other names."""
+_NAMED = 20  #: Most errors that are kept for naming something of `came_and_went`, each with other names.
 _SUSPICIOUS = (
     "ERROR:", "error:", "Error:", "FATAL:", "FAILED", "Killed", "Exception:", "Segmentation fault",
     " error C", " error LNK", "ommand not found", "undefined reference to", "nvcc fatal", "ptxas fatal",
 )  # fmt: skip
+#: A shell did not find a program. Many scripts continue without it: worth a look, but not reported as an error.
 _NO_PROGRAM = re.compile(r": [Cc]ommand not found$")
-"""A shell did not find a program. Many scripts continue without it: worth a look, but not reported as an error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from tfdock.documents import (
 )
 from tfdock.offline.bundle_format import Index
 
+#: What commands print with `--json`, any of these types; `schema` and `ok` come before what the type has.
 PRINTED: dict[str, tuple[type, ...]] = {
     "advise": (knowledge_documents.AdviseDocument,),
     "bench": (wheel_documents.BenchDocument,),
@@ -56,8 +57,8 @@ PRINTED: dict[str, tuple[type, ...]] = {
     "wheelhouse-prune": (wheelhouse_documents.WheelhousePruneDocument,),
     "wheelhouse-serve": (wheelhouse_documents.WheelhouseServeDocument,),
 }
-"""What commands print with `--json`, any of these types; `schema` and `ok` come before what the type has."""
 
+#: What is kept in files.
 KEPT: dict[str, type] = {
     "bundle": Index,
     "cache": CacheConfiguration,
@@ -67,10 +68,9 @@ KEPT: dict[str, type] = {
     "record": build_documents.RecordDocument,
     "run": build_documents.RunDocument,
 }
-"""What is kept in files."""
 
+#: The `schema` of printed documents whose name is another one: `matrix` is the schema of the file that is written.
 SCHEMAS = {"matrix-plan": "tfdock.matrix/1"}
-"""The `schema` of printed documents whose name is another one: `matrix` is the schema of the file that is written."""
 
 
 def schema_id(name: str) -> str:
@@ -78,5 +78,5 @@ def schema_id(name: str) -> str:
     return SCHEMAS.get(name, f"tfdock.{name}/1")
 
 
+#: Types whose documents may hold further keys: they pass on what somebody else wrote.
 OPEN: frozenset[type] = frozenset({build_documents.ReportDocument})
-"""Types whose documents may hold further keys: they pass on what somebody else wrote."""

@@ -178,6 +178,7 @@ def unavailable_error(message: str, fix: Fix) -> EngineUnavailable:
     return EngineUnavailable.of("engine-unavailable", message, fix)
 
 
+#: The command that installs an engine of the distribution, by ID or ID_LIKE of os-release(5).
 _INSTALLED_BY = {
     "debian": "sudo apt install docker.io",
     "fedora": "sudo dnf install podman",
@@ -186,7 +187,6 @@ _INSTALLED_BY = {
     "arch": "sudo pacman -S docker",
     "alpine": "sudo apk add docker",
 }
-"""The command that installs an engine of the distribution, by ID or ID_LIKE of os-release(5)."""
 
 
 def _install_command() -> str:

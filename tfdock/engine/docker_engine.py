@@ -88,24 +88,19 @@ from tfdock.types import Digest, EngineInfo
 
 T = TypeVar("T")
 
-_LOGIN = re.compile(r"^(\w+://)?[^/]*@")
-"""The beginning of a proxy's address, with its login."""
+_LOGIN = re.compile(r"^(\w+://)?[^/]*@")  #: The beginning of a proxy's address, with its login.
 
-_QUERY = re.compile(r"\?\S+=\S*")
-"""The query of a URL in a text. It is percent-encoded: it has no spaces."""
+_QUERY = re.compile(r"\?\S+=\S*")  #: The query of a URL in a text. It is percent-encoded: it has no spaces.
 
-Sdk = Any
-"""An APIClient. Its published types are wrong for every other call made here, so they are not used."""
+Sdk = Any  #: An APIClient. Its published types are wrong for every other call made here, so they are not used.
 
-OLDEST_API = "1.41"
-"""The API of Docker 20.10; podman 4 answers with it too."""
+OLDEST_API = "1.41"  #: The API of Docker 20.10; podman 4 answers with it too.
 
+#: Errors of a lost engine. `APIError` is a RequestException too: catch it first.
 _TRANSPORT = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TimeoutError)
-"""Errors of a lost engine. `APIError` is a RequestException too: catch it first."""
 
 _CONNECT_TIMEOUT = 15.0
-_LATE_END = 10.0
-"""Seconds between two looks at whether a container has ended whose log is followed."""
+_LATE_END = 10.0  #: Seconds between two looks at whether a container has ended whose log is followed.
 _QUERY_TIMEOUT = 60.0
 # A shell's status for SIGKILL: 128 + 9.
 _KILLED = 137
@@ -754,12 +749,10 @@ _ATTACH = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1, "detachKeys": "ctr
 
 
 _ABSENT = frozenset({requests.codes.not_found})
-_BUSY = frozenset({requests.codes.conflict})
-"""The container no longer runs, or is being removed already."""
+_BUSY = frozenset({requests.codes.conflict})  #: The container no longer runs, or is being removed already.
 
 
-_NOT_RUNNING = "can only kill running containers"
-"""podman's words, with the status of an internal error."""
+_NOT_RUNNING = "can only kill running containers"  #: podman's words, with the status of an internal error.
 
 
 def _none_for(

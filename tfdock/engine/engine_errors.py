@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from tfdock.errors import BuildFailed, DiskFull, EngineError, NetworkError, Problem, TfdockError
 from tfdock.types import ImageRef
 
+#: Docker's words and commands, and what podman has for them: containers-registries.conf(5), podman-info(1), and the
+#: Container Device Interface in the manual of NVIDIA's container toolkit.
 _PODMAN_WORDS = (
     ("`insecure-registries` of its daemon.json", "a `[[registry]]` with `insecure = true` in registries.conf"),
     ("(`docker info` calls it Docker Root Dir)", "(`podman info` calls it graphRoot)"),
@@ -22,8 +24,6 @@ _PODMAN_WORDS = (
     ("of its daemon.json", "of its containers.conf"),
     ("--gpus all", "--device nvidia.com/gpu=all"),
 )
-"""Docker's words and commands, and what podman has for them: containers-registries.conf(5), podman-info(1), and the
-Container Device Interface in the manual of NVIDIA's container toolkit."""
 
 
 def own_words(text: str, program: str) -> str:

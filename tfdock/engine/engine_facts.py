@@ -19,10 +19,9 @@ from tfdock.errors import EngineUnavailable
 from tfdock.types import EngineInfo
 
 _UNIX = "unix://"
-_PATIENCE = 1.0
-"""Seconds for each answer: `check` does not wait for an engine."""
+_PATIENCE = 1.0  #: Seconds for each answer: `check` does not wait for an engine.
+#: Errors while reading an answer that did not come from an engine.
 _NO_FACTS = (ValueError, LookupError, TypeError, AttributeError)
-"""Errors while reading an answer that did not come from an engine."""
 
 
 def engine_info(info: Mapping[str, Any], version: Mapping[str, Any], address: EngineAddress) -> EngineInfo:

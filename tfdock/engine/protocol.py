@@ -15,21 +15,18 @@ from typing import Protocol
 from tfdock.host.supervise import Output
 from tfdock.types import Digest, EngineInfo, Mount
 
-RUN_LABEL = "io.tfdock.run"
-"""Label of every container of a run; its value is the run id."""
+RUN_LABEL = "io.tfdock.run"  #: Label of every container of a run; its value is the run id.
 
+#: Label that our Dockerfiles set right after FROM, so that the classic builder's step containers carry it too.
 IMAGE_LABEL = "io.tfdock.image"
-"""Label that our Dockerfiles set right after FROM, so that the classic builder's step containers carry it too."""
 
 
-BASE_LABEL = "io.tfdock.base"
-"""Label of our images: the engine's id of their base."""
+BASE_LABEL = "io.tfdock.base"  #: Label of our images: the engine's id of their base.
 
+#: Label of our images: the hash of the file that their toolchain stage wrote, before any source was in them.
 TOOLCHAIN_LABEL = "io.tfdock.toolchain"
-"""Label of our images: the hash of the file that their toolchain stage wrote, before any source was in them."""
 
-LARGEST_FILE = 1 << 20
-"""Bytes of a file that is read out of a container: a program in there chooses its size."""
+LARGEST_FILE = 1 << 20  #: Bytes of a file that is read out of a container: a program in there chooses its size.
 
 
 class Cancel:

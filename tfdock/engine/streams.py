@@ -148,8 +148,8 @@ def wait_forever(response: requests.Response) -> None:
 
 # The classic builder prints these lines, podman `STEP 1/2: …`. Their messages have no field for step and container.
 _STEP = re.compile(r"(?:Step \d+/\d+ |STEP \d+/\d+): (.*)", re.DOTALL)
+#: How podman says that a step's command failed: its messages have no field for the exit code.
 _ENDED = re.compile(r'building at STEP ".*": while running runtime: exit status (\d+)', re.DOTALL)
-"""How podman says that a step's command failed: its messages have no field for the exit code."""
 _RUNNING = re.compile(r" ---> Running in ([0-9a-f]{12})\s*\Z")
 
 

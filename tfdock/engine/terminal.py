@@ -16,8 +16,7 @@ from types import FrameType
 
 from tfdock.errors import Interrupted
 
-Resize = Callable[[int, int], None]
-"""Called with rows and columns."""
+Resize = Callable[[int, int], None]  #: Called with rows and columns.
 
 _END_OF_INPUT = b"\x04"
 

@@ -13,13 +13,13 @@ from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.gpu_rows import Architecture, Gpu
 from tfdock.knowledge.tables import KnowledgeBase
 
+#: How code runs, for people; best first.
 WORDS: Mapping[Runs, str] = {
     "native": "natively",
     "native-same-major": "natively, by code of the same major version",
     "ptx-jit": "by JIT from PTX",
     "no": "not",
 }
-"""How code runs, for people; best first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,10 +21,9 @@ from tfdock.wheel.facts import Containers, GpuCode, Images, Library
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.requirements import RequiredPackage, wanted
 
-OFFICIAL_MACHINE = "x86_64"
-"""The kind of machine that official wheels with GPU code are for."""
+OFFICIAL_MACHINE = "x86_64"  #: The kind of machine that official wheels with GPU code are for.
+#: A text that stands in every TensorFlow with XLA: the name of the flag that says where the toolkit lies.
 XLA_TRACE = "xla_gpu_cuda_data_dir"
-"""A text that stands in every TensorFlow with XLA: the name of the flag that says where the toolkit lies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,9 @@ from tfdock.wheel.identity import normal_version
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.requirements import wanted
 
-_DRIVER = "driver"
-"""The component of the driver's own libraries: no image has them."""
+_DRIVER = "driver"  #: The component of the driver's own libraries: no image has them.
+#: The library that looks for GPUs, of releases that have it.
 _OPENER = re.compile(r"tensorflow(_core)?/libtensorflow_framework\.so[.\d]*")
-"""The library that looks for GPUs, of releases that have it."""
 
 
 def release_of(inspection: Inspection) -> str:

@@ -15,8 +15,7 @@ from typing import Literal, get_args
 from tfdock.types import Capability
 from tfdock.wheel.facts import Containers, Library
 
-Runs = Literal["native", "native-same-major", "ptx-jit", "no"]
-"""Best first."""
+Runs = Literal["native", "native-same-major", "ptx-jit", "no"]  #: Best first.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +151,7 @@ def _features_agree(features: Collection[str], others: Collection[str]) -> bool:
 
 # --- containers -----------------------------------------------------------------------------------------------------
 
-_FEW = 10
-"""Fewer than one container in so many are a limit of a verdict, not the verdict."""
+_FEW = 10  #: Fewer than one container in so many are a limit of a verdict, not the verdict.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
+#: (data, its offset in the stream, index to start from) -> the index of the next match, or -1.
 Find = Callable[[bytes, int, int], int]
-"""(data, its offset in the stream, index to start from) -> the index of the next match, or -1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ from tfdock.errors import BuildFailed, DiskFull, Fix, Locked, Problem, ProfileEr
 from tfdock.host.hardware import free_disk, nearest
 from tfdock.host.untrusted_folders import UntrustedFolder, UntrustedPath
 
-_MOST_TEXT = 16 << 20
-"""Bytes of a text file. The largest table of knowledge has a fiftieth."""
+_MOST_TEXT = 16 << 20  #: Bytes of a text file. The largest table of knowledge has a fiftieth.
 
 
 def read_text(path: Path) -> str:
@@ -100,8 +99,7 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""What the system says where there is no room, on the disk or for the user."""
+FULL = (errno.ENOSPC, errno.EDQUOT)  #: What the system says where there is no room, on the disk or for the user.
 
 
 def file_error(error: OSError, folders: Mapping[str, Path]) -> TfdockError:
@@ -111,14 +109,13 @@ def file_error(error: OSError, folders: Mapping[str, Path]) -> TfdockError:
     return BuildFailed.of("file-error", str(error), "check the folder's owner and mode")
 
 
+#: What makes room in each folder of a build.
 _ROOM = {
     "the cache": "`tfdock cache prune`",
     "the wheelhouse": "`tfdock wheelhouse prune`",
     "the engine's data": "`docker system prune` (or podman's)",
 }
-"""What makes room in each folder of a build."""
-_ROOM_LEFT = 1 << 30
-"""Free bytes of a disk that is not the full one."""
+_ROOM_LEFT = 1 << 30  #: Free bytes of a disk that is not the full one.
 
 
 def ways_to_make_room(full: str, folders: Mapping[str, Path]) -> str:
@@ -209,8 +206,7 @@ def _is_own_group(gid: int) -> bool:
     return False
 
 
-_PAUSES = (0.01, 0.2)
-"""Seconds between two tries for a lock: at first, and at most."""
+_PAUSES = (0.01, 0.2)  #: Seconds between two tries for a lock: at first, and at most.
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
 
+#: Levels of a value of any type. A record has about ten. Code that walks through more would exhaust its stack.
 _DEEPEST = 40
-"""Levels of a value of any type. A record has about ten. Code that walks through more would exhaust its stack."""
 _CHILDREN: Mapping[type, Callable[[Any], Iterable[Any]]] = {dict: dict.values, list: iter}
 _Reader = Callable[[Any], Any]
 
@@ -39,12 +39,10 @@ def below(limit: int) -> Callable[[float], bool]:
 
 
 Text = Annotated[str, lambda text: len(text) <= 1 << 16]
+#: A line is shown to people: no control characters, and not endless.
 Line = Annotated[str, lambda text: text.isprintable() and len(text) <= 4096]
-"""A line is shown to people: no control characters, and not endless."""
-Sha256 = Annotated[str, matching("[0-9a-f]{64}")]
-"""64 hexadecimal digits."""
-Size = Annotated[int, below(1 << 50)]
-"""Bytes."""
+Sha256 = Annotated[str, matching("[0-9a-f]{64}")]  #: 64 hexadecimal digits.
+Size = Annotated[int, below(1 << 50)]  #: Bytes.
 
 
 def parse(kind: Any, data: bytes | str) -> Any:

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from tfdock.types import Host, LocalGpu, Machine, WritableFolder
 
+#: nvidia-smi takes seconds where no persistence daemon keeps the driver loaded, and for ever when a GPU has died.
 _ANSWER_SECONDS = 20.0
-"""nvidia-smi takes seconds where no persistence daemon keeps the driver loaded, and for ever when a GPU has died."""
 _DYING_SECONDS = 1.0
 _MIB = 1 << 20
 _NUMBER = re.compile("[0-9]{1,19}")
@@ -295,8 +295,7 @@ _FIELDS: tuple[tuple[str, ...], ...] = (
     ("name", "compute_cap", "driver_version", "memory.total"),
     ("name", "driver_version", "memory.total"),
 )
-_WSL_TOOL = "/usr/lib/wsl/lib/nvidia-smi"
-"""Windows' driver brings its tool there, which is not on every PATH."""
+_WSL_TOOL = "/usr/lib/wsl/lib/nvidia-smi"  #: Windows' driver brings its tool there, which is not on every PATH.
 
 
 def _nvidia() -> HostDevices:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _WORD = r"(?:[A-Za-z]{1,14}\d{0,4}|v?\d{1,9})"
+#: Words and numbers. Tokens have letters and digits in one, or are longer.
 _PLAIN = re.compile(rf"[+~]?{_WORD}?(?:[-_.+:]{_WORD})*")
-"""Words and numbers. Tokens have letters and digits in one, or are longer."""
 _ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
-_SHORTEST = 5
-"""Characters that a login needs to be replaced. A shorter one would be in every word."""
+_SHORTEST = 5  #: Characters that a login needs to be replaced. A shorter one would be in every word.
 
 
 def logins(value: str) -> tuple[str, ...]:

@@ -21,12 +21,11 @@ from tfdock.host.untrusted_folders import NotPlain, TooLarge, UntrustedPath
 from tfdock.profile import yaml_nodes
 from tfdock.profile.yaml_nodes import Node
 
-MOST_TEXT = yaml_nodes.MAX_BYTES
-"""Bytes of a profile or a matrix."""
+MOST_TEXT = yaml_nodes.MAX_BYTES  #: Bytes of a profile or a matrix.
 MOST_LOCK = 4 << 20
 MOST_PATCH = 8 << 20
+#: Folders of the kernel: their files hold secrets of processes, or never end. No setting allows them.
 _KERNEL = (Path("/proc"), Path("/sys"), Path("/dev"))
-"""Folders of the kernel: their files hold secrets of processes, or never end. No setting allows them."""
 _WHY = (
     "a profile may be a stranger's, and what it names goes into an image: it may name only files of its own "
     "repository, or of its own folder where there is no repository"
@@ -126,8 +125,8 @@ class Project:
         return data
 
 
+#: What `git apply` takes: the mails of `git format-patch` have such lines as well.
 _PATCH = re.compile(rb"^diff --git \S|^--- [^\n]*\n\+\+\+ [^\n]*\n@@ -\d", re.MULTILINE)
-"""What `git apply` takes: the mails of `git format-patch` have such lines as well."""
 
 
 def located(error: ProfileError, file: str, field: str, node: Node | None = None) -> ProfileError:

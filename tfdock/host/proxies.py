@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from tfdock.host.logins import logins
 
 _LOWER = ("http_proxy", "https_proxy", "all_proxy")
+#: Variables with the address of a proxy, which may have a login. Programs read one case, the other, or both.
 ADDRESSES = (*_LOWER, *map(str.upper, _LOWER))
-"""Variables with the address of a proxy, which may have a login. Programs read one case, the other, or both."""
-EXCEPTIONS = ("no_proxy", "NO_PROXY")
-"""Variables that name the hosts to reach without a proxy."""
+EXCEPTIONS = ("no_proxy", "NO_PROXY")  #: Variables that name the hosts to reach without a proxy.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,8 +124,8 @@ _VARIABLES = {
 }
 
 
+#: How alike, of 1, a name is that was meant for another. Pipelines have names of their own: `TFDOCK_REGISTRY`.
 _ALIKE = 0.8
-"""How alike, of 1, a name is that was meant for another. Pipelines have names of their own: `TFDOCK_REGISTRY`."""
 
 
 def misspelt(environment: Mapping[str, str]) -> list[Problem]:
@@ -264,10 +264,9 @@ def _parse_endpoints(addresses: Iterable[str], where: str) -> tuple[str, ...]:
     return unique
 
 
+#: Lists of names, and how they are read.
 _NAMES = {"registries": _parse_repositories, "plain_http": _parse_hosts, "allow_endpoints": _parse_endpoints}
-"""Lists of names, and how they are read."""
-_FOLDERS = ("knowledge", "allow_paths")
-"""Lists of folders."""
+_FOLDERS = ("knowledge", "allow_paths")  #: Lists of folders.
 
 
 def plain_http(registry: str) -> bool:
@@ -303,6 +302,7 @@ def _parse_archives(text: str, where: str) -> str:
     raise ProfileError.of("settings-bad-value", message, fix, file=where)
 
 
+#: What a setting of a remote cache must look like, and an example.
 _REMOTE = {
     "remote_cache": (endpoint.CACHE, "https://cache.example:8443"),
     "remote_executor": (endpoint.EXECUTOR, "grpcs://executor.example:443"),
@@ -311,7 +311,6 @@ _REMOTE = {
     "remote_jobs": (r"[1-9]\d{0,3}", "200"),
     "remote_upload": (r"true|false", "false"),
 }
-"""What a setting of a remote cache must look like, and an example."""
 _ADDRESSES = ("remote_cache", "remote_executor")
 
 

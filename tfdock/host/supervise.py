@@ -17,19 +17,15 @@ from typing import Protocol, TypeVar
 from tfdock.errors import EngineHung, Interrupted, Problem
 
 TICK_SECONDS = 0.5
-HANG_AFTER_SECONDS = 60.0
-"""Silence after which the engine is asked whether it is still there."""
-STOP_GRACE_SECONDS = 60.0
-"""How long a build may take to stop cleanly before it is killed."""
+HANG_AFTER_SECONDS = 60.0  #: Silence after which the engine is asked whether it is still there.
+STOP_GRACE_SECONDS = 60.0  #: How long a build may take to stop cleanly before it is killed.
 MAX_LINE = 4096
+#: Bytes of output that may wait to be handed on; the thread that reads more waits until some have been.
 AHEAD = 8 << 20
-"""Bytes of output that may wait to be handed on; the thread that reads more waits until some have been."""
-_EACH = 64
-"""Bytes that a piece of output takes besides its own."""
+_EACH = 64  #: Bytes that a piece of output takes besides its own.
 
 _T = TypeVar("_T")
-Output = Callable[[bytes], None]
-"""Takes the output of something long, piece by piece."""
+Output = Callable[[bytes], None]  #: Takes the output of something long, piece by piece.
 _DONE = object()
 
 

@@ -28,8 +28,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # ENXIO is what a socket answers, ELOOP a link with O_NOFOLLOW (open(2)).
+#: What the kernel answers where a name stands for another kind of file than the one that was asked for.
 _OTHER_KIND = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
-"""What the kernel answers where a name stands for another kind of file than the one that was asked for."""
 _KINDS = {
     stat.S_IFLNK: "a link",
     stat.S_IFDIR: "a folder",
@@ -39,14 +39,10 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFREG: "a file",
 }
-_SMALL = 1 << 20
-"""Bytes that are read at once whatever holes they have."""
-_AT_ONCE = 10_000
-"""Names of a folder that are held in memory while the folder is removed."""
-_WALKED = 100
-"""Folders within each other that are looked through."""
-_DEEPEST = 32
-"""Folders within each other that are open at the same time while they are removed."""
+_SMALL = 1 << 20  #: Bytes that are read at once whatever holes they have.
+_AT_ONCE = 10_000  #: Names of a folder that are held in memory while the folder is removed.
+_WALKED = 100  #: Folders within each other that are looked through.
+_DEEPEST = 32  #: Folders within each other that are open at the same time while they are removed.
 
 
 class NotPlain(OSError):

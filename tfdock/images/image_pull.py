@@ -35,11 +35,10 @@ from tfdock.wheelhouse.publication import publish
 from tfdock.wheelhouse.store import PULLED, WheelFile, Wheelhouse
 
 _BLOCK = 1 << 20
-_ROOM = 64 << 20
-"""Bytes that are left free on the wheelhouse's disk."""
+_ROOM = 64 << 20  #: Bytes that are left free on the wheelhouse's disk.
 
+#: Reads every member of a wheel of that name, and checks it against its RECORD; raises WheelError.
 Read = Callable[[BinaryIO, str], WheelFacts]
-"""Reads every member of a wheel of that name, and checks it against its RECORD; raises WheelError."""
 
 
 def _ignore(_: object) -> None:

@@ -18,11 +18,9 @@ from tfdock.oci.manifest import Descriptor
 from tfdock.oci.repository import FoundManifest, Repository
 from tfdock.types import Digest
 
-_PROGRESS_SECONDS = 10.0
-"""Seconds between two messages about one wheel."""
+_PROGRESS_SECONDS = 10.0  #: Seconds between two messages about one wheel.
 
-Stream = Callable[[Descriptor], BinaryIO]
-"""Opens the layer of a wheel."""
+Stream = Callable[[Descriptor], BinaryIO]  #: Opens the layer of a wheel.
 
 _T = TypeVar("_T")
 

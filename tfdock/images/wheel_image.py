@@ -34,16 +34,15 @@ from tfdock.wheelhouse.simple_index import METADATA_SUFFIX
 
 ARTIFACT_TYPE = "application/vnd.tfdock.wheels.v1"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
-META, SIMPLE = "meta", "simple"
-"""Folders of an image, beside that of the wheels."""
+META, SIMPLE = "meta", "simple"  #: Folders of an image, beside that of the wheels.
 SUMS = f"{WHEELS}/SHA256SUMS"
 
 MOST_WHEELS = 200
-MOST_PAPERS = 16 << 20
-"""Bytes of the layer with everything except the wheels."""
+MOST_PAPERS = 16 << 20  #: Bytes of the layer with everything except the wheels.
 # PEP 600, PEP 656, and the older names of manylinux; plain `linux` for wheels of one's own.
 _PLATFORM = re.compile(r"(?:(?:many|musl)?linux(?:\d+|_\d+_\d+)?)_([a-z0-9_]+)")
 # The OCI image specification takes Go's names (GOARCH).
+#: Architecture and variant in images, by the architecture in platform tags.
 _ARCHITECTURES = {
     "x86_64": ("amd64", ""),
     "aarch64": ("arm64", ""),
@@ -54,7 +53,6 @@ _ARCHITECTURES = {
     "riscv64": ("riscv64", ""),
     "s390x": ("s390x", ""),
 }
-"""Architecture and variant in images, by the architecture in platform tags."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,10 +38,8 @@ from tfdock.oci.plain_tar import archive, members
 from tfdock.types import Digest
 from tfdock.wheelhouse.build_record import BUILD_ID, WheelName, read_record
 
-MOST_CONFIG = 1 << 20
-"""Bytes of a configuration."""
-LARGEST_WHEEL = 8 << 30
-"""Bytes; TensorFlow's largest have 0.6 GB."""
+MOST_CONFIG = 1 << 20  #: Bytes of a configuration.
+LARGEST_WHEEL = 8 << 30  #: Bytes; TensorFlow's largest have 0.6 GB.
 _CONFIG_TYPES = (CONFIG_TYPE, "application/vnd.docker.container.image.v1+json")
 _LAYER_TYPES = (LAYER_TYPE, "application/vnd.docker.image.rootfs.diff.tar", *PACKED_TYPES)
 _SUM_LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
@@ -303,10 +301,10 @@ def _check_names(files: Mapping[str, bytes], wheels: Iterable[str]) -> None:
             raise Malformed(f"it holds `{path[:100]!a}`, which tfdock does not put there")
 
 
+#: Names that may stand among the papers besides the sums, the index and the wheels' metadata.
 _DOCUMENTS = (
     re.compile(rf"meta/{BUILD_ID.pattern}/record\.json"),
     re.compile(rf"wheels/{BUILD_ID.pattern}\.constraints\.txt"),
     re.compile(r"simple/[a-z0-9][a-z0-9-]{0,100}/index\.html"),
 )
-"""Names that may stand among the papers besides the sums, the index and the wheels' metadata."""
 _FOLDER = re.compile(rf"wheels|simple(?:/[a-z0-9][a-z0-9-]{{0,100}})?|meta(?:/{BUILD_ID.pattern})?")

@@ -19,11 +19,10 @@ from tfdock.oci.manifest import canonical_json
 from tfdock.wheel.zip_archive import EARLIEST_EPOCH
 from tfdock.wheelhouse.build_record import verified
 
-STANDARD, OWN = "org.opencontainers.image", "io.tfdock"
-"""Prefixes of labels."""
+STANDARD, OWN = "org.opencontainers.image", "io.tfdock"  #: Prefixes of labels.
 # 1980, where zip's calendar starts: the same as the times in the wheels.
+#: The creation time in every image, so that the image is the same whenever it is made.
 CREATED = datetime.fromtimestamp(EARLIEST_EPOCH, UTC).isoformat().replace("+00:00", "Z")
-"""The creation time in every image, so that the image is the same whenever it is made."""
 
 
 def labels(records: Sequence[Mapping[str, Any]], wheels: Sequence[ImageWheel]) -> dict[str, str]:

@@ -17,12 +17,10 @@ from tfdock.oci.plain_tar import BLOCK, END, member_header, padding, read_header
 from tfdock.wheelhouse.simple_index import IndexedWheel
 
 LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
+#: Layers as `docker push` and skopeo write them.
 PACKED_TYPES = (f"{LAYER_TYPE}+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip")
-"""Layers as `docker push` and skopeo write them."""
-_UNPACKED = 1 << 20
-"""Bytes that are unpacked at once."""
-WHEELS = "wheels"
-"""The folder of an image that holds its wheels."""
+_UNPACKED = 1 << 20  #: Bytes that are unpacked at once.
+WHEELS = "wheels"  #: The folder of an image that holds its wheels.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from tfdock.images.wheel_image_read import FoundBuild
 from tfdock.types import Version
 
-FINGERPRINT_TAG = "fp-"
-"""Prefix of the tags of fingerprints."""
+FINGERPRINT_TAG = "fp-"  #: Prefix of the tags of fingerprints.
 _BUILD_ID = re.compile(r"tf(?P<release>.+?)-py(?P<python>\d+\.\d+)-(?P<words>.+)-(?P<machine>[^-]+)")
 _RELEASE = re.compile(r"(?P<minor>\d+\.\d+)(?:\.\d+)*(?P<source>\.src[0-9a-f]{8})?")
 _COMPONENT = re.compile(r"([a-z]+)(\d+\.\d+)(?:\.\d+)*")

@@ -27,8 +27,8 @@ from tfdock.types import Host, Version
 
 VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
 _STDCXX = "libstdc++.so.6"
+#: Where CUDA lies when it does not come from pip. It is searched if LD_LIBRARY_PATH or ld.so.conf says so.
 _SYSTEM = ("/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib", "/usr/lib/cuda*/lib64", "/opt/cuda/lib64")
-"""Where CUDA lies when it does not come from pip. It is searched if LD_LIBRARY_PATH or ld.so.conf says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

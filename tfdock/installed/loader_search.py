@@ -20,8 +20,7 @@ _DEFAULTS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
 _LEVELS = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
 _CACHED = re.compile(r"^\s*(\S+) \(([^)]*)\) => (\S+)$", re.MULTILINE)
 _CACHE_WORDS = {"x86_64": "x86-64", "aarch64": "AArch64"}
-_MOST = 16 << 20
-"""Bytes of a table of strings. TensorFlow's largest has 14 MB."""
+_MOST = 16 << 20  #: Bytes of a table of strings. TensorFlow's largest has 14 MB.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,7 @@ from pathlib import Path
 from tfdock.host.hardware import is_wsl, loaded_driver, text_of
 
 _VENDOR = "0x10de"
-_DISPLAYS = ("0x0300", "0x0302")
-"""PCI classes of GPUs: with and without an output for a screen."""
+_DISPLAYS = ("0x0300", "0x0302")  #: PCI classes of GPUs: with and without an output for a screen.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

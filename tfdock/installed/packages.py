@@ -20,13 +20,13 @@ from tfdock.wheel import build_info
 _OWN = ("\ntensorflow/__init__.py,", "\ntensorflow_core/__init__.py,")
 _FAMILY = re.compile(r"tensorflow|tf-nightly")
 _VERSION = re.compile(r"^(?:short_|__)?version(?:__)?(?::\s*\w+)?\s*=\s*[\"'](\d[\w.]*)[\"']", re.MULTILINE)
+#: Packages without which, and with many versions of which, TensorFlow cannot be imported.
 FATAL = ("numpy", "protobuf")
-"""Packages without which, and with many versions of which, TensorFlow cannot be imported."""
+#: Files in which a package says its own version: a `.dist-info` folder may be a leftover.
 _VERSION_FILES: Mapping[str, Sequence[str]] = {
     "numpy": ("numpy/version.py", "numpy/_version.py"),
     "protobuf": ("google/protobuf/__init__.py",),
 }
-"""Files in which a package says its own version: a `.dist-info` folder may be a leftover."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from tfdock.installed.interpreter import AskedPython, ending
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.preflight import FAILED, OK, SKIPPED, PreflightCheck
 
+#: A cold import takes up to a minute on a slow disk, the first kernel of a GPU without machine code half an hour.
 _SECONDS = 300.0
-"""A cold import takes up to a minute on a slow disk, the first kernel of a GPU without machine code half an hour."""
 _MARK = "tfdock:"
 _STEPS = ("import", "devices", "matmul", "convolution")
 _PROGRAM = f"""

@@ -290,8 +290,7 @@ def compiled(expression: str) -> re.Pattern[str]:
     return re.compile(expression)
 
 
-_of_line = lru_cache(maxsize=16)
-"""One line is held against several rows."""
+_of_line = lru_cache(maxsize=16)  #: One line is held against several rows.
 
 
 @_of_line

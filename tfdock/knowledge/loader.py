@@ -18,8 +18,7 @@ from tfdock.host.hardware import nearest
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.knowledge.tables import KnowledgeBase, plain
 
-MATRIX = "matrix.yaml"
-"""What a matrix is called among profiles."""
+MATRIX = "matrix.yaml"  #: What a matrix is called among profiles.
 _PACKAGE = Path(__file__).resolve().parent.parent
 # A list of names, and no look into the folder: a file with a slip in its name must be refused.
 TABLES = (
@@ -87,8 +86,8 @@ class _LazyTables(Mapping[str, list[tuple[str, str]]]):
         return len(TABLES)
 
 
+#: A knowledge folder: its path as given, its absolute path, and (name, time, size) of its files.
 _Folder = tuple[Path, Path, tuple[tuple[str, int, int], ...]]
-"""A knowledge folder: its path as given, its absolute path, and (name, time, size) of its files."""
 
 
 def knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> KnowledgeBase:
@@ -145,13 +144,10 @@ def read_knowledge(overlays: Iterable[Path] = (), cache: Path | None = None) -> 
 
 # --- tables that were read before ---------------------------------------------------------------------------------
 
-_FORMAT = b"1"
-"""Part of each name: to be raised when `plain` gives other data for the same text."""
-_KEPT = 100
-"""Files. Every table has one, and every change of a table leaves one behind."""
+_FORMAT = b"1"  #: Part of each name: to be raised when `plain` gives other data for the same text.
+_KEPT = 100  #: Files. Every table has one, and every change of a table leaves one behind.
 _NAME = re.compile(r"[0-9a-f]{64}\.json")
-_LARGEST = 64 << 20
-"""Bytes of a file that is kept. The largest table has a hundredth."""
+_LARGEST = 64 << 20  #: Bytes of a file that is kept. The largest table has a hundredth.
 
 
 def _load_plain(folder: Path, text: str, file: str) -> object:

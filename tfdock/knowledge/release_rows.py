@@ -26,8 +26,8 @@ from tfdock.knowledge.rows import (
 )
 
 ADDRESS = re.compile(r"https?://[!-~]+\Z")
+#: HTTPS. On this machine HTTP will do.
 SAFE_ADDRESS = re.compile(r"(https://|http://(127\.0\.0\.1|localhost)[:/])[!-~]+\Z")
-"""HTTPS. On this machine HTTP will do."""
 
 
 class Support(RowPart):

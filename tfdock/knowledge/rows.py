@@ -16,10 +16,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from tfdock.types import TARGET_FIELDS, Capability, ImageRef, Version
 
 # `\Z` here and below: `$` also matches before a line break at the end.
+#: A Debian package (policy 5.6.1), with an optional `=version`.
 PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+:~-]+)?\Z")
-"""A Debian package (policy 5.6.1), with an optional `=version`."""
+#: A Python requirement pinned to one version (PEP 508).
 REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.+!]*\Z")
-"""A Python requirement pinned to one version (PEP 508)."""
 _RANGE = re.compile(r"(?P<first>\d+\.\d+)(?P<open>\.\.(?P<last>\d+\.\d+)?)?\Z")
 
 

@@ -82,8 +82,7 @@ def plain(text: str, file: str) -> object:
     return yaml_nodes.parse(text, file).value
 
 
-_Only = Callable[[Mapping[str, Any]], bool]
-"""Which rows are wanted, by their values before they are checked."""
+_Only = Callable[[Mapping[str, Any]], bool]  #: Which rows are wanted, by their values before they are checked.
 
 
 def _all_rows(_: Mapping[str, Any]) -> bool:
@@ -127,76 +126,44 @@ class KnowledgeBase:
         self._named: dict[str, dict[str, str]] = {}
         self._reports: dict[str, tuple[ReportedBuild, ...]] = {}
 
-    evidence = _keyed(ReportedBuild)
-    """A report's id -> row."""
-    edits = _listed(Edit)
-    """Changes of sources that mend what is known to fail."""
-    variables = _ordered(Variable)
-    """The variables of the contract, in order."""
-    flags = _ordered(Flag)
-    """The Bazel flags of the contract, in order; overlay rows come last, so that they win."""
-    configs = _listed(Config)
-    """Configurations that are of no use here."""
-    bazel_options = _ordered(BazelOption, "bazel")
-    """Options of Bazel itself, by purpose and version."""
-    cachebusters = _listed(Cachebuster)
-    """Variables that keep images from sharing a cache."""
+    evidence = _keyed(ReportedBuild)  #: A report's id -> row.
+    edits = _listed(Edit)  #: Changes of sources that mend what is known to fail.
+    variables = _ordered(Variable)  #: The variables of the contract, in order.
+    flags = _ordered(Flag)  #: The Bazel flags of the contract, in order; overlay rows come last, so that they win.
+    configs = _listed(Config)  #: Configurations that are of no use here.
+    bazel_options = _ordered(BazelOption, "bazel")  #: Options of Bazel itself, by purpose and version.
+    cachebusters = _listed(Cachebuster)  #: Variables that keep images from sharing a cache.
+    #: Options of a profile with which a build may share the trust domain `release`.
     harmless_options = _listed(HarmlessOption)
-    """Options of a profile with which a build may share the trust domain `release`."""
-    toolkits = _keyed(Toolkit)
-    """(toolkit, minor version) -> row."""
-    compilers = _keyed(Compiler)
-    """(compiler, version) -> row."""
-    host_compilers = _keyed(PackagedCompiler)
-    """(compiler, first version) -> row."""
-    drivers = _keyed(Driver)
-    """(toolkit, major version) -> row."""
-    architectures = _listed(Architecture)
-    """Generations of GPUs."""
-    target_reports = _listed(TargetReport)
-    """What others say of targets."""
-    forks = _listed(Fork)
-    """Forks of TensorFlow that use more GPUs."""
-    libraries = _listed(LibraryRow)
-    """What versions of libraries run on and with."""
-    redistributables = _keyed(Redistributable)
-    """(component, version) -> row."""
-    interpreters = _keyed(Interpreter)
-    """Python minor version -> row."""
+    toolkits = _keyed(Toolkit)  #: (toolkit, minor version) -> row.
+    compilers = _keyed(Compiler)  #: (compiler, version) -> row.
+    host_compilers = _keyed(PackagedCompiler)  #: (compiler, first version) -> row.
+    drivers = _keyed(Driver)  #: (toolkit, major version) -> row.
+    architectures = _listed(Architecture)  #: Generations of GPUs.
+    target_reports = _listed(TargetReport)  #: What others say of targets.
+    forks = _listed(Fork)  #: Forks of TensorFlow that use more GPUs.
+    libraries = _listed(LibraryRow)  #: What versions of libraries run on and with.
+    redistributables = _keyed(Redistributable)  #: (component, version) -> row.
+    interpreters = _keyed(Interpreter)  #: Python minor version -> row.
+    #: Archives of components, in order of preference: overlay rows first.
     archives = _ordered(ArchiveRow, newest_first=True)
-    """Archives of components, in order of preference: overlay rows first."""
-    source_archives = _listed(SourceArchive)
-    """Archives of source trees whose own addresses are dead."""
-    cpu_features = _keyed(CpuFeature)
-    """Feature -> row."""
-    bench_operations = _listed(BenchOperation)
-    """What `bench` times."""
-    size_limits = _listed(SizeLimit)
-    """How large wheels may be, where."""
-    runtimes = _keyed(RuntimeRow)
-    """Python minor version -> row."""
-    probes = _ordered(Probe, newest_first=True)
-    """How wheels are tried, overlay rows first."""
-    requirement_limits = _listed(RequirementLimit)
-    """What is too new for wheels that require it."""
-    runtime_libraries = _listed(RuntimeLibrary)
-    """Libraries that are opened at run time."""
-    runtime_toolkits = _listed(RuntimeToolkit)
-    """What releases call of a toolkit at run time."""
-    estimates = _ordered(Estimate, newest_first=True)
-    """Figures for planning, overlay rows first."""
-    companions = _listed(Companion)
-    """What comes with official wheels."""
-    generated_kernels = _listed(GeneratedKernels)
-    """What MLIR generated for official wheels."""
-    runtime_compilers = _listed(RuntimeCompiler)
-    """How releases compile at run time."""
+    source_archives = _listed(SourceArchive)  #: Archives of source trees whose own addresses are dead.
+    cpu_features = _keyed(CpuFeature)  #: Feature -> row.
+    bench_operations = _listed(BenchOperation)  #: What `bench` times.
+    size_limits = _listed(SizeLimit)  #: How large wheels may be, where.
+    runtimes = _keyed(RuntimeRow)  #: Python minor version -> row.
+    probes = _ordered(Probe, newest_first=True)  #: How wheels are tried, overlay rows first.
+    requirement_limits = _listed(RequirementLimit)  #: What is too new for wheels that require it.
+    runtime_libraries = _listed(RuntimeLibrary)  #: Libraries that are opened at run time.
+    runtime_toolkits = _listed(RuntimeToolkit)  #: What releases call of a toolkit at run time.
+    estimates = _ordered(Estimate, newest_first=True)  #: Figures for planning, overlay rows first.
+    companions = _listed(Companion)  #: What comes with official wheels.
+    generated_kernels = _listed(GeneratedKernels)  #: What MLIR generated for official wheels.
+    runtime_compilers = _listed(RuntimeCompiler)  #: How releases compile at run time.
+    #: Whose the libraries of a wheel are: overlay rows first.
     wheel_libraries = _ordered(WheelLibrary, newest_first=True)
-    """Whose the libraries of a wheel are: overlay rows first."""
-    ci_actions = _keyed(CiAction)
-    """An action's name -> row."""
-    codes = _keyed(ErrorCode)
-    """A problem's code -> row."""
+    ci_actions = _keyed(CiAction)  #: An action's name -> row.
+    codes = _keyed(ErrorCode)  #: A problem's code -> row.
 
     @cached_property
     def failures(self) -> dict[str, Failure]:
@@ -227,16 +194,11 @@ class KnowledgeBase:
 
         return self.keyed("switches", Switch)
 
-    gpus = _keyed(Gpu)
-    """Canonical short name -> row."""
-    images = _ordered(ImageRow, newest_first=True)
-    """Base images in order of preference: overlay rows first."""
-    image_tags = _listed(ImageTags)
-    """Which tags of a repository exist."""
-    distributions = _keyed(Distribution)
-    """Name -> row."""
-    accelerators = _keyed(Accelerator)
-    """Name -> row."""
+    gpus = _keyed(Gpu)  #: Canonical short name -> row.
+    images = _ordered(ImageRow, newest_first=True)  #: Base images in order of preference: overlay rows first.
+    image_tags = _listed(ImageTags)  #: Which tags of a repository exist.
+    distributions = _keyed(Distribution)  #: Name -> row.
+    accelerators = _keyed(Accelerator)  #: Name -> row.
 
     def reports_on(self, release: str) -> tuple[ReportedBuild, ...]:
         """Return the evidence on a minor release, newest first. The rows of other releases are not checked."""

@@ -15,12 +15,11 @@ from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import Node
 
-MOST_CELLS = 20_000
-"""How many cells a matrix may have; planning one takes milliseconds."""
+MOST_CELLS = 20_000  #: How many cells a matrix may have; planning one takes milliseconds.
+#: How many fields the rules of a matrix may name, and how many rules there may be, times the cells.
 _MOST_NAMES, _MOST_COMPARED = 200, 10_000_000
-"""How many fields the rules of a matrix may name, and how many rules there may be, times the cells."""
+#: Codes of what is wrong with a rule whichever cells it is for.
 _MISSPELT = ("profile-unknown-key", "version-not-text")
-"""Codes of what is wrong with a rule whichever cells it is for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

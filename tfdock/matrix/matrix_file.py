@@ -24,8 +24,8 @@ from tfdock.profile.profile import Duration, ListOf, Path_, Pattern, Profile, Re
 from tfdock.profile.yaml_nodes import Node
 from tfdock.types import ImageRef
 
+#: Of a profile's fields, those that say nothing of the wheel: what a matrix starts from is its `base`.
 _NOT_A_FIELD = ("schema", "extends")
-"""Of a profile's fields, those that say nothing of the wheel: what a matrix starts from is its `base`."""
 _NAME = "[A-Za-z0-9_+-]+"
 # As deep as a profile itself may be nested.
 _FIELD = re.compile(rf"{_NAME}(\.{_NAME}){{0,{yaml_nodes.MAX_DEPTH - 1}}}")

@@ -16,8 +16,7 @@ from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.matrix.shards import Job
 
 SCHEMA = "tfdock.matrix-report/1"
-_MOST_READ = 1 << 28
-"""Bytes of an earlier document. A cell takes one or two kilobytes."""
+_MOST_READ = 1 << 28  #: Bytes of an earlier document. A cell takes one or two kilobytes.
 
 Document = Mapping[str, Any]
 
@@ -30,6 +29,7 @@ class StatusLabel:
     kind: str
 
 
+#: Every status that a cell can end with. Pages and tables show the first ones first.
 OUTCOMES = {
     "failed": StatusLabel("failed", "failed"),
     "refused": StatusLabel("refused", "failed"),
@@ -42,7 +42,6 @@ OUTCOMES = {
     "impossible": StatusLabel("impossible", "skipped"),
     "excluded": StatusLabel("excluded", "skipped"),
 }
-"""Every status that a cell can end with. Pages and tables show the first ones first."""
 
 
 # --- what a matrix asks for -----------------------------------------------------------------------------------------

@@ -14,8 +14,7 @@ from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.types import ImageRef
 from tfdock.wheelhouse.store import Wheelhouse
 
-_AT_ONCE = 8
-"""Questions to registries under way at a time."""
+_AT_ONCE = 8  #: Questions to registries under way at a time.
 
 
 def unanswered(error: NetworkError) -> None:

@@ -42,10 +42,9 @@ from tfdock.wheel.identity import canonical_name
 
 Status = Literal["missing", "here", "registry", "impossible", "excluded"]
 
-_MOST_TOLD = 20
-"""Problems of one file that are shown: a value that is wrong is so in each of its cells."""
+_MOST_TOLD = 20  #: Problems of one file that are shown: a value that is wrong is so in each of its cells.
+#: Codes of a name that no row of the knowledge base has, whatever stands beside it.
 _UNKNOWN_NAMES = ("accelerator-unknown", "gpu-unknown", "optimize-unknown", "release-unknown", "version-unknown")
-"""Codes of a name that no row of the knowledge base has, whatever stands beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,8 +278,8 @@ def _distinct(problems: Iterable[Problem]) -> list[Problem]:
     return list(distinct.values())[:_MOST_TOLD]
 
 
+#: Of each path that a source names: its field, the path as written, and the folder it is relative to.
 _SourceKey = tuple[tuple[str, str, Path], ...]
-"""Of each path that a source names: its field, the path as written, and the folder it is relative to."""
 
 
 @dataclass

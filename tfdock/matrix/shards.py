@@ -9,12 +9,11 @@ from math import ceil
 from typing import TypeVar
 
 # GitHub's documentation of `jobs.<id>.strategy.matrix`.
-GITHUB_JOBS = 256
-"""Jobs that GitHub makes of one matrix at most."""
+GITHUB_JOBS = 256  #: Jobs that GitHub makes of one matrix at most.
 _T = TypeVar("_T")
+#: A job may take so many times its fair share before a group is torn apart for it: each part makes its image, and
+#: fills its cache, anew.
 _TOLERATED = 1.25
-"""A job may take so many times its fair share before a group is torn apart for it: each part makes its image, and
-fills its cache, anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,25 +24,17 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_at
 from tfdock.host.foreign_json import Malformed, parse
 from tfdock.host.supervise import Output, streamed, watched
 
-TIMEOUT = 30.0
-"""Seconds of silence."""
-WHOLE = 120.0
-"""Seconds for a request and its answer: a server that sends a byte now and then is never silent."""
-LEAST = 10_000
-"""Bytes that a line brings in a second, at least. 100 MB take three hours then."""
-_MINUTE = 60.0
-"""Seconds of waiting after which the speed is looked at."""
-_MOST_HEAD = 1 << 20
-"""Bytes of the head of an answer, with every `100 Continue` before it."""
-MOST = 64 << 20
-"""Bytes of an answer that is read into memory."""
-_MOST_ERROR = 64 << 10
-"""Bytes of the body of an error."""
+TIMEOUT = 30.0  #: Seconds of silence.
+WHOLE = 120.0  #: Seconds for a request and its answer: a server that sends a byte now and then is never silent.
+LEAST = 10_000  #: Bytes that a line brings in a second, at least. 100 MB take three hours then.
+_MINUTE = 60.0  #: Seconds of waiting after which the speed is looked at.
+_MOST_HEAD = 1 << 20  #: Bytes of the head of an answer, with every `100 Continue` before it.
+MOST = 64 << 20  #: Bytes of an answer that is read into memory.
+_MOST_ERROR = 64 << 10  #: Bytes of the body of an error.
 TRIES = 3
 # Seconds between two calls of `check`: a stop is to be obeyed soon.
 _STEP = 0.25
-_LONGEST_PAUSE = 60.0
-"""Seconds between tries. A server that asks for a longer pause is not asked again."""
+_LONGEST_PAUSE = 60.0  #: Seconds between tries. A server that asks for a longer pause is not asked again.
 
 _T = TypeVar("_T")
 
@@ -52,8 +44,8 @@ class StrangeAnswer(Exception):
 
 
 # ValueError: an address or a header of the other side that cannot be parsed.
+#: All errors of a request over a network.
 HTTP_ERRORS = (StrangeAnswer, OSError, http.client.HTTPException, ValueError)
-"""All errors of a request over a network."""
 
 
 def ask(question: Callable[[], _T], check: Callable[[], None], seconds: float) -> _T:

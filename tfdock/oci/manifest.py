@@ -16,16 +16,13 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
-MANIFESTS = (INDEX, DOCKER_LIST, MANIFEST, DOCKER_MANIFEST)
-"""Media types that a tag may stand for."""
-MOST = 4 << 20
-"""Bytes of a manifest; registries take no larger ones."""
+MANIFESTS = (INDEX, DOCKER_LIST, MANIFEST, DOCKER_MANIFEST)  #: Media types that a tag may stand for.
+MOST = 4 << 20  #: Bytes of a manifest; registries take no larger ones.
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
 # Type and subtype have at most 127 characters each (RFC 6838, 4.2).
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}\Z")
-_LARGEST = 1 << 53
-"""Bytes; numbers in JSON are exact up to here."""
+_LARGEST = 1 << 53  #: Bytes; numbers in JSON are exact up to here.
 
 
 def digest(data: bytes) -> Digest:

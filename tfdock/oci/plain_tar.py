@@ -14,14 +14,10 @@ from dataclasses import dataclass
 from tfdock.host.foreign_json import Malformed
 from tfdock.wheel.zip_archive import EARLIEST_EPOCH
 
-BLOCK = 512
-"""Bytes of a block; every part of a tar is a multiple of it."""
-END = bytes(2 * BLOCK)
-"""The end of a tar."""
-LARGEST_PLAIN = (1 << 33) - 1
-"""Bytes: the largest size in a header of POSIX ustar."""
-MOST_MEMBERS = 2000
-"""Members of a layer; the papers of one wheel are about ten."""
+BLOCK = 512  #: Bytes of a block; every part of a tar is a multiple of it.
+END = bytes(2 * BLOCK)  #: The end of a tar.
+LARGEST_PLAIN = (1 << 33) - 1  #: Bytes: the largest size in a header of POSIX ustar.
+MOST_MEMBERS = 2000  #: Members of a layer; the papers of one wheel are about ten.
 
 
 # --- writing --------------------------------------------------------------------------------------------------------

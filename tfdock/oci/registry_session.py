@@ -24,8 +24,7 @@ from tfdock.host.settings import plain_http
 from tfdock.oci import http
 from tfdock.oci.http import HTTP_ERRORS, StrangeAnswer
 
-_PATIENCE = 120.0
-"""Seconds that a credential helper has: it may ask a person for a passphrase."""
+_PATIENCE = 120.0  #: Seconds that a credential helper has: it may ask a person for a passphrase.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +83,7 @@ def token_request(realm: str, query: Mapping[str, str], login: Login | None) -> 
 
 
 HUB = "docker.io"
-_MOST_TOKEN = 1 << 20
-"""Bytes of the answer that holds a token."""
+_MOST_TOKEN = 1 << 20  #: Bytes of the answer that holds a token.
 
 _T = TypeVar("_T")
 

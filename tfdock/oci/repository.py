@@ -25,12 +25,9 @@ from tfdock.oci.manifest import Descriptor
 from tfdock.oci.registry_session import HUB, Session
 from tfdock.types import Digest
 
-TRIES = 5
-"""Tries for one chunk."""
-CHUNK = 8 << 20
-"""Bytes sent at once, and lost if a connection breaks."""
-_SLOWEST = 10e6
-"""Bytes that a registry reads in a second."""
+TRIES = 5  #: Tries for one chunk.
+CHUNK = 8 << 20  #: Bytes sent at once, and lost if a connection breaks.
+_SLOWEST = 10e6  #: Bytes that a registry reads in a second.
 
 
 @dataclass
@@ -143,8 +140,7 @@ class BlobUpload:
 
 
 _READ = 1 << 18
-_PROGRESS = 1 << 20
-"""Bytes that a broken download must have brought to count as more than a failed try."""
+_PROGRESS = 1 << 20  #: Bytes that a broken download must have brought to count as more than a failed try.
 _DIGEST = "Docker-Content-Digest"
 
 

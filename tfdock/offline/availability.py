@@ -27,11 +27,9 @@ from tfdock.types import ImageRef
 Kind = Literal["base", "source", "bazel", "archive"]
 Status = Literal["there", "gone", "changed", "unreachable", "not-asked"]
 
-_SECONDS = 20.0
-"""Limit of one question. TensorFlow's repository lists 10 MB of refs."""
+_SECONDS = 20.0  #: Limit of one question. TensorFlow's repository lists 10 MB of refs.
 _AT_ONCE = 16
-_GONE = (404, 410)
-"""HTTP statuses of a resource that does not exist (RFC 9110, 15.5)."""
+_GONE = (404, 410)  #: HTTP statuses of a resource that does not exist (RFC 9110, 15.5).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

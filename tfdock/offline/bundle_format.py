@@ -23,8 +23,7 @@ from tfdock.wheelhouse.build_record import WheelName
 
 SCHEMA = "tfdock.bundle/1"
 INDEX, SUM = "index.json", "index.sha256"
-SUM_SIZE = 65
-"""Bytes: 64 hexadecimal digits and a line's end."""
+SUM_SIZE = 65  #: Bytes: 64 hexadecimal digits and a line's end.
 # Bytes. A header can claim any size, and this much is read before the sum is checked.
 LONGEST_INDEX = 64 << 20
 # Bazel's names: the download by its sha256, and an empty file for each name that it was downloaded under.

@@ -25,13 +25,10 @@ from tfdock.run.results import copy_from_folder
 from tfdock.run.supervisor import Supervisor
 from tfdock.types import BuildId
 
-REPOSITORY = "repository"
-"""The name of the folder of a bundle's downloads. Containers write to it."""
-NAME = BuildId("bundle")
-"""The build id in events and in the journal while a bundle is made."""
+REPOSITORY = "repository"  #: The name of the folder of a bundle's downloads. Containers write to it.
+NAME = BuildId("bundle")  #: The build id in events and in the journal while a bundle is made.
 _GIB = 1 << 30
-_REPORT_EVERY = 1 << 28
-"""Bytes between two progress messages."""
+_REPORT_EVERY = 1 << 28  #: Bytes between two progress messages.
 _IMAGES = "images"
 
 

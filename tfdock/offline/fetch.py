@@ -41,8 +41,7 @@ from tfdock.wheel.wheel_file import inspected
 
 _PIP_PACKAGE = f"{SOURCE}/tensorflow/tools/pip_package"
 _REQUIREMENTS = ExpectedFiles(pattern="requirements.json")
-_MOST_REQUIRED = 1 << 20
-"""Bytes of it."""
+_MOST_REQUIRED = 1 << 20  #: Bytes of it.
 
 
 # --- caches only ----------------------------------------------------------------------------------------------------

@@ -23,9 +23,9 @@ from tfdock.types import NOWHERE, BuildId, ExpectedFiles, Machine, Mount, Remote
 
 # Part of every fingerprint: where a field gets another meaning, a higher number separates old and new.
 FINGERPRINT_SCHEMA = 1
+#: 1980-01-01, the first moment a zip archive can name. A constant: a time of its own per commit would enter every
+#: action key and empty the cache.
 EPOCH = 315532800
-"""1980-01-01, the first moment a zip archive can name. A constant: a time of its own per commit would enter every
-action key and empty the cache."""
 
 # Paths inside the containers: the same everywhere, because they end up in what is compiled.
 SOURCE = "/tf/tensorflow"
@@ -35,17 +35,18 @@ GIVEN = "/tf/given"
 REPOSITORY_CACHE = "/tf/cache/repository"
 DISK_CACHE = "/tf/cache/disk"
 
+#: What Bazel writes down for us, as files in the staging folder.
 TOLD = {"events": "events.json", "profile": "profile.gz"}
-"""What Bazel writes down for us, as files in the staging folder."""
 
 
+#: What Bazel leaves in a repository cache.
 DOWNLOADS = ExpectedFiles(pattern="content_addressable/sha256/*/*", most=100_000, size=1 << 38)
-"""What Bazel leaves in a repository cache."""
 
+#: What repository rules fetched by means of their own, such as pip, which no cache has.
 EXTERNAL = ExpectedFiles(pattern="external.tar", size=1 << 38)
-"""What repository rules fetched by means of their own, such as pip, which no cache has."""
 
 # The bounds are far above what builds leave. They stop a hostile build from filling the disk.
+#: What the compile phase leaves in the staging folder.
 RESULTS = (
     ExpectedFiles(pattern="done", size=1 << 10),
     ExpectedFiles(pattern="SHA256SUMS", size=1 << 16),
@@ -54,7 +55,6 @@ RESULTS = (
     ExpectedFiles(pattern=TOLD["events"], size=1 << 32, optional=True),
     ExpectedFiles(pattern=TOLD["profile"], size=1 << 28, optional=True),
 )
-"""What the compile phase leaves in the staging folder."""
 
 
 def packing() -> tuple[str, ...]:

@@ -12,10 +12,9 @@ from tfdock.host.untrusted_folders import NotPlain, UntrustedFolder
 from tfdock.plan.local_source import tree_files
 from tfdock.plan.render import BuildContext
 
+#: Lists what `render` wrote into the folder, so that another one replaces that and nothing else.
 _MARK = ".tfdock-context"
-"""Lists what `render` wrote into the folder, so that another one replaces that and nothing else."""
-_LARGEST = 64 << 20
-"""Bytes of the list. TensorFlow's has 3 MB."""
+_LARGEST = 64 << 20  #: Bytes of the list. TensorFlow's has 3 MB.
 _PIECE = 1 << 20
 
 

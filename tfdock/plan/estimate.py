@@ -14,16 +14,13 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan
 
 PHASES = ("image", "fetch", "compile", "seal", "verify")
+#: Two machines of as many cores are of one class if the smaller one's memory is at least this part of the other's.
 _SAME_MEMORY = 0.8
-"""Two machines of as many cores are of one class if the smaller one's memory is at least this part of the other's."""
+#: Bazel's pace counts for as much as this times the part that is done: from the half on it alone decides.
 _BELIEVED = 2.0
-"""Bazel's pace counts for as much as this times the part that is done: from the half on it alone decides."""
-_FIRST = 0.02
-"""Part of the actions below which Bazel's pace says nothing: the first ones are small."""
-_EARLY = 5.0
-"""Seconds before which it says nothing either."""
-_MOST = 1e9
-"""A record with a larger figure than this is damaged."""
+_FIRST = 0.02  #: Part of the actions below which Bazel's pace says nothing: the first ones are small.
+_EARLY = 5.0  #: Seconds before which it says nothing either.
+_MOST = 1e9  #: A record with a larger figure than this is damaged.
 
 Record = Mapping[str, Any]
 

@@ -21,15 +21,12 @@ from tfdock.profile.yaml_nodes import shown
 from tfdock.resolve.question import LocalSource
 
 _CHUNK = 1 << 20
-_MOST = 1 << 30
-"""Bytes of one file of a checkout."""
-_MOST_PATCHES = 32 << 20
-"""Bytes of all patches of a profile."""
-_DEEPEST = 200
-"""Folders in each other. TensorFlow's tree has 15."""
+_MOST = 1 << 30  #: Bytes of one file of a checkout.
+_MOST_PATCHES = 32 << 20  #: Bytes of all patches of a profile.
+_DEEPEST = 200  #: Folders in each other. TensorFlow's tree has 15.
+#: Not part of a local source: history, and what an earlier ./configure or a user left, which would change the build
+#: without standing in the plan.
 _LEFT_OUT = {".git", "__pycache__", ".tf_configure.bazelrc", "python_bin_path.sh", ".bazelrc.user"}
-"""Not part of a local source: history, and what an earlier ./configure or a user left, which would change the build
-without standing in the plan."""
 
 
 def read_local(

@@ -20,20 +20,17 @@ from tfdock.resolve.tools import NATIVE
 from tfdock.types import Choice, ImageRef
 
 SCHEMA = 1
+#: In the order of a lock's rows.
 KINDS = ("base", "runtime", "source", "bazel", "package", "requirement", "redistributable", "toolchain")
-"""In the order of a lock's rows."""
-INSTALLED = ("bazel", "package", "requirement", "toolchain")
-"""Kinds that only the built image can tell."""
-_ALWAYS = ("bazel", "package", "toolchain")
-"""Kinds of which every image has some."""
+INSTALLED = ("bazel", "package", "requirement", "toolchain")  #: Kinds that only the built image can tell.
+_ALWAYS = ("bazel", "package", "toolchain")  #: Kinds of which every image has some.
+#: What every lock begins with.
 MARK = "# Written by `tfdock lock`."
-"""What every lock begins with."""
 _HEAD = f"""\
 {MARK} `tfdock build --locked` builds exactly this, or refuses.
 # Not to be edited: when the profile changes, lock it again.
 """
-_LISTED = 20
-"""Differences that a refusal shows; a new distribution release moves hundreds of packages at once."""
+_LISTED = 20  #: Differences that a refusal shows; a new distribution release moves hundreds of packages at once.
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # Git names a commit by SHA-1, or by SHA-256 in a repository of that format.

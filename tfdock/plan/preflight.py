@@ -22,11 +22,11 @@ from tfdock.types import Capability, EngineInfo, Host, LocalGpu, Machine, Versio
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 
+#: Of the engine: Docker 20.10's. The API's version and not the engine's own: podman counts its versions otherwise.
 OLDEST_API = Version("1.41")
-"""Of the engine: Docker 20.10's. The API's version and not the engine's own: podman counts its versions otherwise."""
 
+#: Of the disk that a build is estimated to need: below this part it is refused, up to the whole it is warned of.
 _CERTAINLY = 0.6
-"""Of the disk that a build is estimated to need: below this part it is refused, up to the whole it is warned of."""
 
 # Of a machine, before it is known what will be built there: what most builds of TensorFlow with CUDA want, and what
 # not even the smallest does without.

@@ -36,10 +36,8 @@ from tfdock.types import TARGET_FIELDS, Version
 if TYPE_CHECKING:
     from tfdock.knowledge.failure_rows import Remedied
 
-_MOST = 3
-"""How many changes are offered."""
-_TRIED = 12
-"""How many versions of a component are tried, the nearest first."""
+_MOST = 3  #: How many changes are offered.
+_TRIED = 12  #: How many versions of a component are tried, the nearest first.
 _NUMBER = re.compile(r"(?:sm|compute|lto)_(\d+[a-z]?)|(gfx\w+)|(\d+\.\d+)")
 
 

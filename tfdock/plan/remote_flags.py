@@ -15,15 +15,13 @@ from tfdock.profile.profile import Cache
 from tfdock.resolve.tools import NATIVE_SHARED, OF_OTHER_CPUS
 from tfdock.types import Endpoint, Remote
 
+#: Where the run's folder with the sockets and the forwarder is in the container, which cannot write to it.
 FOLDER = "/tf/remote"
-"""Where the run's folder with the sockets and the forwarder is in the container, which cannot write to it."""
-PORTS = {"cache": 8980, "executor": 8981}
-"""Of the compile container's own loopback, where nobody else listens."""
-DEFAULT_JOBS = 50
-"""Actions at once with an executor: what they need is there, not here."""
+PORTS = {"cache": 8980, "executor": 8981}  #: Of the compile container's own loopback, where nobody else listens.
+DEFAULT_JOBS = 50  #: Actions at once with an executor: what they need is there, not here.
 
+#: (purpose, values) -> the options of Bazel that say so.
 Options = Callable[[str, dict[str, object]], tuple[str, ...]]
-"""(purpose, values) -> the options of Bazel that say so."""
 
 
 def asked(profile: Cache, machine: Remote) -> Remote:

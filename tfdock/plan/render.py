@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 Filters = tuple[tuple[str, Callable[..., str]], ...]
 _BAZEL_RELEASES = "https://github.com/bazelbuild/bazel/releases/download"
+#: Where bazelisk downloads releases (bazelbuild/bazelisk, repositories/gcs.go).
 _BAZELISK = "https://releases.bazel.build"
-"""Where bazelisk downloads releases (bazelbuild/bazelisk, repositories/gcs.go)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,17 +18,14 @@ from tfdock.types import Machine
 
 MIB = 1 << 20
 GIB = 1 << 30
-_RESERVE_MEMORY = 1 * GIB
-"""Left to the machine beside the build container."""
-LEAST_HEAP = 1 * GIB
-"""The least that Bazel's own Java heap is given for a tree of TensorFlow's size."""
+_RESERVE_MEMORY = 1 * GIB  #: Left to the machine beside the build container.
+LEAST_HEAP = 1 * GIB  #: The least that Bazel's own Java heap is given for a tree of TensorFlow's size.
+#: The most that it is given below `_MUCH`. By default Java would take a quarter of the memory, and keep it.
 _ENOUGH_HEAP = 2 * GIB
-"""The most that it is given below `_MUCH`. By default Java would take a quarter of the memory, and keep it."""
+#: From so much memory on, a heap for the whole of TensorFlow's analysis takes little from the compilers.
+#:
+#: tensorflow/tensorflow issue 89272: 823 packages, 58,036 targets, 34,286 actions.
 _MUCH, _MUCH_HEAP = 24 * GIB, 4 * GIB
-"""From so much memory on, a heap for the whole of TensorFlow's analysis takes little from the compilers.
-
-tensorflow/tensorflow issue 89272: 823 packages, 58,036 targets, 34,286 actions.
-"""
 _PIDS = 16384
 
 

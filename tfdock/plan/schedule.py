@@ -9,10 +9,8 @@ from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.resources import BuildResources, least_memory, share, usable
 from tfdock.types import Machine
 
-_CORES_A_BUILD = 4
-"""With fewer cores a build gains more from each than from company."""
-_AT_LEAST = 2
-"""At once even on a small machine: while one links or is verified, another has something to compile."""
+_CORES_A_BUILD = 4  #: With fewer cores a build gains more from each than from company.
+_AT_LEAST = 2  #: At once even on a small machine: while one links or is verified, another has something to compile.
 
 
 @dataclass(frozen=True, slots=True)

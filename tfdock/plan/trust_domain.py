@@ -21,15 +21,11 @@ if TYPE_CHECKING:
     from tfdock.profile.profile import Profile
     from tfdock.resolve.resolution import Resolution
 
-RELEASE = "release"
-"""The domain of unchanged releases."""
-_SHORTEST = 4
-"""Digits of a name that are enough to mean it."""
-NAME = re.compile(r"[0-9a-f]{16}")
-"""The name of any other domain."""
+RELEASE = "release"  #: The domain of unchanged releases.
+_SHORTEST = 4  #: Digits of a name that are enough to mean it.
+NAME = re.compile(r"[0-9a-f]{16}")  #: The name of any other domain.
 
-UNKNOWN = "unknown"
-"""No domain: what a record names that can be none."""
+UNKNOWN = "unknown"  #: No domain: what a record names that can be none.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +146,7 @@ def _named(identities: list[list[str]]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-_Found = Iterator[tuple[list[str], str]]
-"""What is part of the name, and the reason for people."""
+_Found = Iterator[tuple[list[str], str]]  #: What is part of the name, and the reason for people.
 
 
 def _source(resolution: Resolution) -> _Found:

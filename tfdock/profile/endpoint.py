@@ -10,13 +10,12 @@ from tfdock.types import Endpoint
 _HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])"
 _PORT = r"[1-9]\d{0,4}"
 _PATH = r"(?:/[A-Za-z0-9._~-]+)*/?"
+#: What a cache's address looks like: a cache speaks HTTP or gRPC. Plain gRPC has no port of its own.
 CACHE = rf"https?://{_HOST}(:{_PORT})?{_PATH}|grpcs://{_HOST}(:{_PORT})?/?|grpc://{_HOST}:{_PORT}/?"
-"""What a cache's address looks like: a cache speaks HTTP or gRPC. Plain gRPC has no port of its own."""
-EXECUTOR = rf"grpcs://{_HOST}(:{_PORT})?/?|grpc://{_HOST}:{_PORT}/?"
-"""An executor speaks gRPC only."""
+EXECUTOR = rf"grpcs://{_HOST}(:{_PORT})?/?|grpc://{_HOST}:{_PORT}/?"  #: An executor speaks gRPC only.
 
+#: Any address that settings allow: of a cache or executor, a registry, or a git server.
 SERVER = rf"{CACHE}|git://{_HOST}(:{_PORT})?{_PATH}"
-"""Any address that settings allow: of a cache or executor, a registry, or a git server."""
 
 _PARTS = re.compile(rf"(https?|grpcs?)://({_HOST})(?::({_PORT}))?({_PATH})", re.ASCII)
 _PORTS = {"http": 80, "https": 443, "grpcs": 443}

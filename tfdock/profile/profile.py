@@ -32,8 +32,7 @@ from tfdock.profile import endpoint, yaml_nodes
 from tfdock.profile.units import DURATION, MEMORY
 from tfdock.types import TARGET_FIELDS, ImageRef
 
-MAX_EXTENDS = 8
-"""How many profiles may extend one another."""
+MAX_EXTENDS = 8  #: How many profiles may extend one another.
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +175,8 @@ _T = TypeVar("_T")
 _R = TypeVar("_R", bound=BaseModel)
 
 
+#: Entries of each list and map: each GPU, target and component is looked for among all that are known.
 _MOST_ENTRIES = 256
-"""Entries of each list and map: each GPU, target and component is looked for among all that are known."""
 
 
 def _not_empty(words: list[_T]) -> list[_T]:
@@ -291,6 +290,7 @@ _OWN_FLAGS = {
     "script_path": ("it would run a program outside the build", "there is nothing to set"),
     "build_event_json_file": ("the build record is made from it", "the record holds Bazel's figures"),
 }
+#: Names that some version of Bazel accepts for an option of tfdock's own. The comments name Bazel's source files.
 _OLD_SPELLINGS = {
     # startup_options.cc and bazel_startup_options.cc of old versions.
     "blazerc": "bazelrc",
@@ -305,7 +305,6 @@ _OLD_SPELLINGS = {
     "experimental_repository_cache": "repository_cache",
     "experimental_build_event_json_file": "build_event_json_file",
 }
-"""Names that some version of Bazel accepts for an option of tfdock's own. The comments name Bazel's source files."""
 
 
 class Resources(Record):

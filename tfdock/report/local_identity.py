@@ -22,10 +22,8 @@ from tfdock.report.redaction import ADDRESS_LOGIN, KnownTexts
 
 _REMOTE_HEADER = "TFDOCK_REMOTE_HEADER"
 # Login files have kilobytes; whatever is larger is none.
-_MOST = 1 << 20
-"""Bytes of a file that are read."""
-_DEEP = 3
-"""Parts of a path, `/` among them, that it needs to identify anybody: `/tmp` is in every log."""
+_MOST = 1 << 20  #: Bytes of a file that are read.
+_DEEP = 3  #: Parts of a path, `/` among them, that it needs to identify anybody: `/tmp` is in every log.
 # A name ends there or goes on with a capital, a dash or a line below, and is not that of another thing: `TOKEN_FILE`.
 _SECRET_NAME = re.compile(
     r"(?i:passw(?:or)?d|pass[_-]?phrase|secret(?:[_-]?key)?|token|credentials?|(?:api|access|private|account)[_-]?key"
@@ -36,8 +34,8 @@ _SECRET_NAME = re.compile(
 # Not read as JSON: a damaged file may still hold a login.
 _DOCKER_LOGIN = re.compile(r'"(?:auth|identitytoken|registrytoken|password)"\s*:\s*"([^"]+)"')
 _NETRC_PASSWORD = re.compile(r"\bpassword\s+(?:\"([^\"\n]+)\"|(\S+))")
+#: Endings of variables that hold the name of a person, such as `TFDOCK_REGISTRY_USER`.
 _OF_USERS = ("USER", "USERNAME", "LOGNAME", "ACTOR", "USER_LOGIN", "USER_NAME", "AUTHOR_NAME", "COMMITTER_NAME")
-"""Endings of variables that hold the name of a person, such as `TFDOCK_REGISTRY_USER`."""
 
 
 def known_texts(

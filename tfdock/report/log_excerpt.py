@@ -10,14 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from tfdock.diagnose.log_lines import Log
 from tfdock.errors import clean
 
-AROUND = 60
-"""Lines before and after a line that matters."""
-_TAIL = 256 << 10
-"""Bytes of the end of the log."""
-_MOST = 2 << 20
-"""Bytes of all lines around those that matter."""
+AROUND = 60  #: Lines before and after a line that matters.
+_TAIL = 256 << 10  #: Bytes of the end of the log.
+_MOST = 2 << 20  #: Bytes of all lines around those that matter.
+#: Bytes of a line that are read, and characters of it that are shown. `redact` sees a line before it is shortened.
 _RAW, _SHOWN = 16 << 10, 2000
-"""Bytes of a line that are read, and characters of it that are shown. `redact` sees a line before it is shortened."""
 
 
 class Excerpt:

@@ -12,20 +12,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 # A password may hold what ends a host, as long as it is no port. Every repeat has a bound: no text takes long.
+#: A login in an address (`https://user:password@host`), also one of which a part was replaced already.
 ADDRESS_LOGIN = re.compile(
     r"(?P<scheme>\b[a-zA-Z][a-zA-Z0-9+.-]{0,20}://)"
     r"(?P<login>(?:[^/?#\s\"'<>]|<secret>){1,400}|[^/?#\s\"'<>:@]{1,100}:(?!\d{0,5}[/?#])[^\s\"'<>]{1,300})@"
 )
-"""A login in an address (`https://user:password@host`), also one of which a part was replaced already."""
+#: Characters that a text needs to be replaced. A shorter one is found in any word.
 _SHORTEST_SECRET, _SHORTEST_NAME = 5, 3
-"""Characters that a text needs to be replaced. A shorter one is found in any word."""
+#: Names that many machines have, and values of no secret. Replacing them would remove half of a log.
 _GENERIC = {
     "admin", "bazel", "build", "builder", "buildkitsandbox", "ci", "container", "cuda", "debian", "default", "dev",
     "docker", "false", "fedora", "git", "gpu", "home", "host", "jenkins", "linux", "localhost", "localdomain",
     "nobody", "nvidia", "python", "root", "runner", "shared", "tensorflow", "test", "tf", "tfdock", "ubuntu", "user",
     "vagrant", "work", "worker",
 }  # fmt: skip
-"""Names that many machines have, and values of no secret. Replacing them would remove half of a log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,8 +42,7 @@ _MOMENT = (1980, 1, 1, 0, 0, 0)
 # A regular file, as Unix says it: without this, some programs unpack files without rights.
 _MODE = 0o100644
 _MOST_CAUSES = 5
-_LONGEST_TEXT = 1 << 20
-"""Characters of a profile or a lock that go into a report."""
+_LONGEST_TEXT = 1 << 20  #: Characters of a profile or a lock that go into a report.
 # Other variables stay out, even their names: these alone change how a run behaves.
 _VARIABLES = (
     "DOCKER_HOST",

@@ -14,8 +14,8 @@ from typing import Union, get_args, get_origin, get_type_hints
 from tfdock.documents.build_documents import RecordDocument, RunDocument
 from tfdock.documents.plan_documents import BuildPlanJson
 
+#: Name -> the fields inside, or None: everything inside goes through, such as the variables of an environment.
 Fields = Mapping[str, "Fields | None"]
-"""Name -> the fields inside, or None: everything inside goes through, such as the variables of an environment."""
 
 
 def _fields(kind: object) -> Fields | None:
@@ -29,12 +29,12 @@ def _fields(kind: object) -> Fields | None:
     return None
 
 
+#: File of a report -> its fields. The other files are put together for the report, field by field.
 FIELDS: Mapping[str, Fields | None] = {
     "plan.json": _fields(BuildPlanJson),
     "record.json": _fields(RecordDocument),
     "run.json": {**(_fields(RunDocument) or {}), "refused_now": None},
 }
-"""File of a report -> its fields. The other files are put together for the report, field by field."""
 
 
 def keep_fields(node: object, known: Fields | None) -> tuple[object, int]:

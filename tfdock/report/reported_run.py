@@ -19,8 +19,7 @@ from tfdock.wheelhouse import build_record
 from tfdock.wheelhouse.store import Wheelhouse
 
 _RECORD = "record.json"
-_MOST_RUNS = 200
-"""Failed runs, the newest first, in which a run of a profile is searched."""
+_MOST_RUNS = 200  #: Failed runs, the newest first, in which a run of a profile is searched.
 # Profiles and documents have these endings, and would be taken for logs without a failure.
 _NO_LOGS = (".yaml", ".yml", ".json")
 _NOBODYS = "the log is not of a build in this wheelhouse: what was planned is not known"

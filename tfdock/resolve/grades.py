@@ -13,10 +13,8 @@ from tfdock.resolve.question import RuleFinding, sentences
 from tfdock.types import Choice, Version
 
 Words = Mapping[str, str]
-_NAMED = 3
-"""How many reports are named."""
-OF_THE_BASE = ("glibc", "musl")
-"""Parts of a build that its base image alone has."""
+_NAMED = 3  #: How many reports are named.
+OF_THE_BASE = ("glibc", "musl")  #: Parts of a build that its base image alone has.
 
 
 class Reports:

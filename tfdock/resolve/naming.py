@@ -9,10 +9,8 @@ from dataclasses import dataclass
 
 from tfdock.types import BuildId, Source, Version
 
-MAX_NAME = 128
-"""What an image tag may hold; a file name holds 255 bytes."""
-MAX_WORDS = 8
-"""Longer lists of targets or CPU features are hashed in names."""
+MAX_NAME = 128  #: What an image tag may hold; a file name holds 255 bytes.
+MAX_WORDS = 8  #: Longer lists of targets or CPU features are hashed in names.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,11 @@ from tfdock.profile.profile import Profile
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import Version
 
+#: Field of the profile -> its new value; None leaves it out. `bazel.version` is a field of a field.
 Change = Mapping[str, object]
-"""Field of the profile -> its new value; None leaves it out. `bazel.version` is a field of a field."""
-Attempt = Callable[[Profile], Resolution | None]
-"""Decides a changed profile; None where it is refused."""
+Attempt = Callable[[Profile], Resolution | None]  #: Decides a changed profile; None where it is refused.
+#: Text that YAML takes for no number and nothing else when it is bare.
 _PLAIN = re.compile(r"(?!(?i:true|false|yes|no|on|off|null|none|y|n)$)(?:[A-Za-z_/-][\w./:=+@-]*|[1-9]\d*[A-Za-z]+)")
-"""Text that YAML takes for no number and nothing else when it is bare."""
 
 
 def accepted(profile: Profile, changes: Iterable[Change], attempt: Attempt) -> Iterator[tuple[Change, Resolution]]:

@@ -481,10 +481,10 @@ def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, targets:
     return verdict.runs(Capability.of_gpu(gpu), *verdict.code_of(targets), embedded=embedded)
 
 
+#: What chooses the toolkit and the compiler.
 DEVICE_RULES: tuple[Rule, ...] = (toolkit_compiles, compiler_emits, compiler_reads_toolkit, compiler_reads_release)
-"""What chooses the toolkit and the compiler."""
-LIBRARY_RULES: tuple[Rule, ...] = (libraries_fit,)
-"""What chooses the other components."""
+LIBRARY_RULES: tuple[Rule, ...] = (libraries_fit,)  #: What chooses the other components.
+#: All of them, in the order in which they are told.
 RULES: tuple[Rule, ...] = (
     component_is_accepted,
     toolkit_is_known,
@@ -495,4 +495,3 @@ RULES: tuple[Rule, ...] = (
     *LIBRARY_RULES,
     gpus_are_served,
 )
-"""All of them, in the order in which they are told."""

@@ -35,10 +35,8 @@ from tfdock.resolve.profile_changes import (
 from tfdock.resolve.resolution import Resolution, Resolver
 from tfdock.types import TARGET_FIELDS, Capability, Version
 
-MOST = 3
-"""How many suggestions are made, one for each set of fields, and one more that allows the untested."""
-_PAIRED = 5
-"""How many moves of a field are tried together with those of another."""
+MOST = 3  #: How many suggestions are made, one for each set of fields, and one more that allows the untested.
+_PAIRED = 5  #: How many moves of a field are tried together with those of another.
 _LEFT_TO_THE_RELEASE = (
     "python", "compiler", "host_compiler", "bazel.version", "bazel.configs", "bazel.flags", "base", "optimize",
 )  # fmt: skip
@@ -407,12 +405,9 @@ def _near(name: str | None, known: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5) if name else []
 
 
-_TRIALS = 3000
-"""How many changes are tried at most."""
-_FAULTS = 8
-"""How many faults are mended one after the other at most."""
-Tried = tuple[Change, Resolution]
-"""A change that is accepted, and what the profile resolves to with it."""
+_TRIALS = 3000  #: How many changes are tried at most.
+_FAULTS = 8  #: How many faults are mended one after the other at most.
+Tried = tuple[Change, Resolution]  #: A change that is accepted, and what the profile resolves to with it.
 
 
 def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolver) -> list[Suggestion]:

@@ -19,8 +19,8 @@ from tfdock.resolve.grades import OF_THE_BASE, Reports
 from tfdock.resolve.question import Question, RuleFinding, prevented, sentences
 from tfdock.types import Version, same_minor
 
+#: An option that means the CPU of whoever builds: the code depends on the machine, even where it is only tuned.
 NATIVE = re.compile(r"-m(arch|cpu|tune)=native")
-"""An option that means the CPU of whoever builds: the code depends on the machine, even where it is only tuned."""
 # What takes objects to, or from, other machines.
 NATIVE_SHARED = "code for this machine's CPU alone would be shared with other machines"
 OF_OTHER_CPUS = "the next machine would get objects that it may not be able to run"

@@ -21,8 +21,7 @@ from tfdock.run import results
 from tfdock.run.supervisor import OutputTap, Supervisor
 from tfdock.types import Mount
 
-CACHE_LABEL = "io.tfdock.cache"
-"""Label of the volumes that all runs share; its value names their content."""
+CACHE_LABEL = "io.tfdock.cache"  #: Label of the volumes that all runs share; its value names their content.
 _PIECE = 1 << 20
 
 

@@ -14,8 +14,7 @@ from tfdock.host.untrusted_folders import folder_size
 from tfdock.plan.resources import least_free
 
 _GIB = 1 << 30
-_MOST_NAMED = 4
-"""Number of the largest folders of a cache that an error names."""
+_MOST_NAMED = 4  #: Number of the largest folders of a cache that an error names.
 
 
 @dataclass

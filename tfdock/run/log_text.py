@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+#: Characters of a control sequence. A longer one loses its first two characters, and the rest is text.
 _LONGEST = 4096
-"""Characters of a control sequence. A longer one loses its first two characters, and the rest is text."""
 # ECMA-48: CSI with its parameters, control strings (OSC, DCS, SOS, PM, APC), and escapes with a final character.
 _CSI, _STRING, _ESCAPE = r"\[[0-?]{0,64}[ -/]{0,8}", rf"[\]PX^_][^\x07\x1b\r\n]{{0,{_LONGEST}}}", r"[ -/]{0,4}"
 _SEQUENCE = re.compile(rf"\x1b(?:{_CSI}[@-~]|{_STRING}(?:\x07|\x1b\\)|{_ESCAPE}[0-OQ-WYZ\\`-~])")

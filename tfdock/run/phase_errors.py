@@ -26,12 +26,11 @@ from tfdock.run.log_text import HEAP, MemoryKill, find_memory_kill
 _OTHER_BAZEL, _MOVED_PIN, _NO_WHEEL, _NO_SOURCE = 64, 65, 66, 68
 # Bazel's exit code 33: it ran out of memory and crashed.
 _BAZEL_OUT_OF_MEMORY = 33
+#: Exit statuses: Bazel was interrupted, or a shell or all of a container got SIGINT, SIGKILL or SIGTERM.
 _STOPPED = (8, 130, 137, 143)
-"""Exit statuses: Bazel was interrupted, or a shell or all of a container got SIGINT, SIGKILL or SIGTERM."""
 # A shell's status for SIGKILL: 128 + 9.
 _KILLED = 137
-_FULL = 32 << 20
-"""Free bytes below which a full disk counts as the cause of a failure."""
+_FULL = 32 << 20  #: Free bytes below which a full disk counts as the cause of a failure.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,10 +27,8 @@ from tfdock.plan.resources import least_free
 from tfdock.types import ExpectedFiles, Mount
 
 _PIECE = 1 << 20
-_MOST = 100_000
-"""Maximum of names read in a folder, and of members in an engine's archive."""
-_LONGEST = 1 << 36
-"""Maximum of bytes in a member of such an archive."""
+_MOST = 100_000  #: Maximum of names read in a folder, and of members in an engine's archive.
+_LONGEST = 1 << 36  #: Maximum of bytes in a member of such an archive.
 
 
 @dataclass(frozen=True, slots=True)

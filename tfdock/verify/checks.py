@@ -24,10 +24,9 @@ Status = Literal["passed", "failed", "skipped"]
 
 MIB = 1 << 20
 _NO_PROFILE = "no profile says what it should be"
+#: The field of the profile for targets of custom accelerators: nothing here reads their code.
 _UNREAD_FIELD = "targets"
-"""The field of the profile for targets of custom accelerators: nothing here reads their code."""
-_MOST = 4
-"""Findings of one kind that are listed. The others are counted."""
+_MOST = 4  #: Findings of one kind that are listed. The others are counted.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,7 @@ from tfdock.verify.checks import Manylinux
 from tfdock.wheel.facts import Library
 from tfdock.wheel.inspection import Inspection
 
-_LOADER = re.compile(r"ld-linux|ld64\.so\.[12]\Z")
-"""Names of the dynamic loader, which every system has."""
+_LOADER = re.compile(r"ld-linux|ld64\.so\.[12]\Z")  #: Names of the dynamic loader, which every system has.
 _NUMBERED = re.compile(r"manylinux_(\d+)_(\d+)_")
 
 

@@ -41,8 +41,7 @@ from tfdock.types import BuildId, EngineInfo, ExpectedFiles, Mount
 
 MIB, GIB = 1 << 20, 1 << 30
 
-MEMORY = 8 * GIB
-"""Bytes: more than importing and compiling take. A machine with less memory gives all it has."""
+MEMORY = 8 * GIB  #: Bytes: more than importing and compiling take. A machine with less memory gives all it has.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,19 +145,16 @@ def trial_environment(
                 journal.clean_own_run(settings.state_dir, entry, engine)
 
 
-HERE = "/tfdock"
-"""The folder of our own files in the containers."""
+HERE = "/tfdock"  #: The folder of our own files in the containers.
 _PIDS = 16384
 _WHEELS = ExpectedFiles(pattern="wheels/*.whl", most=1_000, size=1 << 36)
-NO_PROGRAM = 127
-"""Exit status of a shell that found no such program."""
+NO_PROGRAM = 127  #: Exit status of a shell that found no such program.
 _FULL = 32 * MIB
-_STOPPED = (137, 143)
-"""Exit statuses after SIGKILL and SIGTERM, which an engine that is stopped sends."""
+_STOPPED = (137, 143)  #: Exit statuses after SIGKILL and SIGTERM, which an engine that is stopped sends.
+#: Variables of the caller's environment with addresses of package indexes. One container gets them; no file does.
 _ADDRESSES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", *proxies.ADDRESSES)
-"""Variables of the caller's environment with addresses of package indexes. One container gets them; no file does."""
+#: Variables that go with the addresses, and are never secret.
 _BESIDE = ("PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT", *proxies.EXCEPTIONS)
-"""Variables that go with the addresses, and are never secret."""
 _PIP_MANNERS = {
     # A somewhat older wheel, not a new source archive that needs a compiler.
     "PIP_PREFER_BINARY": "1",

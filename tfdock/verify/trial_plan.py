@@ -27,14 +27,13 @@ from tfdock.wheel.facts import merged
 from tfdock.wheel.identity import normal_version
 from tfdock.wheel.inspection import Inspection
 
+#: The checks that run the wheel, in order. The wheel's own code reports their results, and may lie.
 RUN = (
     "install", "dependencies", "import", "build-info", "op", "gradient", "xla", "libraries", "gpu-devices",
     "gpu-first-op", "gpu-native", "gpu-driver",
 )  # fmt: skip
-"""The checks that run the wheel, in order. The wheel's own code reports their results, and may lie."""
 
-GPU = tuple(name for name in RUN if name.startswith("gpu-"))
-"""The checks of `RUN` that need a GPU."""
+GPU = tuple(name for name in RUN if name.startswith("gpu-"))  #: The checks of `RUN` that need a GPU.
 
 # `pip install` and `pip check`, which need no script.
 _BY_PIP = ("install", "dependencies")
@@ -49,8 +48,7 @@ _NEEDS = {
 }
 _PIP_SECONDS = 1800
 _NO_BUILD_INFO = "the wheel has no `build_info.py` that could be read without running it"
-_MOST = 1000
-"""Characters of a script's findings that are shown."""
+_MOST = 1000  #: Characters of a script's findings that are shown.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,8 +416,7 @@ _JUDGES: Mapping[str, Callable[[_Case], Check]] = {
     "gpu-native": _gpu_native,
     "gpu-driver": _gpu_driver,
 }
-_READS_FAILURES = ("gpu-native",)
-"""Checks whose result is judged even where their script failed."""
+_READS_FAILURES = ("gpu-native",)  #: Checks whose result is judged even where their script failed.
 
 
 def read_results(tasks: Iterable[TrialTask], documents: Iterable[object]) -> dict[str, Result]:

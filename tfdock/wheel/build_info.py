@@ -7,13 +7,13 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 
+#: The second in releases 1.15 to 2.1.
 PATHS = ("tensorflow/python/platform/build_info.py", "tensorflow_core/python/platform/build_info.py")
-"""The second in releases 1.15 to 2.1."""
 # The file is a stranger's. Parsing a megabyte of Python would cost time and memory for nothing.
 MOST_BYTES = 64 << 10
 _INCLUDED = "tensorflow/include/third_party/gpus/cuda/"
+#: Headers that name the CUDA of the compilation, the more exact one first.
 HEADERS = (f"{_INCLUDED}cuda_config.h", f"{_INCLUDED}include/cuda.h")
-"""Headers that name the CUDA of the compilation, the more exact one first."""
 MOST_HEADER_BYTES = 4 << 20
 _CUDA = re.compile(
     rb'^#define[ \t]+(?:TF_CUDA_VERSION[ \t]+"([0-9.]{1,20})"|CUDA_VERSION[ \t]+([0-9]{4,6})\b)', re.MULTILINE

@@ -24,6 +24,7 @@ DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
 DF_TEXTREL = 4
 EM_X86_64, EM_AARCH64, EM_CUDA = 62, 183, 190
 
+#: e_machine -> as platform tags spell it.
 MACHINES = {
     3: "i686",
     21: "ppc64le",
@@ -33,7 +34,6 @@ MACHINES = {
     EM_AARCH64: "aarch64",
     243: "riscv64",
 }
-"""e_machine -> as platform tags spell it."""
 
 _MOST_ENTRIES = 1 << 17  # of a table: real ones have a few dozen, an assembler's output up to 100,000 sections
 # Tables may overlap: 65,535 libraries that share one list of as many versions are four thousand million.
@@ -173,8 +173,7 @@ def text_at(table: bytes, at: int, longest: int = 256) -> str:
     return table[at:end].decode("utf-8", "replace")
 
 
-MOST_DYNAMIC = 16 * _MOST_ENTRIES
-"""The most bytes that are read of a dynamic segment."""
+MOST_DYNAMIC = 16 * _MOST_ENTRIES  #: The most bytes that are read of a dynamic segment.
 
 
 def dynamic(data: bytes) -> list[tuple[int, int]]:

@@ -12,8 +12,8 @@ from typing import Literal, NoReturn
 
 from tfdock.types import Capability
 
+#: Of a code image; `unknown`: of a kind that no public tool can name, counted so that it is not passed over.
 Kind = Literal["sass", "ptx", "amdgpu", "unknown"]
-"""Of a code image; `unknown`: of a kind that no public tool can name, counted so that it is not passed over."""
 
 Packing = Literal["raw", "lz4", "zstd", "zlib"]
 
@@ -173,6 +173,7 @@ def target_order(target: str) -> tuple[object, ...]:
         return (1, len(target.partition(":")[0]), target)
 
 
+#: Every code a `WheelError` can have, with what to do about it.
 FIXES: Mapping[str, str] = {
     "wheel-bad-compression": "Build the wheel again with stored or deflated members only.",
     "wheel-bad-metadata": "Build the wheel again with a current setuptools or wheel package.",
@@ -199,7 +200,6 @@ FIXES: Mapping[str, str] = {
     "wheel-unsafe-path": "Do not install this file. If it is yours, pack members under plain relative paths.",
     "wheel-version-mismatch": "Give the file back the name that it was built with.",
 }
-"""Every code a `WheelError` can have, with what to do about it."""
 
 
 class WheelError(Exception):

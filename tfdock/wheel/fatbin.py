@@ -27,8 +27,8 @@ from tfdock.types import Capability
 from tfdock.wheel import elf
 from tfdock.wheel.facts import Kind, Packing
 
+#: With the version and the length that every known header has: a longer needle is seldom found by chance.
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
-"""With the version and the length that every known header has: a longer needle is seldom found by chance."""
 
 _HEADER = 16
 # The least that an entry has. Up to 120 bytes were seen, so its own length field says where its payload starts.

@@ -18,8 +18,8 @@ from tfdock.wheel.requirements import wanted
 from tfdock.wheel.wheel import WheelFacts, WheelMetadata, facts_of, metadata_of
 from tfdock.wheel.zip_archive import Archive, Member, open_archive, pieces
 
+#: How libraries of other systems begin (PE, Mach-O for one CPU and for several).
 _OTHERS = {b"MZ\x90\0": "Windows", b"\xcf\xfa\xed\xfe": "macOS", b"\xca\xfe\xba\xbe": "macOS"}
-"""How libraries of other systems begin (PE, Mach-O for one CPU and for several)."""
 _MOST_FACTS = 300_000  # containers and targets in them, a library counting as a hundred: TensorFlow's have 30,000
 
 

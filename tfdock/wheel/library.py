@@ -636,8 +636,8 @@ class _Strings:
         return text
 
 
+#: Versions that stand for a feature -> the first that has it (glibc 2.36, NEWS).
 _IMPLIED = {"GLIBC_ABI_DT_RELR": "GLIBC_2.36"}
-"""Versions that stand for a feature -> the first that has it (glibc 2.36, NEWS)."""
 
 
 def _newest(versions: Mapping[str, Iterable[str]], prefix: str) -> str:

@@ -33,8 +33,8 @@ _HEAD = _BLOCK + 64
 _COMPRESSED = tuple(
     COMPRESSED_MAGIC + struct.pack("<HH", version, method) for version in range(1, 9) for method in (0, 1)
 )
+#: Version of `CCOB` -> how the total size is written, how the unpacked one, and where the data starts.
 _LAYOUTS = {1: ("", "<I", 20), 2: ("<I", "<I", 24), 3: ("<Q", "<Q", 32)}
-"""Version of `CCOB` -> how the total size is written, how the unpacked one, and where the data starts."""
 
 
 @dataclass(slots=True, kw_only=True)

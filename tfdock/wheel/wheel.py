@@ -110,11 +110,10 @@ class MemberScan(Protocol):
     def again(self) -> bool: ...
 
 
-Watch = Callable[[Member], MemberScan]
-"""Called for every member, in two threads; all of one member happens in one."""
+Watch = Callable[[Member], MemberScan]  #: Called for every member, in two threads; all of one member happens in one.
 
+#: The sha256 of a member's contents, where these very bytes were read with `pieces` before. Called in two threads.
 Known = Callable[[Member], bytes | None]
-"""The sha256 of a member's contents, where these very bytes were read with `pieces` before. Called in two threads."""
 
 
 def read_wheel(file: BinaryIO, filename: str, known: Known | None = None) -> WheelFacts:
@@ -415,14 +414,14 @@ def metadata_of(archive: Archive) -> WheelMetadata:
     )
 
 
+#: Lines and bytes: parsing takes time that grows with their square. TensorFlow's METADATA has 80 lines, 6 KB.
 _MOST_HEADERS, _MOST_HEAD = 5000, 128 << 10
-"""Lines and bytes: parsing takes time that grows with their square. TensorFlow's METADATA has 80 lines, 6 KB."""
+#: No header of a wheel; the parser of `email` takes minutes for the parameters of a long one.
 _MEDIA = re.compile(rb"^content-", re.IGNORECASE | re.MULTILINE)
-"""No header of a wheel; the parser of `email` takes minutes for the parameters of a long one."""
 
 
+#: Beyond some thousand digits, Python refuses to read a number, and parsers do not expect that.
 _LONG_NUMBER = re.compile(rb"[0-9]{1000}")
-"""Beyond some thousand digits, Python refuses to read a number, and parsers do not expect that."""
 
 
 def _checked_head(archive: Archive, name: str) -> bytes:

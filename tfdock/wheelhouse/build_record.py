@@ -10,15 +10,13 @@ from tfdock.host.foreign_json import Malformed, Sha256, Text, below, matching, p
 from tfdock.oci.manifest import canonical_json
 
 SCHEMA = "tfdock.record/1"
-LARGEST_RECORD = 8 << 20
-"""Bytes of a record; the record of a TensorFlow build has some hundred thousand."""
+LARGEST_RECORD = 8 << 20  #: Bytes of a record; the record of a TensorFlow build has some hundred thousand.
 
 # 128 characters, the most that the OCI distribution specification allows a tag.
+#: A build id names a folder of the wheelhouse and a tag.
+#:
+#: It begins with letters and digits, so it is never `..` and never a name of our own.
 BUILD_ID = re.compile(r"tf[0-9][A-Za-z0-9._-]{0,125}")
-"""A build id names a folder of the wheelhouse and a tag.
-
-It begins with letters and digits, so it is never `..` and never a name of our own.
-"""
 FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 # 255 characters, the longest name that Linux gives a file.
 WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.whl")
@@ -32,10 +30,9 @@ _Moment = Annotated[str, matching(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\+00:00")
 _Count = Annotated[int, below(1 << 53)]
 _Number = Annotated[float, below(1 << 53)]
 
+#: `tried`: installed and imported in a clean container. `files`: only its files and GPU code were checked. `failed`:
+#: a check failed. `no`: we did not check it.
 Verified = Literal["tried", "files", "failed", "no"]
-"""`tried`: installed and imported in a clean container. `files`: only its files and GPU code were checked. `failed`:
-a check failed. `no`: we did not check it.
-"""
 
 
 _Wheel = TypedDict("_Wheel", {"file": WheelName, "sha256": Sha256, "size": _Count})

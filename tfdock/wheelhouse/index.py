@@ -36,19 +36,15 @@ from tfdock.wheelhouse.simple_index import (
 from tfdock.wheelhouse.store import Wheelhouse
 
 SCHEMA = "tfdock.index/1"
-Progress = Callable[[str], object]
-"""Called with the name of a wheel before it is read."""
+Progress = Callable[[str], object]  #: Called with the name of a wheel before it is read.
 
 # The third decides: a program can set the time of the contents back, but not that one.
+#: Size, time of the last change of contents, time of the last change of anything, inode.
+#:
+#: A file that has the same four is the same file.
 Signature = tuple[int, int, int, int]
-"""Size, time of the last change of contents, time of the last change of anything, inode.
-
-A file that has the same four is the same file.
-"""
-_FEW = 100
-"""Files that are synced one by one; for thousands that takes minutes."""
-_MOST_STATE = 16 << 20
-"""Bytes of a page, and of the kept facts: some hundred for each of thousands of wheels."""
+_FEW = 100  #: Files that are synced one by one; for thousands that takes minutes.
+_MOST_STATE = 16 << 20  #: Bytes of a page, and of the kept facts: some hundred for each of thousands of wheels.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

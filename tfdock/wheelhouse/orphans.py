@@ -18,28 +18,24 @@ from tfdock.types import BuildId
 from tfdock.wheelhouse.simple_index import METADATA_SUFFIX
 from tfdock.wheelhouse.store import Wheelhouse
 
+#: Prefix of a folder that earlier versions moved wheels into before they removed them; a run id follows.
 _ASIDE = "pruned-"
-"""Prefix of a folder that earlier versions moved wheels into before they removed them; a run id follows."""
-_ABANDONED = 86400.0
-"""Seconds after which a staging folder is abandoned, if no known run has it."""
-_UNCONTINUED = 7 * 86400.0
-"""Seconds after which a pull that broke off is taken to be given up."""
+_ABANDONED = 86400.0  #: Seconds after which a staging folder is abandoned, if no known run has it.
+_UNCONTINUED = 7 * 86400.0  #: Seconds after which a pull that broke off is taken to be given up.
+#: Names that `write_atomically` writes before it renames. Who holds the wheelhouse knows that no process writes them.
 _TEMPORARY = re.compile(
     r"\.(?:index\.html|index\.json|[0-9a-f]{64}\.json|.+\.constraints\.txt|.+\.whl\.metadata)\.[0-9]+-[0-9]+"
 )
-"""Names that `write_atomically` writes before it renames. Who holds the wheelhouse knows that no process writes them.
-"""
 
+#: Such names in the folder of a build, where all files are ours.
+#:
+#: Who holds the build id knows that no process writes them.
 _HALF_WRITTEN = re.compile(r"\..+\.[0-9]+-[0-9]+")
-"""Such names in the folder of a build, where all files are ours.
-
-Who holds the build id knows that no process writes them.
-"""
 _HALF_KIND = "half written file"
 _STAGING_KIND = "staging of a run that was killed"
 
+#: Path, inode, time and size of a file, or of a folder and all its contents. Every write changes one of them.
 Trace = frozenset[tuple[str, int, float, int]]
-"""Path, inode, time and size of a file, or of a folder and all its contents. Every write changes one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,18 +25,15 @@ from tfdock.wheelhouse.store import Wheelhouse
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._+!-]*"
 _PROJECT = r"[a-z0-9]+(?:-[a-z0-9]+)*"
+#: Paths that are served. Everything else in the folder, above all `.tfdock`, is private.
 SERVED = re.compile(
     rf"(?:index\.html)?|simple(?:/(?:{_PROJECT}(?:/(?:index\.html)?)?|index\.html)?)?"
     rf"|{_NAME}\.whl(?:\.metadata)?|{_NAME}\.constraints\.txt"
 )
-"""Paths that are served. Everything else in the folder, above all `.tfdock`, is private."""
 _ABSOLUTE = re.compile(r"https?://(?P<host>[^/?#]+)(?P<path>/.*)?", re.IGNORECASE)
-_PATIENCE = 5.0
-"""Seconds that a client may take for a request, or be silent between two requests."""
-_STALLED = 60.0
-"""Seconds that a client may take to read a piece of a file."""
-_CLIENTS, _RESERVED = 1000, 56
-"""The most connections at once, and the open files that are not for connections."""
+_PATIENCE = 5.0  #: Seconds that a client may take for a request, or be silent between two requests.
+_STALLED = 60.0  #: Seconds that a client may take to read a piece of a file.
+_CLIENTS, _RESERVED = 1000, 56  #: The most connections at once, and the open files that are not for connections.
 _TYPES = {".html": "text/html; charset=utf-8", ".txt": "text/plain; charset=utf-8", ".metadata": "text/plain"}
 
 

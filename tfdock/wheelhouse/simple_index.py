@@ -20,13 +20,12 @@ from tfdock.wheel.facts import fail
 from tfdock.wheel.wheel import core_metadata, variant_label
 from tfdock.wheelhouse.build_record import WheelName
 
+#: Version of the simple API (PEP 629) that every client knows. Later versions added to its JSON form only.
 API_VERSION = "1.0"
-"""Version of the simple API (PEP 629) that every client knows. Later versions added to its JSON form only."""
+#: Suffix that a client appends to a wheel's address to get its METADATA.
+#:
+#: The file lies beside the wheel, not the page.
 METADATA_SUFFIX = ".metadata"
-"""Suffix that a client appends to a wheel's address to get its METADATA.
-
-The file lies beside the wheel, not the page.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

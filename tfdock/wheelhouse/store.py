@@ -32,15 +32,13 @@ from tfdock.wheelhouse.build_record import LARGEST_RECORD, Fingerprint, Recorded
 if TYPE_CHECKING:
     from tfdock.plan.build_plan import BuildPlan
 
-PULLED = "pulled.json"
-"""File beside the record of a build that came from a registry. It names the registry's image."""
+PULLED = "pulled.json"  #: File beside the record of a build that came from a registry. It names the registry's image.
+#: Seconds that a run waits for a build id.
+#:
+#: A pruning command holds it for a moment, another run holds it for hours.
 _PATIENCE = 1.0
-"""Seconds that a run waits for a build id.
-
-A pruning command holds it for a moment, another run holds it for hours.
-"""
+#: Names of our own files. A record cannot name any other file, whoever wrote it. Earlier versions kept `spawns`.
 _KEPT = re.compile(r"[0-9A-Za-z-]+\.(?:profile|inputs|spawns)\.gz")
-"""Names of our own files. A record cannot name any other file, whoever wrote it. Earlier versions kept `spawns`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

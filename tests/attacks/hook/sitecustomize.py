@@ -7,8 +7,8 @@ import threading
 
 _LOG = os.open(os.environ["ATTACKS_HEARD"], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+#: Their first argument is a path, their last one the folder of a relative one, or -1.
 _AT_ONE = ("os.mkdir", "os.rmdir", "os.remove", "os.chmod", "os.chown", "os.utime")
-"""Their first argument is a path, their last one the folder of a relative one, or -1."""
 _STARTS = ("subprocess.Popen", "os.exec", "os.posix_spawn")
 _busy = threading.local()
 

@@ -28,10 +28,8 @@ OUTPUT = Path("/tf/output")
 REPOSITORY = Path("/tf/cache/repository")
 BUILT = OUTPUT / "base/execroot/org_tensorflow/bazel-out/k8-opt/bin"
 WHEELS = "tensorflow/tools/pip_package/wheel_house"
-GATE = "Packing"
-"""The action before which the gate of the compile phase stands: the last one."""
-FOUND, DONE = "INFO: Found 1 target...\n", "Target //"
-"""Recorded lines between which actions are executed."""
+GATE = "Packing"  #: The action before which the gate of the compile phase stands: the last one.
+FOUND, DONE = "INFO: Found 1 target...\n", "Target //"  #: Recorded lines between which actions are executed.
 SLOW = re.compile(r"#define MINIATURE_SLOW_COMPILE (\d+)")
 
 

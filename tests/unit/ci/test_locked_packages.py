@@ -11,8 +11,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
 LOCK = (ROOT / "ci/requirements.txt").read_text("utf-8")
+#: The version of each package that has a hash, by its name.
 VERSIONS = dict(re.findall(r"^(\S+)==(\S+)(?: ; .+)? \\\n {4}--hash=sha256:[0-9a-f]{64}\b", LOCK, re.MULTILINE))
-"""The version of each package that has a hash, by its name."""
 
 
 def test_each_package_has_one_version_and_hashes_and_the_lock_has_no_address() -> None:

@@ -26,8 +26,7 @@ from tfdock.cli.lazy_commands import COMMANDS, LazyGroup
 GOLDEN = Path(__file__).parents[2] / "golden-help"
 RECORDED = ("tfdock", "build", "cache")
 SENTENCE = re.compile(r"[A-Z0-9`][^\n]*\.")
-LONG = 1000
-"""Columns in which every summary fits uncut."""
+LONG = 1000  #: Columns in which every summary fits uncut.
 
 
 def groups() -> dict[str, Any]:

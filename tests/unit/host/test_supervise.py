@@ -11,8 +11,7 @@ from tfdock.errors import ExitCode, Interrupted
 from tfdock.host import supervise
 from tfdock.host.supervise import Output, Stop
 
-MOMENT = 30.0
-"""Seconds after which a thread that has not ended never will."""
+MOMENT = 30.0  #: Seconds after which a thread that has not ended never will.
 
 
 class Enough(Exception):

@@ -166,8 +166,7 @@ def test_a_profile_that_explains_a_code_provokes_that_code_and_no_other(desk: De
     assert {problem.code for problem in answer(desk, WITH_PROFILE[code])} == {code}
 
 
-QUESTIONS = {"gpu-ambiguous", "gpu-unknown"}
-"""Which GPU is meant only the person knows."""
+QUESTIONS = {"gpu-ambiguous", "gpu-unknown"}  #: Which GPU is meant only the person knows.
 WARNINGS = {"bazel-disputed", "component-disputed", "gpu-jit", "image-holds-other"}
 
 

@@ -623,8 +623,7 @@ def test_what_a_release_was_tested_with_is_a_known_toolkit(knowledge: KnowledgeB
                 assert (name, str(Version(support.tested or "").minor)) in knowledge.toolkits, release.release
 
 
-BEFORE_MINOR_COMPATIBILITY = ("11.0",)
-"""Came with a driver older than the floor of all of its major version."""
+BEFORE_MINOR_COMPATIBILITY = ("11.0",)  #: Came with a driver older than the floor of all of its major version.
 
 
 def test_drivers_grow_with_the_toolkit(knowledge: KnowledgeBase) -> None:
@@ -956,10 +955,10 @@ def test_every_image_can_be_reached(knowledge: KnowledgeBase) -> None:
             assert not hidden, (earlier.image, row.image)
 
 
+#: A distribution in an image's name -> the gcc that its build-essential brings.
 DISTRIBUTIONS = {
     "ubuntu:?16.04": "5", "ubuntu:?18.04": "7", "ubuntu:?20.04": "9", "ubuntu:?22.04": "11", "debian:12": "12",
 }  # fmt: skip
-"""A distribution in an image's name -> the gcc that its build-essential brings."""
 
 
 def test_a_compiler_in_an_image_stands_there_by_its_version(knowledge: KnowledgeBase) -> None:

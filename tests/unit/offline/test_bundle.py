@@ -36,8 +36,7 @@ from tfdock.offline.bundled_inputs import SharedInputs
 ZERO = "0" * 64
 CACHED = b"a downloaded archive"
 CACHED_PATH = f"content_addressable/sha256/{hashlib.sha256(CACHED).hexdigest()}/file"
-IMAGES = b"layers" * 1_000_000
-"""More than a piece."""
+IMAGES = b"layers" * 1_000_000  #: More than a piece.
 
 
 def index_of(names: dict[str, str]) -> Index:

@@ -29,8 +29,7 @@ from ..samples import SOAK, sample
 
 Case = Mapping[str, Any]
 FILE = "profile.yaml"
-SHUFFLES = 120
-"""How many profiles are made of words drawn at random, always the same ones."""
+SHUFFLES = 120  #: How many profiles are made of words drawn at random, always the same ones.
 THIS_MACHINE = platform.machine()
 ROOT = Path(__file__).resolve().parents[3]
 CASES: Mapping[str, Sequence[Case]] = yaml.safe_load(

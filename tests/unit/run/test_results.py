@@ -33,8 +33,7 @@ EXPECTED = (
     ExpectedFiles(pattern="raw/*.whl", most=2, size=1000),
     ExpectedFiles(pattern="events.json", size=1000, optional=True),
 )
-NAMES = ("done", "raw/a.whl", "raw", "events.json")
-"""Every name in the folder that the host looks at."""
+NAMES = ("done", "raw/a.whl", "raw", "events.json")  #: Every name in the folder that the host looks at.
 
 Collect = Callable[[], list[str]]
 

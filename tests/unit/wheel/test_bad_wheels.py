@@ -57,8 +57,7 @@ from .test_wheel import (
 Build = Callable[[], bytes]
 MIB = 1 << 20
 MOST_MIB = 300
-HANGS = 120
-"""Seconds after which a process is ended: it would never end by itself."""
+HANGS = 120  #: Seconds after which a process is ended: it would never end by itself.
 
 
 def found(data: bytes) -> str:
@@ -321,8 +320,8 @@ def test_a_wheel_that_lacks_its_first_bytes_is_refused_at_any_boundary() -> None
 
 # --- sound archives with hostile contents ---------------------------------------------------------------------------
 
+#: Blocks, each with how often it is repeated: a large file that packs to next to nothing.
 Pieces = Sequence[tuple[bytes, int]]
-"""Blocks, each with how often it is repeated: a large file that packs to next to nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,8 +55,7 @@ def document(house: Wheelhouse, *words: str) -> dict[str, Any]:
 
 # --- publishing ---------------------------------------------------------------------------------------------------
 
-FOREIGN, OTHER = "f" * 16, "e" * 16
-"""Trust domains besides `release`."""
+FOREIGN, OTHER = "f" * 16, "e" * 16  #: Trust domains besides `release`.
 
 
 def visible(house: Wheelhouse) -> dict[Path, bytes]:

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+#: The sha256 of no bytes. Bazel knows this blob without a file.
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-"""The sha256 of no bytes. Bazel knows this blob without a file."""
 
+#: Bytes of a message. No message that names digests comes near it; nothing larger is read into memory.
 LARGEST = 64 << 20
-"""Bytes of a message. No message that names digests comes near it; nothing larger is read into memory."""
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 # Wire types of protocol buffers.

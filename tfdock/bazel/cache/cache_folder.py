@@ -40,20 +40,19 @@ _SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55"
 _OURS = "# This folder is a cache that tfdock made: `tfdock cache` looks after it."
 _TAG_TEXT = f"{_SIGNATURE}\n{_OURS}\n# What such files are for: https://bford.info/cachedir/\n"
 
+#: Folders that hold something; beside them only the tag and the locks.
 _PARTS = ("repository", "disk", "output", "downloads", "dependencies", "knowledge", "verify")
-"""Folders that hold something; beside them only the tag and the locks."""
+#: Names in a folder that is no cache yet: commands that need no cache keep tables in the first, and the second
+#: belongs to the file system, if the folder is its root.
 _UNUSED = ("knowledge", "lost+found")
-"""Names in a folder that is no cache yet: commands that need no cache keep tables in the first, and the second
-belongs to the file system, if the folder is its root."""
+#: Prefix of a temporary file: another run that opens the folder at the same moment writes it.
 _BEING_MADE = f".{TAG}."
-"""Prefix of a temporary file: another run that opens the folder at the same moment writes it."""
 _KEY = re.compile(r"[0-9a-f]{16}(-[0-9a-f]{16})?")
 _HASH = re.compile(r"[0-9a-f]{64}")
+#: Bazel writes an entry under such a name, and renames it when it is complete.
 _HALF_WRITTEN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-"""Bazel writes an entry under such a name, and renames it when it is complete."""
 _OLD_ACTION = "ac_"
-_MOST_NOTE = 8 << 20
-"""Bytes of a note about a toolchain: far more than its packages and tools take."""
+_MOST_NOTE = 8 << 20  #: Bytes of a note about a toolchain: far more than its packages and tools take.
 # `cas/12/12…`: no entry lies deeper.
 _DEPTH = 3
 

@@ -18,11 +18,11 @@ from typing import BinaryIO
 from tfdock.bazel.cache.cache_folder import opened
 from tfdock.host.untrusted_folders import FoundFile, UntrustedFolder, has_holes, open_up
 
+#: Algorithms that Bazel names downloads by, with the hexadecimal digits of their hashes.
 _DIGITS = {"sha1": 40, "sha256": 64, "sha384": 96, "sha512": 128}
-"""Algorithms that Bazel names downloads by, with the hexadecimal digits of their hashes."""
 EVERYTHING = "everything"
+#: Names in a repository cache. Each download has a folder, a file, and an empty file for each of its addresses.
 _MOST = 1_000_000
-"""Names in a repository cache. Each download has a folder, a file, and an empty file for each of its addresses."""
 _ENTRY = re.compile(r"content_addressable/(?P<algorithm>[a-z0-9]+)/(?P<hash>[0-9a-f]+)")
 _MARK = re.compile(r"id-[0-9a-f]{64}")
 _UNFINISHED = re.compile(r"tmp-[0-9a-f-]{36}")

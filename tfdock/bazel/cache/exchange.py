@@ -29,10 +29,8 @@ from tfdock.oci import http
 from tfdock.plan.trust_domain import RELEASE, in_domains
 from tfdock.types import Digest
 
-_TRIES = 8
-"""Times that another push may be quicker."""
-_STAGE = re.compile(r"layers-[0-9a-f]{12}")
-"""Name of the folder of a push or pull."""
+_TRIES = 8  #: Times that another push may be quicker.
+_STAGE = re.compile(r"layers-[0-9a-f]{12}")  #: Name of the folder of a push or pull.
 
 
 @dataclass

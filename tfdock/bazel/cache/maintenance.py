@@ -19,14 +19,11 @@ from tfdock.resolve.tools import NATIVE
 
 # Names of folders: of wheels for trials (verify/trial_container.py), of Bazel's downloads.
 _DEPENDENCIES, _SHA256 = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]{64}")
-_DEEP = 2
-"""Nested folders in a disk cache: `ac/00`."""
+_DEEP = 2  #: Nested folders in a disk cache: `ac/00`.
 # Hashing gives up Python's lock, so threads gain from a second core.
 _THREADS = 2
-_BATCH = 256
-"""Blobs that are given to the threads at a time."""
-_PIECE = 1 << 20
-"""Bytes of a blob that are hashed between two checks for a stop."""
+_BATCH = 256  #: Blobs that are given to the threads at a time.
+_PIECE = 1 << 20  #: Bytes of a blob that are hashed between two checks for a stop.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,18 +24,13 @@ from tfdock.oci.plain_tar import BLOCK, END, LARGEST_PLAIN, padded_size, padding
 CONTENTS_SCHEMA = "tfdock.cache.contents/1"
 CONTENTS_TYPE = "application/vnd.tfdock.cache.contents.v1+json+zstd"
 PACK_TYPE = "application/vnd.tfdock.cache.layer.v1.tar+zstd"
-PACK_SIZE = 64 << 20
-"""Bytes of entries in a pack; a larger entry has a pack of its own."""
+PACK_SIZE = 64 << 20  #: Bytes of entries in a pack; a larger entry has a pack of its own.
 # The table of this number of actions and blobs stays below MOST_CONTENTS.
-PACK_ENTRIES = 50_000
-"""Entries in a pack, at most."""
-LARGEST = LARGEST_PLAIN
-"""Bytes of an entry: the largest size that a tar's header can hold."""
-MOST_CONTENTS = 4 << 20
-"""Bytes of a table of contents, compressed."""
+PACK_ENTRIES = 50_000  #: Entries in a pack, at most.
+LARGEST = LARGEST_PLAIN  #: Bytes of an entry: the largest size that a tar's header can hold.
+MOST_CONTENTS = 4 << 20  #: Bytes of a table of contents, compressed.
 _MOST_UNPACKED = 10 << 20
-_WINDOW = 8 << 20
-"""Bytes of memory that unpacking may ask for."""
+_WINDOW = 8 << 20  #: Bytes of memory that unpacking may ask for.
 _READ = 1 << 18
 _LEVEL, _THREADS = 3, 2  # any number of threads gives the same bytes, none gives others
 _CONTENTS_LEVEL = 12

@@ -24,8 +24,7 @@ from tfdock.types import Digest
 SCHEMA = "tfdock.cache/1"
 ARTIFACT_TYPE = "application/vnd.tfdock.cache.v1"
 CONFIG_TYPE = "application/vnd.tfdock.cache.config.v1+json"
-MOST_CONFIG = 1 << 20
-"""Bytes of a configuration."""
+MOST_CONFIG = 1 << 20  #: Bytes of a configuration.
 
 # A toolchain's key must be safe as a folder's name.
 _Key = Annotated[str, matching(r"[0-9a-f]{16}(-[0-9a-f]{16})?")]
@@ -135,8 +134,7 @@ CACHES = ArtifactKind(
     other_code="reference-no-cache",
     other_fix="give the cache a name of its own, such as `ghcr.io/me/project/cache:main`",
 )
-_MOST_ENTRIES = 2_000_000
-"""Entries in all tables together; a build of TensorFlow leaves some hundred thousand."""
+_MOST_ENTRIES = 2_000_000  #: Entries in all tables together; a build of TensorFlow leaves some hundred thousand.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,7 @@ from tfdock.host.untrusted_folders import NotPlain, UntrustedFolder
 from tfdock.knowledge.release_rows import SourceArchive
 from tfdock.oci import http
 
-_LARGEST = 4 << 30
-"""Bytes. TensorFlow's largest download, LLVM, has a twentieth."""
+_LARGEST = 4 << 30  #: Bytes. TensorFlow's largest download, LLVM, has a twentieth.
 _CHUNK = 1 << 20
 _SUM = re.compile(r'sha256"?\s*[=:]\s*"([0-9a-f]{64})"')
 HOW_TO_ADD = "a row with this `sha256` in `source_archives.yaml` of a `--knowledge` folder"

@@ -18,8 +18,8 @@ from pathlib import Path
 from tfdock.bazel.remote import relay_grpc, relay_http
 from tfdock.bazel.remote.relay_line import BUFFER, CONNECTION_ERRORS, Reader, RelayLine, Writer, close_writer
 
+#: Connections at once for each endpoint; Bazel makes 100. More would take this process's open files.
 CONNECTIONS = 128
-"""Connections at once for each endpoint; Bazel makes 100. More would take this process's open files."""
 
 Serve = Callable[[RelayLine, Reader, Writer], Awaitable[None]]
 

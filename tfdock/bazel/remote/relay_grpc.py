@@ -27,24 +27,20 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _PING, _WINDOW, _CONTINUATION = 0, 1, 6, 8, 9
 _END_STREAM, _END_HEADERS, _PADDED, _PRIORITY = 1, 4, 8, 32
 # RFC 9113, section 6.7: exactly eight bytes.
-_ARE_YOU_THERE = b"tfdock ?"
-"""Content of the relay's own pings."""
+_ARE_YOU_THERE = b"tfdock ?"  #: Content of the relay's own pings.
 # RFC 9113, section 4.2.
-_LARGEST = 1 << 14
-"""Bytes of a frame that every peer accepts."""
-_PATIENCE = 30.0
-"""Seconds within which a frame that has begun must arrive."""
-_TABLE = 1 << 20
-"""More bytes than either side wants for its table of headers."""
+_LARGEST = 1 << 14  #: Bytes of a frame that every peer accepts.
+_PATIENCE = 30.0  #: Seconds within which a frame that has begun must arrive.
+_TABLE = 1 << 20  #: More bytes than either side wants for its table of headers.
 
 # RFC 9113, section 10.5.1: a block must be held until it ends, and CONTINUATION frames have no limit.
-_LONGEST = 1 << 18
-"""Bytes of a header block, in however many frames."""
+_LONGEST = 1 << 18  #: Bytes of a header block, in however many frames.
 
 _API = b"/build.bazel.remote.execution.v2."
 _STREAM = b"/google.bytestream.ByteStream/"
 _LOOKUP = _API + b"ActionCache/GetActionResult"
 _CAPABILITIES = _API + b"Capabilities/GetCapabilities"
+#: Calls that are allowed without uploads. Of an unknown call nobody can say that it only reads.
 _READING = {
     _CAPABILITIES,
     _LOOKUP,
@@ -53,7 +49,7 @@ _READING = {
     _API + b"ContentAddressableStorage/GetTree",
     _STREAM + b"Read",
 }
-"""Calls that are allowed without uploads. Of an unknown call nobody can say that it only reads."""
+#: Calls that are allowed to an executor: it gets the inputs of its actions, and writes their results itself.
 _EXECUTING = _READING | {
     _API + b"ContentAddressableStorage/BatchUpdateBlobs",
     _API + b"Execution/Execute",
@@ -61,24 +57,21 @@ _EXECUTING = _READING | {
     _STREAM + b"Write",
     _STREAM + b"QueryWriteStatus",
 }
-"""Calls that are allowed to an executor: it gets the inputs of its actions, and writes their results itself."""
 _NOT_FOUND = "5"
 _PERMISSION_DENIED = b"7"
-_DENIED = (b"7", b"16")
-"""PERMISSION_DENIED and UNAUTHENTICATED."""
+_DENIED = (b"7", b"16")  #: PERMISSION_DENIED and UNAUTHENTICATED.
 
+#: A `ServerCapabilities` message: SHA256, uploads, execution, version 2 of the API.
 ABILITIES = bytes.fromhex("0a070a010112020801120408011001220208022a020802")
-"""A `ServerCapabilities` message: SHA256, uploads, execution, version 2 of the API."""
+#: Answers in place of an endpoint that is gone; every other call gets NOT_FOUND.
+#:
+#: No blob is missing, so that none is sent. Bazel 0.26.1 crashes if that question fails.
 _WITHOUT = {
     _CAPABILITIES: ABILITIES,
     _API + b"ContentAddressableStorage/FindMissingBlobs": b"",
     _API + b"ContentAddressableStorage/BatchUpdateBlobs": b"",
     _API + b"ActionCache/UpdateActionResult": b"",
 }
-"""Answers in place of an endpoint that is gone; every other call gets NOT_FOUND.
-
-No blob is missing, so that none is sent. Bazel 0.26.1 crashes if that question fails.
-"""
 
 
 _Pair = tuple[bytes, bytes]

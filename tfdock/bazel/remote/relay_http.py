@@ -16,11 +16,9 @@ from tfdock.bazel.remote import relay_line
 from tfdock.bazel.remote.relay_line import CONNECTION_ERRORS, Reader, RelayLine, Writer, close_writer
 
 _PIECE = 1 << 18
-_IDLE = 4.0
-"""Seconds after which a connection is not used again: servers close idle ones, some after five."""
+_IDLE = 4.0  #: Seconds after which a connection is not used again: servers close idle ones, some after five.
 # MD5 has 32 digits, SHA-512 has 128.
-_TARGET = re.compile(r"/(?:ac|cas)/[0-9a-f]{32,128}")
-"""All targets that Bazel asks an HTTP cache for."""
+_TARGET = re.compile(r"/(?:ac|cas)/[0-9a-f]{32,128}")  #: All targets that Bazel asks an HTTP cache for.
 _STATUS = re.compile(r"HTTP/1\.[01] ([1-5][0-9]{2})(?: .*)?")
 # RFC 9110, sections 5.6.2 and 5.5: a name is a token, and a value has no control character but tab.
 _HEADER = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*")
@@ -29,14 +27,14 @@ _NUMBER = re.compile(r"[0-9]{1,15}")
 # RFC 9112, section 7.1.1: unknown extensions are ignored.
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?\r\n")
 # A list of what passes: among all other headers, some could choose a host or bring a login.
+#: Request headers that are forwarded, besides those that give the length of the body.
 _FORWARDED = {"accept", "accept-encoding", "content-type", "user-agent"}
-"""Request headers that are forwarded, besides those that give the length of the body."""
 # 405: a server that only reads does not know PUT.
 _REFUSED = (401, 403, 405)
 # 204 has no content by definition, so it holds no result.
 _ABSENT = (204, 404)
+#: Upload or not -> the answer in place of the endpoint: nothing is cached, and uploads are dropped.
 _NOTHING = {False: "404 Not Found", True: "200 OK"}
-"""Upload or not -> the answer in place of the endpoint: nothing is cached, and uploads are dropped."""
 
 Give = Callable[[bytes], Awaitable[None]]
 

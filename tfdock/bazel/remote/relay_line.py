@@ -12,20 +12,17 @@ from dataclasses import dataclass, field
 from tfdock.types import Endpoint
 
 CONNECT_TIMEOUT = 10.0
-SILENCE = 30.0
-"""Seconds without an answer after which an endpoint counts as gone. Bazel itself waits for 60."""
+SILENCE = 30.0  #: Seconds without an answer after which an endpoint counts as gone. Bazel itself waits for 60.
+#: Seconds before each try to connect. After the last one, the endpoint counts as gone for the rest of the run.
 _PAUSES = (0.0, 0.3, 1.0, 2.0)
-"""Seconds before each try to connect. After the last one, the endpoint counts as gone for the rest of the run."""
 
-BUFFER = 1 << 17
-"""Bytes of a head, and half of the bytes that wait to be read."""
+BUFFER = 1 << 17  #: Bytes of a head, and half of the bytes that wait to be read.
 
 Reader = asyncio.StreamReader
 Writer = asyncio.StreamWriter
+#: What a connection raises when it breaks, or when the other side does not keep to the protocol.
 CONNECTION_ERRORS = (OSError, EOFError, asyncio.LimitOverrunError, ValueError)
-"""What a connection raises when it breaks, or when the other side does not keep to the protocol."""
-_MOST_LARGE = 4
-"""Large frames that are in memory at a time."""
+_MOST_LARGE = 4  #: Large frames that are in memory at a time.
 
 
 @dataclass(eq=False)

@@ -25,15 +25,14 @@ from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
 from tfdock.types import Endpoint, Remote
 
+#: Variable with credentials: lines `Name: value`, for the endpoints of this machine's settings and no others.
 VARIABLE = "TFDOCK_REMOTE_HEADER"
-"""Variable with credentials: lines `Name: value`, for the endpoints of this machine's settings and no others."""
 TIMEOUT = 10.0
-_LONGEST = 30.0
-"""Seconds after which an answer that is still incomplete counts as no answer."""
+_LONGEST = 30.0  #: Seconds after which an answer that is still incomplete counts as no answer.
 _HELPER_TIMEOUT = 30.0
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
+#: The sha256 of no bytes: the name of an action that no cache knows.
 _NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-"""The sha256 of no bytes: the name of an action that no cache knows."""
 _DENIED = (401, 403)
 
 Headers = tuple[tuple[str, str], ...]

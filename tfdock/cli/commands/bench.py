@@ -22,10 +22,8 @@ from tfdock.knowledge import loader
 from tfdock.knowledge.switch_rows import Switch, doubts, variables
 from tfdock.types import Version
 
-_UNSURE = 0.05
-"""A difference that a run cannot exclude, from which on it is said to tell nothing."""
-_BUSY = 1.5
-"""Processes that want a core, for each core there is."""
+_UNSURE = 0.05  #: A difference that a run cannot exclude, from which on it is said to tell nothing.
+_BUSY = 1.5  #: Processes that want a core, for each core there is.
 
 
 @app.command(

@@ -29,10 +29,9 @@ from tfdock.installed.verdicts import judge_environment
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.preflight import FAILED, PreflightCheck
 
-_INDENT = " " * 9
-"""As wide as a status and what follows it."""
+_INDENT = " " * 9  #: As wide as a status and what follows it.
+#: The name of the check of a profile that is refused for itself, on this machine as on any other.
 _REFUSED = "profile"
-"""The name of the check of a profile that is refused for itself, on this machine as on any other."""
 
 
 @app.command(

@@ -41,8 +41,8 @@ from tfdock.verify.verification import verify_wheel
 from tfdock.wheel.wheel_file import inspected
 from tfdock.wheelhouse.store import Wheelhouse as House
 
+#: Variables that each runtime image sets, and whose other values would break it.
 _OF_THE_IMAGE = {"PATH", "HOME", "PIP_CONSTRAINT"}
-"""Variables that each runtime image sets, and whose other values would break it."""
 
 
 @image_group.command(

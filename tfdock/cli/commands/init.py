@@ -23,8 +23,7 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.starter import Starter, StarterDevices, check_together, devices_of, starter
 
 _NO_GPU = "cpu"
-_ROOM = 24
-"""Columns of a default that leave room for an answer beside it, in a narrow terminal."""
+_ROOM = 24  #: Columns of a default that leave room for an answer beside it, in a narrow terminal.
 
 
 @app.command(epilog="Examples: `tfdock init`, `tfdock init my --gpu rtx5080 --tensorflow 2.20`, `tfdock init --yes`.")

@@ -151,8 +151,8 @@ def code_json(code: GpuCode) -> dict[str, Any]:
     return {"sass": code.sass, "ptx": code.ptx, "amdgpu": code.amdgpu, **as_document(code)}
 
 
+#: The keys of a library's GPU code, where they are not called like its fields.
 _CODE_KEYS = {"loadable": "gpu_code", "relocatable": "relocatable_code", "embedded": "embedded_code"}
-"""The keys of a library's GPU code, where they are not called like its fields."""
 
 
 def library_json(library: Library) -> dict[str, Any]:

@@ -29,8 +29,7 @@ from tfdock.matrix.matrix_status import locate_wheels, unanswered
 from tfdock.matrix.planned_matrix import Cells
 from tfdock.plan.prepare import Preparer
 
-MATRIX = Path("profiles/matrix.yaml")
-"""The matrix where none is named."""
+MATRIX = Path("profiles/matrix.yaml")  #: The matrix where none is named.
 
 
 class Format(StrEnum):
@@ -115,8 +114,7 @@ def matrix(
     _print_cells(cells, wanted, shards)
 
 
-_WITH_STATUS = (Format.TABLE, Format.JSON)
-"""What says where each wheel is."""
+_WITH_STATUS = (Format.TABLE, Format.JSON)  #: What says where each wheel is.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,8 +45,7 @@ from tfdock.plan.build_plan import BuildPlan
 from tfdock.types import ImageRef
 from tfdock.wheelhouse.store import Wheelhouse as House
 
-_SILENT = 5.0
-"""Seconds without an answer after which it is said."""
+_SILENT = 5.0  #: Seconds without an answer after which it is said.
 _PLATFORM = re.compile(r"linux/[a-z0-9_]+(?:/[a-z0-9_]+)?")
 
 

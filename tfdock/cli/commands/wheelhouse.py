@@ -71,8 +71,7 @@ def list_(settings: Settings, as_json: AsJson = False) -> None:
         console.say(line, stream=sys.stdout)
 
 
-_LATEST = 253_402_300_799
-"""The last second that a date has: a file may be of any time."""
+_LATEST = 253_402_300_799  #: The last second that a date has: a file may be of any time.
 
 
 def _wheel_json(wheel: StoredWheel) -> dict[str, Any]:

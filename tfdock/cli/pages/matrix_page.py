@@ -16,8 +16,8 @@ from tfdock.cli import console
 from tfdock.cli.pages.html_page import render_page
 from tfdock.matrix.matrix_report import OUTCOMES, Document, fields_text
 
+#: Kind of a status -> its mark, for readers who see no colours.
 MARKS = {"passed": "✓", "failed": "✗", "skipped": "–"}
-"""Kind of a status -> its mark, for readers who see no colours."""
 
 
 # --- for people -----------------------------------------------------------------------------------------------------

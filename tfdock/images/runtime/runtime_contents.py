@@ -24,16 +24,13 @@ from tfdock.types import ImageRef
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.requirements import wanted
 
-FOLDER = "/opt/tensorflow"
-"""Folder of everything that is installed."""
-USER = 10001
-"""User id in the image: a number that belongs to nobody elsewhere."""
+FOLDER = "/opt/tensorflow"  #: Folder of everything that is installed.
+USER = 10001  #: User id in the image: a number that belongs to nobody elsewhere.
+#: Folders of wheels in the context, each a layer of the image: the least changing comes first.
 STAGES = ("required", "accelerator", "wheel")
-"""Folders of wheels in the context, each a layer of the image: the least changing comes first."""
+#: Label of the image that the engine keeps of a stage; its value is the run that made it.
 STAGE_LABEL = "io.tfdock.stage"
-"""Label of the image that the engine keeps of a stage; its value is the run that made it."""
-CONTENTS_LABEL = "io.tfdock.contents"
-"""Label of a runtime image: a hash of everything in it."""
+CONTENTS_LABEL = "io.tfdock.contents"  #: Label of a runtime image: a hash of everything in it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

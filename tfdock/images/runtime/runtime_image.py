@@ -58,8 +58,8 @@ from tfdock.wheel.wheel_file import inspected
 from tfdock.wheel.zip_archive import open_archive
 from tfdock.wheelhouse.build_record import WHEEL
 
+#: Versions that are safe in a script and in a path, whoever wrote the record.
 _PYTHON = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}")
-"""Versions that are safe in a script and in a path, whoever wrote the record."""
 _CREATED = f"{STANDARD}.created"
 _NO_GPU = "-no-gpu-libraries"
 

@@ -18,8 +18,7 @@ from tfdock.verify.trial_container import HERE, TrialContainers, TrialEnvironmen
 from tfdock.verify.trial_plan import plan_trial
 from tfdock.wheel.inspection import Inspection
 
-_TRIED = ("import", "op")
-"""Checks of a wheel that are repeated in its image."""
+_TRIED = ("import", "op")  #: Checks of a wheel that are repeated in its image.
 # `exec`: Docker mounts a tmpfs `noexec` otherwise, and then no library can be loaded from it.
 _TMP = {"/tmp": "rw,exec,mode=1777,size=512m"}
 
