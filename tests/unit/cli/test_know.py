@@ -325,6 +325,7 @@ def test_all_codes_switches_and_presets_are_listed_a_line_each(desk: Desk) -> No
             "tf_gpu_thread_mode",
             ("a variable, read by TensorFlow", "1.5 and newer, by its official wheels", "`own-gpu"),
         ),
+        ("xla_flags", ("XLA_FLAGS: a variable, read by XLA", "the flags of XLA's compiler")),
         ("--xla_dump_to", ("a flag in `XLA_FLAGS`", "write       `XLA_FLAGS=--xla_dump_to=VALUE`")),
         ("--tf_xla_auto_jit", ("a flag in `TF_XLA_FLAGS`",)),
         ("gpu_options.allow_growth", ("a setting of the program", "tf.config.experimental.set_memory_growth(")),
