@@ -81,6 +81,14 @@ def test_the_help_is_the_recorded_one(name: str, refresh_golden: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("name", GROUPS)
+def test_no_summary_is_cut_on_80_columns(name: str) -> None:
+    told = CliRunner().invoke(app, [*name.split(), "--help"], env={"COLUMNS": "80"}).stdout
+    rows = [line for line in told.splitlines() if re.match(r" {2}[a-z]+ +[A-Z]", line)]
+    assert [line.split()[0] for line in rows] == [*GROUPS[name].commands]
+    assert [line for line in rows if not line.endswith(".")] == []
+
+
 @pytest.mark.parametrize("name", COMMAND_LINES)
 def test_a_command_and_each_of_its_options_has_one_sentence_of_help_and_an_example(name: str) -> None:
     command: Any = GROUPS[""]

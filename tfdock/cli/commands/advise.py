@@ -55,6 +55,7 @@ def advise(
     force: Annotated[bool, typer.Option("--force", help="Replace a file that advise did not write.")] = False,
     as_json: AsJson = False,
 ) -> None:
+    """Print the profile of a build that would do better, if there is one."""
     base = knowledge_for(settings)
     gpus = [request.gpu for request in requested_gpus(base, [*(gpu or []), *(more or [])])]
     _check_python(python)

@@ -185,6 +185,7 @@ def verify(
     repair: Annotated[bool, typer.Option("--repair", help="Remove what is wrong, with what needs it.")] = False,
     as_json: AsJson = False,
 ) -> None:
+    """Name each damaged entry."""
     cache = _existing_cache(settings)
     results = []
     with stoppable(kept="nothing was changed in the entries that were looked at") as stop:
@@ -361,6 +362,7 @@ def clean(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
+    """The next build compiles everything again."""
     cache = _existing_cache(settings)
     chosen = _select_disks(cache, toolchain)
     size = 0

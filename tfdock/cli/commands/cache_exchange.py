@@ -70,7 +70,7 @@ def push(
     domains: Domains = None,
     as_json: AsJson = False,
 ) -> None:
-    """Needs `docker login`."""
+    """What is there already is not sent again. Needs `docker login`."""
     image = _parse_reference(reference, writing=True)
     cache, keys = _select_toolchains(settings, profiles or [], toolchains or [], domains or [RELEASE])
     pushed: list[PushedCache] = []
@@ -98,6 +98,7 @@ def pull(
     as_json: AsJson = False,
 ) -> None:
     # Mirrors are for reading: a push goes where its name says.
+    """Only what is missing here, and only what is what it should be."""
     image = settings.mirrored(_parse_reference(reference, writing=False))
     cache = CacheFolder.opened(settings.cache_dir)
     with _exchange(cache, image) as (exchange, stop):

@@ -52,7 +52,10 @@ def render(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the pipeline of a matrix: plan, build, build again what a time limit cut."""
+    """Write the pipeline of a matrix.
+
+    It plans, builds, and builds again what a time limit cut.
+    """
     setting = pipeline_files.not_carried(settings, file)
     # Before the cells are planned: without that knowledge they may be refused.
     console.show_problems([setting] if setting else [])
@@ -88,7 +91,7 @@ def check(
     output: Output = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Say whether the rendered pipelines are what the matrix asks for, and in what they differ."""
+    """Say in what the rendered pipelines differ from the matrix."""
     services: list[Service] = [wanted.value for wanted in service or PipelineService]
     candidates = pipeline_files.render(services, file, output, settings)
     # A service that is asked for by name must have its files; else each that was rendered once.

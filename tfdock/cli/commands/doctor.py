@@ -69,6 +69,10 @@ def doctor(
     fix: Annotated[bool, typer.Option("--fix", help="Remove what runs that were killed have left.")] = False,
     as_json: AsJson = False,
 ) -> None:
+    """Say how to get what is missing.
+
+    With `--python`, say why the TensorFlow there does not start, starts slowly or sees no GPU.
+    """
     if python is not None:
         if profiles or fix or allow_untested:
             raise typer.BadParameter("`--python` looks at an environment: give it without profiles and `--fix`")

@@ -47,6 +47,7 @@ def fetch(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
+    """Images are made as well. A bundle builds without a network."""
     preparer = preparer_for(settings, allow_untested=allow_untested)
     with stoppable(kept="what is fetched stays in the cache") as stop, shown_progress() as listen:
         session = session_for(settings, preparer.knowledge, listen, stop)

@@ -73,6 +73,7 @@ def pack(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
+    """An OCI image layout, with the same bytes every time."""
     asked = RequestedImages(names=tuple(names), together=_tag(together), moving=not no_moving_tags)
     # Before wheels of gigabytes are read: a name that is taken is refused at once.
     image_pack.check_pack_target(output)
@@ -110,7 +111,7 @@ def push(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """Needs `docker login`."""
+    """What is there is not sent again. Needs `docker login`."""
     builds, where = _split_names(names, settings.registries)
     asked = RequestedImages(names=builds, together=_tag(together), moving=not no_moving_tags)
     with _select(settings, asked, "what was sent is there", allow_untested=allow_untested) as (

@@ -92,6 +92,7 @@ def runtime(
     as_json: AsJson = False,
 ) -> None:
     # Before anything is fetched: names and switches that cannot be are refused now.
+    """For `docker run … python`; it does not run as root."""
     names = (_parse_name(tag, "--tag"), _parse_name(push, "--push"))
     known = knowledge_for(settings).switches
     try:

@@ -57,6 +57,7 @@ def inspect_(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
+    """GPU code stands by architecture, libraries with what they need."""
     base = knowledge_for(settings)
     gpus = requested_gpus(base, gpu) if gpu else ()  # a misspelt name is told before anybody waits
     with console.ReadProgress(sys.stderr, wheel.name) as reading:

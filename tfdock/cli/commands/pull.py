@@ -87,6 +87,7 @@ def pull(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
+    """Say how this machine's GPUs run them."""
     _check_names(names, matrix, platform=platform)
     check_matrix_options(matrix, only=only, report=report)
     finder = _ImageFinder(settings, platform=platform, allow_untested=allow_untested)

@@ -90,6 +90,7 @@ def report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
+    """Print phases, cache, executed actions, and why the cache was not warm."""
     if bundle:
         # Packing a report loads the planner and the wheelhouse, which a page of a record does not need.
         from tfdock.cli.bundle_report import write_bundle

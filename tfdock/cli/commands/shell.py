@@ -69,6 +69,7 @@ def shell(
     ] = False,
     trust: Trust = False,
 ) -> None:
+    """It has the caches and the network of the build."""
     preparer = preparer_for(settings, trusted=trust)
     request = BuildRequest(prepared=preparer.prepare(profile))
     with shown_progress() as listen:

@@ -81,8 +81,8 @@ def verify(
 ) -> None:
     """The bytes of the file decide the checks of its name, its RECORD, its tags, its GPU code and its glibc.
 
-    The trial runs the wheel's own code and takes its word: a wheel that lies passes the trial. A trial shows that a
-    wheel works, not that it is harmless.
+    The trial is in a clean container without a network. It runs the wheel's own code and takes its word: a wheel that
+    lies passes. A trial shows that a wheel works, not that it is harmless.
     """
     base = knowledge_for(settings)
     asked = preparer_for(settings, allow_untested=allow_untested).resolve(profile) if profile else None

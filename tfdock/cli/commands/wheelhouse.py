@@ -58,7 +58,10 @@ def _open_wheelhouse(settings: Settings) -> Iterator[store.Wheelhouse]:
 @group.command("list", epilog="Example: `tfdock wheelhouse list --wheelhouse ~/wheels`.")
 @command("tfdock.wheelhouse-list/1", "wheelhouse", "knowledge")
 def list_(settings: Settings, as_json: AsJson = False) -> None:
-    """Say what wheels there are: for which TensorFlow, Python and GPUs, whether they were verified, where from."""
+    """Say what wheels there are.
+
+    For which TensorFlow, Python and GPUs, whether they were verified, and where they come from.
+    """
     with _open_wheelhouse(settings) as house:
         wheels = list_wheels(house, lambda: knowledge_for(settings).accelerators)
         warnings = unreadable_records(house)
@@ -145,7 +148,10 @@ def index_(
     settings: Settings,
     as_json: AsJson = False,
 ) -> None:
-    """Make the index in `simple/`, from which pip and uv install; then it follows builds, pulls and prunes."""
+    """Make the index in `simple/`, from which pip and uv install.
+
+    From then on it follows builds, pulls and prunes.
+    """
     with _open_wheelhouse(settings) as house:
         indexed = WheelIndex(house).update(lambda file: console.say(f"reading {console.clean(file)}"))
     console.show_problems(indexed.left_out)
@@ -179,7 +185,7 @@ def serve(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve the wheelhouse over HTTP, to be read only: the index, the wheels, their constraints.
+    """Serve the index, the wheels and their constraints over HTTP.
 
     On loopback, only requests for `localhost`, an IP address, or a name of `--allow-host` are answered. A web page of
     a stranger cannot read the wheels through your browser. With another `--host`, every name is answered unless
@@ -272,9 +278,9 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing, say what would go.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove the wheels that every given rule lets go, and what killed runs left.
+    """Remove the wheels that every given rule lets go.
 
-    Wheels from elsewhere stay, and so does what a run is at.
+    What killed runs left goes too. Wheels from elsewhere stay, and so does what a run is at.
     """
     rules = Rules(
         before=None if older_than is None else time.time() - read_age(older_than),
