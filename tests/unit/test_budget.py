@@ -23,15 +23,15 @@ SLACK = 60  #: What a figure may be below its budget, so that not each line is a
 PACKAGES = {
     "": 750, "bazel": 4780, "bench": 325, "builder": 3175, "ci": 745, "cli": 8395, "diagnose": 1480,
     "documents": 1615, "engine": 2505, "gpu": 1995, "host": 2615, "images": 3035, "installed": 1350,
-    "knowledge": 2680, "matrix": 1470, "oci": 1365, "offline": 1545, "plan": 3355, "profile": 1350,
-    "report": 1005, "resolve": 4770, "run": 1430, "verify": 1955, "wheel": 3465, "wheelhouse": 1960,
+    "knowledge": 2690, "matrix": 1470, "oci": 1365, "offline": 1545, "plan": 3355, "profile": 1350,
+    "report": 1005, "resolve": 4805, "run": 1430, "verify": 1955, "wheel": 3465, "wheelhouse": 1960,
 }  # fmt: skip
 #: What importing a module loads of ours.
 ROAD = {
-    "builder.build": {"modules": 125, "lines": 28090},
-    "cli.commands.build": {"modules": 94, "lines": 19960},
+    "builder.build": {"modules": 125, "lines": 28130},
+    "cli.commands.build": {"modules": 94, "lines": 19985},
 }
-WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63615, "lines of recordings": 14290}
+WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63655, "lines of recordings": 14290}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

@@ -212,10 +212,19 @@ def distribution_of(knowledge: KnowledgeBase, image: str) -> tuple[Distribution 
     return next((row for row in rows if any(_is_named(image, pattern) for pattern in row.alike)), None), False
 
 
+def is_plain(image: str) -> bool:
+    """Return whether an image is one of Docker's official ones, such as `debian:12`: a distribution and no more."""
+    return "/" not in _without_registry(image)
+
+
 def _is_named(image: str, pattern: str) -> bool:
     """Return whether a pattern matches an image's name, whatever registry it comes from."""
+    return fnmatchcase(_without_registry(image), pattern)
+
+
+def _without_registry(image: str) -> str:
     name = re.sub(r"^([^/]*[.:][^/]*|localhost)/", "", image.partition("@")[0])
-    return fnmatchcase(name.removeprefix("library/"), pattern)
+    return name.removeprefix("library/")
 
 
 # --- drivers --------------------------------------------------------------------------------------------------------

@@ -85,17 +85,21 @@ class Reports:
         if not text or part == "python" or (support and support.closed):
             return "", ""
         release, parts = Version(self._facts["release"]), Version(text).parts
-        # A report of cuDNN 8 says nothing of 8.2; one of 9.1 serves 9.1.85. The major version of a compiler decides.
-        exact = 1 if tool else min(2, len(parts))
-        known = [item for item in self._versions(part, tool) if len(item[1].parts) >= exact]
-        as_new = [item for item in known if item[0] <= release and item[1].parts >= parts[: len(item[1].parts)]]
-        as_old = [item for item in known if item[0] >= release and item[1].parts <= parts[: len(item[1].parts)]]
+        # A report of cuDNN 8 says nothing of 8.2; one of 9.1 serves 9.1.85.
+        exact, parts = 1 if tool else min(2, len(parts)), _series(tool, parts)
+        known = [
+            (of, held, _series(tool, held.parts), rows)
+            for of, held, rows in self._versions(part, tool)
+            if len(held.parts) >= exact
+        ]
+        as_new = [item for item in known if item[0] <= release and item[2] >= parts[: len(item[2])]]
+        as_old = [item for item in known if item[0] >= release and item[2] <= parts[: len(item[2])]]
         if not as_new or not as_old:
             return "", ""
         title = tool or self._titles.get(part, part)
         nearest = (max(as_new, key=lambda item: item[0]), min(as_old, key=lambda item: item[0]))
         by = [self._named(rows) or "tested upstream" for *_, rows in nearest]
-        told = {f"TensorFlow {of} with {title} {held} ({by[n]})": "" for n, (of, held, _) in enumerate(nearest)}
+        told = {f"TensorFlow {of} with {title} {held} ({by[n]})": "" for n, (of, held, *_) in enumerate(nearest)}
         return f"{title} {text}", " and ".join(told)
 
     def _versions(self, part: str, tool: str) -> Iterator[tuple[Version, Version, Sequence[ReportedBuild]]]:
@@ -237,6 +241,11 @@ def _tested(release: Release, part: str, tool: str) -> Iterable[str]:
     support = release.components.get(part, Support())
     # What Bazel would download is not tested for that.
     return support.accepted if not support.closed else (support.tested,) if support.tested else ()
+
+
+def _series(tool: str, parts: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what of a version decides: of a compiler its major version, once the others only mend it."""
+    return parts[:1] if tool and parts[0] >= 5 else parts
 
 
 def _config(option: str) -> str:

@@ -11,6 +11,8 @@ from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import Node
 from tfdock.types import Choice
 
+UNTESTED = "try what nobody here is known to have built"  #: The question of a way that takes `allow_untested`.
+
 
 class TrialRefused(Exception):
     """A trial ended at its first refusal, which nobody will read."""

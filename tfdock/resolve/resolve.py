@@ -12,6 +12,7 @@ from tfdock.errors import Incompatible, Suggestion
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile
+from tfdock.resolve.question import UNTESTED
 from tfdock.resolve.resolution import Resolution, Resolver
 
 
@@ -28,7 +29,8 @@ def resolve_or_suggest(resolver: Resolver, profile: Profile) -> Resolution:
 
         # The suggestions are for all problems together: each of them makes the profile acceptable.
         ways = suggestions(profile, error.problems, resolver)
-        fixes = [way.text for way in ways if not way.question] + _own_image(resolver, profile, ways)
+        ways += _own_image(resolver, profile, ways)
+        fixes = [way.text for way in ways if not way.question]
         # Without the chain: the first error would print the same problems once more.
         raise Incompatible(
             *(replace(problem, ways=tuple(ways), fixes=(*problem.fixes, *fixes)) for problem in error.problems)
@@ -51,8 +53,8 @@ def resolve_text(
     return resolve_or_suggest(resolver, profile) if suggest else resolver.resolve(profile)
 
 
-def _own_image(resolver: Resolver, profile: Profile, ways: Sequence[Suggestion]) -> list[str]:
-    """Return the fix for what nobody is known to have built, and what an image of one's own would serve."""
+def _own_image(resolver: Resolver, profile: Profile, ways: Sequence[Suggestion]) -> list[Suggestion]:
+    """Return the way for what nobody is known to have built, and what an image of one's own would serve."""
     from tfdock.resolve.profile_changes import changed  # here, as above
 
     asked = {"allow_untested": True, "base": "own/image:1"}
@@ -60,4 +62,5 @@ def _own_image(resolver: Resolver, profile: Profile, ways: Sequence[Suggestion])
         return []
     if resolver.attempt(changed(profile, {"base": asked["base"]})) or not resolver.attempt(changed(profile, asked)):
         return []
-    return ["try what nobody here is known to have built, in an image of your own: `allow_untested: true`, `base: …`"]
+    text = "in an image of your own: `allow_untested: true`, `base: …`"
+    return [Suggestion(text=text, change=asked, untested=True, question=UNTESTED)]

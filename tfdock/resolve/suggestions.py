@@ -32,6 +32,7 @@ from tfdock.resolve.profile_changes import (
     is_set,
     known_versions,
 )
+from tfdock.resolve.question import UNTESTED
 from tfdock.resolve.resolution import Resolution, Resolver
 from tfdock.types import TARGET_FIELDS, Capability, Version
 
@@ -146,8 +147,7 @@ class Moves:
         compilers = [*_near(self.profile.compiler, self._compilers()), None, *self._compilers()]
         unset = not self.profile.compiler and self.codes & _FIXED_BY_COMPILERS
         yield ({"compiler": name} for name in self._compilers()) if unset else self._plain("compiler", compilers)
-        known = self.knowledge.accelerators
-        yield self._plain("accelerator", [None, *_near(self.profile.accelerator, known), *known])
+        yield self._accelerators()
         yield self._optimize()
         # XLA is only switched where it stands in the way, or is off already.
         floored = "xla-floor" in self.codes or not self.profile.xla
@@ -161,6 +161,12 @@ class Moves:
         yield [{"edits": None}] if self.profile.edits == "none" else []
         yield self._releases()
         yield [{"allow_untested": True}] if self.may_allow else []
+
+    def _accelerators(self) -> Iterator[Change]:
+        """Yield other accelerators, where the profile's own is at fault: who has another GPU, or none, says so."""
+        known = self.knowledge.accelerators
+        if "accelerator" in self.at_fault or self.profile.accelerator not in known:
+            yield from self._plain("accelerator", [None, *_near(self.profile.accelerator, known), *known])
 
     def _plain(self, field: str, values: Iterable[object]) -> Iterator[Change]:
         """Yield values for a field that is set or at fault."""
@@ -514,8 +520,9 @@ def _smallest_change(profile: Profile, move: Change, resolution: Resolution, att
     for path in list(move):
         less = {name: value for name, value in move.items() if name != path}
         without = attempt(changed(profile, less)) if less else None
-        # The same targets: else the smaller change would build something else.
-        if without is not None and without.targets == resolution.targets:
+        # The same targets, or those that were asked for: else the smaller change would build something else.
+        own = path in TARGET_FIELDS and move[path] is None
+        if without is not None and (own or without.targets == resolution.targets):
             move, resolution = less, without
     return move, resolution
 
@@ -533,7 +540,7 @@ def _suggestion(moves: Moves, move: Change, resolution: Resolution, in_play: set
     text += f" (built {resolution.grade.reason.partition(', ')[0]})" if resolution.grade.value == "built" else ""
     text += "".join(f" ({message})" for message in dict.fromkeys(warning.message for warning in resolution.warnings))
     untested = "allow_untested" in change
-    question = "try what nobody here is known to have built" if untested else ""
+    question = UNTESTED if untested else ""
     return Suggestion(text=text, change=change, keep=keep, untested=untested, question=question)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import chain, islice
 
 from tfdock.knowledge.contract import holds
-from tfdock.knowledge.fits import distribution_of
+from tfdock.knowledge.fits import distribution_of, is_plain
 from tfdock.knowledge.image_rows import Distribution, ImageRow
 from tfdock.knowledge.release_rows import Config, Release, applies
 from tfdock.knowledge.tables import KnowledgeBase
@@ -101,13 +101,29 @@ def base_findings(
         message = f"{whose} has {finding.path} {parts[finding.path]}, and {finding.message}"
         yield replace(finding, path="base", message=message, fix=_bases(question, release, devices, reports, host))
     if question.profile.base_image and question.profile.provides is None and not found:
-        yield from _lacks(question, release, image, base, _bases(question, release, devices, reports, host))
+        yield from _lacks_toolkit(question, devices, image, base) or _lacks(
+            question, release, image, base, _bases(question, release, devices, reports, host)
+        )
+
+
+def _lacks_toolkit(question: Question, devices: ChosenDevices, image: ImageRow, base: str) -> list[RuleFinding]:
+    """Return that a plain distribution has no CUDA or ROCm, where the build takes it from the image."""
+    like, exact = distribution_of(question.knowledge, base)
+    toolkit = devices.accelerator.toolkit
+    if not (like and exact and is_plain(base)) or toolkit not in image.paths or toolkit in image.archives:
+        return []
+    title = devices.accelerator.titles.get(toolkit, toolkit)
+    message = f"`base` {base} is plain {like.distribution}: {title} is not in it"
+    fix = f"name an image with {title} and its compiler, or leave `base` out"
+    return [RuleFinding(code="image-without-tool", path="base", message=message, fix=fix)]
 
 
 def _lacks(question: Question, release: Release, image: ImageRow, base: str, bases: str) -> Iterator[RuleFinding]:
     """Yield what a base of one's own has not and is not given, as far as its distribution is known."""
     like, exact = distribution_of(question.knowledge, base)
-    named = [package for package in image.packages if re.search(r"-\d+$|^python\d\.", package)]
+    # What `gcc` means there has a package of that version too.
+    own = {f"g++-{like.holds.get('gcc', '').partition('.')[0]}"} if like else set()
+    named = [package for package in image.packages if re.search(r"-\d+$|^python\d\.", package) and package not in own]
     of = distribution_of(question.knowledge, image.image)[0]
     provides = "say what the image has: `base: {image: …, provides: {python: …, gcc: …, bazel: …}}`"
     if like and not like.apt and (exact or image.packages):

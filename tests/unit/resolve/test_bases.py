@@ -105,10 +105,46 @@ def test_a_library_that_nobody_names_follows_the_toolkit_that_is_asked_for(desk:
 
 def test_where_only_an_image_is_missing_one_of_ones_own_is_named(desk: Desk) -> None:
     asked = 'schema: 1\ntensorflow: "2.3.1"\npython: "3.9"\naccelerator: cpu\n'
-    fix = "in an image of your own: `allow_untested: true`, `base: …`"
-    assert fix in desk.problems(asked)[0].fix
+    way = "in an image of your own: `allow_untested: true`, `base: …`"
+    (problem, *_) = desk.problems(asked)
+    assert [one.question != "" for one in problem.ways if one.text == way] == [True]
+    assert way not in problem.fix
     assert str(desk.resolve(asked + "allow_untested: true\nbase: me/x:1\n").base) == "me/x:1"
-    assert fix not in desk.problems(asked + "base: me/x:1\n")[0].fix
+    assert way not in [one.text for one in desk.problems(asked + "base: me/x:1\n")[0].ways]
+
+
+PLAIN = """schema: 1
+tensorflow: "2.16.1"
+python: "3.11"
+host_compiler: gcc
+{more}
+base: {base}
+"""
+
+
+@pytest.mark.parametrize(
+    ("base", "more", "message"),
+    [
+        ("debian:12", 'cuda: "12.3"\ncompiler: nvcc', "plain Debian 12: CUDA is not in it"),
+        ("registry.lan/ubuntu:22.04", 'cuda: "12.3"\ncompiler: nvcc', "plain Ubuntu 22.04: CUDA is not in it"),
+        ("fedora:30", "accelerator: cpu", "what a build needs is installed with apt"),
+        ("archlinux", "accelerator: cpu", "what a build needs is installed with apt"),
+    ],
+)
+def test_what_a_plain_distribution_lacks_is_told(desk: Desk, base: str, more: str, message: str) -> None:
+    assert [message in problem.message for problem in desk.problems(PLAIN.format(base=base, more=more))] == [True]
+
+
+@pytest.mark.parametrize(
+    ("base", "more"),
+    [
+        ("nvidia/cuda:12.3.2-devel-ubuntu22.04", 'cuda: "12.3"\ncompiler: nvcc'),
+        ("me/ubuntu:22.04", 'cuda: "12.3"\ncompiler: nvcc'),
+        ("debian:12", "accelerator: cpu"),
+    ],
+)
+def test_a_base_that_may_have_all_is_taken_and_its_own_compiler_too(desk: Desk, base: str, more: str) -> None:
+    assert desk.resolve(PLAIN.format(base=base, more=more)).warnings == ()
 
 
 OWN = 'schema: 1\ntensorflow: "2.11.0"\naccelerator: cpu\nbase: {image: me/tools:1, provides: {TOOLS}}\n'
