@@ -7,7 +7,8 @@ from tensorflow.python import _pywrap_tensorflow_internal as _core
 from tensorflow.python import errors
 
 _device_wishes = [""]
-listeners = []  #: Called with each op, its inputs and its output.
+listeners = []
+"""Called with each op, its inputs and its output."""
 
 
 class Tensor:
