@@ -59,25 +59,23 @@ Fix = str | Sequence[str]  #: What to do about a problem: one text, or several, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """One way out of a refusal, tried before it was offered: the profile so changed is accepted.
-
-    A change that is untested has a question and is not among the fixes; nor is a build for the CPU alone.
-    """
+    """One way out of a refusal, tried before it was offered: the profile so changed is accepted."""
 
     text: str  #: The change in words.
     change: Mapping[str, object]  #: Field of the profile, dotted, to its new value; null leaves it out.
     keep: tuple[str, ...] = ()  #: What stays as it was.
     untested: bool = False  #: Whether it works only by allowing what nobody is known to have tested.
-    question: str = ""  #: The question that it asks first, since somebody may not want the change. Empty for a fix.
+    question: str = ""  #: What is asked first, since somebody may not want the change. Empty for a fix.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Problem:
     """One thing that is wrong: a stable kebab-case code, what and why, and what to do about it.
 
-    `message` says what, `why` who wanted what and what would happen. Any of the `fixes` is enough; the `ways` are
-    among them. `line` and `column` count from 1. `field` is the dotted path in the profile (`gpus[1]`).
-    `severity` is `error` or `warning`. `compiler_errors` are the compiler's own; the message has them too.
+    `message` says what, `why` who wanted what and what would happen. Any of the `fixes` is enough; the `ways`
+    that ask nothing are among them. `line` and `column` count from 1. `field` is the dotted path in the profile
+    (`gpus[1]`). `severity` is `error` or `warning`. `compiler_errors` are the compiler's own; the message has them
+    too.
     """
 
     code: str

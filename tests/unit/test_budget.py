@@ -23,12 +23,12 @@ SLACK = 60  #: What a figure may be below its budget, so that not each line is a
 PACKAGES = {
     "": 750, "bazel": 4780, "bench": 325, "builder": 3175, "ci": 745, "cli": 8395, "diagnose": 1480,
     "documents": 1615, "engine": 2505, "gpu": 1995, "host": 2615, "images": 3035, "installed": 1350,
-    "knowledge": 2690, "matrix": 1470, "oci": 1365, "offline": 1545, "plan": 3355, "profile": 1350,
-    "report": 1005, "resolve": 4805, "run": 1430, "verify": 1955, "wheel": 3465, "wheelhouse": 1960,
+    "knowledge": 2695, "matrix": 1470, "oci": 1365, "offline": 1545, "plan": 3355, "profile": 1350,
+    "report": 1005, "resolve": 4815, "run": 1430, "verify": 1955, "wheel": 3465, "wheelhouse": 1960,
 }  # fmt: skip
 #: What importing a module loads of ours.
 ROAD = {
-    "builder.build": {"modules": 125, "lines": 28130},
+    "builder.build": {"modules": 125, "lines": 28145},
     "cli.commands.build": {"modules": 94, "lines": 19985},
 }
 WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63655, "lines of recordings": 14290}

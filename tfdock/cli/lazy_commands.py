@@ -46,7 +46,7 @@ SECTIONS: Mapping[str, Table] = {
     },
     "Maintain": {
         "doctor": ("doctor", "Say what this machine lacks, or why TensorFlow sees no GPU."),
-        "cache": ("cache", "List, verify, prune, push or pull Bazel's caches."),
+        "cache": ("cache", "List, verify, prune, clean, push or pull Bazel's caches."),
         "explain": ("know", "Say what an error's code, a switch or a preset means."),
         "schema": ("plan", "Print the JSON Schema of profiles, or of a document."),
     },
@@ -54,7 +54,7 @@ SECTIONS: Mapping[str, Table] = {
 COMMANDS: Table = {name: row for rows in SECTIONS.values() for name, row in rows.items()}
 CACHE_COMMANDS: Table = {
     "list": ("cache", "Say what is in the cache: sizes by toolchain, and their last use."),
-    "verify": ("cache", "Hash every entry of Bazel's disk caches again (exit status 4)."),
+    "verify": ("cache", "Hash every entry of Bazel's disk caches again."),
     "prune": ("cache", "Remove what nobody needs, then what was used least recently."),
     "clean": ("cache", "Remove the whole cache, or one toolchain's."),
     "push": ("cache_exchange", "Send Bazel's disk cache to a registry."),

@@ -31,7 +31,7 @@ _LONGEST = 300  #: Characters of a value out of a log, in a sentence.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One cause that a log shows. Without a profile nothing is asked, unfit or to be changed."""
+    """One cause that a log shows."""
 
     id: str  #: The known failure.
     stage: str  #: The part of a build or start in which it happens.
@@ -44,7 +44,7 @@ class Finding:
     count: int  #: How often it is in the log.
     values: Mapping[str, str]  #: What was read from the lines, by name.
     asked: str = ""  #: What of the profile has to do with it; empty without a profile.
-    misfit: str = ""  #: Where the log and the profile disagree; empty where they agree.
+    misfit: str = ""  #: Where the log and the profile disagree: then there are no changes.
     changes: tuple[Suggestion, ...] = ()  #: Changes of the profile that may help.
 
 

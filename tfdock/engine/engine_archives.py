@@ -209,7 +209,9 @@ def only_file(archive: Iterator[bytes], path: str) -> bytes:
     # As a stream: `tarfile` would else seek in the archive.
     with tarfile.open(fileobj=io.BufferedReader(ChunkReader(archive)), mode="r|") as tar:
         member = tar.next()
-        content = tar.extractfile(member) if member and member.isreg() else None
+        if member is None:
+            raise tarfile.ReadError("nothing is in it")
+        content = tar.extractfile(member) if member.isreg() else None
         if content is None:
             raise unreadable_error(path, "it is not a regular file")
         return content.read()

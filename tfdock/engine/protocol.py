@@ -58,7 +58,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageInfo:
-    """An image that the engine has."""
+    """An image of the engine's."""
 
     id: str  #: Its id, good within this engine only.
     tags: tuple[str, ...] = ()  #: Its tags.

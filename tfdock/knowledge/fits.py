@@ -212,9 +212,12 @@ def distribution_of(knowledge: KnowledgeBase, image: str) -> tuple[Distribution 
     return next((row for row in rows if any(_is_named(image, pattern) for pattern in row.alike)), None), False
 
 
+_OFFICIAL = r"[a-z]+(?::[\w.]+(?:-(?:slim|backports|\d{8}))*)?"
+
+
 def is_plain(image: str) -> bool:
-    """Return whether an image is one of Docker's official ones, such as `debian:12`: a distribution and no more."""
-    return "/" not in _without_registry(image)
+    """Return whether an image is one of Docker's official ones, such as `debian:12-slim`: a distribution, no more."""
+    return re.fullmatch(r"(?:(?:docker\.io/)?library/|docker\.io/)?" + _OFFICIAL, image.partition("@")[0]) is not None
 
 
 def _is_named(image: str, pattern: str) -> bool:

@@ -66,12 +66,13 @@ class Cost(RowPart):
 
 
 class Release(Row):
-    """A minor release of TensorFlow. Maps go from accelerator or compiler to what is said."""
+    """A minor release of TensorFlow. Targets, wheels and floors stand by accelerator."""
 
     KEY = ("release",)
 
     release: str  #: Such as `2.18`.
-    like: str | None = None  #: Whose rows it takes, but for ranges that begin or end with its own number.
+    #: The release whose rows it takes; of ranges, it is in those alone that begin or end with its own number.
+    like: str | None = None
     patches: tuple[str, ...] = ()  #: The patch releases.
     repository: str = "https://github.com/tensorflow/tensorflow.git"  #: The URL of the source.
     tag: Annotated[str, template_with("version")] = "v{version}"  #: The tag, with `{version}`.
@@ -84,7 +85,7 @@ class Release(Row):
     bazel_min: str | None = None  #: The oldest Bazel that ./configure takes.
     bazel_max: str | None = None  #: The newest Bazel that ./configure takes.
     gpu_compiler: str | None = None  #: Who compiles GPU code.
-    #: Who compiles C++ beside a GPU compiler or accelerator.
+    #: Who compiles C++ beside a GPU compiler or accelerator, if not the first of `compilers`.
     host_compilers: dict[str, str] = Field(default_factory=dict)
     #: The first versions that know its C++ standard.
     host_compilers_min: dict[str, str] = Field(default_factory=dict)
@@ -104,7 +105,7 @@ class Release(Row):
     default_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     floor: dict[str, Dotted] = Field(default_factory=dict)  #: The oldest GPU that it uses.
     xla_floor: dict[str, Dotted] = Field(default_factory=dict)  #: The oldest GPU that XLA uses.
-    #: All targets that it uses at run time, whatever was compiled.
+    #: All targets that it uses at run time, whatever was compiled: its allow-list.
     runtime_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     #: Those that it is neither known to use nor not to use.
     runtime_doubt: dict[str, tuple[str, ...]] = Field(default_factory=dict)

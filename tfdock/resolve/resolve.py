@@ -12,7 +12,7 @@ from tfdock.errors import Incompatible, Suggestion
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile import Profile
-from tfdock.resolve.question import UNTESTED
+from tfdock.resolve.question import sentences
 from tfdock.resolve.resolution import Resolution, Resolver
 
 
@@ -29,11 +29,14 @@ def resolve_or_suggest(resolver: Resolver, profile: Profile) -> Resolution:
 
         # The suggestions are for all problems together: each of them makes the profile acceptable.
         ways = suggestions(profile, error.problems, resolver)
-        ways += _own_image(resolver, profile, ways)
         fixes = [way.text for way in ways if not way.question]
+        hint = _own_image(resolver, profile, ways)
         # Without the chain: the first error would print the same problems once more.
         raise Incompatible(
-            *(replace(problem, ways=tuple(ways), fixes=(*problem.fixes, *fixes)) for problem in error.problems)
+            *(
+                replace(problem, why=sentences(problem.why, hint), ways=tuple(ways), fixes=(*problem.fixes, *fixes))
+                for problem in error.problems
+            )
         ) from None
 
 
@@ -53,14 +56,13 @@ def resolve_text(
     return resolve_or_suggest(resolver, profile) if suggest else resolver.resolve(profile)
 
 
-def _own_image(resolver: Resolver, profile: Profile, ways: Sequence[Suggestion]) -> list[Suggestion]:
-    """Return the way for what nobody is known to have built, and what an image of one's own would serve."""
+def _own_image(resolver: Resolver, profile: Profile, ways: Sequence[Suggestion]) -> str:
+    """Return the hint for what nobody is known to have built, and what an image of one's own would serve."""
     from tfdock.resolve.profile_changes import changed  # here, as above
 
     asked = {"allow_untested": True, "base": "own/image:1"}
     if profile.base or profile.allow_untested or resolver.allow_untested or any(way.untested for way in ways):
-        return []
+        return ""
     if resolver.attempt(changed(profile, {"base": asked["base"]})) or not resolver.attempt(changed(profile, asked)):
-        return []
-    text = "in an image of your own: `allow_untested: true`, `base: …`"
-    return [Suggestion(text=text, change=asked, untested=True, question=UNTESTED)]
+        return ""
+    return "an image of your own could try it, untested: `allow_untested: true`, `base: …`"

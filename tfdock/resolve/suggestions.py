@@ -165,7 +165,8 @@ class Moves:
     def _accelerators(self) -> Iterator[Change]:
         """Yield other accelerators, where the profile's own is at fault: who has another GPU, or none, says so."""
         known = self.knowledge.accelerators
-        if "accelerator" in self.at_fault or self.profile.accelerator not in known:
+        conflict = "accelerator" in self.at_fault or "accelerator-conflict" in self.codes
+        if conflict or self.profile.accelerator not in known:
             yield from self._plain("accelerator", [None, *_near(self.profile.accelerator, known), *known])
 
     def _plain(self, field: str, values: Iterable[object]) -> Iterator[Change]:

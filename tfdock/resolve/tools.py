@@ -110,7 +110,11 @@ def _lacks_toolkit(question: Question, devices: ChosenDevices, image: ImageRow, 
     """Return that a plain distribution has no CUDA or ROCm, where the build takes it from the image."""
     like, exact = distribution_of(question.knowledge, base)
     toolkit = devices.accelerator.toolkit
-    if not (like and exact and is_plain(base)) or toolkit not in image.paths or toolkit in image.archives:
+    if (
+        not (like and like.apt and exact and is_plain(base))
+        or toolkit not in image.paths
+        or toolkit in image.archives
+    ):
         return []
     title = devices.accelerator.titles.get(toolkit, toolkit)
     message = f"`base` {base} is plain {like.distribution}: {title} is not in it"
@@ -133,7 +137,8 @@ def _lacks(question: Question, release: Release, image: ImageRow, base: str, bas
         yield RuleFinding(
             code="image-without-tool",
             path="base",
-            message=f"`base` {base} is plain {like.distribution}: Bazel and the release's compilers are not in it",
+            message=f"`base` {base} is {'plain ' if is_plain(base) else ''}{like.distribution}: "
+            "Bazel and the release's compilers are not in it",
             why=f"what is known for TensorFlow {release.release} is {image.image}, on which nothing is installed",
             fix=bases or "name an image that has them",
         )

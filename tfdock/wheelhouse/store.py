@@ -43,7 +43,7 @@ _KEPT = re.compile(r"[0-9A-Za-z-]+\.(?:profile|inputs|spawns)\.gz")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelFile:
-    """A wheel in the wheelhouse."""
+    """A finished wheel, by its file."""
 
     file: str  #: The file's name.
     sha256: str  #: 64 hexadecimal digits.

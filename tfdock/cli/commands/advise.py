@@ -34,7 +34,7 @@ _MARK = "# Written by `tfdock advise`"
 def advise(
     settings: Settings,
     more: Annotated[
-        list[str] | None, typer.Argument(help="More GPUs.", metavar="[NAME]…", show_default=False)
+        list[str] | None, typer.Argument(help="GPUs, as with `--gpu`.", metavar="[NAME]…", show_default=False)
     ] = None,
     gpu: Annotated[
         list[str] | None,

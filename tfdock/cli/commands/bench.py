@@ -63,7 +63,9 @@ def bench(
     ] = PAIRS,
     as_json: AsJson = False,
 ) -> None:
-    """Small operations on one core, timed in turns by two processes that start anew for each pair. No GPU is used.
+    """Say how sure that is.
+
+    Small operations on one core, timed in turns by two processes that start anew for each pair. No GPU is used.
 
     The quickest calls are compared, in CPU time, so that other programs disturb little.
     """

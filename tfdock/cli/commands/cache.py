@@ -185,7 +185,7 @@ def verify(
     repair: Annotated[bool, typer.Option("--repair", help="Remove what is wrong, with what needs it.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Name each damaged entry."""
+    """Name each damaged entry; the exit status is 4 if there is one."""
     cache = _existing_cache(settings)
     results = []
     with stoppable(kept="nothing was changed in the entries that were looked at") as stop:

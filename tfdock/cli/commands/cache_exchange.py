@@ -97,8 +97,8 @@ def pull(
     domains: Domains = None,
     as_json: AsJson = False,
 ) -> None:
+    """Take only what is missing here, and only what is what it should be."""
     # Mirrors are for reading: a push goes where its name says.
-    """Only what is missing here, and only what is what it should be."""
     image = settings.mirrored(_parse_reference(reference, writing=False))
     cache = CacheFolder.opened(settings.cache_dir)
     with _exchange(cache, image) as (exchange, stop):

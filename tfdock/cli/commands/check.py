@@ -52,7 +52,7 @@ def check(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what this machine lacks for that, too. Needs no engine and no network."""
+    """Say, too, what this machine lacks. Needs no engine and no network."""
     preparer, places = preparer_for(settings, allow_untested=allow_untested), build_places(settings)
     results = [_check_profile(preparer, places, name) for name in profiles]
     # A refused profile needs no engine, and may be a stranger's: then nothing of this machine is called.

@@ -73,7 +73,7 @@ def pack(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """An OCI image layout, with the same bytes every time."""
+    """The file is an OCI image layout, with the same bytes every time."""
     asked = RequestedImages(names=tuple(names), together=_tag(together), moving=not no_moving_tags)
     # Before wheels of gigabytes are read: a name that is taken is refused at once.
     image_pack.check_pack_target(output)

@@ -91,8 +91,8 @@ def runtime(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
+    """The image is for `docker run … python`, and does not run as root."""
     # Before anything is fetched: names and switches that cannot be are refused now.
-    """For `docker run … python`; it does not run as root."""
     names = (_parse_name(tag, "--tag"), _parse_name(push, "--push"))
     known = knowledge_for(settings).switches
     try:

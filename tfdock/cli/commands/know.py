@@ -63,7 +63,7 @@ def gpus(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Of one GPU, say who compiles for it too."""
+    """For one GPU, say who compiles for it, too."""
     base = knowledge_for(settings)
     is_local = words == ["local"]
     exact = tuple(row.gpu for row in requested_gpus(base, ["local"])) if is_local else named(base, words or [])
@@ -292,7 +292,7 @@ def explain(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Codes stand in brackets in errors. Without a name, list all."""
+    """Errors show their code in brackets; each has an example and ways out. Without a name, list all."""
     base = knowledge_for(settings)
     document, lines = _explained(base, name)
     if as_json:

@@ -98,7 +98,7 @@ def matrix(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """Which of them there are, which are missing, and which cannot be."""
+    """Say which of them there are, which are missing, and which cannot be."""
     wanted = Format.JSON if as_json else format_
     preparer = preparer_for(settings, allow_untested=allow_untested)
     selection = _MatrixSelection(
