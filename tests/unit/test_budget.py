@@ -29,7 +29,7 @@ PACKAGES = {
 #: What importing a module loads of ours.
 ROAD = {
     "builder.build": {"modules": 125, "lines": 28145},
-    "cli.commands.build": {"modules": 94, "lines": 19985},
+    "cli.commands.build": {"modules": 94, "lines": 19990},
 }
 WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63655, "lines of recordings": 14290}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
