@@ -212,22 +212,18 @@ def distribution_of(knowledge: KnowledgeBase, image: str) -> tuple[Distribution 
     return next((row for row in rows if any(_is_named(image, pattern) for pattern in row.alike)), None), False
 
 
-_OFFICIAL = r"[a-z]+(?::[\w.]+(?:-(?:slim|backports|\d{8}))*)?"
+_OFFICIAL = re.compile(r"(?:docker\.io/)?(?:library/)?[a-z]+(?::[\w.]+(?:-(?:slim|backports|\d{8}))*)?")
 
 
 def is_plain(image: str) -> bool:
     """Return whether an image is one of Docker's official ones, such as `debian:12-slim`: a distribution, no more."""
-    return re.fullmatch(r"(?:(?:docker\.io/)?library/|docker\.io/)?" + _OFFICIAL, image.partition("@")[0]) is not None
+    return _OFFICIAL.fullmatch(image.partition("@")[0]) is not None
 
 
 def _is_named(image: str, pattern: str) -> bool:
     """Return whether a pattern matches an image's name, whatever registry it comes from."""
-    return fnmatchcase(_without_registry(image), pattern)
-
-
-def _without_registry(image: str) -> str:
     name = re.sub(r"^([^/]*[.:][^/]*|localhost)/", "", image.partition("@")[0])
-    return name.removeprefix("library/")
+    return fnmatchcase(name.removeprefix("library/"), pattern)
 
 
 # --- drivers --------------------------------------------------------------------------------------------------------
