@@ -110,11 +110,9 @@ def _lacks_toolkit(question: Question, devices: ChosenDevices, image: ImageRow, 
     """Return that a plain distribution has no CUDA or ROCm, where the build takes it from the image."""
     like, exact = distribution_of(question.knowledge, base)
     toolkit = devices.accelerator.toolkit
-    if (
-        not (like and like.apt and exact and is_plain(base))
-        or toolkit not in image.paths
-        or toolkit in image.archives
-    ):
+    if toolkit not in image.paths or toolkit in image.archives:
+        return []
+    if not (toolkit and like and like.apt and exact and is_plain(base)):
         return []
     title = devices.accelerator.titles.get(toolkit, toolkit)
     message = f"`base` {base} is plain {like.distribution}: {title} is not in it"
