@@ -23,7 +23,7 @@ from tfdock.knowledge.failure_rows import CameAndWent, Failure, LogPart, compara
 #: once `_BORED` places of the log were examined.
 _PATIENCE, _IMPATIENCE, _BORED = 2000, 100, 50_000
 _ENOUGH = 100  #: Times that a failure is counted in a log. Further ones say nothing new.
-_SUSPECTS = 5  #: Lines that look like errors: so many first ones and so many last ones are kept.
+_SUSPECTS = 5  #: Lines that look like errors: the first five and the last five are kept.
 #: Bytes at the beginning of a log in which the versions of parts are searched, and bytes of each later block.
 _HEAD, _SAMPLE = 4 << 20, 1 << 14
 _NAMED = 20  #: Most errors that are kept for naming something of `came_and_went`, each with other names.

@@ -34,7 +34,7 @@ from tfdock.wheelhouse.simple_index import METADATA_SUFFIX
 
 ARTIFACT_TYPE = "application/vnd.tfdock.wheels.v1"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
-META, SIMPLE = "meta", "simple"  #: Folders of an image, beside that of the wheels.
+META, SIMPLE = "meta", "simple"  #: Folders of an image, beside the folder of the wheels.
 SUMS = f"{WHEELS}/SHA256SUMS"
 
 MOST_WHEELS = 200

@@ -37,7 +37,7 @@ from tfdock.resolve.resolution import Resolution, Resolver
 from tfdock.types import TARGET_FIELDS, Capability, Version
 
 MOST = 3  #: How many suggestions are made, one for each set of fields, and one more that allows the untested.
-_PAIRED = 5  #: How many moves of a field are tried together with those of another.
+_PAIRED = 5  #: Moves of a field that are tried together with moves of another field.
 _LEFT_TO_THE_RELEASE = (
     "python", "compiler", "host_compiler", "bazel.version", "bazel.configs", "bazel.flags", "base", "optimize",
 )  # fmt: skip

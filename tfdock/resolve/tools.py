@@ -19,7 +19,7 @@ from tfdock.resolve.grades import OF_THE_BASE, Reports
 from tfdock.resolve.question import Question, RuleFinding, prevented, sentences
 from tfdock.types import Version, same_minor
 
-#: An option that means the CPU of whoever builds: the code depends on the machine, even where it is only tuned.
+#: An option that means the CPU of the machine that builds: the code depends on it, even where it is only tuned.
 NATIVE = re.compile(r"-m(arch|cpu|tune)=native")
 # What takes objects to, or from, other machines.
 NATIVE_SHARED = "code for this machine's CPU alone would be shared with other machines"

@@ -58,7 +58,7 @@ from tfdock.wheel.wheel_file import inspected
 from tfdock.wheel.zip_archive import open_archive
 from tfdock.wheelhouse.build_record import WHEEL
 
-#: Versions that are safe in a script and in a path, whoever wrote the record.
+#: Versions that are safe in a script and in a path: a stranger may have written the record.
 _PYTHON = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}")
 _CREATED = f"{STANDARD}.created"
 _NO_GPU = "-no-gpu-libraries"
