@@ -6,6 +6,7 @@ import errno
 import gc
 import io
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,6 +35,10 @@ def main() -> None:
         problem, code = _unexpected(error)
         console.show_problems([problem])
         sys.exit(code)
+    finally:
+        # The result is printed: while Python takes itself down, a signal would only give it another exit code.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
 
 
 class _Output(io.FileIO):

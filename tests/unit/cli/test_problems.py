@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from typer.testing import CliRunner
@@ -135,6 +137,8 @@ def test_what_nobody_expected_is_a_mistake_of_ours_and_ends_with_70(
         raise KeyError("ghost")
 
     monkeypatch.setattr(main, "app", broken)
+    # The program ends after `main`, and ignores signals from there on; this process goes on.
+    monkeypatch.setattr(main, "signal", mock.Mock())
     monkeypatch.delenv("TFDOCK_DEBUG", raising=False)
     with pytest.raises(SystemExit) as caught:
         main.main()
@@ -142,3 +146,13 @@ def test_what_nobody_expected_is_a_mistake_of_ours_and_ends_with_70(
     said = capsys.readouterr().err
     assert "KeyError: 'ghost'" in said
     assert "[internal-error]" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_after_the_answer_changes_nothing(number: signal.Signals) -> None:
+    # Python runs these when it ends, after `main`.
+    late = f"import atexit, os; atexit.register(os.kill, os.getpid(), {number}); "
+    command = [sys.executable, "-c", late + "from tfdock.cli.main import main; main()", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("tfdock ")

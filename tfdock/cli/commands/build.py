@@ -132,14 +132,17 @@ def build(
         choice = CellSelection(file=matrix, only=only or (), missing=missing, report=report)
         # A report that cannot be written is told before hours of work.
         choice.begin()
-        with stoppable() as stop, shown_progress() as progress:
-            session = session_for(settings, preparer.knowledge, progress, stop)
-            session = replace(session, limit=limit, pulls=not no_pull)
-            building = Building(session=session, progress=progress, at_once=at_once, force=force)
-            finished = build_matrix(choice, preparer, building)
-        # Also after Ctrl-C: the report says what became of each cell until then.
-        done = list(finished.results)
-        raise typer.Exit(finish_matrix(finished, choice, lambda more: _print_results(done, more, as_json=as_json)))
+        with stoppable() as stop:
+            with shown_progress() as progress:
+                session = session_for(settings, preparer.knowledge, progress, stop)
+                session = replace(session, limit=limit, pulls=not no_pull)
+                building = Building(session=session, progress=progress, at_once=at_once, force=force)
+                finished = build_matrix(choice, preparer, building)
+            # Also after Ctrl-C: the report says what became of each cell until then.
+            done = list(finished.results)
+            raise typer.Exit(
+                finish_matrix(finished, choice, lambda more: _print_results(done, more, as_json=as_json))
+            )
     names = profiles or []
     planner = _planner(settings, preparer, locked=locked)
     inputs: dict[str, BundledInputs] = {}
@@ -148,15 +151,17 @@ def build(
     prepared, results, order = prepare_all(planner, names)
     for result in results:
         show_result(result)
-    with stoppable() as stop, shown_progress() as progress:
-        session = session_for(settings, preparer.knowledge, progress, stop)
-        session = replace(session, limit=limit, pulls=not no_pull)
-        building = Building(session=session, progress=progress, at_once=at_once, force=force, inputs=inputs)
-        results += building.all(prepared)
-    results.sort(key=lambda result: order[result["profile"]])
-    if len(results) > 1:
-        show_summary(results)
-    raise typer.Exit(_print_results(results, {}, as_json=as_json))
+    # A signal that comes after the last build must not cut off its answer, so this is printed within.
+    with stoppable() as stop:
+        with shown_progress() as progress:
+            session = session_for(settings, preparer.knowledge, progress, stop)
+            session = replace(session, limit=limit, pulls=not no_pull)
+            building = Building(session=session, progress=progress, at_once=at_once, force=force, inputs=inputs)
+            results += building.all(prepared)
+        results.sort(key=lambda result: order[result["profile"]])
+        if len(results) > 1:
+            show_summary(results)
+        raise typer.Exit(_print_results(results, {}, as_json=as_json))
 
 
 def _print_results(results: list[Result], more: Mapping[str, Any], *, as_json: bool) -> int:
