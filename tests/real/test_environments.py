@@ -1,7 +1,9 @@
-"""`tfdock doctor --python` against TensorFlow's own word, with 2.18.0 and a stand-in for the driver and CUDA."""
+"""Commands for an environment, with TensorFlow 2.18.0: `doctor` against its own word, with a stand-in for the driver
+and CUDA; `bench`; `trace` with xprof."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -11,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from waits import FETCH, run_within
@@ -209,3 +212,89 @@ def test_a_comparison_times_each_operation_of_both_sides(installed: Place) -> No
     assert len(found["operations"]) == 8
     # A call that is not made takes a microsecond.
     assert all(min(one["seconds"]) > 1e-5 for one in found["operations"])
+
+
+TRAINING = """
+import tensorflow as tf
+weights = [tf.Variable(0.01 * tf.random.normal((512, 512))) for _ in range(4)]
+batch = tf.random.normal((256, 512))
+@tf.function
+def train():
+    with tf.GradientTape() as tape:
+        found = batch
+        for one in weights:
+            found = tf.nn.relu(tf.matmul(found, one))
+        loss = tf.reduce_mean(found**2)
+    for one, slope in zip(weights, tape.gradient(loss, weights)):
+        one.assign_sub(0.01 * slope)
+for _ in range(26):
+    train()
+"""
+SLOW = {
+    "recompiled": """
+import tensorflow as tf
+@tf.function(jit_compile=True)
+def train(a):
+    for _ in range(5):
+        a = tf.tanh(tf.matmul(a, tf.transpose(a)) @ a)
+    return a
+for number in range(26):
+    train(tf.ones((20 + number, 30)))
+""",
+    "python-input": """
+import time, numpy as np, tensorflow as tf
+def load(number):
+    time.sleep(0.02)
+    return np.ones((32, 32), np.float32)
+def image(number):
+    return tf.ensure_shape(tf.numpy_function(load, [number], tf.float32), (32, 32))
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(tf.data.Dataset.range(60).map(image).map(lambda one: (one, one[:, :1])), verbose=0)
+""",
+}
+#: What a script does at its end -> tfdock's exit status.
+ENDS = {
+    "import os; os._exit(5)": 5,
+    "import os, signal; os.kill(os.getpid(), signal.SIGTERM)": 143,
+    "raise SystemExit(3)": 3,
+    "import multiprocessing as m; p = m.get_context('fork').Process(target=print); p.start(); p.join()": 0,
+    "logs = 'mine'; tf.profiler.experimental.start(logs); train(); tf.profiler.experimental.stop()": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def xprof(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A Python that has xprof."""
+    folder = tmp_path_factory.mktemp("xprof")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    run_within(FETCH, [str(folder / "bin/python"), "-m", "pip", "install", "-q", "xprof==2.24.2"]).check_returncode()
+    yield folder / "bin/python"
+    shutil.rmtree(folder)  # 350 MB
+
+
+def traced(installed: Place, xprof: Path, folder: Path, source: str) -> tuple[dict[str, Any], int]:
+    (folder / "train.py").write_text(source)
+    words = ["trace", "--json", "--xprof", str(xprof), str(installed.folder), "train.py"]
+    result = run_within(FETCH, [sys.executable, "-m", "tfdock", *words], cwd=folder)
+    return json.loads(result.stdout), result.returncode
+
+
+@pytest.mark.parametrize("cause", [pytest.param("recompiled", marks=pytest.mark.soak), "python-input"])
+def test_a_trace_names_the_cause_of_a_slow_script(installed: Place, xprof: Path, tmp_path: Path, cause: str) -> None:
+    found, status = traced(installed, xprof, tmp_path, SLOW[cause])
+    assert (status, found["facts"]["steps"], found["facts"]["has_shapes"]) == (0, 20, True)
+    assert [one["cause"] for one in found["causes"]] == [cause]
+    timeline = json.loads(gzip.decompress(Path(found["timeline"]).read_bytes()))
+    assert sum("tfdock_step" in event.get("name", "") for event in timeline["traceEvents"]) == 20
+
+
+@pytest.mark.parametrize(
+    "end", [next(iter(ENDS)), *(pytest.param(end, marks=pytest.mark.soak) for end in [*ENDS][1:])]
+)
+def test_a_trace_of_a_sound_script_is_kept_however_it_ends(
+    installed: Place, xprof: Path, tmp_path: Path, end: str
+) -> None:
+    found, status = traced(installed, xprof, tmp_path, f"{TRAINING}{end}\n")
+    assert (found["facts"]["operations"] != [], found["causes"], status) == (True, [], ENDS[end])
+    assert ("its own profile" in str(found["notes"])) == ("mine" in end)

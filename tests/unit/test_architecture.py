@@ -20,7 +20,7 @@ from .program_sources import MODULES, ROOT, walk
 ORDER = (
     "profile", "host", "knowledge", "wheel", "gpu", "resolve", "plan", "oci", "engine", "bazel", "run",
     "wheelhouse", "verify", "images", "builder", "offline", "matrix", "ci", "diagnose", "installed",
-    "bench", "documents", "report", "cli",
+    "bench", "trace", "documents", "report", "cli",
 )  # fmt: skip
 
 #: The words of the program, which every package may import and which import no package.
@@ -405,7 +405,8 @@ OPENED = {
         "bazel/cache/exchange.py", "bazel/remote/relay.py", "bazel/remote/remote_session.py",
         "builder/cache_overlay.py", "builder/bazel_phases.py", "builder/seal_phase.py",
         "images/runtime/runtime_trial.py", "offline/bundle_writer.py", "offline/fetch.py", "run/containers.py",
-        "run/disk_space.py", "run/journal.py", "run/results.py", "verify/trial.py", "verify/trial_container.py",
+        "run/disk_space.py", "run/journal.py", "run/results.py", "trace/xprof_tables.py", "verify/trial.py",
+        "verify/trial_container.py",
     },
     "open already, and bounded": {
         "builder/build_summary.py", "report/report_bundle.py", "engine/engine_archives.py",

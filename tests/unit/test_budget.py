@@ -21,17 +21,18 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60  #: What a figure may be below its budget, so that not each line is a change here.
 #: Lines of Python in each package.
 PACKAGES = {
-    "": 750, "bazel": 4780, "bench": 325, "builder": 3175, "ci": 745, "cli": 8405, "diagnose": 1480,
-    "documents": 1615, "engine": 2505, "gpu": 1995, "host": 2615, "images": 3035, "installed": 1350,
-    "knowledge": 2695, "matrix": 1470, "oci": 1365, "offline": 1545, "plan": 3355, "profile": 1350,
-    "report": 1005, "resolve": 4815, "run": 1430, "verify": 1955, "wheel": 3465, "wheelhouse": 1960,
+    "": 750, "bazel": 4780, "bench": 325, "builder": 3175, "ci": 745, "cli": 8560, "diagnose": 1480,
+    "documents": 1615, "engine": 2505, "gpu": 1995, "host": 2615, "images": 3035, "installed": 1365,
+    "knowledge": 2705, "matrix": 1470, "oci": 1365, "offline": 1545, "plan": 3355, "profile": 1350,
+    "report": 1005, "resolve": 4815, "run": 1430, "trace": 690, "verify": 1955, "wheel": 3465,
+    "wheelhouse": 1960,
 }  # fmt: skip
 #: What importing a module loads of ours.
 ROAD = {
-    "builder.build": {"modules": 125, "lines": 28145},
-    "cli.commands.build": {"modules": 94, "lines": 19990},
+    "builder.build": {"modules": 125, "lines": 28150},
+    "cli.commands.build": {"modules": 94, "lines": 20005},
 }
-WHOLE = {"modules": 290, "commands": 25, "options": 66, "lines of tests": 63670, "lines of recordings": 14290}
+WHOLE = {"modules": 297, "commands": 26, "options": 70, "lines of tests": 64250, "lines of recordings": 14295}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

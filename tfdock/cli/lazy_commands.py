@@ -36,6 +36,7 @@ SECTIONS: Mapping[str, Table] = {
     "Look into wheels": {
         "inspect": ("inspect", "List what is in a wheel: GPU code, libraries, damage."),
         "verify": ("verify", "Check a wheel against a profile, and try it in a container."),
+        "trace": ("trace", "Say why a TensorFlow program is slow."),
         "bench": ("bench", "Say whether one installed TensorFlow is faster than another."),
     },
     "Share": {

@@ -14,6 +14,7 @@ from tfdock.documents import (
     wheelhouse_documents,
 )
 from tfdock.offline.bundle_format import Index
+from tfdock.trace.tracing import TraceReport
 
 #: What commands print with `--json`, any of these types; `schema` and `ok` come before what the type has.
 PRINTED: dict[str, tuple[type, ...]] = {
@@ -51,6 +52,7 @@ PRINTED: dict[str, tuple[type, ...]] = {
     "releases": (knowledge_documents.ReleasesDocument,),
     "render": (plan_documents.RenderDocument,),
     "report": (build_documents.ReportDocument, build_documents.ReportBundleDocument),
+    "trace": (TraceReport,),
     "verify": (wheel_documents.VerifyDocument,),
     "wheelhouse-index": (wheelhouse_documents.WheelhouseIndexDocument,),
     "wheelhouse-list": (wheelhouse_documents.WheelhouseListDocument,),

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
+from tfdock.errors import ProfileError
 from tfdock.host.hardware import text_of
+from tfdock.installed.interpreter import AskedPython, interpreter_at
 from tfdock.wheel import build_info
 
 _OWN = ("\ntensorflow/__init__.py,", "\ntensorflow_core/__init__.py,")
@@ -64,6 +66,21 @@ class InstalledTensorflow:
     wheels: tuple[InstalledWheel, ...]
     build_info: Mapping[str, object] | None
     loader: Path | None  #: The library that opens the GPU's libraries: `libtensorflow_framework.so.2`.
+
+
+def tensorflow_python(text: str) -> tuple[AskedPython, Path]:
+    """Return a Python that starts, named as for `interpreter_at`, and its TensorFlow's folder; else ProfileError."""
+    found = interpreter_at(text)
+    if found.trouble:
+        message, fix = f"{found.program} does not start: {found.trouble}", "name another, or mend its installation"
+        raise ProfileError.of("python-unusable", message, fix)
+    tensorflow = find_tensorflow(found.path)
+    if tensorflow is None:
+        message = f"{found.program} has no TensorFlow"
+        raise ProfileError.of(
+            "tensorflow-missing", message, f"`{found.program} -m pip install tensorflow`, or a wheel"
+        )
+    return found, tensorflow.folder
 
 
 def find_tensorflow(path: Sequence[str]) -> InstalledTensorflow | None:

@@ -64,6 +64,7 @@ from tfdock.knowledge.wheel_rows import (
     RequirementLimit,
     RuntimeLibrary,
     SizeLimit,
+    SlowCause,
     WheelLibrary,
 )
 from tfdock.profile import yaml_nodes
@@ -150,6 +151,7 @@ class KnowledgeBase:
     source_archives = _listed(SourceArchive)  #: Archives of source trees whose own addresses are dead.
     cpu_features = _keyed(CpuFeature)  #: Feature -> row.
     bench_operations = _listed(BenchOperation)  #: What `bench` times.
+    slow_causes = _listed(SlowCause)  #: Why programs are slow, what hides the rest first.
     size_limits = _listed(SizeLimit)  #: How large wheels may be, where.
     runtimes = _keyed(RuntimeRow)  #: Python minor version -> row.
     probes = _ordered(Probe, newest_first=True)  #: How wheels are tried, overlay rows first.

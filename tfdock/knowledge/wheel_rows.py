@@ -177,3 +177,19 @@ class BenchOperation(Row):
     operation: str
     program: str
     sizes: tuple[Annotated[int, Field(gt=0)], ...]
+
+
+class SlowCause(Row):
+    """Why a program is slow, where the figures of its trace are at least, and at most, these.
+
+    It is left out where one of `unless` was found before. `says` and `advice` may have any figure in braces.
+    """
+
+    KEY = ("cause",)
+
+    cause: str
+    at_least: dict[str, float] = Field(default_factory=dict)
+    at_most: dict[str, float] = Field(default_factory=dict)
+    unless: frozenset[str] = frozenset()
+    says: str
+    advice: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,10 +13,9 @@ from tfdock.bench.comparison import SUITE, Comparison, compare
 from tfdock.bench.pairs import COMMON, PAIRS, Side, Timing
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json, stoppable
-from tfdock.errors import ProfileError
 from tfdock.host.settings import Settings
-from tfdock.installed.interpreter import AskedPython, interpreter_at
-from tfdock.installed.packages import find_tensorflow
+from tfdock.installed.interpreter import AskedPython
+from tfdock.installed.packages import tensorflow_python
 from tfdock.knowledge import loader
 from tfdock.knowledge.switch_rows import Switch, doubts, variables
 from tfdock.types import Version
@@ -71,8 +69,8 @@ def bench(
     """
     knowledge = knowledge_for(settings)
     given = _variables(switches or [], knowledge.switches)
-    asked = first, first_folder = _asked(python)
-    second, second_folder = _asked(against) if against is not None else asked
+    asked = first, first_folder = tensorflow_python(python)
+    second, second_folder = tensorflow_python(against) if against is not None else asked
     load = os.getloadavg()[0]
     timing = Timing(
         sides=(Side(python=first.program), Side(python=second.program, variables=given)),
@@ -105,21 +103,6 @@ def _variables(asked: Sequence[str], known: Mapping[str, Switch]) -> dict[str, s
     for name in found.keys() & COMMON.keys():
         raise typer.BadParameter(f"`{name}` is {COMMON[name]} on both sides")
     return found
-
-
-def _asked(text: str) -> tuple[AskedPython, Path]:
-    """Return a Python that starts, and the folder of its TensorFlow. Raises ProfileError otherwise."""
-    found = interpreter_at(text)
-    if found.trouble:
-        message, fix = f"{found.program} does not start: {found.trouble}", "name another, or mend its installation"
-        raise ProfileError.of("python-unusable", message, fix)
-    tensorflow = find_tensorflow(found.path)
-    if tensorflow is None:
-        message = f"{found.program} has no TensorFlow"
-        raise ProfileError.of(
-            "tensorflow-missing", message, f"`{found.program} -m pip install tensorflow`, or a wheel"
-        )
-    return found, tensorflow.folder
 
 
 def _notes(first: AskedPython, second: AskedPython, load: float) -> Iterator[str]:

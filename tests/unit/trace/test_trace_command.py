@@ -1,0 +1,164 @@
+"""`tfdock trace` with a Python in which other programs answer in the place of TensorFlow and xprof."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.cli.app import app
+from tfdock.knowledge import loader
+
+from ..installed.test_environment import with_module
+from .tables import answers, event, node, step, timed
+
+#: A script's place: it leaves what it is told to, and ends.
+CAPTURE = """
+import json, os, pathlib, signal, sys
+folder = pathlib.Path(json.loads(sys.argv[1])["folder"])
+place = folder / "plugins/profile/2026_11_28_10_00_00"
+place.mkdir(parents=True)
+(place / "empty.xplane.pb").touch()
+(place / "host.xplane.pb").write_bytes(b"a profile")
+words = dict(word.split("=") for word in sys.argv[3:])
+if "signal" in words:
+    os.kill(os.getpid(), int(words["signal"]))
+found = {"tensorflow": "2.18.0", "steps": int(words.get("steps", 20)), "left_out": 3, "calls": {"train": 20},
+         "own_steps": False, "own_profile": words.get("own")}
+(folder / "capture.json").write_text(json.dumps(found))
+print("what the script prints")
+sys.exit(int(words.get("status", 0)))
+"""
+READ = """
+import shutil, sys
+assert open(sys.argv[1]).read() == "a profile"
+shutil.copytree({!r}, sys.argv[2], dirs_exist_ok=True)
+"""
+SLOW = answers(
+    [step(0, 0, 2000), node("dense/MatMul", "MatMul", 1600, 1900), event("EagerLocalExecute: Mul", 1900, 1950)],
+    operations=[["Host", "MatMul", "dense/MatMul", 20, 300.0]],
+    stages=[["Iterator::Root::Map", 20, 30.0]],
+    kernels=[["sgemm", 96, 49152, 12.5, True, "dense/MatMul", 20, 500.0]],
+    steps=timed(2.0, infeed=1.5),
+    peaks={"cpu": [1 << 20]},
+)
+
+
+@pytest.fixture
+def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Python that has a TensorFlow and an xprof; the working folder is a new one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tables").mkdir()
+    for name, data in SLOW.items():
+        (tmp_path / "tables" / f"{name}.json").write_bytes(data)
+    programs = {"trace/capture.py": CAPTURE, "trace/read.py": READ.format(str(tmp_path / "tables"))}
+    monkeypatch.setattr(loader, "templates", lambda: programs)
+    program = with_module(tmp_path, "").program
+    (tmp_path / "site/xprof").mkdir()
+    return program
+
+
+def trace(python: Path, *words: str | Path) -> Result:
+    command = ["trace", "--xprof", str(python), *map(str, words)]
+    return CliRunner().invoke(app, command, env={"COLUMNS": "200"})
+
+
+def test_the_causes_come_first_and_then_what_takes_long(python: Path) -> None:
+    result = trace(python, python, "train.py")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == "TensorFlow 2.18.0: 1 step of 2.0 ms (1.0 ms to 4.0 ms): 75 % waits for input, 18 % computes"
+    assert lines[1] == "slow  75 % of a step waits for input; Map takes most of the pipeline [slow-input]"
+    assert lines[2].startswith("      fix: `map(..., num_parallel_calls=tf.data.AUTOTUNE)`")
+    told = {line.split()[0]: line for line in lines[3:] if not line.startswith(" ")}
+    assert list(told) == ["operations", "kernels", "input", "memory", "timeline", "page"]
+    assert "  86 %  0.3 ms  20×  MatMul  dense/MatMul (float[8,8])" in lines
+    assert "  14 %  0.1 ms  1×   Mul  called by Python" in lines
+    assert "  0.5 ms  20×  96 registers, 49.2 kB shared, 12 % occupied, tensor cores  sgemm of dense/MatMul" in lines
+    assert told["memory"] == "memory    cpu 1.0 MB at its peak"
+
+
+def test_the_profile_stays_with_a_timeline_beside_it(python: Path, tmp_path: Path) -> None:
+    document = json.loads(trace(python, "--json", python, "train.py").stdout)
+    profile, timeline = Path(document["profile"]), Path(document["timeline"])
+    assert profile.read_bytes() == b"a profile"
+    assert timeline.parent == profile.parent
+    assert profile.is_relative_to(tmp_path / "trace")
+    assert document["script"]["calls"] == {"train": 20}
+    assert [cause["cause"] for cause in document["causes"]] == ["slow-input"]
+    assert trace(python, "trace").exit_code == 0  # what is there is read again
+
+
+@pytest.mark.parametrize(("word", "code"), [("status=3", 3), ("status=0", 0)])
+def test_the_exit_status_is_the_scripts(python: Path, word: str, code: int) -> None:
+    result = trace(python, python, "train.py", word)
+    assert result.exit_code == code
+    assert ("note: the script ends with exit status 3" in result.stdout) == (code == 3)
+
+
+def test_a_script_that_profiles_itself_is_told_by_its_own_profile(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/mine.xplane.pb").write_bytes(b"a profile")
+    result = trace(python, python, "train.py", "own=logs")
+    assert result.exit_code == 0, result.stderr
+    assert "note: the script starts the profiler itself: this is its own profile, of logs" in result.stdout
+    assert "logs/trace.json.gz" in result.stdout
+
+
+def test_few_steps_are_told(python: Path) -> None:
+    assert (
+        "note: the script had 7 steps after the first 3; 20 were wanted"
+        in trace(python, python, "a.py", "steps=7").stdout
+    )
+
+
+def without_xprof(python: Path) -> None:
+    (python.parent / "site/xprof").rmdir()
+
+
+def with_damage(python: Path) -> None:
+    (python.parent / "tables/trace_viewer.json").write_bytes(b"{")
+
+
+def without_tables(python: Path) -> None:
+    (python.parent / "tables/trace_viewer.json").unlink()
+
+
+def without_tensorflow(python: Path) -> None:
+    (python.parent / "site/tensorflow/__init__.py").unlink()
+    (python.parent / "site/tensorflow").rmdir()
+
+
+@pytest.mark.parametrize(
+    ("break_it", "words", "status", "says"),
+    [
+        (without_xprof, ["{python}", "a.py"], 2, "has no xprof, which reads profiles [xprof-missing]"),
+        (without_tensorflow, ["{python}", "a.py"], 2, "has no TensorFlow [tensorflow-missing]"),
+        (bool, ["nowhere"], 2, "no file `*.xplane.pb` [trace-missing]"),
+        (bool, ["/"], 2, "[trace-missing]"),
+        (bool, ["{python}", "a.py", "signal=9"], 4, "nothing was recorded: a.py ends with SIGKILL [trace-missing]"),
+        (with_damage, ["{python}", "a.py"], 4, "not valid JSON [trace-unreadable]"),
+        (without_tables, ["{python}", "a.py"], 4, "xprof cannot read"),
+    ],
+)
+def test_what_cannot_be_traced_is_told(
+    python: Path, break_it: Callable[[Path], object], words: list[str], status: int, says: str
+) -> None:
+    break_it(python)
+    result = trace(python, *(word.format(python=python) for word in words))
+    assert result.exit_code == status, result.stderr
+    assert says in result.stderr
+
+
+def test_a_folder_with_several_profiles_is_told_by_the_newest(python: Path, tmp_path: Path) -> None:
+    for age, name in enumerate(("old", "new")):
+        (tmp_path / "logs" / name).mkdir(parents=True)
+        file = tmp_path / "logs" / name / "host.xplane.pb"
+        file.write_bytes(b"a profile")
+        os.utime(file, (age, age))
+    assert "logs/new/trace.json.gz" in trace(python, "logs").stdout

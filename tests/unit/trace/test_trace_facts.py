@@ -1,0 +1,171 @@
+"""What is drawn from xprof's answers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tfdock.host.foreign_json import Malformed
+from tfdock.trace.trace_facts import TraceFacts, facts_of
+
+from .tables import Event, answers, event, node, step, timed
+
+
+def facts(*events: Event, **tables: object) -> TraceFacts:
+    return facts_of(answers(events, **tables))  # type: ignore[arg-type]
+
+
+def test_figures_are_those_between_the_first_and_the_last_step() -> None:
+    found = facts(
+        node("before", "MatMul", 0, 90),
+        step(0, 100, 200),
+        step(1, 200, 300),
+        node("a", "MatMul", 110, 160),
+        node("b", "MatMul", 140, 180),  # at once with `a`
+        node("c", "MatMul", 210, 220),
+        node("after", "MatMul", 310, 900),
+        steps=timed(0.1),
+    )
+    assert found.steps == 2
+    assert found.operation_share == pytest.approx(0.4)
+    assert (found.step_seconds, found.shortest_seconds, found.longest_seconds) == pytest.approx((1e-4, 5e-5, 2e-4))
+
+
+def test_of_a_program_without_steps_the_figures_begin_with_its_first_operation() -> None:
+    found = facts(
+        event("import", 0, 500),
+        event("EagerLocalExecute: AddV2", 600, 650),
+        event("EagerLocalExecute: Mul", 750, 800),
+    )
+    assert (found.steps, found.step_seconds) == (0, None)
+    assert found.operation_share == pytest.approx(0.5)
+    assert (found.eager_calls, found.eager_per_step) == (2, 2)
+
+
+def test_the_scripts_own_steps_count_and_ours_do_not() -> None:
+    found = facts(step(0, 0, 100), step(1, 100, 200), step(7, 10, 90, "train"))
+    assert found.steps == 1
+
+
+def test_what_waits_or_hands_on_computes_nothing() -> None:
+    found = facts(
+        step(0, 0, 100),
+        node("next", "IteratorGetNext", 0, 80),
+        event("Iterator::Root::Map", 0, 80, long_name="Iterator::Root::Map"),
+        event("EagerLocalExecute: __inference_step_7", 0, 100),
+        node("a", "Relu", 80, 90),
+    )
+    assert found.operation_share == pytest.approx(0.1)
+    assert found.eager_calls == 0
+
+
+def test_kernels_on_a_gpu_compute() -> None:
+    found = facts(step(0, 0, 100), event("volta_sgemm", 50, 100, pid=9), device=9)
+    assert found.operation_share == pytest.approx(0.5)
+
+
+def test_the_wait_for_input_is_xprofs_and_the_stage_is_the_slowest() -> None:
+    stages = [["Iterator::Root::Prefetch", 20, 1.0], ["Iterator::Root::Prefetch::FlatMap[0]::Generator", 20, 30.0]]
+    found = facts(step(0, 0, 100), stages=[["Device:x", 1, 99.0], *stages], steps=timed(2.0, infeed=1.5))
+    assert found.input_share == pytest.approx(0.75)
+    assert found.input_stage == "Prefetch::FlatMap[0]::Generator"
+    assert found.python_input == 1
+    assert [(stage.calls, stage.seconds) for stage in found.stages] == [(20, 0.03), (20, 0.001)]
+
+
+def test_without_steps_the_wait_is_none_without_a_pipeline_and_not_known_with_one() -> None:
+    assert facts(event("EagerLocalExecute: Mul", 0, 9)).input_share == 0
+    assert facts(event("Iterator::Root::Map", 0, 9)).input_share is None
+
+
+def test_calls_that_trace_and_steps_that_compile_are_counted() -> None:
+    found = facts(
+        *(step(number, 100 * number, 100 * number + 100) for number in range(4)),
+        event("train", 0, 90, tf_function_call="traced-nonXla"),
+        event("train", 100, 190, tf_function_call="traced-xla"),
+        event("evaluate", 200, 290, tf_function_call="notTraced-nonXla"),
+        event("tf.function-graph_building", 10, 50),
+        event("CpuCompiler::Compile", 110, 130),
+        event("RunBackend", 115, 125),
+        event("GpuCompiler::CompileGpuExecutable", 310, 330),
+    )
+    assert (found.traced_calls, found.traced_functions, found.compilations) == (2, "train", 2)
+    shares = (found.traced_share, found.building_share, found.compile_share)
+    assert shares == pytest.approx((2 / 3, 0.1, 0.1))
+
+
+def test_float64_is_a_share_of_the_time_of_operations_whose_inputs_are_known() -> None:
+    found = facts(step(0, 0, 100), node("a", "MatMul", 0, 30, "(double[8];float[])"), node("b", "Relu", 30, 90))
+    assert found.double_share == pytest.approx(1 / 3)
+    assert found.has_shapes
+    blind = facts(step(0, 0, 100), event("Relu", 0, 50, long_name="b:Relu"))
+    assert (blind.double_share, blind.has_shapes) == (None, False)
+
+
+def test_operations_are_those_of_xprof_and_those_that_python_calls() -> None:
+    operations = [["Host", "MatMul", "dense/MatMul", 20, 300.0], ["Host", "", "AddV2", 9, 0.0]]
+    operations += [["Host", "Dataset", "Iterator::Root", 20, 9e9], ["Device", "Relu", "relu", 20, 5.0]]
+    found = facts(
+        step(0, 0, 200),
+        node("dense/MatMul", "MatMul", 0, 50, "(float[2,3])"),
+        event("EagerLocalExecute: AddV2", 100, 200),
+        operations=operations,
+    )
+    told = [(one.on, one.type, one.node, one.calls, round(one.share, 2), one.inputs) for one in found.operations]
+    assert told == [
+        ("Device", "Relu", "relu", 20, 1.0, ""),
+        ("Host", "MatMul", "dense/MatMul", 20, 0.75, "(float[2,3])"),
+        ("Host", "AddV2", "", 1, 0.25, ""),
+    ]
+    assert (found.node, found.node_share) == ("relu (Relu)", 1.0)
+
+
+def test_kernels_and_memory_are_xprofs() -> None:
+    kernels = [
+        ["sgemm", 96, 49152, 12.5, True, "dense/MatMul", 20, 500.0],
+        ["copy", 16, 0, 100.0, False, "", 40, 700.0],
+    ]
+    found = facts(step(0, 0, 100), kernels=kernels, peaks={"GPU_0_bfc": [10, 300, 200], "cpu": []})
+    assert [(one.name, one.seconds, one.tensor_cores) for one in found.kernels] == [
+        ("copy", 7e-4, False),
+        ("sgemm", 5e-4, True),
+    ]
+    assert (found.kernels[1].registers, found.kernels[1].shared_bytes, found.kernels[1].occupancy) == (
+        96,
+        49152,
+        0.125,
+    )
+    assert found.memory == {"GPU_0_bfc": 300}
+
+
+def test_a_tool_that_gave_no_answer_takes_only_its_own_figures_away() -> None:
+    tables = answers([step(0, 0, 100), node("a", "Relu", 0, 50)], steps=timed(2.0, infeed=1.0))
+    found = facts_of({"trace_viewer": tables["trace_viewer"], "overview_page": tables["overview_page"]})
+    assert (found.steps, found.input_share, found.operations, found.kernels, found.memory) == (1, 0.5, [], [], {})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"trace_viewer": b"\x00"},
+        {"trace_viewer": b'{"traceEvents": [{"name": 7}]}'},
+        {"trace_viewer": b'{"traceEvents": [{"name": "a", "ph": "X", "ts": "later"}]}'},
+        {
+            "framework_op_stats": json.dumps(
+                [{}, {"cols": [{"id": "occurrences"}], "rows": [{"c": [{"v": "x"}]}]}]
+            ).encode()
+        },
+        {"overview_page": b'{"p": {}}'},
+        {"memory_profile": b"[]"},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_what_is_no_answer_of_xprof_is_malformed(changed: dict[str, bytes]) -> None:
+    with pytest.raises(Malformed):
+        facts_of(answers([step(0, 0, 100)]) | changed)
+
+
+def test_a_trace_of_nothing_has_no_figures() -> None:
+    found = facts()
+    assert (found.steps, found.operation_share, found.operations) == (0, None, [])

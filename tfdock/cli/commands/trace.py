@@ -1,0 +1,169 @@
+"""The `trace` command: why a TensorFlow program is slow."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tfdock.cli import console
+from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json, stoppable
+from tfdock.host.settings import Settings
+from tfdock.installed.packages import tensorflow_python
+from tfdock.knowledge import loader
+from tfdock.trace.recording import Script
+from tfdock.trace.trace_facts import InputStage, TracedKernel, TracedOperation, TraceFacts
+from tfdock.trace.tracing import Tracer, TraceReport
+from tfdock.trace.xprof_tables import xprof_python
+
+_STDERR = 2
+_SHOWN = 8  #: Operations, kernels and stages that a report for people has of each.
+
+
+@app.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog="Examples: `tfdock trace .venv train.py --epochs 1`, `tfdock trace --steps 5 .venv -m mine.train`, "
+    "`tfdock trace logs/` reads a profile that is there. Exit status: the script's; 2 no TensorFlow or no xprof, 4 "
+    "nothing was recorded.",
+)
+@command("tfdock.trace/1", "knowledge")
+def trace(
+    settings: Settings,
+    place: Annotated[
+        str,
+        typer.Argument(
+            help="The Python that runs the script, or the folder of its environment; without a script, a profile.",
+            metavar="PYTHON|PROFILE",
+            show_default=False,
+        ),
+    ],
+    script: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="The script with its arguments, or `-m`, a module and its arguments.",
+            metavar="[SCRIPT ARGUMENT…]",
+            show_default=False,
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", help="Steps to record.", min=1, max=1000)] = 20,
+    skip: Annotated[
+        int, typer.Option("--skip", help="Steps to leave out before: the first ones are slow.", min=1)
+    ] = 3,
+    xprof: Annotated[
+        Path,
+        typer.Option(
+            "--xprof",
+            help="A Python that has xprof; by default the one that runs tfdock.",
+            metavar="PYTHON",
+            show_default=False,
+        ),
+    ] = Path(sys.executable),
+    out: Annotated[
+        Path, typer.Option("--out", help="Where profiles are kept, a folder for each.", metavar="DIR")
+    ] = Path("trace"),
+    as_json: AsJson = False,
+) -> None:
+    """Say which causes it shows, and what to do.
+
+    A script runs unchanged, with TensorFlow's profiler around some of its steps: calls of a `tf.function`, or of
+    `Session.run`.
+    """
+    tracer = Tracer(xprof=xprof_python(xprof), templates=loader.templates(), rows=knowledge_for(settings).slow_causes)
+    if script:
+        run = Script(python=tensorflow_python(place)[0].program, words=script, skip=skip, steps=steps)
+        folder = out / f"{datetime.now():%Y%m%d-%H%M%S}"
+        with stoppable(kept=f"what was recorded is in {folder}") as stop:
+            found = tracer.run(
+                run,
+                folder,
+                stdout=_STDERR if as_json else None,
+                # The script gets Ctrl-C as well. What it did until then is told; the second one ends it.
+                tick=lambda: stop.check() if stop.requests > 1 else None,
+            )
+    else:
+        found = tracer.read(Path(place))
+    if as_json:
+        print_json("tfdock.trace/1", True, {field.name: getattr(found, field.name) for field in fields(found)})
+    else:
+        for line in _lines(found, tracer.xprof):
+            console.tell(line, stream=sys.stdout)
+    # As a shell has it: of a script that a signal ended, 128 and the signal's number.
+    raise typer.Exit(found.status if found.status >= 0 else 128 - found.status)
+
+
+def _lines(found: TraceReport, xprof: Path) -> Iterator[str]:
+    style, facts = console.Style(sys.stdout), found.facts
+    named = f"TensorFlow {found.script.tensorflow}" if found.script else found.profile
+    yield f"{style.strong(console.clean(named))}: {_steps(facts)}"
+    for cause in found.causes:
+        yield f"{style.bad('slow')}  {console.clean(cause.says)} [{cause.cause}]"
+        yield f"      {style.good('fix:')} {cause.advice}"
+    if not found.causes:
+        yield f"{style.good('ok')}    no cause that is known: what takes longest stands below"
+    yield from _table("operations", style, (_operation(one) for one in facts.operations[:_SHOWN]))
+    yield from _table("kernels", style, (_kernel(one) for one in facts.kernels[:_SHOWN]))
+    yield from _table("input", style, (_stage(one) for one in facts.stages[:_SHOWN]))
+    for allocator, peak in facts.memory.items():
+        yield f"memory    {console.clean(allocator)} {console.size(peak)} at its peak"
+    for note in found.notes:
+        yield f"note: {console.clean(note)}"
+    yield f"timeline  {found.timeline}: open it in chrome://tracing or ui.perfetto.dev"
+    server = shlex.join([str(xprof), "-m", "xprof.server", "--logdir", str(_root(found)), "--port", "8791"])
+    yield f"page      `{server}`"
+
+
+def _steps(facts: TraceFacts) -> str:
+    if facts.step_seconds is None:
+        return "no step time"
+    shortest, longest = (_milliseconds(one or 0) for one in (facts.shortest_seconds, facts.longest_seconds))
+    steps = "step" if facts.steps == 1 else "steps"
+    parts = {
+        "waits for input": facts.input_share,
+        "computes": facts.operation_share,
+        "compiles": facts.compile_share,
+        "traces functions": facts.building_share,
+    }
+    shares = ", ".join(f"{100 * share:.0f} % {name}" for name, share in parts.items() if share and share >= 0.005)
+    return f"{facts.steps} {steps} of {_milliseconds(facts.step_seconds)} ({shortest} to {longest}): {shares}"
+
+
+def _table(title: str, style: console.Style, rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    found = list(rows)
+    if found:
+        yield style.strong(title)
+        yield from console.table(found)
+
+
+def _operation(one: TracedOperation) -> tuple[str, ...]:
+    # A function's call stands before the names of all that is in it.
+    node = one.node.removeprefix("StatefulPartitionedCall/") or "called by Python"
+    told = console.clean(f"{one.type}  {node} {one.inputs}".strip())
+    return f"{100 * one.share:.0f} %", _milliseconds(one.seconds), f"{one.calls}×", told
+
+
+def _kernel(one: TracedKernel) -> tuple[str, ...]:
+    cores = ", tensor cores" if one.tensor_cores else ""
+    shape = (
+        f"{one.registers} registers, {console.size(one.shared_bytes)} shared, {100 * one.occupancy:.0f} % occupied"
+    )
+    return _milliseconds(one.seconds), f"{one.calls}×", shape + cores, console.clean(f"{one.name} of {one.operation}")
+
+
+def _stage(one: InputStage) -> tuple[str, ...]:
+    return _milliseconds(one.seconds), f"{one.calls}×", console.clean(one.stage)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms"
+
+
+def _root(found: TraceReport) -> Path:
+    """Return the folder that xprof's page is given: the one that holds `plugins/profile`."""
+    folders = Path(found.profile).absolute().parents
+    return folders[3] if len(folders) > 3 and folders[1].name == "profile" else folders[0]

@@ -1,0 +1,400 @@
+"""Draw the figures that tell why a program is slow from xprof's tables and from the events of its trace. Pure.
+
+xprof measures steps, the wait for input, operations, kernels and memory. It says nothing of tracing, of compilation
+on a CPU, of float64, nor of operations that run one by one: these are read from the events. A share of a time is
+between 0 and 1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from tfdock.host.foreign_json import Line, Malformed, matching, parse
+
+#: A step that `dockerfiles/trace/capture.py` marks.
+_OWN_MARK = "tfdock_step"
+_BUILDING = "tf.function-graph_building"
+_EAGER, _FUNCTION, _STAGE = "EagerLocalExecute: ", "__inference", "Iterator::"
+#: Parts of the names of events in which XLA compiles: 2.18 and 2.21 on a CPU, and on a GPU. 2.15 has none on a CPU.
+_COMPILING = ("CpuCompiler::", "GpuCompiler::", "JitCompiler::Compile", "RunBackend")
+#: Types of operations that compute nothing: they hand values on, or wait.
+_IDLE = frozenset({
+    "_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv", "IteratorGetNext", "IteratorGetNextSync",
+    "OptionalGetValue", "OptionalFromValue", "IteratorGetNextAsOptional", "PyFunc", "EagerPyFunc", "PyFuncStateless",
+    "StatefulPartitionedCall", "PartitionedCall", "IDLE", "Dataset", "",
+})  # fmt: skip
+#: What runs Python while it makes input.
+_PYTHON_INPUT = ("PyFunc", "EagerPyFunc", "PyFuncStateless", "Generator")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedOperation:
+    """An operation: a node of a graph, or all eager calls of a type."""
+
+    type: str  #: Its type, such as `MatMul`.
+    node: str  #: The node's name; empty for eager calls.
+    on: str  #: `Host` or `Device`.
+    calls: int  #: How often it ran.
+    seconds: float  #: In all, without what it called; of eager calls, with what they cost Python.
+    share: float  #: Of the time of all operations there.
+    inputs: (
+        str  #: Types and shapes of its inputs, such as `(float[8,64];float[64,2])`; empty where they are not known.
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedKernel:
+    """A kernel on a GPU."""
+
+    name: str  #: Its name, as the driver has it.
+    operation: str  #: The operation that launched it.
+    calls: int  #: How often it ran.
+    seconds: float  #: In all.
+    registers: int  #: Registers of a thread.
+    shared_bytes: int  #: Shared memory of a block.
+    occupancy: float  #: The share of a multiprocessor's warps.
+    tensor_cores: bool  #: It uses them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputStage:
+    """A stage of the input pipeline."""
+
+    stage: str  #: Its name, without those that it feeds: `ParallelMapV2`.
+    calls: int  #: How often it ran.
+    seconds: float  #: In all, without the stages that feed it on the same thread.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceFacts:
+    """What a trace shows. None: not known."""
+
+    steps: int  #: Marked steps; 0 where the program has none.
+    step_seconds: float | None  #: The mean step.
+    shortest_seconds: float | None  #: The shortest step.
+    longest_seconds: float | None  #: The longest step.
+    input_share: float | None  #: Of a step, the wait for input.
+    input_stage: str  #: The stage of the input pipeline that takes most; empty without one.
+    python_input: float  #: 1 where a stage of the input pipeline runs Python, else 0.
+    operation_share: float | None  #: Of the time, the part in which at least one operation computes.
+    compile_share: float  #: Of the time, the part in which XLA compiles.
+    compilations: int  #: Steps in which XLA compiles, or calls that do where there are no steps.
+    building_share: float  #: Of the time, the part in which graphs are traced.
+    traced_calls: int  #: Calls of a `tf.function` that traced it anew.
+    traced_share: float  #: Their share of all such calls.
+    traced_functions: str  #: The functions that were traced.
+    double_share: float | None  #: Of the time of graph operations, those with float64 inputs.
+    eager_calls: int  #: Operations that Python called one by one.
+    eager_per_step: float  #: The same, by step; of a program without steps, all.
+    node_share: float  #: Of the time of graph operations, the part of the longest node.
+    node: str  #: That node, with its type.
+    operations: Sequence[TracedOperation]  #: All operations, longest first.
+    stages: Sequence[InputStage]  #: The input pipeline, longest first.
+    kernels: Sequence[TracedKernel]  #: Kernels of a GPU, longest first.
+    memory: Mapping[str, int]  #: Allocator -> the most bytes that were in use.
+    has_shapes: bool  #: Graph operations tell their inputs, or there are none.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Event:
+    name: Line = ""
+    ph: Line = ""
+    ts: float = 0.0  # microseconds, as `dur` is
+    dur: float = 0.0
+    pid: int = 0
+    tid: int = 0
+    args: Mapping[str, Any] | None = None
+
+    def has(self, name: str) -> bool:
+        return name in (self.args or {})
+
+    def arg(self, name: str) -> str:
+        return str((self.args or {}).get(name, ""))
+
+    @property
+    def end(self) -> float:
+        return self.ts + self.dur
+
+    @property
+    def node(self) -> str:
+        return self.arg("long_name").rpartition(":")[0]
+
+    @property
+    def type(self) -> str:
+        """The type of a graph's operation, or of an eager call; empty for all other events."""
+        if self.name.startswith(_STAGE):
+            return ""
+        kind = self.name.removeprefix(_EAGER) if self.eager else self.arg("long_name").rpartition(":")[2]
+        return "" if kind.startswith(_FUNCTION) else kind
+
+    @property
+    def eager(self) -> bool:
+        return self.name.startswith(_EAGER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trace:
+    traceEvents: list[_Event]  # noqa: N815 - the format's
+
+
+def facts_of(tables: Mapping[str, bytes]) -> TraceFacts:
+    """Return the facts of xprof's answers, by the names of its tools. Raises Malformed."""
+    events, processes = _events(tables["trace_viewer"])
+    marks = _marks(events)
+    begin, end = _window(events, marks)
+    events = [event for event in events if begin <= event.ts and event.end <= end]
+    whole = max(end - begin, 1e-9)
+    devices = {pid for pid, name in processes.items() if name.startswith("/device:")}
+    graph = [event for event in events if event.type and not event.eager]
+    eager = [event for event in events if event.type and event.eager]
+    computing = [event for event in (*graph, *eager) if event.type not in _IDLE]
+    computing += [event for event in events if event.pid in devices]
+    calls = [event for event in events if event.has("tf_function_call")]
+    traced = [event for event in calls if event.arg("tf_function_call").startswith("traced")]
+    compiling = [event for event in events if any(part in event.name for part in _COMPILING)]
+    steps, operations = _steps(tables.get("overview_page")), _operations(tables, graph, eager)
+    stages = list(_stages(tables.get("input_pipeline_analyzer")))
+    node = next((one for one in operations if one.node), None)
+    return TraceFacts(
+        steps=len(marks),
+        step_seconds=steps.get("steptime_ms_average"),
+        shortest_seconds=steps.get("steptime_ms_minimum"),
+        longest_seconds=steps.get("steptime_ms_maximum"),
+        input_share=_input_share(steps, events),
+        input_stage=stages[0].stage if stages else "",
+        python_input=float(any(_runs_python(stage.stage) for stage in stages) or _has_python(graph)),
+        operation_share=_covered(computing) / whole if computing else 0.0 if events else None,
+        compile_share=_covered(compiling) / whole,
+        compilations=_steps_with(compiling, marks),
+        building_share=_covered(event for event in events if event.name == _BUILDING) / whole,
+        traced_calls=len(traced),
+        traced_share=len(traced) / max(len(calls), 1),
+        traced_functions=", ".join(name for name, _ in Counter(event.name for event in traced).most_common(3)),
+        double_share=_double_share(graph),
+        eager_calls=len(eager),
+        eager_per_step=len(eager) / max(len(marks), 1),
+        node_share=node.share if node else 0.0,
+        node=f"{node.node} ({node.type})" if node else "",
+        operations=operations,
+        stages=stages,
+        kernels=list(_kernels(tables.get("kernel_stats"))),
+        memory=_memory(tables.get("memory_profile")),
+        has_shapes=not graph or any(event.has("shape") for event in graph),
+    )
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+def _events(data: bytes) -> tuple[list[_Event], dict[int, str]]:
+    """Return the events that last, and the processes' names."""
+    found: list[_Event] = parse(_Trace, data).traceEvents
+    processes = {event.pid: event.arg("name") for event in found if event.name == "process_name"}
+    return [event for event in found if event.ph == "X"], processes
+
+
+def _marks(events: Sequence[_Event]) -> list[_Event]:
+    """Return the steps: the script's own marks where it has some, else ours."""
+    marks = [event for event in events if event.arg("step_num") and event.arg("step_name")]
+    own = [event for event in marks if not event.name.startswith(_OWN_MARK)]
+    return own or marks
+
+
+def _window(events: Sequence[_Event], marks: Sequence[_Event]) -> tuple[float, float]:
+    """Return the time from the first step to the last; without steps, from the first operation to the last."""
+    # What comes after the last step is the program's end, and would count as Python's time.
+    inside = marks or [event for event in events if event.type] or events
+    return (min(event.ts for event in inside), max(event.end for event in inside)) if inside else (0.0, 0.0)
+
+
+def _covered(events: Iterable[_Event]) -> float:
+    """Return the microseconds in which at least one of the events goes on."""
+    total = until = 0.0
+    for begin, end in sorted((event.ts, event.end) for event in events):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
+
+
+def _steps_with(events: Sequence[_Event], marks: Sequence[_Event]) -> int:
+    if not marks:
+        return len(events)
+    return sum(any(mark.ts <= event.ts < mark.end for event in events) for mark in marks)
+
+
+def _double_share(graph: Sequence[_Event]) -> float | None:
+    known = [event for event in graph if event.arg("shape") and event.type not in _IDLE]
+    total = sum(event.dur for event in known)
+    return sum(event.dur for event in known if "double" in event.arg("shape")) / total if total else None
+
+
+def _has_python(graph: Iterable[_Event]) -> bool:
+    return any(event.type in _PYTHON_INPUT for event in graph)
+
+
+def _runs_python(stage: str) -> bool:
+    return any(name in stage for name in _PYTHON_INPUT)
+
+
+# --- xprof's tables -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cell:
+    v: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    c: list[_Cell]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    id: Line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    cols: list[_Column] | None = None
+    rows: list[_Row] | None = None
+    p: Mapping[str, Any] | None = None
+
+    def named(self) -> Iterator[dict[str, Any]]:
+        """Yield each row's cells by their columns."""
+        names = [column.id for column in self.cols or ()]
+        for row in self.rows or ():
+            yield dict(zip(names, (cell.v for cell in row.c), strict=False))
+
+
+def _table(data: bytes | None, place: int) -> _Table:
+    """Return one of a tool's tables; an empty one where the tool gave no answer, or fewer."""
+    if data is None:
+        return _Table()
+    found: list[_Table] = parse(list[_Table], data)
+    return found[place] if place < len(found) else _Table()
+
+
+def _number(row: Mapping[str, Any], name: str) -> float:
+    try:
+        return float(row.get(name) or 0)
+    except (TypeError, ValueError):
+        raise Malformed("not a number", name) from None
+
+
+def _steps(data: bytes | None) -> dict[str, float]:
+    """Return the figures of steps in seconds; none where xprof saw no step."""
+    found = _table(data, 1).p or {}
+    names = [name for name in found if "time_ms" in name and not isinstance(found[name], dict)]
+    figures = {name: _number(found, name) / 1000 for name in names if _is_number(found[name])}
+    return figures if figures.get("steptime_ms_average") else {}
+
+
+def _is_number(value: object) -> bool:
+    return str(value).replace(".", "", 1).isdigit()
+
+
+def _input_share(steps: Mapping[str, float], events: Sequence[_Event]) -> float | None:
+    if steps:
+        return steps.get("infeed_time_ms_avg", 0.0) / steps["steptime_ms_average"]
+    # Nothing is waited for where no input pipeline runs.
+    return None if any(event.name.startswith(_STAGE) for event in events) else 0.0
+
+
+#: Where an operation runs, its type, its node, how often it ran, and for how many seconds.
+_Measured = tuple[str, str, str, int, float]
+
+
+def _operations(
+    tables: Mapping[str, bytes], graph: Sequence[_Event], eager: Sequence[_Event]
+) -> list[TracedOperation]:
+    """Return the operations, longest first: nodes of graphs as xprof counts them, eager calls by their events."""
+    measured = [*_graph_rows(tables.get("framework_op_stats")), *_eager_rows(eager)]
+    whole = {on: sum(row[-1] for row in measured if row[0] == on) or 1.0 for on, *_ in measured}
+    inputs = {event.node: event.arg("shape") for event in graph if event.arg("shape")}
+    found = [
+        TracedOperation(
+            type=kind,
+            node=node,
+            on=on,
+            calls=calls,
+            seconds=seconds,
+            share=seconds / whole[on],
+            inputs=inputs.get(node, ""),
+        )
+        for on, kind, node, calls, seconds in measured
+    ]
+    # A GPU's first: the host waits for them.
+    return sorted(found, key=lambda one: (one.on == "Host", -one.seconds))
+
+
+def _graph_rows(data: bytes | None) -> Iterator[_Measured]:
+    for row in _table(data, 1).named():
+        if row.get("type") not in _IDLE:
+            where, kind, node = (str(row.get(name, "")) for name in ("host_or_device", "type", "operation"))
+            yield where, kind, node, int(_number(row, "occurrences")), _number(row, "total_self_time") / 1e6
+
+
+def _eager_rows(eager: Iterable[_Event]) -> Iterator[_Measured]:
+    durations: dict[str, list[float]] = {}
+    for event in eager:
+        durations.setdefault(event.type, []).append(event.dur)
+    for kind in durations.keys() - _IDLE:
+        yield "Host", kind, "", len(durations[kind]), sum(durations[kind]) / 1e6
+
+
+def _stages(data: bytes | None) -> Iterator[InputStage]:
+    rows = [row for row in _table(data, 2).named() if str(row.get("opName", "")).startswith(_STAGE)]
+    for row in sorted(rows, key=lambda row: -_number(row, "selfTimeInMs")):
+        name = str(row["opName"]).removeprefix(_STAGE).removeprefix("Root::")
+        seconds = _number(row, "selfTimeInMs") / 1000
+        yield InputStage(stage=name, calls=int(_number(row, "count")), seconds=seconds)
+
+
+def _kernels(data: bytes | None) -> Iterator[TracedKernel]:
+    table = parse(_Table, data) if data is not None else _Table()
+    for row in sorted(table.named(), key=lambda row: -_number(row, "total_duration_us")):
+        yield TracedKernel(
+            name=str(row["kernel_name"]),
+            operation=str(row["op_name"]),
+            calls=int(_number(row, "occurrences")),
+            seconds=_number(row, "total_duration_us") / 1e6,
+            registers=int(_number(row, "registers_per_thread")),
+            shared_bytes=int(_number(row, "shmem_bytes")),
+            occupancy=_number(row, "occupancy_pct") / 100,
+            tensor_cores=bool(row["is_kernel_using_tensor_core"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Usage:
+    peakBytesInUse: Annotated[str, matching(r"\d{1,18}")]  # noqa: N815 - xprof's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Snapshot:
+    aggregationStats: _Usage  # noqa: N815 - xprof's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Allocator:
+    memoryProfileSnapshots: list[_Snapshot]  # noqa: N815 - xprof's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Memory:
+    memoryProfilePerAllocator: Mapping[str, _Allocator]  # noqa: N815 - xprof's
+
+
+def _memory(data: bytes | None) -> dict[str, int]:
+    if data is None:
+        return {}
+    found: _Memory = parse(_Memory, data)
+    peaks = {
+        name: [snapshot.aggregationStats.peakBytesInUse for snapshot in allocator.memoryProfileSnapshots]
+        for name, allocator in found.memoryProfilePerAllocator.items()
+    }
+    return {name: max(map(int, values)) for name, values in peaks.items() if values}

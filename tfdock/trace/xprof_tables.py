@@ -1,0 +1,56 @@
+"""Let xprof read a profile, in a process of its own and with a Python that may be another."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from tfdock.errors import ProfileError, VerificationFailed
+from tfdock.host.hardware import ask
+from tfdock.host.untrusted_folders import TooLarge, UntrustedPath
+
+_SECONDS = 600.0
+_MOST_PROFILE, _MOST_TABLE = 1 << 30, 1 << 28
+_NAME = "host.xplane.pb"
+
+
+def xprof_python(named: Path) -> Path:
+    """Return the Python again if it has xprof. Raises ProfileError otherwise."""
+    found = ask(str(named), "-c", "import importlib.util as u; print('found' if u.find_spec('xprof') else 'lost')")
+    if "found" not in found.text:
+        raise ProfileError.of(
+            "xprof-missing",
+            f"{named} has no xprof, which reads profiles",
+            "`pip install 'tfdock[trace]'` (350 MB), or name a Python that has it with `--xprof`; "
+            "never the one that has TensorFlow: their packages conflict",
+        )
+    return named
+
+
+def read_tables(python: Path, profile: UntrustedPath, program: str) -> dict[str, bytes]:
+    """Return what xprof's tools say of a profile: a tool's name -> its answer. A tool that fails is left out.
+
+    Raises VerificationFailed where xprof cannot read it, or says more than fits.
+    """
+    with tempfile.TemporaryDirectory(prefix="tfdock-trace-") as folder:
+        place = Path(folder)
+        try:
+            # xprof writes beside it, and reads again what lies there.
+            (place / _NAME).write_bytes(profile.read(_MOST_PROFILE))
+            answer = ask(str(python), "-c", program, str(place / _NAME), folder, seconds=_SECONDS)
+            tables = {
+                file.name.removesuffix(".json"): file.read(_MOST_TABLE)
+                for file in UntrustedPath(place).entries()
+                if file.name.endswith(".json")
+            }
+        except TooLarge as error:
+            message, fix = f"{profile}: {error.strerror}", "record fewer steps: `--steps 5`"
+            raise VerificationFailed.of("trace-unreadable", message, fix) from error
+    if "trace_viewer" not in tables:
+        lines = [line.strip() for line in answer.text.splitlines() if line.strip()]
+        raise VerificationFailed.of(
+            "trace-unreadable",
+            f"xprof cannot read {profile}{f': {lines[-1][:300]}' if lines else ''}",
+            "record it again: a profile is cut off where its program is killed",
+        )
+    return tables
