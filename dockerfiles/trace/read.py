@@ -1,28 +1,64 @@
 """read.py PROFILE FOLDER: let xprof read a profile, and write what its tools say into a folder, a file each.
 
-PROFILE is a copy of its own: xprof writes its caches beside it. A tool that fails leaves no file; why, it prints.
+PROFILE is a copy of its own: xprof writes its caches beside it. A tool that fails leaves no file; why, it prints. The
+timeline is left twice: whole as `timeline.json.gz`, and as `trace_viewer.json` without what says nothing of the time
+that something takes, for it may have a million events.
 """
 
+import gzip
+import json
 import sys
 from pathlib import Path
 
 from xprof.convert import raw_to_tool_data
 
-TOOLS = (
-    "overview_page",
-    "framework_op_stats",
-    "input_pipeline_analyzer",
-    "kernel_stats",
-    "memory_profile",
-    "trace_viewer",
-)
+TOOLS = ("overview_page", "framework_op_stats", "input_pipeline_analyzer", "kernel_stats", "memory_profile")
+ARGUMENTS = ("hlo_op", "long_name", "name", "shape", "step_name", "step_num", "tf_function_call")
+#: Beginnings of names of events around others: the executor, its threads, the way of an eager call.
+AROUND = (
+    "EagerCopy", "EagerExecute", "EagerKernel", "Executor", "FunctionRun", "KernelAndDeviceFunc", "TFE_",
+    "TensorHandle", "ThreadpoolListener", "ValidateInput",
+)  # fmt: skip
 
 
 def main(profile, folder):
     for tool in TOOLS:
-        data, _ = raw_to_tool_data.xspace_to_tool_data([profile], tool, {})
+        data = answer(profile, tool)
         if data is not None:
-            Path(folder, tool + ".json").write_bytes(data.encode() if isinstance(data, str) else data)
+            Path(folder, tool + ".json").write_bytes(data)
+    timeline = answer(profile, "trace_viewer")
+    if timeline is not None:
+        Path(folder, "timeline.json.gz").write_bytes(gzip.compress(timeline, 6, mtime=0))
+        events = [reduced(event) for event in events_of(timeline.decode()) if told(event)]
+        Path(folder, "trace_viewer.json").write_text(json.dumps({"traceEvents": events}))
+
+
+def answer(profile, tool):
+    data, _ = raw_to_tool_data.xspace_to_tool_data([profile], tool, {})
+    return data.encode() if isinstance(data, str) else data
+
+
+def events_of(text):
+    """Yield the events one by one: all at once would take gigabytes."""
+    decoder, place = json.JSONDecoder(), text.index("[", text.index('"traceEvents"')) + 1
+    while True:
+        while text[place] in ", \n\r\t":
+            place += 1
+        if text[place] == "]":
+            return
+        event, place = decoder.raw_decode(text, place)
+        yield event
+
+
+def told(event):
+    if event.get("ph") == "X":
+        return not event.get("name", "").startswith(AROUND)
+    return event.get("name") == "process_name"
+
+
+def reduced(event):
+    arguments = event.get("args", {})
+    return {**event, "args": {name: arguments[name] for name in ARGUMENTS if name in arguments}}
 
 
 if __name__ == "__main__":

@@ -273,9 +273,9 @@ def xprof(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(folder)  # 350 MB
 
 
-def traced(installed: Place, xprof: Path, folder: Path, source: str) -> tuple[dict[str, Any], int]:
+def traced(installed: Place, xprof: Path, folder: Path, source: str, *more: str) -> tuple[dict[str, Any], int]:
     (folder / "train.py").write_text(source)
-    words = ["trace", "--json", "--xprof", str(xprof), str(installed.folder), "train.py"]
+    words = ["trace", "--json", *more, "--xprof", str(xprof), str(installed.folder), "train.py"]
     result = run_within(FETCH, [sys.executable, "-m", "tfdock", *words], cwd=folder)
     return json.loads(result.stdout), result.returncode
 
@@ -298,3 +298,15 @@ def test_a_trace_of_a_sound_script_is_kept_however_it_ends(
     found, status = traced(installed, xprof, tmp_path, f"{TRAINING}{end}\n")
     assert (found["facts"]["operations"] != [], found["causes"], status) == (True, [], ENDS[end])
     assert ("its own profile" in str(found["notes"])) == ("mine" in end)
+
+
+@pytest.mark.parametrize(
+    ("node", "kind"), [("MatMul_3", "_MklMatMul"), ("gradient_tape/MatMul_2/MatMul_1", "_MklMatMul")]
+)
+def test_an_operation_of_a_script_runs_alone(
+    installed: Place, xprof: Path, tmp_path: Path, node: str, kind: str
+) -> None:
+    found, status = traced(installed, xprof, tmp_path, TRAINING, "--case", node)
+    assert (status, found["case"]["node"], found["case"]["type"]) == (0, node, kind)
+    # A call that computes nothing takes less than a microsecond more or less than another.
+    assert found["case"]["seconds"] > 1e-5

@@ -13,7 +13,7 @@ from tfdock.errors import ProfileError
 from tfdock.host.foreign_json import Line
 from tfdock.host.untrusted_folders import FoundFile, UntrustedPath
 
-_FIRST_STEP_SECONDS = 60  #: A script without a step until then is kept as far as it has come.
+_FIRST_STEP_SECONDS = 30  #: A script without a step until then is kept as far as it has come.
 _MOST_JSON, _ENDING = 1 << 20, ".xplane.pb"
 _LOOK_SECONDS = 0.2
 
@@ -40,20 +40,32 @@ class Script:
     steps: int  #: Steps that are recorded.
 
 
-def record(script: Script, program: str, folder: Path, *, stdout: int | None, tick: Callable[[], object]) -> int:
-    """Run a script under `program`, which leaves the profile in a folder; return its exit status, -2 for SIGINT.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal:
+    """Where a script's output goes, and what its caller does meanwhile."""
 
-    The script has the caller's terminal, folder and environment, and `stdout` for its output, a descriptor. Ctrl-C
-    reaches it as well as the caller; `tick` is called several times a second, and ends it by raising.
+    stdout: int | None = None  #: A descriptor; None for the caller's own output.
+    tick: Callable[[], object] = lambda: None  #: Called several times a second; ends the script by raising.
+
+
+def record(script: Script, program: str, folder: Path, terminal: Terminal) -> int:
+    """Run a script under `program`, which leaves a profile in a folder; return its exit status, -2 for SIGINT."""
+    steps = {"skip": script.skip, "steps": script.steps, "seconds": _FIRST_STEP_SECONDS}
+    return run_script(script, program, {"folder": str(folder.absolute()), **steps}, terminal)
+
+
+def run_script(script: Script, program: str, request: Mapping[str, object], terminal: Terminal) -> int:
+    """Run a script under `program`; return its exit status, -2 for SIGINT.
+
+    The script has the caller's folder and environment. Ctrl-C reaches it as well as the caller.
     """
-    request = {"folder": str(folder), "skip": script.skip, "steps": script.steps, "seconds": _FIRST_STEP_SECONDS}
     command = [str(script.python), "-c", program, json.dumps(request), *script.words]
-    process = subprocess.Popen(command, stdout=stdout)
+    process = subprocess.Popen(command, stdout=terminal.stdout)
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(_LOOK_SECONDS)
-            tick()
+            terminal.tick()
     finally:
         if process.returncode is None:
             process.kill()

@@ -1,7 +1,7 @@
 """Draw the figures that tell why a program is slow from xprof's tables and from the events of its trace. Pure.
 
-xprof measures steps, the wait for input, operations, kernels and memory. It says nothing of tracing, of compilation
-on a CPU, of float64, nor of operations that run one by one: these are read from the events. A share of a time is
+xprof measures steps, the wait for input, what a GPU does, and memory. It says nothing of tracing, of compilation on a
+CPU, of float64, nor of operations that run one by one: these are read from the events. A share of a time is
 between 0 and 1.
 """
 
@@ -40,9 +40,7 @@ class TracedOperation:
     calls: int  #: How often it ran.
     seconds: float  #: In all, without what it called; of eager calls, with what they cost Python.
     share: float  #: Of the time of all operations there.
-    inputs: (
-        str  #: Types and shapes of its inputs, such as `(float[8,64];float[64,2])`; empty where they are not known.
-    )
+    inputs: str  #: Types and shapes of its inputs, such as `(float[8,64];int32[2])`; empty if not known.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +78,7 @@ class TraceFacts:
     input_stage: str  #: The stage of the input pipeline that takes most; empty without one.
     python_input: float  #: 1 where a stage of the input pipeline runs Python, else 0.
     operation_share: float | None  #: Of the time, the part in which at least one operation computes.
-    compile_share: float  #: Of the time, the part in which XLA compiles.
+    compile_share: float | None  #: Of the time, the part in which XLA compiles.
     compilations: int  #: Steps in which XLA compiles, or calls that do where there are no steps.
     building_share: float  #: Of the time, the part in which graphs are traced.
     traced_calls: int  #: Calls of a `tf.function` that traced it anew.
@@ -89,6 +87,7 @@ class TraceFacts:
     double_share: float | None  #: Of the time of graph operations, those with float64 inputs.
     eager_calls: int  #: Operations that Python called one by one.
     eager_per_step: float  #: The same, by step; of a program without steps, all.
+    eager_share: float  #: Of the time, the part in which one of them goes on.
     node_share: float  #: Of the time of graph operations, the part of the longest node.
     node: str  #: That node, with its type.
     operations: Sequence[TracedOperation]  #: All operations, longest first.
@@ -151,10 +150,14 @@ def facts_of(tables: Mapping[str, bytes]) -> TraceFacts:
     graph = [event for event in events if event.type and not event.eager]
     eager = [event for event in events if event.type and event.eager]
     computing = [event for event in (*graph, *eager) if event.type not in _IDLE]
-    computing += [event for event in events if event.pid in devices]
+    computing += [event for event in events if event.pid in devices or event.has("hlo_op")]
     calls = [event for event in events if event.has("tf_function_call")]
     traced = [event for event in calls if event.arg("tf_function_call").startswith("traced")]
     compiling = [event for event in events if any(part in event.name for part in _COMPILING)]
+    # Of what XLA compiles and computes on a CPU, releases before 2.16 or so tell nothing.
+    blind = any(event.arg("tf_function_call").endswith("-xla") for event in calls) and not (
+        compiling or devices or any(event.has("hlo_op") for event in events)
+    )
     steps, operations = _steps(tables.get("overview_page")), _operations(tables, graph, eager)
     stages = list(_stages(tables.get("input_pipeline_analyzer")))
     node = next((one for one in operations if one.node), None)
@@ -166,8 +169,8 @@ def facts_of(tables: Mapping[str, bytes]) -> TraceFacts:
         input_share=_input_share(steps, events),
         input_stage=stages[0].stage if stages else "",
         python_input=float(any(_runs_python(stage.stage) for stage in stages) or _has_python(graph)),
-        operation_share=_covered(computing) / whole if computing else 0.0 if events else None,
-        compile_share=_covered(compiling) / whole,
+        operation_share=None if blind or not events else _covered(computing) / whole,
+        compile_share=None if blind else _covered(compiling) / whole,
         compilations=_steps_with(compiling, marks),
         building_share=_covered(event for event in events if event.name == _BUILDING) / whole,
         traced_calls=len(traced),
@@ -176,6 +179,7 @@ def facts_of(tables: Mapping[str, bytes]) -> TraceFacts:
         double_share=_double_share(graph),
         eager_calls=len(eager),
         eager_per_step=len(eager) / max(len(marks), 1),
+        eager_share=_covered(eager) / whole,
         node_share=node.share if node else 0.0,
         node=f"{node.node} ({node.type})" if node else "",
         operations=operations,
@@ -304,16 +308,22 @@ def _input_share(steps: Mapping[str, float], events: Sequence[_Event]) -> float 
     return None if any(event.name.startswith(_STAGE) for event in events) else 0.0
 
 
-#: Where an operation runs, its type, its node, how often it ran, and for how many seconds.
-_Measured = tuple[str, str, str, int, float]
+#: Where an operation runs, its type, and its node; empty for an eager call.
+_Key = tuple[str, str, str]
 
 
 def _operations(
     tables: Mapping[str, bytes], graph: Sequence[_Event], eager: Sequence[_Event]
 ) -> list[TracedOperation]:
-    """Return the operations, longest first: nodes of graphs as xprof counts them, eager calls by their events."""
-    measured = [*_graph_rows(tables.get("framework_op_stats")), *_eager_rows(eager)]
-    whole = {on: sum(row[-1] for row in measured if row[0] == on) or 1.0 for on, *_ in measured}
+    """Return the operations, longest first: those of the host by their events, those of a GPU as xprof has them."""
+    measured: dict[_Key, list[float]] = {}
+    for event, seconds in _self_times([*graph, *eager]):
+        if event.type not in _IDLE:
+            measured.setdefault(("Host", event.type, event.node), []).append(seconds)
+    # Of the host xprof counts some twice: each of oneDNN's matrix products has one event a step, and two calls there.
+    counted = {key: (len(found), sum(found)) for key, found in measured.items()}
+    counted.update(_device_rows(tables.get("framework_op_stats")))
+    whole = {on: sum(counted[key][1] for key in counted if key[0] == on) or 1.0 for on, *_ in counted}
     inputs = {event.node: event.arg("shape") for event in graph if event.arg("shape")}
     found = [
         TracedOperation(
@@ -321,29 +331,44 @@ def _operations(
             node=node,
             on=on,
             calls=calls,
-            seconds=seconds,
-            share=seconds / whole[on],
+            seconds=spent,
+            share=spent / whole[on],
             inputs=inputs.get(node, ""),
         )
-        for on, kind, node, calls, seconds in measured
+        for (on, kind, node), (calls, spent) in counted.items()
     ]
     # A GPU's first: the host waits for them.
     return sorted(found, key=lambda one: (one.on == "Host", -one.seconds))
 
 
-def _graph_rows(data: bytes | None) -> Iterator[_Measured]:
+def _self_times(events: Sequence[_Event]) -> Iterator[tuple[_Event, float]]:
+    """Yield each event with its seconds, without those of the events that it encloses on its thread."""
+    open_: list[tuple[_Event, float]] = []
+    for event in sorted(events, key=lambda one: (one.pid, one.tid, one.ts, -one.dur)):
+        while open_ and not _encloses(open_[-1][0], event):
+            yield _closed(open_)
+        open_.append((event, event.dur))
+    while open_:
+        yield _closed(open_)
+
+
+def _encloses(outer: _Event, inner: _Event) -> bool:
+    return (outer.pid, outer.tid) == (inner.pid, inner.tid) and inner.ts < outer.end
+
+
+def _closed(open_: list[tuple[_Event, float]]) -> tuple[_Event, float]:
+    event, own = open_.pop()
+    if open_:
+        above, rest = open_[-1]
+        open_[-1] = (above, rest - event.dur)
+    return event, max(own, 0.0) / 1e6
+
+
+def _device_rows(data: bytes | None) -> Iterator[tuple[_Key, tuple[int, float]]]:
     for row in _table(data, 1).named():
-        if row.get("type") not in _IDLE:
-            where, kind, node = (str(row.get(name, "")) for name in ("host_or_device", "type", "operation"))
-            yield where, kind, node, int(_number(row, "occurrences")), _number(row, "total_self_time") / 1e6
-
-
-def _eager_rows(eager: Iterable[_Event]) -> Iterator[_Measured]:
-    durations: dict[str, list[float]] = {}
-    for event in eager:
-        durations.setdefault(event.type, []).append(event.dur)
-    for kind in durations.keys() - _IDLE:
-        yield "Host", kind, "", len(durations[kind]), sum(durations[kind]) / 1e6
+        if row.get("host_or_device") == "Device" and row.get("type") not in _IDLE:
+            key = ("Device", str(row["type"]), str(row.get("operation", "")))
+            yield key, (int(_number(row, "occurrences")), _number(row, "total_self_time") / 1e6)
 
 
 def _stages(data: bytes | None) -> Iterator[InputStage]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfdock.errors import VerificationFailed
@@ -12,7 +11,8 @@ from tfdock.host.files import make_folder
 from tfdock.host.foreign_json import Malformed
 from tfdock.installed.interpreter import ending
 from tfdock.knowledge.wheel_rows import SlowCause
-from tfdock.trace.recording import Captured, Script, captured_in, profile_in, record
+from tfdock.trace.operation_case import OperationCase, chosen, write_case
+from tfdock.trace.recording import Captured, Script, Terminal, captured_in, profile_in, record
 from tfdock.trace.slow_causes import FoundCause, causes_of
 from tfdock.trace.trace_facts import TraceFacts, facts_of
 from tfdock.trace.xprof_tables import read_tables
@@ -24,11 +24,12 @@ class TraceReport:
 
     profile: str  #: The file that TensorFlow's profiler wrote.
     timeline: str  #: The same for chrome://tracing and Perfetto.
-    status: int  #: The script's exit status; below 0 the number of the signal that ended it. 0 without a script.
-    script: Captured | None  #: What was recorded of the script; null for a profile that was there.
     facts: TraceFacts  #: What the profile shows.
     causes: tuple[FoundCause, ...]  #: Why the program is slow, what hides the rest first; none where none is known.
     notes: tuple[str, ...]  #: What limits the answer.
+    status: int = 0  #: The script's exit status; below 0 the number of the signal that ended it. 0 without a script.
+    script: Captured | None = None  #: What was recorded of the script; null for a profile that was there.
+    case: OperationCase | None = None  #: An operation as a program of its own, where one was asked for.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +40,13 @@ class Tracer:
     templates: Mapping[str, str]
     rows: Iterable[SlowCause]
 
-    def run(self, script: Script, folder: Path, *, stdout: int | None, tick: Callable[[], object]) -> TraceReport:
-        """Record a script into a folder, and read it. Raises VerificationFailed where nothing was recorded."""
+    def run(self, script: Script, folder: Path, terminal: Terminal, case: str = "") -> TraceReport:
+        """Record a script into a folder, and read it; write the operation `case` as a program, if one is named.
+
+        Raises VerificationFailed where nothing was recorded, or the operation cannot be written.
+        """
         make_folder(folder)
-        status = record(script, self.templates["trace/capture.py"], folder.absolute(), stdout=stdout, tick=tick)
+        status = record(script, self.templates["trace/capture.py"], folder, terminal)
         captured = captured_in(folder)
         if captured is None:
             raise VerificationFailed.of(
@@ -50,11 +54,14 @@ class Tracer:
                 f"nothing was recorded: {script.words[0]} ends with {ending(status)}",
                 f"what it printed says why; run it alone: `{script.python} {script.words[0]}`",
             )
-        return self.read(Path(captured.own_profile or folder), script, captured, status)
+        found = self.read(Path(captured.own_profile or folder))
+        if case:
+            operation = chosen(found.facts.operations, case)
+            found = replace(found, case=write_case(script, operation, self.templates, folder, terminal))
+        notes = (*_script_notes(script, captured, status), *found.notes)
+        return replace(found, status=status, script=captured, notes=notes)
 
-    def read(
-        self, place: Path, script: Script | None = None, captured: Captured | None = None, status: int = 0
-    ) -> TraceReport:
+    def read(self, place: Path) -> TraceReport:
         """Read the newest profile of a folder, or a file.
 
         Raises ProfileError where there is none, VerificationFailed for a broken one.
@@ -67,16 +74,13 @@ class Tracer:
             message, fix = f"{profile}: {error}", "record it again"
             raise VerificationFailed.of("trace-unreadable", message, fix) from error
         timeline = profile.parent / "trace.json.gz"
-        timeline.write(gzip.compress(tables["trace_viewer"], 6, mtime=0))
-        notes = [*(_script_notes(script, captured, status) if script and captured else ()), *_notes(facts)]
+        timeline.write(tables["timeline"])
         return TraceReport(
             profile=str(profile),
             timeline=str(timeline),
-            status=status,
-            script=captured,
             facts=facts,
             causes=tuple(causes_of(facts, self.rows)),
-            notes=tuple(notes),
+            notes=tuple(_notes(facts)),
         )
 
 
@@ -86,12 +90,14 @@ def _script_notes(script: Script, captured: Captured, status: int) -> Iterator[s
     if captured.own_profile:
         yield f"the script starts the profiler itself: this is its own profile, of {captured.own_profile}"
     elif captured.steps and captured.steps < script.steps:
-        yield f"the script had {captured.steps} steps after the first {script.skip}; {script.steps} were wanted"
+        yield f"{captured.steps} steps are in it: the script has no more, or they take more than 5 s together"
 
 
 def _notes(facts: TraceFacts) -> Iterator[str]:
     if not facts.steps:
         yield "no step is marked: these are figures of the whole run, with its start"
+    if facts.compile_share is None:
+        yield "a function is compiled by XLA, which tells nothing here: what it compiles and computes is not known"
     if not facts.has_shapes:
         yield "the operations tell no inputs: whether they compute in float64 is not known"
     elif facts.double_share is None and facts.eager_calls:

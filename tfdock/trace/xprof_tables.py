@@ -30,6 +30,8 @@ def xprof_python(named: Path) -> Path:
 def read_tables(python: Path, profile: UntrustedPath, program: str) -> dict[str, bytes]:
     """Return what xprof's tools say of a profile: a tool's name -> its answer. A tool that fails is left out.
 
+    `trace_viewer` has the events that tell times, `timeline` all of them, compressed.
+
     Raises VerificationFailed where xprof cannot read it, or says more than fits.
     """
     with tempfile.TemporaryDirectory(prefix="tfdock-trace-") as folder:
@@ -39,9 +41,9 @@ def read_tables(python: Path, profile: UntrustedPath, program: str) -> dict[str,
             (place / _NAME).write_bytes(profile.read(_MOST_PROFILE))
             answer = ask(str(python), "-c", program, str(place / _NAME), folder, seconds=_SECONDS)
             tables = {
-                file.name.removesuffix(".json"): file.read(_MOST_TABLE)
+                file.name.partition(".")[0]: file.read(_MOST_TABLE)
                 for file in UntrustedPath(place).entries()
-                if file.name.endswith(".json")
+                if file.name.endswith((".json", ".json.gz"))
             }
         except TooLarge as error:
             message, fix = f"{profile}: {error.strerror}", "record fewer steps: `--steps 5`"

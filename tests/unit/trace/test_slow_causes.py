@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
 
@@ -15,11 +14,13 @@ from tfdock.trace.trace_facts import TraceFacts, facts_of
 
 from .tables import answers, node, step, timed
 
-SOUND = facts_of(answers([step(0, 0, 100), node("a", "MatMul", 0, 90)], steps=timed(2.0)))
+SOUND = facts_of(
+    answers([step(0, 0, 100), node("a", "MatMul", 0, 50), node("b", "MatMul", 50, 90)], steps=timed(2.0))
+)
 
 
 def rows() -> Sequence[SlowCause]:
-    return loader.knowledge((), Path("/nowhere")).slow_causes
+    return loader.knowledge().slow_causes
 
 
 def causes(**changed: object) -> list[str]:
@@ -48,7 +49,8 @@ def causes(**changed: object) -> list[str]:
         ({"building_share": 0.6, "traced_calls": 20, "traced_share": 0.2}, []),
         ({"double_share": 0.5}, ["float64"]),
         ({"double_share": None}, []),
-        ({"operation_share": 0.3, "eager_calls": 900, "eager_per_step": 900.0}, ["eager"]),
+        ({"operation_share": 0.3, "eager_calls": 900, "eager_per_step": 900.0, "eager_share": 0.2}, ["eager"]),
+        ({"operation_share": 0.3, "eager_calls": 900, "eager_per_step": 900.0, "eager_share": 0.02}, ["python"]),
         ({"operation_share": 0.3, "eager_calls": 40, "eager_per_step": 2.0}, ["python"]),
         ({"operation_share": None}, []),
         ({"node_share": 0.8, "node": "svd (Svd)"}, ["one-operation"]),

@@ -20,7 +20,13 @@ from .tables import answers, event, node, step, timed
 #: A script's place: it leaves what it is told to, and ends.
 CAPTURE = """
 import json, os, pathlib, signal, sys
-folder = pathlib.Path(json.loads(sys.argv[1])["folder"])
+request = json.loads(sys.argv[1])
+folder = pathlib.Path(request["folder"])
+if "node" in request:
+    wanted = (request["node"], request["type"], request["fused"])
+    if wanted == ("dense/MatMul", "MatMul", False):
+        (folder / "operation.json").write_text(os.environ["COLLECTED"])
+    sys.exit()
 place = folder / "plugins/profile/2026_11_28_10_00_00"
 place.mkdir(parents=True)
 (place / "empty.xplane.pb").touch()
@@ -39,9 +45,19 @@ import shutil, sys
 assert open(sys.argv[1]).read() == "a profile"
 shutil.copytree({!r}, sys.argv[2], dirs_exist_ok=True)
 """
+CASE = """
+import json
+case = json.loads(r'''@CASE@''')
+assert case["steps"] == [{"type": "MatMul"}]
+print("a warning")
+print(json.dumps({"seconds": 0.001 * case["leaves"][0]["shape"][0]}))
+"""
 SLOW = answers(
-    [step(0, 0, 2000), node("dense/MatMul", "MatMul", 1600, 1900), event("EagerLocalExecute: Mul", 1900, 1950)],
-    operations=[["Host", "MatMul", "dense/MatMul", 20, 300.0]],
+    [
+        step(0, 0, 2000),
+        node("dense/MatMul", "MatMul", 1600, 1900, "(float[8,4];int32[2])"),
+        event("EagerLocalExecute: Mul", 1900, 1950),
+    ],
     stages=[["Iterator::Root::Map", 20, 30.0]],
     kernels=[["sgemm", 96, 49152, 12.5, True, "dense/MatMul", 20, 500.0]],
     steps=timed(2.0, infeed=1.5),
@@ -55,8 +71,12 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tables").mkdir()
     for name, data in SLOW.items():
-        (tmp_path / "tables" / f"{name}.json").write_bytes(data)
-    programs = {"trace/capture.py": CAPTURE, "trace/read.py": READ.format(str(tmp_path / "tables"))}
+        (tmp_path / "tables" / (f"{name}.json.gz" if name == "timeline" else f"{name}.json")).write_bytes(data)
+    programs = {
+        "trace/capture.py": CAPTURE,
+        "trace/read.py": READ.format(str(tmp_path / "tables")),
+        "trace/case.py": CASE,
+    }
     monkeypatch.setattr(loader, "templates", lambda: programs)
     program = with_module(tmp_path, "").program
     (tmp_path / "site/xprof").mkdir()
@@ -77,8 +97,8 @@ def test_the_causes_come_first_and_then_what_takes_long(python: Path) -> None:
     assert lines[2].startswith("      fix: `map(..., num_parallel_calls=tf.data.AUTOTUNE)`")
     told = {line.split()[0]: line for line in lines[3:] if not line.startswith(" ")}
     assert list(told) == ["operations", "kernels", "input", "memory", "timeline", "page"]
-    assert "  86 %  0.3 ms  20×  MatMul  dense/MatMul (float[8,8])" in lines
-    assert "  14 %  0.1 ms  1×   Mul  called by Python" in lines
+    assert "  86 %  0.3 ms  1×  MatMul  dense/MatMul (float[8,4];int32[2])" in lines
+    assert "  14 %  0.1 ms  1×  Mul  called by Python" in lines
     assert "  0.5 ms  20×  96 registers, 49.2 kB shared, 12 % occupied, tensor cores  sgemm of dense/MatMul" in lines
     assert told["memory"] == "memory    cpu 1.0 MB at its peak"
 
@@ -87,7 +107,7 @@ def test_the_profile_stays_with_a_timeline_beside_it(python: Path, tmp_path: Pat
     document = json.loads(trace(python, "--json", python, "train.py").stdout)
     profile, timeline = Path(document["profile"]), Path(document["timeline"])
     assert profile.read_bytes() == b"a profile"
-    assert timeline.parent == profile.parent
+    assert (timeline.parent, timeline.read_bytes()) == (profile.parent, b"all of it")
     assert profile.is_relative_to(tmp_path / "trace")
     assert document["script"]["calls"] == {"train": 20}
     assert [cause["cause"] for cause in document["causes"]] == ["slow-input"]
@@ -112,7 +132,7 @@ def test_a_script_that_profiles_itself_is_told_by_its_own_profile(python: Path, 
 
 def test_few_steps_are_told(python: Path) -> None:
     assert (
-        "note: the script had 7 steps after the first 3; 20 were wanted"
+        "note: 7 steps are in it: the script has no more, or they take more than 5 s together"
         in trace(python, python, "a.py", "steps=7").stdout
     )
 
@@ -162,3 +182,51 @@ def test_a_folder_with_several_profiles_is_told_by_the_newest(python: Path, tmp_
         file.write_bytes(b"a profile")
         os.utime(file, (age, age))
     assert "logs/new/trace.json.gz" in trace(python, "logs").stdout
+
+
+BATCH: dict[str, object] = {"dtype": "float32", "shape": [None, 4], "value": None}
+AXES: dict[str, object] = {"dtype": "int32", "shape": [2], "value": [0, 1]}
+
+
+def collected(*leaves: dict[str, object]) -> str:
+    return json.dumps({"steps": [{"type": "MatMul"}], "leaves": leaves})
+
+
+def test_an_operation_becomes_a_program_with_the_shapes_of_the_trace(
+    python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLLECTED", collected(BATCH, AXES))
+    result = trace(python, "--case", "longest", python, "train.py")
+    assert result.exit_code == 0, result.stderr
+    (line,) = (line for line in result.stdout.splitlines() if line.startswith("case "))
+    assert line.endswith("case.py: MatMul takes 8.0 ms alone, 0.3 ms in the trace")
+    for name in ("MatMul", "dense/MatMul"):
+        document = json.loads(trace(python, "--json", "--case", name, python, "train.py").stdout)
+        assert Path(document["case"]["program"]).is_file()
+        assert document["case"]["seconds"] == 0.008
+
+
+@pytest.mark.parametrize(
+    ("leaves", "name", "says"),
+    [
+        ((), "Conv9D", "no operation of the trace is called `Conv9D` [operation-missing]"),
+        ((), "Mul", "Mul cannot be written as a program: the script makes none of that name"),
+        (({**BATCH, "dtype": "resource"}, AXES), "longest", "one of its inputs is of the type resource"),
+        ((BATCH,), "longest", "leave the shape of an input open"),
+        ((BATCH, {**AXES, "value": None}), "longest", "a size, an axis or an index that only a run knows"),
+        (({**BATCH, "shape": [], "value": 1}, AXES), "longest", "does not run: IndexError: list index out of range"),
+    ],
+)
+def test_an_operation_that_cannot_be_a_program_is_told(
+    python: Path, monkeypatch: pytest.MonkeyPatch, leaves: tuple[dict[str, object], ...], name: str, says: str
+) -> None:
+    monkeypatch.setenv("COLLECTED", collected(*leaves))
+    result = trace(python, "--case", name, python, "train.py")
+    assert result.exit_code == (2 if name == "Conv9D" else 4)
+    assert says in result.stderr
+
+
+def test_a_case_needs_the_script(python: Path) -> None:
+    result = trace(python, "--case", "longest", "trace")
+    assert result.exit_code == 2
+    assert "`--case` runs the script again" in result.stderr

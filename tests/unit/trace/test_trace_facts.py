@@ -9,7 +9,7 @@ import pytest
 from tfdock.host.foreign_json import Malformed
 from tfdock.trace.trace_facts import TraceFacts, facts_of
 
-from .tables import Event, answers, event, node, step, timed
+from .tables import OPERATIONS, Event, answers, event, node, step, table, timed
 
 
 def facts(*events: Event, **tables: object) -> TraceFacts:
@@ -40,7 +40,7 @@ def test_of_a_program_without_steps_the_figures_begin_with_its_first_operation()
     )
     assert (found.steps, found.step_seconds) == (0, None)
     assert found.operation_share == pytest.approx(0.5)
-    assert (found.eager_calls, found.eager_per_step) == (2, 2)
+    assert (found.eager_calls, found.eager_per_step, found.eager_share) == (2, 2, 0.5)
 
 
 def test_the_scripts_own_steps_count_and_ours_do_not() -> None:
@@ -103,22 +103,34 @@ def test_float64_is_a_share_of_the_time_of_operations_whose_inputs_are_known() -
     assert (blind.double_share, blind.has_shapes) == (None, False)
 
 
-def test_operations_are_those_of_xprof_and_those_that_python_calls() -> None:
-    operations = [["Host", "MatMul", "dense/MatMul", 20, 300.0], ["Host", "", "AddV2", 9, 0.0]]
-    operations += [["Host", "Dataset", "Iterator::Root", 20, 9e9], ["Device", "Relu", "relu", 20, 5.0]]
+def test_operations_of_the_host_are_events_and_those_of_a_gpu_are_xprofs() -> None:
+    operations = [["Host", "MatMul", "dense/MatMul", 2, 300.0], ["Device", "Relu", "relu", 20, 5.0]]
     found = facts(
         step(0, 0, 200),
-        node("dense/MatMul", "MatMul", 0, 50, "(float[2,3])"),
-        event("EagerLocalExecute: AddV2", 100, 200),
+        node("dense/MatMul", "MatMul", 0, 75, "(float[2,3])"),
+        event("EagerLocalExecute: AddV2", 100, 125),
         operations=operations,
     )
     told = [(one.on, one.type, one.node, one.calls, round(one.share, 2), one.inputs) for one in found.operations]
     assert told == [
         ("Device", "Relu", "relu", 20, 1.0, ""),
-        ("Host", "MatMul", "dense/MatMul", 20, 0.75, "(float[2,3])"),
+        ("Host", "MatMul", "dense/MatMul", 1, 0.75, "(float[2,3])"),
         ("Host", "AddV2", "", 1, 0.25, ""),
     ]
     assert (found.node, found.node_share) == ("relu (Relu)", 1.0)
+
+
+def test_an_operation_has_the_time_that_those_inside_of_it_on_its_thread_have_not() -> None:
+    found = facts(
+        step(0, 0, 1000),
+        node("loop", "While", 0, 100),
+        node("body", "MatMul", 10, 40),
+        node("inner", "Relu", 20, 30),
+        node("after", "Mul", 50, 60),
+        node("other", "Add", 0, 100, tid=2),
+    )
+    times = {one.node: round(one.seconds * 1e6) for one in found.operations}
+    assert times == {"loop": 60, "body": 20, "inner": 10, "after": 10, "other": 100}
 
 
 def test_kernels_and_memory_are_xprofs() -> None:
@@ -142,7 +154,8 @@ def test_kernels_and_memory_are_xprofs() -> None:
 def test_a_tool_that_gave_no_answer_takes_only_its_own_figures_away() -> None:
     tables = answers([step(0, 0, 100), node("a", "Relu", 0, 50)], steps=timed(2.0, infeed=1.0))
     found = facts_of({"trace_viewer": tables["trace_viewer"], "overview_page": tables["overview_page"]})
-    assert (found.steps, found.input_share, found.operations, found.kernels, found.memory) == (1, 0.5, [], [], {})
+    assert (found.steps, found.input_share, found.kernels, found.memory) == (1, 0.5, [], {})
+    assert [one.node for one in found.operations] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -151,11 +164,7 @@ def test_a_tool_that_gave_no_answer_takes_only_its_own_figures_away() -> None:
         {"trace_viewer": b"\x00"},
         {"trace_viewer": b'{"traceEvents": [{"name": 7}]}'},
         {"trace_viewer": b'{"traceEvents": [{"name": "a", "ph": "X", "ts": "later"}]}'},
-        {
-            "framework_op_stats": json.dumps(
-                [{}, {"cols": [{"id": "occurrences"}], "rows": [{"c": [{"v": "x"}]}]}]
-            ).encode()
-        },
+        {"framework_op_stats": json.dumps([{}, table(OPERATIONS, [["Device", "Relu", "a", "x", 1]])]).encode()},
         {"overview_page": b'{"p": {}}'},
         {"memory_profile": b"[]"},
     ],

@@ -17,7 +17,7 @@ from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json, stop
 from tfdock.host.settings import Settings
 from tfdock.installed.packages import tensorflow_python
 from tfdock.knowledge import loader
-from tfdock.trace.recording import Script
+from tfdock.trace.recording import Script, Terminal
 from tfdock.trace.trace_facts import InputStage, TracedKernel, TracedOperation, TraceFacts
 from tfdock.trace.tracing import Tracer, TraceReport
 from tfdock.trace.xprof_tables import xprof_python
@@ -51,7 +51,7 @@ def trace(
             show_default=False,
         ),
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", help="Steps to record.", min=1, max=1000)] = 20,
+    steps: Annotated[int, typer.Option("--steps", help="Steps to record; of long ones fewer.", min=1, max=1000)] = 20,
     skip: Annotated[
         int, typer.Option("--skip", help="Steps to leave out before: the first ones are slow.", min=1)
     ] = 3,
@@ -64,6 +64,16 @@ def trace(
             show_default=False,
         ),
     ] = Path(sys.executable),
+    case: Annotated[
+        str,
+        typer.Option(
+            "--case",
+            help="Write that operation as a program of its own, and time it: a node or a type; `longest` takes the "
+            "first. The script runs twice.",
+            metavar="OPERATION",
+            show_default=False,
+        ),
+    ] = "",
     out: Annotated[
         Path, typer.Option("--out", help="Where profiles are kept, a folder for each.", metavar="DIR")
     ] = Path("trace"),
@@ -79,13 +89,14 @@ def trace(
         run = Script(python=tensorflow_python(place)[0].program, words=script, skip=skip, steps=steps)
         folder = out / f"{datetime.now():%Y%m%d-%H%M%S}"
         with stoppable(kept=f"what was recorded is in {folder}") as stop:
-            found = tracer.run(
-                run,
-                folder,
+            terminal = Terminal(
                 stdout=_STDERR if as_json else None,
                 # The script gets Ctrl-C as well. What it did until then is told; the second one ends it.
                 tick=lambda: stop.check() if stop.requests > 1 else None,
             )
+            found = tracer.run(run, folder, terminal, case)
+    elif case:
+        raise typer.BadParameter("`--case` runs the script again: give it with the Python and the script")
     else:
         found = tracer.read(Path(place))
     if as_json:
@@ -111,6 +122,9 @@ def _lines(found: TraceReport, xprof: Path) -> Iterator[str]:
     yield from _table("input", style, (_stage(one) for one in facts.stages[:_SHOWN]))
     for allocator, peak in facts.memory.items():
         yield f"memory    {console.clean(allocator)} {console.size(peak)} at its peak"
+    if case := found.case:
+        took, traced = _milliseconds(case.seconds), _milliseconds(case.traced_seconds)
+        yield f"case      {case.program}: {console.clean(case.type)} takes {took} alone, {traced} in the trace"
     for note in found.notes:
         yield f"note: {console.clean(note)}"
     yield f"timeline  {found.timeline}: open it in chrome://tracing or ui.perfetto.dev"

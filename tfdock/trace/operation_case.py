@@ -1,0 +1,133 @@
+"""Write an operation of a traced script as a program of its own, and time that."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from tfdock.errors import ProfileError, VerificationFailed
+from tfdock.host.foreign_json import Line, Malformed, below, parse
+from tfdock.host.hardware import ask
+from tfdock.host.untrusted_folders import UntrustedPath
+from tfdock.trace.recording import Script, Terminal, run_script
+from tfdock.trace.trace_facts import TracedOperation
+
+LONGEST = "longest"  #: How the operation that takes most is named.
+_CALL = "StatefulPartitionedCall/"  #: A function's call, before the names of all that is in it.
+_MOST_JSON, _SECONDS = 1 << 20, 300.0
+_SMALL = 64  #: Numbers in an input that says what is done; of larger ones the values are data.
+#: Inputs that no program can make up.
+_UNMADE = ("resource", "variant", "string")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationCase:
+    """An operation as a program of its own."""
+
+    program: str  #: The file: `python case.py` times it.
+    type: str  #: The operation's type, as in the trace.
+    node: str  #: Its node; empty for an eager call.
+    seconds: float  #: What a call of the program takes, the median.
+    traced_seconds: float  #: What a call takes in the trace, the mean.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Leaf:
+    dtype: Line
+    shape: list[Annotated[int, below(1 << 40)] | None] | None
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Collected:
+    steps: list[Mapping[str, Any]]
+    leaves: list[_Leaf]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Timed:
+    seconds: Annotated[float, below(1 << 20)]
+
+
+def chosen(operations: Sequence[TracedOperation], name: str) -> TracedOperation:
+    """Return the longest operation of that node or type, or of all. Raises ProfileError for a name that is none."""
+    names = (name, f"{_CALL}{name}")
+    found = next((one for one in operations if name == LONGEST or one.node in names or one.type == name), None)
+    if found is None:
+        raise ProfileError.of(
+            "operation-missing",
+            f"no operation of the trace is called `{name}`",
+            f"name one of the list, by its node or its type; or `{LONGEST}`",
+        )
+    return found
+
+
+def write_case(
+    script: Script, operation: TracedOperation, templates: Mapping[str, str], folder: Path, terminal: Terminal
+) -> OperationCase:
+    """Run a script until it makes the operation, write that into `case.py` of a folder, and time it.
+
+    Raises VerificationFailed where the operation cannot be written, or does not run.
+    """
+    request = {
+        "folder": str(folder.absolute()),
+        "node": operation.node.rpartition(_CALL)[2],
+        "type": operation.type,
+        "fused": "Fused" in operation.type,
+    }
+    run_script(script, templates["trace/capture.py"], request, terminal)
+    found: _Collected | None = UntrustedPath(folder, "operation.json").load(_Collected, _MOST_JSON)
+    if found is None:
+        raise _unwritten(operation, "the script makes none of that name: TensorFlow puts some together itself")
+    document = {"steps": found.steps, "leaves": list(_leaves(operation, found.leaves))}
+    program = UntrustedPath(folder, "case.py")
+    program.write(templates["trace/case.py"].replace("@CASE@", json.dumps(document, indent=1)).encode())
+    answer = ask(str(script.python), str(program.path.absolute()), seconds=_SECONDS)
+    lines = [line.strip() for line in answer.text.splitlines() if line.strip()]
+    try:
+        timed: _Timed = parse(_Timed, lines[-1] if lines else "")
+    except Malformed as error:
+        raise _unwritten(operation, f"{program} does not run: {lines[-1][:300] if lines else 'it ends'}") from error
+    return OperationCase(
+        program=str(program),
+        type=operation.type,
+        node=operation.node,
+        seconds=timed.seconds,
+        traced_seconds=operation.seconds / operation.calls,
+    )
+
+
+def _leaves(operation: TracedOperation, leaves: Sequence[_Leaf]) -> Iterator[dict[str, Any]]:
+    """Yield the inputs with whole shapes: those of the trace, where the graph leaves a size open."""
+    traced = [_shape(text) for text in operation.inputs.strip("()").split(";")]
+    for place, leaf in enumerate(leaves):
+        shape = leaf.shape
+        if (shape is None or None in shape) and len(traced) == len(leaves):
+            shape = traced[place]
+        if leaf.dtype in _UNMADE:
+            raise _unwritten(
+                operation, f"one of its inputs is of the type {leaf.dtype}, which no program can make up"
+            )
+        sizes = [size for size in shape or () if size is not None]
+        if leaf.value is None and (shape is None or len(sizes) < len(shape)):
+            raise _unwritten(operation, "the trace and the graph leave the shape of an input open")
+        if leaf.value is None and leaf.dtype.startswith(("int", "uint")) and math.prod(sizes) <= _SMALL:
+            raise _unwritten(operation, "one of its inputs is a size, an axis or an index that only a run knows")
+        yield {"dtype": leaf.dtype, "shape": shape, "value": leaf.value}
+
+
+def _shape(text: str) -> list[int | None] | None:
+    """Return the sizes in `float[8,64]`; None for a text without."""
+    sizes = re.fullmatch(r"\w+\[((?:\d+(?:,\d+)*)?)\]", text)
+    return [int(size) for size in sizes[1].split(",") if size] if sizes else None
+
+
+def _unwritten(operation: TracedOperation, why: str) -> VerificationFailed:
+    named = f"{operation.type} {operation.node}".strip()
+    fix = "name another operation of the list: `--case NODE`"
+    return VerificationFailed.of("operation-missing", f"{named} cannot be written as a program: {why}", fix)
