@@ -1,22 +1,23 @@
 """capture.py REQUEST SCRIPT|-m MODULE [ARGUMENT...]: run a script with TensorFlow's profiler around its steps.
 
 REQUEST is JSON: {"folder": where the profile goes, "skip": steps to leave out, 1 or more, "steps": how many to keep,
-"seconds": how long to wait for the first one}; of long steps fewer are kept. A step is a call of a `tf.function` or
-of `Session.run` from the main thread, and what Python does before it. A script without any is kept whole, for that
-many seconds at most.
+"seconds": how long a script without steps is kept}; of long steps fewer are kept. A step is a call of a
+`tf.function`, of a loaded one or of a session from the main thread, and what Python does before it.
 
 Leaves `capture.json` in the folder, whichever way the script ends: {"tensorflow": version, "steps": kept, "left_out":
 steps before and after them, "calls": {name of a function: calls that were kept}, "own_steps": the script marks steps
-itself, "own_profile": the folder of a profiler that the script starts, or null}. The exit status is the script's.
+itself, "own_profile": the folder of a profile that the script made itself, or null}. The exit status is the script's.
 
 With {"folder", "node", "type", "fused"} the script is not profiled: where it makes that node of a graph, or calls an
 operation of that type where `node` is empty, `operation.json` is left and the script ends. It is {"steps": [{"type",
 "arguments": {name: [leaf or step, ...] or one}, "attributes"}], "leaves": [{"dtype", "shape", "value"}]}: what is
 computed last is the operation, what a fused one has in it comes before. `value` is that of small constants.
 
-Runs with TensorFlow 2.3 and newer, and on the Pythons of these.
+The script is `__main__`, as for Python, and imports TensorFlow itself: what it sets before decides as ever. Runs with
+TensorFlow 2.4 and newer, and on the Pythons of these.
 """
 
+import importlib.util
 import inspect
 import json
 import os
@@ -25,18 +26,14 @@ import signal
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 
-import numpy as np
-import tensorflow as tf
-from tensorflow.python.framework import op_callbacks, op_def_registry, tensor_util
-from tensorflow.python.profiler import profiler_v2, trace
-
 MARK = "tfdock_step"
-# Long steps are few: a loop of an LSTM leaves 50,000 events each, and a reader takes a minute for a million.
-LEAST, ENOUGH = 3, 5.0  # steps; seconds
 # 3: graph operations have the shapes of their inputs.
 LEVELS = {"host_tracer_level": 3, "python_tracer_level": 0, "device_tracer_level": 1, "delay_ms": 0}
+# Long steps are few: a loop of an LSTM leaves 50,000 events each, and a reader takes a minute for a million.
+LEAST, ENOUGH, LONGEST = 3, 5.0, 300.0  # steps; seconds of steps; seconds of a session with steps
 
 
 class Level(int):
@@ -49,45 +46,51 @@ class Level(int):
 class Capture:
     def __init__(self, request):
         self.folder, self.skip, self.most = request["folder"], request["skip"], request["steps"]
-        self.process, self.thread = os.getpid(), threading.get_ident()
-        self.lock = threading.RLock()
-        self.running, self.depth, self.seen, self.kept, self.calls = False, 0, 0, 0, {}
-        self.done, self.own_steps, self.own_profile = False, False, None
-        self.mark, self.began = None, 0.0
-        self.timer = threading.Timer(request["seconds"], self.without_steps)
-        self.timer.daemon = True
+        self.seconds = request["seconds"]
+        self.thread, self.lock = threading.get_ident(), threading.RLock()
+        self.tensorflow, self.session, self.timer, self.mark, self.began = None, None, None, None, 0.0
+        self.sessions, self.depth, self.seen, self.kept, self.calls = 0, 0, 0, 0, {}
+        self.done, self.own_session, self.own_steps, self.own_profile = False, False, False, None
 
     # --- the profiler's session ---
 
-    def start(self):
-        options = tf.profiler.experimental.ProfilerOptions
-        levels = {name: Level(level) for name, level in LEVELS.items() if name in options._fields}
-        start_profiler(self.folder, options=options(**levels))
-        self.running = True
+    def start(self, seconds):
+        """Start a session, which ends after that time at the latest."""
+        self.session = self.new_session()
+        self.session.start(self.folder, {name: Level(level) for name, level in LEVELS.items()})
+        self.sessions += 1
+        # Not with the session itself: it ends where nobody has it any more.
+        self.timer = threading.Timer(seconds, self.late, [self.sessions])
+        self.timer.daemon = True
+        self.timer.start()
+        self.began = time.monotonic()
 
     def stop(self, save):
-        if self.running:
-            self.running = False
-            stop_profiler(save)
+        if self.session:
+            self.timer.cancel()
+            if save:
+                self.session.export_to_tb()
+            self.session = None
 
-    def without_steps(self):
+    def has_some(self):
+        """Whether the session has a step, or is that of a program that may have none."""
+        return self.kept > 0 or self.seen < self.skip
+
+    def late(self, number):
         with self.lock:
-            if not self.seen:
+            if self.sessions == number:
                 self.stop(save=True)
 
     def end(self):
-        """Keep what there is. Children of a fork leave that to their parent."""
-        if os.getpid() != self.process:
-            return
+        """Keep what there is."""
         with self.lock:
-            if self.done:
+            if self.done or not self.tensorflow:
                 return
             self.done = True
-            self.timer.cancel()
-            self.close_mark()
-            self.stop(save=True)
+            # The step that has not ended is open while the session ends: so it is no step of the profile.
+            self.stop(save=self.has_some())
             found = {
-                "tensorflow": tf.__version__,
+                "tensorflow": self.tensorflow,
                 "steps": self.kept,
                 "left_out": self.seen - self.kept,
                 "calls": self.calls,
@@ -96,44 +99,52 @@ class Capture:
             }
             Path(self.folder, "capture.json").write_text(json.dumps(found))
 
+    def forked(self):
+        # The session stays, for it would end here what it has not begun here.
+        self.done, self.lock = True, threading.RLock()
+
     # --- steps ---
 
-    def around(self, call):
-        """Return a method that counts as a step where it is the outermost one on the main thread."""
+    def around(self, owner, name):
+        """Have a method count as a step where it is the outermost one on the main thread."""
+        call = getattr(owner, name)
 
-        def wrapper(owner, *args, **kwargs):
-            if self.depth or self.done or threading.get_ident() != self.thread or tf.inside_function():
-                return call(owner, *args, **kwargs)
+        def wrapper(*args, **kwargs):
+            if self.depth or self.done or threading.get_ident() != self.thread or self.in_function():
+                return call(*args, **kwargs)
             self.depth += 1
             try:
-                return call(owner, *args, **kwargs)
+                return call(*args, **kwargs)
             finally:
                 self.depth -= 1
-                self.stepped(getattr(getattr(owner, "python_function", None), "__name__", "Session.run"))
+                self.stepped(args[0])
 
-        return wrapper
+        setattr(owner, name, wrapper)
 
-    def stepped(self, name):
+    def stepped(self, called):
         with self.lock:
-            if self.done or self.own_profile:
+            if self.done or self.own_session:
                 return
             self.seen += 1
-            if self.seen < self.skip:
+            if self.seen < self.skip or self.kept >= self.most:
                 return
-            if self.seen == self.skip:
-                # What was kept until here is the start of the program.
+            if not self.session or self.seen == self.skip:
+                # What was kept until here is the start of the program, or was cut off by the script's own profiler.
+                if self.kept:
+                    return
                 self.stop(save=False)
-                self.start()
-                self.began = time.monotonic()
-            elif self.running:
+                self.start(LONGEST)
+            else:
                 self.kept += 1
+                name = getattr(getattr(called, "python_function", called), "__name__", type(called).__name__)
                 self.calls[name] = self.calls.get(name, 0) + 1
             self.close_mark()
             late = self.kept >= LEAST and time.monotonic() > self.began + ENOUGH
             if self.kept >= self.most or late:
+                self.most = self.kept
                 self.stop(save=True)
-            elif self.running and not self.own_steps:
-                self.mark = trace.Trace(MARK, step_num=self.kept, _r=1)
+            elif not self.own_steps:
+                self.mark = self.trace(MARK, step_num=self.kept, _r=1)
                 self.mark.__enter__()
 
     def close_mark(self):
@@ -144,12 +155,21 @@ class Capture:
     # --- what the script does itself ---
 
     def install(self):
-        session = tf.compat.v1.Session
-        session.run = self.around(session.run)
-        # The class of what `tf.function` returns; its place is no promised one.
-        function = type(tf.function(lambda: None))
-        function.__call__ = self.around(function.__call__)
-        marks, exit_at_once = trace.Trace.__init__, os._exit
+        import tensorflow as tf
+        from tensorflow.python.profiler import trace
+        from tensorflow.python.profiler.internal import _pywrap_profiler
+
+        self.tensorflow, self.trace, self.new_session = tf.__version__, trace.Trace, _pywrap_profiler.ProfilerSession
+        # Not `executing_eagerly`: a session's program never does.
+        self.in_function = lambda: tf.compat.v1.get_default_graph().building_function
+        # What `tf.function` returns, called and loaded. None is made here: that would start TensorFlow's threads.
+        for owner in (type(tf.function(lambda: None)), *concrete_function().__mro__):
+            if "__call__" in vars(owner):
+                self.around(owner, "__call__")
+        for owner in tf.compat.v1.Session.__mro__:
+            if "run" in vars(owner):
+                self.around(owner, "run")
+        marks, capture = trace.Trace.__init__, self
 
         def marked(owner, name, **kwargs):
             if kwargs.get("_r") and name != MARK:
@@ -157,30 +177,54 @@ class Capture:
                 self.close_mark()
             marks(owner, name, **kwargs)
 
-        def left(status):
-            self.end()
-            exit_at_once(status)
+        class Session(self.new_session):
+            """A session of the script's: ours ends, since there may be one, and begins anew after it."""
 
-        def terminated(number, _frame):
-            self.end()
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+            def start(self, logdir, *args):
+                with capture.lock:
+                    capture.stop(save=capture.has_some())
+                    capture.close_mark()
+                    capture.own_session, self.logdir = True, logdir
+                super().start(logdir, *args)
 
-        def profiled(logdir, *args, **kwargs):
-            with self.lock:
-                self.own_profile = str(Path(logdir).absolute())
-                self.close_mark()
-                self.stop(save=False)
-            return start_profiler(logdir, *args, **kwargs)
+            def export_to_tb(self):
+                super().export_to_tb()
+                capture.own_profile = str(Path(self.logdir).absolute())
 
-        trace.Trace.__init__, os._exit = marked, left
-        profiler_v2.start = tf.profiler.experimental.start = profiled
+            def __del__(self):
+                capture.own_session = False
+
+        trace.Trace.__init__, _pywrap_profiler.ProfilerSession = marked, Session
+        os.register_at_fork(after_in_child=self.forked)
+        before_exit(self.end)
+        self.start(self.seconds)
+
+
+def concrete_function():
+    """Return the class of a function for certain inputs; its place is no promised one."""
+    try:
+        from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+    except ImportError:
+        from tensorflow.python.eager.function import ConcreteFunction
+    return ConcreteFunction
+
+
+def before_exit(end):
+    """Have `end` called where a process ends at once."""
+    exit_at_once = os._exit
+
+    def left(status):
+        end()
+        exit_at_once(status)
+
+    def terminated(number, _frame):
+        end()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    os._exit = left
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminated)
-        self.start()
-        self.timer.start()
-
-
-start_profiler, stop_profiler = profiler_v2.start, profiler_v2.stop
 
 
 # What a fused operation begins with; biases, sums and activations come after it.
@@ -195,6 +239,8 @@ class Collector:
         self.leaves, self.steps = [], []
 
     def install(self):
+        from tensorflow.python.framework import op_callbacks
+
         op_callbacks.add_op_callback(self.seen)
 
     def end(self):
@@ -225,6 +271,9 @@ class Collector:
         """Add an operation with its inputs, of which those in `before` are steps; return its place."""
         found = [{"step": before[place]} if place in before else self.leaf(one) for place, one in enumerate(inputs)]
         # By their places: `raw_ops` has other names for some of the inputs than the definition.
+        import tensorflow as tf
+        from tensorflow.python.framework import op_def_registry
+
         names = [name for name in inspect.signature(getattr(tf.raw_ops, op_type)).parameters if name != "name"]
         definition = op_def_registry.get(op_type)
         arguments, attributes = {}, {}
@@ -256,6 +305,9 @@ class Collector:
 
 def known_value(tensor):
     """Return the value of a constant, or of an eager tensor, as an array; None where it is not known."""
+    import numpy as np
+    from tensorflow.python.framework import tensor_util
+
     if not hasattr(tensor, "numpy") and tensor.op.type == "ShapeN":  # which the function below leaves out
         shape = tensor.op.inputs[tensor.value_index].shape
         return np.array(shape.as_list()) if shape.is_fully_defined() else None
@@ -271,6 +323,8 @@ def attribute(op, name):
 
 def plain(value, kind):
     """Return an attribute as JSON has it; types by their names, in a place of their own."""
+    import tensorflow as tf
+
     if isinstance(value, (list, tuple)):
         return [plain(one, kind.replace("list(", "").rstrip(")")) for one in value]
     if kind == "type":
@@ -280,20 +334,55 @@ def plain(value, kind):
     return value.as_list() if isinstance(value, tf.TensorShape) else value
 
 
+class Import:
+    """Finds `tensorflow` as ever, and calls `then` when the script has imported it."""
+
+    def __init__(self, then):
+        self.then = then
+
+    def find_spec(self, name, path=None, target=None):  # noqa: ARG002 - Python's
+        if name != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec and spec.loader:
+            run = spec.loader.exec_module
+
+            def exec_module(module):
+                run(module)
+                self.then()
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def run_script(script, arguments):
+    """Run a script, or a module, as Python does: as a `__main__` that stays."""
+    if script == "-m":
+        sys.path[0] = str(Path.cwd())
+        sys.argv[:] = arguments
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+        return
+    file = str(Path(script).absolute())
+    sys.path[0] = str(Path(file).parent)
+    sys.argv[:] = [script, *arguments]
+    module = types.ModuleType("__main__")
+    module.__file__, module.__builtins__ = file, __builtins__
+    # The names of this program live on in its functions.
+    sys.modules["tfdock_capture"], sys.modules["__main__"] = sys.modules["__main__"], module
+    exec(compile(Path(file).read_bytes(), file, "exec"), module.__dict__)
+
+
 def main(request, script, *arguments):
     request = json.loads(request)
     capture = (Collector if "node" in request else Capture)(request)
-    capture.install()
+    sys.meta_path.insert(0, Import(capture.install))
     try:
-        # As Python sets them for a script, and for a module.
-        if script == "-m":
-            sys.path[0] = str(Path.cwd())
-            sys.argv[:] = arguments
-            runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-        else:
-            sys.path[0] = str(Path(script).absolute().parent)
-            sys.argv[:] = [script, *arguments]
-            runpy.run_path(script, run_name="__main__")
+        run_script(script, arguments)
+        # As Python does at its end: a program may do its work in other threads.
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread() and not thread.daemon:
+                thread.join()
     finally:
         capture.end()
 

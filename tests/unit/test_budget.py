@@ -23,16 +23,16 @@ SLACK = 60  #: What a figure may be below its budget, so that not each line is a
 PACKAGES = {
     "": 750, "bazel": 4780, "bench": 325, "builder": 3175, "ci": 745, "cli": 8575, "diagnose": 1480,
     "documents": 1615, "engine": 2505, "gpu": 1995, "host": 2615, "images": 3035, "installed": 1365,
-    "knowledge": 2705, "matrix": 1470, "oci": 1365, "offline": 1545, "plan": 3355, "profile": 1350,
-    "report": 1005, "resolve": 4815, "run": 1430, "trace": 870, "verify": 1955, "wheel": 3465,
+    "knowledge": 2710, "matrix": 1470, "oci": 1365, "offline": 1545, "plan": 3355, "profile": 1350,
+    "report": 1005, "resolve": 4815, "run": 1430, "trace": 895, "verify": 1955, "wheel": 3465,
     "wheelhouse": 1960,
 }  # fmt: skip
 #: What importing a module loads of ours.
 ROAD = {
     "builder.build": {"modules": 125, "lines": 28150},
-    "cli.commands.build": {"modules": 94, "lines": 20005},
+    "cli.commands.build": {"modules": 94, "lines": 20010},
 }
-WHOLE = {"modules": 298, "commands": 26, "options": 71, "lines of tests": 64340, "lines of recordings": 14295}
+WHOLE = {"modules": 298, "commands": 26, "options": 71, "lines of tests": 64405, "lines of recordings": 14295}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

@@ -183,6 +183,7 @@ class SlowCause(Row):
     """Why a program is slow, where the figures of its trace are at least, and at most, these.
 
     It is left out where one of `unless` was found before. `says` and `advice` may have any figure in braces.
+    `is_fault`: something is done wrong, or in vain; else the row tells where the time goes.
     """
 
     KEY = ("cause",)
@@ -191,5 +192,6 @@ class SlowCause(Row):
     at_least: dict[str, float] = Field(default_factory=dict)
     at_most: dict[str, float] = Field(default_factory=dict)
     unless: frozenset[str] = frozenset()
+    is_fault: bool = True
     says: str
     advice: str

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfdock.errors import ProfileError
 from tfdock.host.foreign_json import Line
+from tfdock.host.supervise import Stop, Stopper
 from tfdock.host.untrusted_folders import FoundFile, UntrustedPath
 
-_FIRST_STEP_SECONDS = 30  #: A script without a step until then is kept as far as it has come.
+_SECONDS_WITHOUT_STEPS = 30  #: A script without steps is kept until then.
 _MOST_JSON, _ENDING = 1 << 20, ".xplane.pb"
 _LOOK_SECONDS = 0.2
 
@@ -27,7 +28,7 @@ class Captured:
     left_out: int  #: Steps before and after them.
     calls: Mapping[Line, int]  #: Functions whose calls were those steps -> how many were.
     own_steps: bool  #: The script marks steps itself, as Keras 2 does.
-    own_profile: Line | None  #: The folder of a profiler that the script starts itself.
+    own_profile: Line | None  #: The folder of a profile that the script made itself.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,34 +43,42 @@ class Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
-    """Where a script's output goes, and what its caller does meanwhile."""
+    """Where a script's output goes, and what hears of a wish to stop meanwhile."""
 
+    stoppable: Callable[[], AbstractContextManager[Stop]]
     stdout: int | None = None  #: A descriptor; None for the caller's own output.
-    tick: Callable[[], object] = lambda: None  #: Called several times a second; ends the script by raising.
 
 
 def record(script: Script, program: str, folder: Path, terminal: Terminal) -> int:
     """Run a script under `program`, which leaves a profile in a folder; return its exit status, -2 for SIGINT."""
-    steps = {"skip": script.skip, "steps": script.steps, "seconds": _FIRST_STEP_SECONDS}
+    steps = {"skip": script.skip, "steps": script.steps, "seconds": _SECONDS_WITHOUT_STEPS}
     return run_script(script, program, {"folder": str(folder.absolute()), **steps}, terminal)
 
 
 def run_script(script: Script, program: str, request: Mapping[str, object], terminal: Terminal) -> int:
     """Run a script under `program`; return its exit status, -2 for SIGINT.
 
-    The script has the caller's folder and environment. Ctrl-C reaches it as well as the caller.
+    The script has the caller's folder and environment. Ctrl-C reaches it as well as the caller, SIGTERM is passed on;
+    at the second, or some seconds later, it is killed. Raises Interrupted then, and ProfileError without a script.
     """
+    name = script.words[0]
+    if name != "-m" and not Path(name).is_file():
+        raise ProfileError.of("source-missing", f"there is no script {name}", "check its path")
+    if [*script.words] == ["-m"]:
+        raise ProfileError.of("source-missing", "`-m` names no module", "name one: `-m mine.train`")
     command = [str(script.python), "-c", program, json.dumps(request), *script.words]
-    process = subprocess.Popen(command, stdout=terminal.stdout)
-    try:
-        while True:
-            with suppress(subprocess.TimeoutExpired):
-                return process.wait(_LOOK_SECONDS)
-            terminal.tick()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            process.wait()
+    with terminal.stoppable() as stop:
+        process = subprocess.Popen(command, stdout=terminal.stdout)
+        stopper = Stopper(stop, gently=lambda: process.terminate() if stop.terminated else None, by_force=stop.check)
+        try:
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    return process.wait(_LOOK_SECONDS)
+                stopper.tick()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                process.wait()
 
 
 def captured_in(folder: Path) -> Captured | None:
@@ -78,22 +87,27 @@ def captured_in(folder: Path) -> Captured | None:
     return found
 
 
-def profile_in(place: Path) -> UntrustedPath:
-    """Return the newest profile of a folder, or the file itself. Raises ProfileError where there is none."""
-    place = place.resolve()
-    root = UntrustedPath(place.parent, place.name)
-    if place.is_file():
-        return root
-    # A session that is thrown away leaves an empty file. `/` has no name, and no profile.
-    found = (file for file in root.walk() if file.is_plain and file.status.st_size) if place.name else ()
-    files = [file for file in found if file.name.endswith(_ENDING)]
-    if not files:
-        raise ProfileError.of(
-            "trace-missing",
-            f"there is no profile in {place}: no file `*{_ENDING}`",
-            "name a folder that TensorFlow's profiler has written, or record one: `tfdock trace .venv train.py`",
-        )
-    return root / max(files, key=_age).name
+def profile_in(*places: Path) -> UntrustedPath:
+    """Return the newest profile of the first place that has one, a folder or a file. Raises ProfileError for none."""
+    for place in (place.resolve() for place in places):
+        root = UntrustedPath(place.parent, place.name)
+        if place.is_file() and place.name.endswith(_ENDING):
+            return root
+        if place.is_file():
+            message, fix = (
+                f"{place} is no profile, whose name ends with `{_ENDING}`",
+                "name the Python of a script first",
+            )
+            raise ProfileError.of("trace-missing", message, f"{fix}: `tfdock trace .venv {place.name}`")
+        # A session that is thrown away leaves an empty file. `/` has no name, and no profile.
+        found = (file for file in root.walk() if file.is_plain and file.status.st_size) if place.name else ()
+        if files := [file for file in found if file.name.endswith(_ENDING)]:
+            return root / max(files, key=_age).name
+    raise ProfileError.of(
+        "trace-missing",
+        f"there is no profile in {places[0]}: no file `*{_ENDING}`",
+        "name a folder that TensorFlow's profiler has written, or record one: `tfdock trace .venv train.py`",
+    )
 
 
 def _age(file: FoundFile) -> tuple[int, str]:

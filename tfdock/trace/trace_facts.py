@@ -26,8 +26,8 @@ _IDLE = frozenset({
     "OptionalGetValue", "OptionalFromValue", "IteratorGetNextAsOptional", "PyFunc", "EagerPyFunc", "PyFuncStateless",
     "StatefulPartitionedCall", "PartitionedCall", "IDLE", "Dataset", "",
 })  # fmt: skip
-#: What runs Python while it makes input.
-_PYTHON_INPUT = ("PyFunc", "EagerPyFunc", "PyFuncStateless", "Generator")
+#: Operations, and stages of input, that run Python.
+_PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless", "Generator")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,8 @@ class TraceFacts:
     longest_seconds: float | None  #: The longest step.
     input_share: float | None  #: Of a step, the wait for input.
     input_stage: str  #: The stage of the input pipeline that takes most; empty without one.
-    python_input: float  #: 1 where a stage of the input pipeline runs Python, else 0.
+    python_input: bool  #: A stage of the input pipeline runs Python.
+    python_share: float  #: Of the time, the part in which a Python function runs inside of a graph.
     operation_share: float | None  #: Of the time, the part in which at least one operation computes.
     compile_share: float | None  #: Of the time, the part in which XLA compiles.
     compilations: int  #: Steps in which XLA compiles, or calls that do where there are no steps.
@@ -130,6 +131,11 @@ class _Event:
         return "" if kind.startswith(_FUNCTION) else kind
 
     @property
+    def is_xla(self) -> bool:
+        """Whether it is the call of a function that XLA has compiled, or compiles in it."""
+        return self.arg("long_name").rpartition(":")[2].startswith(_FUNCTION)
+
+    @property
     def eager(self) -> bool:
         return self.name.startswith(_EAGER)
 
@@ -150,11 +156,11 @@ def facts_of(tables: Mapping[str, bytes]) -> TraceFacts:
     graph = [event for event in events if event.type and not event.eager]
     eager = [event for event in events if event.type and event.eager]
     computing = [event for event in (*graph, *eager) if event.type not in _IDLE]
-    computing += [event for event in events if event.pid in devices or event.has("hlo_op")]
+    computing += [event for event in events if event.pid in devices or event.has("hlo_op") or event.is_xla]
     calls = [event for event in events if event.has("tf_function_call")]
     traced = [event for event in calls if event.arg("tf_function_call").startswith("traced")]
     compiling = [event for event in events if any(part in event.name for part in _COMPILING)]
-    # Of what XLA compiles and computes on a CPU, releases before 2.16 or so tell nothing.
+    # Of what XLA compiles on a CPU, 2.15 tells nothing: it is in the time of the call.
     blind = any(event.arg("tf_function_call").endswith("-xla") for event in calls) and not (
         compiling or devices or any(event.has("hlo_op") for event in events)
     )
@@ -168,8 +174,10 @@ def facts_of(tables: Mapping[str, bytes]) -> TraceFacts:
         longest_seconds=steps.get("steptime_ms_maximum"),
         input_share=_input_share(steps, events),
         input_stage=stages[0].stage if stages else "",
-        python_input=float(any(_runs_python(stage.stage) for stage in stages) or _has_python(graph)),
-        operation_share=None if blind or not events else _covered(computing) / whole,
+        python_input=any(name in stage.stage for stage in stages for name in _PYTHON)
+        or (bool(stages) and any(event.type in _PYTHON for event in graph)),
+        python_share=_covered(event for event in graph if event.type in _PYTHON) / whole,
+        operation_share=_covered(computing) / whole if events else None,
         compile_share=None if blind else _covered(compiling) / whole,
         compilations=_steps_with(compiling, marks),
         building_share=_covered(event for event in events if event.name == _BUILDING) / whole,
@@ -233,14 +241,6 @@ def _double_share(graph: Sequence[_Event]) -> float | None:
     known = [event for event in graph if event.arg("shape") and event.type not in _IDLE]
     total = sum(event.dur for event in known)
     return sum(event.dur for event in known if "double" in event.arg("shape")) / total if total else None
-
-
-def _has_python(graph: Iterable[_Event]) -> bool:
-    return any(event.type in _PYTHON_INPUT for event in graph)
-
-
-def _runs_python(stage: str) -> bool:
-    return any(name in stage for name in _PYTHON_INPUT)
 
 
 # --- xprof's tables -------------------------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfdock.errors import VerificationFailed
 from tfdock.host.files import make_folder
 from tfdock.host.foreign_json import Malformed
+from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.installed.interpreter import ending
 from tfdock.knowledge.wheel_rows import SlowCause
 from tfdock.trace.operation_case import OperationCase, chosen, write_case
@@ -43,37 +44,38 @@ class Tracer:
     def run(self, script: Script, folder: Path, terminal: Terminal, case: str = "") -> TraceReport:
         """Record a script into a folder, and read it; write the operation `case` as a program, if one is named.
 
-        Raises VerificationFailed where nothing was recorded, or the operation cannot be written.
+        Raises VerificationFailed where nothing was recorded, or the operation cannot be written; Interrupted.
         """
         make_folder(folder)
         status = record(script, self.templates["trace/capture.py"], folder, terminal)
         captured = captured_in(folder)
         if captured is None:
-            raise VerificationFailed.of(
-                "trace-missing",
-                f"nothing was recorded: {script.words[0]} ends with {ending(status)}",
-                f"what it printed says why; run it alone: `{script.python} {script.words[0]}`",
+            raise _nothing(script, f"{script.words[0]} ends with {ending(status)} before it has imported TensorFlow")
+        if not captured.steps and captured.left_out >= script.skip and not captured.own_profile:
+            raise _nothing(
+                script, f"it has {captured.left_out} steps, which are left out", "`--skip 1`, or more steps"
             )
-        found = self.read(Path(captured.own_profile or folder))
+        # The script's own profile counts where nothing else was kept.
+        found = self.read([folder, *([Path(captured.own_profile)] if captured.own_profile else [])], folder)
         if case:
             operation = chosen(found.facts.operations, case)
             found = replace(found, case=write_case(script, operation, self.templates, folder, terminal))
         notes = (*_script_notes(script, captured, status), *found.notes)
         return replace(found, status=status, script=captured, notes=notes)
 
-    def read(self, place: Path) -> TraceReport:
-        """Read the newest profile of a folder, or a file.
+    def read(self, places: Sequence[Path], folder: Path) -> TraceReport:
+        """Read the newest profile of the first place that has one; leave its timeline in the folder.
 
         Raises ProfileError where there is none, VerificationFailed for a broken one.
         """
-        profile = profile_in(place)
+        profile = profile_in(*places)
         tables = read_tables(self.xprof, profile, self.templates["trace/read.py"])
         try:
             facts = facts_of(tables)
         except Malformed as error:
             message, fix = f"{profile}: {error}", "record it again"
             raise VerificationFailed.of("trace-unreadable", message, fix) from error
-        timeline = profile.parent / "trace.json.gz"
+        timeline = UntrustedPath(folder, "trace.json.gz")
         timeline.write(tables["timeline"])
         return TraceReport(
             profile=str(profile),
@@ -84,20 +86,25 @@ class Tracer:
         )
 
 
+def _nothing(script: Script, why: str, fix: str = "") -> VerificationFailed:
+    alone = f"what it printed says why; run it alone: `{script.python} {script.words[0]}`"
+    return VerificationFailed.of("trace-missing", f"nothing was recorded: {why}", fix or alone)
+
+
 def _script_notes(script: Script, captured: Captured, status: int) -> Iterator[str]:
     if status:
         yield f"the script ends with {ending(status)}"
     if captured.own_profile:
-        yield f"the script starts the profiler itself: this is its own profile, of {captured.own_profile}"
-    elif captured.steps and captured.steps < script.steps:
+        yield f"the script profiles itself too, into {captured.own_profile}: `tfdock trace {captured.own_profile}`"
+    if captured.steps and captured.steps < script.steps:
         yield f"{captured.steps} steps are in it: the script has no more, or they take more than 5 s together"
 
 
 def _notes(facts: TraceFacts) -> Iterator[str]:
     if not facts.steps:
-        yield "no step is marked: these are figures of the whole run, with its start"
+        yield "no step is marked: these are figures of the run from its start, for half a minute at most"
     if facts.compile_share is None:
-        yield "a function is compiled by XLA, which tells nothing here: what it compiles and computes is not known"
+        yield "a function is compiled by XLA, which tells nothing here: whether it compiles in each step is not known"
     if not facts.has_shapes:
         yield "the operations tell no inputs: whether they compute in float64 is not known"
     elif facts.double_share is None and facts.eager_calls:

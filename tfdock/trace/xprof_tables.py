@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import tempfile
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from tfdock.errors import ProfileError, VerificationFailed
 from tfdock.host.hardware import ask
 from tfdock.host.untrusted_folders import TooLarge, UntrustedPath
+from tfdock.installed.interpreter import interpreter_at
 
 _SECONDS = 600.0
 _MOST_PROFILE, _MOST_TABLE = 1 << 30, 1 << 28
 _NAME = "host.xplane.pb"
 
 
-def xprof_python(named: Path) -> Path:
-    """Return the Python again if it has xprof. Raises ProfileError otherwise."""
-    found = ask(str(named), "-c", "import importlib.util as u; print('found' if u.find_spec('xprof') else 'lost')")
-    if "found" not in found.text:
+def xprof_python(named: str) -> Path:
+    """Return a Python that has xprof, named as for `interpreter_at`. Raises ProfileError otherwise."""
+    found = interpreter_at(named)
+    if found.trouble:
+        message, fix = f"{found.program} does not start: {found.trouble}", "name another with `--xprof`"
+        raise ProfileError.of("python-unusable", message, fix)
+    if PathFinder.find_spec("xprof", list(found.path)) is None:
         raise ProfileError.of(
             "xprof-missing",
-            f"{named} has no xprof, which reads profiles",
+            f"{found.program} has no xprof, which reads profiles",
             "`pip install 'tfdock[trace]'` (350 MB), or name a Python that has it with `--xprof`; "
             "never the one that has TensorFlow: their packages conflict",
         )
-    return named
+    return found.program
 
 
 def read_tables(python: Path, profile: UntrustedPath, program: str) -> dict[str, bytes]:
@@ -39,14 +44,14 @@ def read_tables(python: Path, profile: UntrustedPath, program: str) -> dict[str,
         try:
             # xprof writes beside it, and reads again what lies there.
             (place / _NAME).write_bytes(profile.read(_MOST_PROFILE))
-            answer = ask(str(python), "-c", program, str(place / _NAME), folder, seconds=_SECONDS)
+            answer = ask(str(python), "-c", program, str(place / _NAME), folder, folder="/", seconds=_SECONDS)
             tables = {
                 file.name.partition(".")[0]: file.read(_MOST_TABLE)
                 for file in UntrustedPath(place).entries()
                 if file.name.endswith((".json", ".json.gz"))
             }
         except TooLarge as error:
-            message, fix = f"{profile}: {error.strerror}", "record fewer steps: `--steps 5`"
+            message, fix = f"{profile}: {error.strerror}", "record fewer steps, `--steps 5`, or a shorter run"
             raise VerificationFailed.of("trace-unreadable", message, fix) from error
     if "trace_viewer" not in tables:
         lines = [line.strip() for line in answer.text.splitlines() if line.strip()]

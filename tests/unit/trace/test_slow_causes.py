@@ -32,8 +32,8 @@ def causes(**changed: object) -> list[str]:
     [
         ({}, []),
         ({"input_share": 0.3, "input_stage": "Map"}, ["slow-input"]),
-        ({"input_share": 0.3, "python_input": 1.0}, ["python-input"]),
-        ({"input_share": None, "python_input": 1.0}, []),
+        ({"input_share": 0.3, "python_input": True}, ["python-input"]),
+        ({"input_share": None, "python_input": True}, []),
         ({"compile_share": 0.2, "compilations": 2}, []),
         (
             {
@@ -53,6 +53,7 @@ def causes(**changed: object) -> list[str]:
         ({"operation_share": 0.3, "eager_calls": 900, "eager_per_step": 900.0, "eager_share": 0.02}, ["python"]),
         ({"operation_share": 0.3, "eager_calls": 40, "eager_per_step": 2.0}, ["python"]),
         ({"operation_share": None}, []),
+        ({"operation_share": 0.1, "python_share": 0.8}, ["python-operation"]),
         ({"node_share": 0.8, "node": "svd (Svd)"}, ["one-operation"]),
         ({"node_share": 0.8, "operation_share": 0.2}, ["python"]),
     ],
@@ -63,7 +64,7 @@ def test_a_cause_is_named_where_its_figures_are_there(changed: dict[str, object]
 
 
 def test_a_sentence_has_the_figures() -> None:
-    changed = replace(SOUND, input_share=0.876, input_stage="Prefetch::Generator", python_input=1.0)
+    changed = replace(SOUND, input_share=0.876, input_stage="Prefetch::Generator", python_input=True)
     (found,) = causes_of(changed, rows())
     assert found.says == "88 % of a step waits for input, and the input pipeline runs Python: Prefetch::Generator"
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,10 @@ from typer.testing import CliRunner, Result
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
+from tfdock.errors import Interrupted
+from tfdock.host.supervise import Stop
 from tfdock.knowledge import loader
+from tfdock.trace.recording import Script, Terminal, run_script
 
 from ..installed.test_environment import with_module
 from .tables import answers, event, node, step, timed
@@ -27,11 +33,12 @@ if "node" in request:
     if wanted == ("dense/MatMul", "MatMul", False):
         (folder / "operation.json").write_text(os.environ["COLLECTED"])
     sys.exit()
+words = dict(word.split("=") for word in sys.argv[3:])
 place = folder / "plugins/profile/2026_11_28_10_00_00"
 place.mkdir(parents=True)
 (place / "empty.xplane.pb").touch()
-(place / "host.xplane.pb").write_bytes(b"a profile")
-words = dict(word.split("=") for word in sys.argv[3:])
+if "own" not in words:
+    (place / "host.xplane.pb").write_bytes(b"a profile")
 if "signal" in words:
     os.kill(os.getpid(), int(words["signal"]))
 found = {"tensorflow": "2.18.0", "steps": int(words.get("steps", 20)), "left_out": 3, "calls": {"train": 20},
@@ -69,6 +76,8 @@ SLOW = answers(
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A Python that has a TensorFlow and an xprof; the working folder is a new one."""
     monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "a.py"):
+        (tmp_path / name).touch()
     (tmp_path / "tables").mkdir()
     for name, data in SLOW.items():
         (tmp_path / "tables" / (f"{name}.json.gz" if name == "timeline" else f"{name}.json")).write_bytes(data)
@@ -107,8 +116,9 @@ def test_the_profile_stays_with_a_timeline_beside_it(python: Path, tmp_path: Pat
     document = json.loads(trace(python, "--json", python, "train.py").stdout)
     profile, timeline = Path(document["profile"]), Path(document["timeline"])
     assert profile.read_bytes() == b"a profile"
-    assert (timeline.parent, timeline.read_bytes()) == (profile.parent, b"all of it")
-    assert profile.is_relative_to(tmp_path / "trace")
+    assert timeline.read_bytes() == b"all of it"
+    assert profile.is_relative_to(timeline.absolute().parent)
+    assert timeline.absolute().is_relative_to(tmp_path / "trace")
     assert document["script"]["calls"] == {"train": 20}
     assert [cause["cause"] for cause in document["causes"]] == ["slow-input"]
     assert trace(python, "trace").exit_code == 0  # what is there is read again
@@ -126,8 +136,7 @@ def test_a_script_that_profiles_itself_is_told_by_its_own_profile(python: Path, 
     (tmp_path / "logs/mine.xplane.pb").write_bytes(b"a profile")
     result = trace(python, python, "train.py", "own=logs")
     assert result.exit_code == 0, result.stderr
-    assert "note: the script starts the profiler itself: this is its own profile, of logs" in result.stdout
-    assert "logs/trace.json.gz" in result.stdout
+    assert "note: the script profiles itself too, into logs: `tfdock trace logs`" in result.stdout
 
 
 def test_few_steps_are_told(python: Path) -> None:
@@ -161,7 +170,17 @@ def without_tensorflow(python: Path) -> None:
         (without_tensorflow, ["{python}", "a.py"], 2, "has no TensorFlow [tensorflow-missing]"),
         (bool, ["nowhere"], 2, "no file `*.xplane.pb` [trace-missing]"),
         (bool, ["/"], 2, "[trace-missing]"),
-        (bool, ["{python}", "a.py", "signal=9"], 4, "nothing was recorded: a.py ends with SIGKILL [trace-missing]"),
+        (bool, ["a.py"], 2, "a.py is no profile, whose name ends with `.xplane.pb`"),
+        (bool, ["{python}", "lost.py"], 2, "there is no script lost.py [source-missing]"),
+        (bool, ["{python}", "-m"], 2, "`-m` names no module [source-missing]"),
+        (bool, ["--xprof", "nowhere", "logs"], 2, "there is no Python at nowhere [python-not-found]"),
+        (bool, ["{python}", "a.py", "steps=0"], 4, "it has 3 steps, which are left out"),
+        (
+            bool,
+            ["{python}", "a.py", "signal=9"],
+            4,
+            "nothing was recorded: a.py ends with SIGKILL before it has imported TensorFlow [trace-missing]",
+        ),
         (with_damage, ["{python}", "a.py"], 4, "not valid JSON [trace-unreadable]"),
         (without_tables, ["{python}", "a.py"], 4, "xprof cannot read"),
     ],
@@ -181,7 +200,7 @@ def test_a_folder_with_several_profiles_is_told_by_the_newest(python: Path, tmp_
         file = tmp_path / "logs" / name / "host.xplane.pb"
         file.write_bytes(b"a profile")
         os.utime(file, (age, age))
-    assert "logs/new/trace.json.gz" in trace(python, "logs").stdout
+    assert json.loads(trace(python, "--json", "logs").stdout)["profile"].endswith("logs/new/host.xplane.pb")
 
 
 BATCH: dict[str, object] = {"dtype": "float32", "shape": [None, 4], "value": None}
@@ -230,3 +249,29 @@ def test_a_case_needs_the_script(python: Path) -> None:
     result = trace(python, "--case", "longest", "trace")
     assert result.exit_code == 2
     assert "`--case` runs the script again" in result.stderr
+
+
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+)
+
+
+def run(program: str, folder: Path, stop: Stop) -> int:
+    (folder / "a.py").touch()
+    script = Script(python=Path(sys.executable), words=["a.py"], skip=3, steps=20)
+    return run_script(script, program, {}, Terminal(stoppable=lambda: nullcontext(stop)))
+
+
+def test_sigterm_reaches_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    stop = Stop(requests=1, terminated=True)
+    assert run("import time; time.sleep(60)", tmp_path, stop) == -signal.SIGTERM
+
+
+def test_a_script_that_does_not_end_is_killed_at_the_second_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stop = Stop(requests=2, terminated=True)
+    with pytest.raises(Interrupted):
+        run(STUBBORN, tmp_path, stop)

@@ -60,9 +60,24 @@ def test_what_waits_or_hands_on_computes_nothing() -> None:
     assert found.eager_calls == 0
 
 
-def test_kernels_on_a_gpu_compute() -> None:
+def test_kernels_on_a_gpu_and_what_xla_made_compute() -> None:
     found = facts(step(0, 0, 100), event("volta_sgemm", 50, 100, pid=9), device=9)
     assert found.operation_share == pytest.approx(0.5)
+    found = facts(
+        step(0, 0, 100), node("__inference_step_7", "__inference_step_7", 0, 40), event("a", 40, 60, hlo_op="a")
+    )
+    assert found.operation_share == pytest.approx(0.6)
+
+
+def test_whether_xla_compiles_is_not_known_where_it_tells_nothing() -> None:
+    call = event("train", 0, 90, tf_function_call="notTraced-xla")
+    assert facts(step(0, 0, 100), call).compile_share is None
+    assert facts(step(0, 0, 100), call, event("a", 40, 60, hlo_op="a")).compile_share == 0
+
+
+def test_python_inside_of_a_graph_is_no_input_without_a_pipeline() -> None:
+    found = facts(step(0, 0, 100), node("f", "EagerPyFunc", 10, 90))
+    assert (found.python_share, found.python_input, found.operation_share) == (0.8, False, 0)
 
 
 def test_the_wait_for_input_is_xprofs_and_the_stage_is_the_slowest() -> None:
@@ -70,7 +85,7 @@ def test_the_wait_for_input_is_xprofs_and_the_stage_is_the_slowest() -> None:
     found = facts(step(0, 0, 100), stages=[["Device:x", 1, 99.0], *stages], steps=timed(2.0, infeed=1.5))
     assert found.input_share == pytest.approx(0.75)
     assert found.input_stage == "Prefetch::FlatMap[0]::Generator"
-    assert found.python_input == 1
+    assert found.python_input
     assert [(stage.calls, stage.seconds) for stage in found.stages] == [(20, 0.03), (20, 0.001)]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -56,14 +58,14 @@ def trace(
         int, typer.Option("--skip", help="Steps to leave out before: the first ones are slow.", min=1)
     ] = 3,
     xprof: Annotated[
-        Path,
+        str,
         typer.Option(
             "--xprof",
             help="A Python that has xprof; by default the one that runs tfdock.",
             metavar="PYTHON",
             show_default=False,
         ),
-    ] = Path(sys.executable),
+    ] = sys.executable,
     case: Annotated[
         str,
         typer.Option(
@@ -84,23 +86,22 @@ def trace(
     A script runs unchanged, with TensorFlow's profiler around some of its steps: calls of a `tf.function`, or of
     `Session.run`.
     """
+    if case and not script:
+        raise typer.BadParameter("`--case` runs the script again: give it with the Python and the script")
     tracer = Tracer(xprof=xprof_python(xprof), templates=loader.templates(), rows=knowledge_for(settings).slow_causes)
+    # With the process's number: two may start at once.
+    folder = out / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
     if script:
         run = Script(python=tensorflow_python(place)[0].program, words=script, skip=skip, steps=steps)
-        folder = out / f"{datetime.now():%Y%m%d-%H%M%S}"
-        with stoppable(kept=f"what was recorded is in {folder}") as stop:
-            terminal = Terminal(
-                stdout=_STDERR if as_json else None,
-                # The script gets Ctrl-C as well. What it did until then is told; the second one ends it.
-                tick=lambda: stop.check() if stop.requests > 1 else None,
-            )
-            found = tracer.run(run, folder, terminal, case)
-    elif case:
-        raise typer.BadParameter("`--case` runs the script again: give it with the Python and the script")
+        stopping = partial(stoppable, kept="what was recorded until then is lost")
+        terminal = Terminal(stoppable=stopping, stdout=_STDERR if as_json else None)
+        found = tracer.run(run, folder, terminal, case)
     else:
-        found = tracer.read(Path(place))
+        found = tracer.read([Path(place)], folder)
     if as_json:
-        print_json("tfdock.trace/1", True, {field.name: getattr(found, field.name) for field in fields(found)})
+        print_json(
+            "tfdock.trace/1", found.status == 0, {field.name: getattr(found, field.name) for field in fields(found)}
+        )
     else:
         for line in _lines(found, tracer.xprof):
             console.tell(line, stream=sys.stdout)
@@ -113,7 +114,8 @@ def _lines(found: TraceReport, xprof: Path) -> Iterator[str]:
     named = f"TensorFlow {found.script.tensorflow}" if found.script else found.profile
     yield f"{style.strong(console.clean(named))}: {_steps(facts)}"
     for cause in found.causes:
-        yield f"{style.bad('slow')}  {console.clean(cause.says)} [{cause.cause}]"
+        word = style.bad("slow") if cause.is_fault else style.warn("most")
+        yield f"{word}  {console.clean(cause.says)} [{cause.cause}]"
         yield f"      {style.good('fix:')} {cause.advice}"
     if not found.causes:
         yield f"{style.good('ok')}    no cause that is known: what takes longest stands below"
