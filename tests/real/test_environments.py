@@ -285,7 +285,7 @@ def test_a_trace_names_the_cause_of_a_slow_script(installed: Place, xprof: Path,
     found, status = traced(installed, xprof, tmp_path, SLOW[cause])
     assert (status, found["facts"]["steps"], found["facts"]["has_shapes"]) == (0, 20, True)
     assert [one["cause"] for one in found["causes"]] == [cause]
-    timeline = json.loads(gzip.decompress(Path(found["timeline"]).read_bytes()))
+    timeline = json.loads(gzip.decompress((tmp_path / found["timeline"]).read_bytes()))
     assert sum("tfdock_step" in event.get("name", "") for event in timeline["traceEvents"]) == 20
 
 
