@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,7 +51,9 @@ class Tracer:
         status = record(script, self.templates["trace/capture.py"], folder, terminal)
         captured = captured_in(folder)
         if captured is None:
-            raise _nothing(script, f"{script.words[0]} ends with {ending(status)} before it has imported TensorFlow")
+            raise _nothing(
+                script, f"{shlex.join(script.words)} ends with {ending(status)} before it has imported TensorFlow"
+            )
         if not captured.steps and captured.left_out >= script.skip and not captured.own_profile:
             raise _nothing(
                 script, f"it has {captured.left_out} steps, which are left out", "`--skip 1`, or more steps"
@@ -87,7 +90,7 @@ class Tracer:
 
 
 def _nothing(script: Script, why: str, fix: str = "") -> VerificationFailed:
-    alone = f"what it printed says why; run it alone: `{script.python} {script.words[0]}`"
+    alone = f"what it printed says why; run it alone: `{shlex.join([str(script.python), *script.words])}`"
     return VerificationFailed.of("trace-missing", f"nothing was recorded: {why}", fix or alone)
 
 

@@ -94,7 +94,7 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def trace(python: Path, *words: str | Path) -> Result:
     command = ["trace", "--xprof", str(python), *map(str, words)]
-    return CliRunner().invoke(app, command, env={"COLUMNS": "200"})
+    return CliRunner().invoke(app, command, env={"COLUMNS": "1000"})
 
 
 def test_the_causes_come_first_and_then_what_takes_long(python: Path) -> None:
@@ -179,7 +179,7 @@ def without_tensorflow(python: Path) -> None:
             bool,
             ["{python}", "a.py", "signal=9"],
             4,
-            "nothing was recorded: a.py ends with SIGKILL before it has imported TensorFlow [trace-missing]",
+            "nothing was recorded: a.py signal=9 ends with SIGKILL before it has imported TensorFlow [trace-missing]",
         ),
         (with_damage, ["{python}", "a.py"], 4, "not valid JSON [trace-unreadable]"),
         (without_tables, ["{python}", "a.py"], 4, "xprof cannot read"),
