@@ -292,8 +292,9 @@ def _number(row: Mapping[str, Any], name: str) -> float:
 def _steps(data: bytes | None) -> dict[str, float]:
     """Return the figures of steps in seconds; none where xprof saw no step."""
     found = _table(data, 1).p or {}
-    names = [name for name in found if "time_ms" in name and not isinstance(found[name], dict)]
-    figures = {name: _number(found, name) / 1000 for name in names if _is_number(found[name])}
+    figures = {
+        name: _number(found, name) / 1000 for name, value in found.items() if "time_ms" in name and _is_number(value)
+    }
     return figures if figures.get("steptime_ms_average") else {}
 
 
