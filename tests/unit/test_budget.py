@@ -22,7 +22,7 @@ SLACK = 60  #: What a figure may be below its budget, so that not each line is a
 #: Lines of Python in each package.
 PACKAGES = {
     "": 750, "bazel": 4780, "bench": 325, "builder": 3175, "ci": 745, "cli": 8575, "diagnose": 1480,
-    "documents": 1615, "engine": 2505, "gpu": 1995, "host": 2615, "images": 3035, "installed": 1365,
+    "documents": 1615, "engine": 2505, "gpu": 1995, "host": 2615, "images": 3035, "installed": 1370,
     "knowledge": 2710, "matrix": 1470, "oci": 1365, "offline": 1545, "plan": 3355, "profile": 1350,
     "report": 1005, "resolve": 4815, "run": 1430, "trace": 900, "verify": 1955, "wheel": 3465,
     "wheelhouse": 1960,

@@ -87,6 +87,15 @@ def interpreter_at(text: str) -> AskedPython:
     )
 
 
+def started_python(text: str) -> AskedPython:
+    """Return the interpreter that a user names, as `interpreter_at` does. Raises ProfileError if it fails."""
+    found = interpreter_at(text)
+    if found.trouble:
+        message, fix = f"{found.program} does not start: {found.trouble}", "name another, or mend its installation"
+        raise ProfileError.of("python-unusable", message, fix)
+    return found
+
+
 def ending(status: int) -> str:
     """Return how a process ended, from subprocess's return code: `SIGILL`, or `exit status 1`."""
     if status >= 0:

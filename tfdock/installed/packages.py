@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from tfdock.errors import ProfileError
 from tfdock.host.hardware import text_of
-from tfdock.installed.interpreter import AskedPython, interpreter_at
+from tfdock.installed.interpreter import AskedPython, started_python
 from tfdock.wheel import build_info
 
 _OWN = ("\ntensorflow/__init__.py,", "\ntensorflow_core/__init__.py,")
@@ -69,11 +69,8 @@ class InstalledTensorflow:
 
 
 def tensorflow_python(text: str) -> tuple[AskedPython, Path]:
-    """Return a Python that starts, named as for `interpreter_at`, and its TensorFlow's folder; else ProfileError."""
-    found = interpreter_at(text)
-    if found.trouble:
-        message, fix = f"{found.program} does not start: {found.trouble}", "name another, or mend its installation"
-        raise ProfileError.of("python-unusable", message, fix)
+    """Return a Python, named as for `interpreter_at`, and its TensorFlow's folder. Raises ProfileError without."""
+    found = started_python(text)
     tensorflow = find_tensorflow(found.path)
     if tensorflow is None:
         message = f"{found.program} has no TensorFlow"

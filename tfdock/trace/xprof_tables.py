@@ -9,7 +9,7 @@ from pathlib import Path
 from tfdock.errors import ProfileError, VerificationFailed
 from tfdock.host.hardware import ask
 from tfdock.host.untrusted_folders import TooLarge, UntrustedPath
-from tfdock.installed.interpreter import interpreter_at
+from tfdock.installed.interpreter import started_python
 
 _SECONDS = 600.0
 _MOST_PROFILE, _MOST_TABLE = 1 << 30, 1 << 28
@@ -18,10 +18,7 @@ _NAME = "host.xplane.pb"
 
 def xprof_python(named: str) -> Path:
     """Return a Python that has xprof, named as for `interpreter_at`. Raises ProfileError otherwise."""
-    found = interpreter_at(named)
-    if found.trouble:
-        message, fix = f"{found.program} does not start: {found.trouble}", "name another with `--xprof`"
-        raise ProfileError.of("python-unusable", message, fix)
+    found = started_python(named)
     if PathFinder.find_spec("xprof", list(found.path)) is None:
         raise ProfileError.of(
             "xprof-missing",
