@@ -121,6 +121,8 @@ class Problem:
     @property
     def where(self) -> str:
         """`file:line:column`, as far as known; empty when nothing is."""
+        if self.file and self.file.startswith("--"):
+            return self.file  # options of a command, which have no lines
         return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
 
     def __str__(self) -> str:

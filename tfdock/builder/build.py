@@ -45,6 +45,8 @@ def build(session: BuildSession, request: BuildRequest) -> BuildResult:
     Raises a TfdockError whose problems name the phase, the log and what to do next.
     """
     plan, house = request.prepared.plan, session.wheelhouse
+    if not house.root.exists() and not (session.pulls and session.settings.registries):
+        session.engine.info()  # without an engine nothing begins, and no folder is left
     # First: the lock of the build lies in the wheelhouse, and here an unusable folder gets its own message.
     make_folder(house.root)
     with _file_errors(session), house.locked(plan.build_id):

@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tfdock.engine.protocol import Engine
     from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.plan.prepare import Preparer
+    from tfdock.plan.wish import Wish
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -45,6 +46,10 @@ SomeProfiles = Annotated[
 ]
 OneProfile = Annotated[
     str,
+    typer.Argument(help="A profile file, or the name of a shipped profile.", metavar="PROFILE", show_default=False),
+]
+SomeProfile = Annotated[
+    str | None,
     typer.Argument(help="A profile file, or the name of a shipped profile.", metavar="PROFILE", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -155,6 +160,37 @@ SETTINGS = {
         ),
     ],
 }
+#: Part of a wish -> the option for it.
+WISHES = {
+    "gpu": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gpu",
+            help="Build for this GPU: a name, a capability, `cpu` or `local`. Repeatable. Needs no profile.",
+            metavar="GPU",
+            show_default=False,
+        ),
+    ],
+    "tensorflow": Annotated[
+        str | None,
+        typer.Option("--tensorflow", help="Build this release.", metavar="VERSION", show_default=False),
+    ],
+    "python": Annotated[
+        str | None, typer.Option("--python", help="Build for this Python.", metavar="VERSION", show_default=False)
+    ],
+    "cuda": Annotated[
+        str | None, typer.Option("--cuda", help="Build with this CUDA.", metavar="VERSION", show_default=False)
+    ],
+    "sets": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Set a field of the profile, such as `resources.memory=16GiB`. Repeatable.",
+            metavar="FIELD=VALUE",
+            show_default=False,
+        ),
+    ],
+}
 
 
 # --- errors and documents -------------------------------------------------------------------------------------------
@@ -163,13 +199,20 @@ SETTINGS = {
 def command(schema: str, *options: str) -> Callable[[_F], _F]:
     """Make a command report its errors: as text, or as the JSON document it would have printed.
 
-    `options` are the settings that the command has options for. The function takes the settings as `settings`.
+    `options` are the settings that the command has options for. The function takes the settings as `settings`. One
+    that takes a `wish` has the options that change profiles, or stand for one.
     """
 
     def decorate(function: _F) -> _F:
+        wishes = "wish" in inspect.signature(function).parameters
+
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             try:
+                if wishes:
+                    from tfdock.plan.wish import wish_of
+
+                    kwargs["wish"] = wish_of(**{name: kwargs.pop(name) for name in WISHES})
                 if options:
                     kwargs["settings"] = settings_for(**{name: kwargs.pop(name) for name in options})
                 return function(*args, **kwargs)
@@ -190,12 +233,23 @@ def command(schema: str, *options: str) -> Callable[[_F], _F]:
 def _with_options(function: Callable[..., Any], options: Iterable[str]) -> inspect.Signature:
     """Return the signature that typer reads a command's options from: options in place of `settings`."""
     signature = inspect.signature(function, eval_str=True)
-    own = {name: parameter for name, parameter in signature.parameters.items() if name != "settings"}
+    own = {name: parameter for name, parameter in signature.parameters.items() if name not in ("settings", "wish")}
     # `--json` stands last in the help.
     last = [own.pop("as_json")] if "as_json" in own else []
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    added = [inspect.Parameter(name, kind, default=None, annotation=SETTINGS[name]) for name in options]
-    return signature.replace(parameters=[*own.values(), *added, *last])
+    wished = WISHES if "wish" in signature.parameters else {}
+    added = {**wished, **{name: SETTINGS[name] for name in options}}
+    more = [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in added.items()]
+    return signature.replace(parameters=[*own.values(), *more, *last])
+
+
+def profile_names(profiles: Sequence[str] | None, wish: Wish) -> list[str]:
+    """Return the profiles that a command is for: those it names, else the one that its options stand for."""
+    if profiles:
+        return [*profiles]
+    if not wish:
+        raise typer.BadParameter("name a profile, or a GPU: `--gpu rtx5090`")
+    return [wish.words]
 
 
 def print_json(schema: str, ok: bool, document: dict[str, Any]) -> None:
@@ -271,11 +325,16 @@ def settings_for(**flags: Any) -> Settings:
     return settings.load({name: tuple(value) if isinstance(value, list) else value for name, value in flags.items()})
 
 
-def preparer_for(settings: Settings, *, allow_untested: bool = False, trusted: bool = False) -> Preparer:
-    """Return what plans profiles for this machine."""
+def preparer_for(
+    settings: Settings, *, allow_untested: bool = False, trusted: bool = False, wish: Wish | None = None
+) -> Preparer:
+    """Return what plans profiles for this machine, changed as `wish` says."""
     from tfdock.plan.prepare import Preparer
+    from tfdock.plan.wish import NO_WISH
 
-    return Preparer(settings, hardware.local_machine(), allow_untested=allow_untested, trusted=trusted)
+    return Preparer(
+        settings, hardware.local_machine(), allow_untested=allow_untested, trusted=trusted, wish=wish or NO_WISH
+    )
 
 
 def knowledge_for(settings: Settings) -> KnowledgeBase:

@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import stat
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,15 +105,13 @@ class Project:
     ) -> str:
         """Return a text file's text, its line ends as they are; raises ProfileError, and FileNotFoundError."""
         try:
-            return self.read(path, most, name=name).decode("utf-8")
-        except UnicodeDecodeError as error:
-            message, fix = f"not UTF-8 text (byte {error.start})", "save it as UTF-8; is it a YAML file at all?"
+            return _decoded(self.read(path, most, name=name), code, str(path))
         # The caller knows who asked for the file, and says so.
         except FileNotFoundError:
             raise
         except OSError as error:
             message, fix = f"cannot be read: {error.strerror}", "check the file's owner and mode"
-        raise ProfileError.of(code, message, fix, file=str(path))
+            raise ProfileError.of(code, message, fix, file=str(path)) from error
 
     def patch(self, path: Path, *, name: str) -> bytes:
         """Return a patch's bytes; raises ProfileError, also for what is no patch, and OSError."""
@@ -123,6 +122,24 @@ class Project:
             )
             raise _refused("patch-malformed", message, "write it with `git diff` or `git format-patch`")
         return data
+
+
+def read_stdin() -> str:
+    """Return the profile that comes from standard input; raises ProfileError."""
+    data = sys.stdin.buffer.read(MOST_TEXT + 1)
+    if len(data) > MOST_TEXT:
+        raise _refused(
+            "file-too-large", f"standard input has more than {MOST_TEXT:,} bytes", "pipe a profile into it"
+        )
+    return _decoded(data, "profile-unreadable", "<stdin>")
+
+
+def _decoded(data: bytes, code: str, file: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        message, fix = f"not UTF-8 text (byte {error.start})", "save it as UTF-8; is it a YAML file at all?"
+        raise ProfileError.of(code, message, fix, file=file) from error
 
 
 #: What `git apply` takes: the mails of `git format-patch` have such lines as well.

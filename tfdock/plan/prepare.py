@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.gpu.devices import local_words, means_gpu
 from tfdock.host.hardware import local_gpus
-from tfdock.host.project_files import MOST_LOCK, Project, located
+from tfdock.host.project_files import MOST_LOCK, Project, located, read_stdin
 from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
 from tfdock.knowledge.contract import bazel_options
@@ -25,6 +25,7 @@ from tfdock.plan.build_plan import BuildPlan, make_plan
 from tfdock.plan.local_source import read_local
 from tfdock.plan.render import render
 from tfdock.plan.resources import BuildResources, size
+from tfdock.plan.wish import NO_WISH, Wish
 from tfdock.profile import profile as profiles
 from tfdock.profile.endpoint import parse
 from tfdock.profile.profile import Profile
@@ -37,6 +38,9 @@ from tfdock.types import Machine
 if TYPE_CHECKING:
     from tfdock.plan.lock_file import LockFile
     from tfdock.plan.profile_fixes import Context
+
+
+STDIN = "-"  #: The name of the profile that comes from standard input.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +119,12 @@ class Preparer:
         allow_untested: bool = False,
         trusted: bool = False,
         knowledge: KnowledgeBase | None = None,
+        wish: Wish = NO_WISH,
     ) -> None:
         """Prepare for one machine. `trusted` builds share the disk cache of `release`, whatever their inputs.
 
-        Without `knowledge`, that of the settings is read.
+        Without `knowledge`, that of the settings is read. `wish` changes each profile; its words are the name of one
+        that is made for it.
         """
         self.machine = settings.granted(machine)
         self.allowed = settings.allow_paths
@@ -126,6 +132,7 @@ class Preparer:
         self._remote = settings.remote
         self._allow_untested = allow_untested
         self.trusted = trusted
+        self._wish = wish
         self.knowledge = knowledge or loader.knowledge(settings.knowledge, settings.cache_dir)
 
     @cached_property
@@ -168,11 +175,13 @@ class Preparer:
 
     def read(self, name: str) -> WrittenProfile:
         """Read a profile with all that stands in other files; raises ProfileError or OSError."""
-        path = find_profile(name, self.knowledge)
-        project = Project.of(path, self.allowed)
-        text = read_profile_text(path, project)
+        path, text = self._text(name)
+        project, said = Project.of(path, self.allowed), str(path)
         extended = extended_texts(text, path, project)
-        profile, document = profiles.read(text, str(path), extended)
+        if self._wish and name != self._wish.words:
+            over = self._wish.over(path.name, self.knowledge, self._wished_gpus)
+            extended[path.name], text, said = text, over, self._wish.words
+        profile, document = profiles.read(text, said, extended)
         try:
             local, tree = read_local(profile.source, lambda _: path.parent, str(path), project)
         except ProfileError as error:
@@ -187,6 +196,34 @@ class Preparer:
             local=local,
             tree=tree,
         )
+
+    def _text(self, name: str) -> tuple[Path, str]:
+        """Return where a profile stands, and its text."""
+        if self._wish and name == self._wish.words:
+            return Path(name), self._made_text
+        if name == STDIN:
+            return Path("<stdin>"), self._piped_text
+        path = find_profile(name, self.knowledge)
+        return path, read_profile_text(path, Project.of(path, self.allowed))
+
+    @cached_property
+    def _made_text(self) -> str:
+        machine = platform.machine()
+        return self._wish.profile(self.knowledge, self._wished_gpus, machine, allow_untested=self._allow_untested)
+
+    def chose_python(self, file: str) -> bool:
+        """Whether a profile was made for options that name no Python."""
+        return bool(self._wish) and file == self._wish.words and "python" not in self._wish.fields
+
+    @property
+    def _wished_gpus(self) -> tuple[str, ...]:
+        # Only then: the tools of the drivers need not run for any other wish.
+        return self._local_gpus if "local" in self._wish.gpus else ()
+
+    @cached_property
+    def _piped_text(self) -> str:
+        # Read once: `check` and `build` may ask twice.
+        return read_stdin()
 
     def context(self, name: str) -> Context:
         """Read a profile beside a log of its build, be it refused as it stands or not.
@@ -278,7 +315,7 @@ def placed(problem: Problem, document: Node, file: str) -> Problem:
 
 
 def find_profile(name: str, knowledge: KnowledgeBase | None = None) -> Path:
-    """Return a file; else `profiles/<name>.yaml` here; else the shipped profile of that name.
+    """Return a file; else `<name>.yaml` here or in `profiles/`; else the shipped profile of that name.
 
     Raises ProfileError; with `knowledge` it says so of a name that is a GPU's.
     """
@@ -287,7 +324,7 @@ def find_profile(name: str, knowledge: KnowledgeBase | None = None) -> Path:
         return path
     # A matrix lies among the shipped profiles, and is none.
     if path.suffix not in (".yaml", ".yml") and path.name == name and f"{name}.yaml" != loader.MATRIX:
-        for folder in (Path("profiles"), loader.profiles()):
+        for folder in (Path(), Path("profiles"), loader.profiles()):
             if (folder / f"{name}.yaml").is_file():
                 return folder / f"{name}.yaml"
     shipped = [file.stem for file in loader.profile_files()]
@@ -323,7 +360,7 @@ def _gpu_is_no_profile(name: str) -> Problem:
         "profile-not-found",
         f"`{name}` is a GPU, not a profile",
         (
-            f"`tfdock init {word} --yes` writes {name}.yaml for it; then `tfdock build {word}.yaml`",
+            f"`tfdock build --gpu {word}` builds for it; `tfdock init {word} --yes` writes {name}.yaml",
             f"`tfdock advise --gpu {word}` says whether an official wheel runs on it without a build",
         ),
         file=name,
@@ -333,8 +370,13 @@ def _gpu_is_no_profile(name: str) -> Problem:
 def lock_path(name: str) -> Path:
     """Return where a profile's lock lies: beside the profile; here, for a shipped one, whose folder is not ours.
 
-    `my.yaml` has `my.lock`, everything else its whole name and `.lock`.
+    `my.yaml` has `my.lock`, everything else its whole name and `.lock`. Options without a profile have one here, such
+    as `gpu-rtx5090.lock`. Raises ProfileError, also for a profile from standard input.
     """
+    if name == STDIN:
+        raise ProfileError.of("profile-not-found", "a profile from standard input has no lock", "save it to a file")
+    if name.startswith("--"):
+        return Path("-".join(re.findall(r"[\w.]+", name)) + ".lock")
     path = find_profile(name)
     shipped = path.parent == loader.profiles() and not Path(name).is_file()
     if shipped:

@@ -696,6 +696,12 @@ def _check_lengths(document: yaml_nodes.Node, file: str) -> None:
         nodes += [((*path, key), child) for key, child in children]
 
 
+def unquoted_fields(text: str) -> list[str]:
+    """Return the fields of a profile's text whose value is a number where text is wanted, such as `python: 3.10`."""
+    found = _unquoted_texts(Profile, yaml_nodes.parse(text, ""), "")
+    return [problem.field or "" for problem in found]
+
+
 def _unquoted_texts(model: type[BaseModel], document: yaml_nodes.Node, file: str) -> list[Problem]:
     """Return problems for text written as YAML numbers: the first mistake of every user: 3.10 is 3.1."""
     problems = []

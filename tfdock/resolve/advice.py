@@ -14,6 +14,7 @@ from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.gpu.compatibility import Compatibility, serve
 from tfdock.gpu.devices import (
     bare_gpu,
+    dotted,
     embedded_targets,
     find_gpu,
     is_target,
@@ -27,11 +28,13 @@ from tfdock.knowledge.gpu_rows import Gpu, TargetReport
 from tfdock.knowledge.release_rows import Estimate, Release, Support, applies
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.profile.profile import Profile
 from tfdock.resolve.gpu_support import apart, release_named, taken_versions
+from tfdock.resolve.profile_changes import is_set
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.resolve import resolve_text
 from tfdock.resolve.rules import judge
-from tfdock.types import Capability, Version
+from tfdock.types import Capability, Version, same_minor
 
 _FILE = "advice.yaml"
 # Comments with `# ` in front fit a terminal of 80 columns.
@@ -186,6 +189,42 @@ def advise(
         figures=tuple(_figures(knowledge, planned.release if planned else release, accelerator)),
         jit=_estimate(knowledge, "jit-first-start", release, accelerator),
     )
+
+
+#: Fields of a profile that change what is in the wheel, beside its release, Python and GPUs.
+_ALTERS = ("xla", "cloud", "optimize", "debug", "bazel", "wheel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SameOfficial:
+    """An official wheel that does what a build would do. `limited`: some GPU runs it within limits."""
+
+    wheel: AdvisedWheel
+    gpus: tuple[str, ...]
+    limited: bool
+
+
+def same_official(knowledge: KnowledgeBase, profile: Profile, resolution: Resolution) -> SameOfficial | None:
+    """Return the official wheel of a build's release and Python, if it runs on all GPUs of the profile without JIT.
+
+    None, too, where the profile asks for what the official wheel has not.
+    """
+    release, accelerator = resolution.release, resolution.accelerator
+    if profile.source.is_own or any(is_set(profile, name) for name in _ALTERS):
+        return None
+    if resolution.image.machine != OFFICIAL_MACHINE or not release.official_targets.get(accelerator.accelerator):
+        return None
+    names = profile.named_gpus or tuple(dict.fromkeys(dotted(target) for target in resolution.targets))
+    gpus = gpus_named(knowledge, names)
+    if not _native_of(knowledge, release, gpus, resolution.python):
+        return None
+    compatibilities = [_on_official(knowledge, release, gpu) for gpu in gpus]
+    wheel = _official_wheel(knowledge, release, str(resolution.version), compatibilities, resolution.python)
+    tested = {name: release.components.get(name, Support()).tested for name in resolution.components}
+    # What pip does not bring has to be here: who builds for another CUDA has that one.
+    if wheel.needs and any(t and not same_minor(resolution.components[name], t) for name, t in tested.items()):
+        return None
+    return SameOfficial(wheel=wheel, gpus=names, limited=any(one.limits for one in compatibilities))
 
 
 def _reasons_apart(knowledge: KnowledgeBase, accelerator: Accelerator, gpus: Sequence[Gpu]) -> tuple[str, ...]:

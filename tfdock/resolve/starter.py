@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from tfdock.errors import Incompatible, ProfileError, joined
 from tfdock.gpu.devices import dotted, find_gpu, is_target, sorted_targets, spelled, unknown_gpu
@@ -98,9 +99,12 @@ def starter(
     *,
     tensorflow: str | None = None,
     python: str | None = None,
+    more: Mapping[str, str] = MappingProxyType({}),
     machine: str = "x86_64",
 ) -> Starter:
     """Return a profile that resolves, for the requested or the newest possible release.
+
+    `more` are further lines of the profile, by their field.
 
     Raises ProfileError or Incompatible with the reasons of the newest, or asked, release; one reason where no release
     takes the devices together.
@@ -110,9 +114,12 @@ def starter(
     # Refuse devices that no release serves together first: else every release would add its own reasons.
     check_together(knowledge, devices)
     with _without_places():
-        resolution = _newest(knowledge, devices, _releases(knowledge, devices, tensorflow, python), python, machine)
+        releases = _releases(knowledge, devices, tensorflow, python)
+        draft = [*_lines(devices, releases[0], python), *more.values()]
+        resolution = _newest(knowledge, draft, releases, machine)
         # Write out every version: today's choice must not change when knowledge grows.
-        lines = _lines(devices, str(resolution.version), resolution.python, resolution.components)
+        versions = {name: version for name, version in resolution.components.items() if name not in more}
+        lines = [*_lines(devices, str(resolution.version), resolution.python, versions), *more.values()]
         text = "".join(f"{line}\n" for line in _commented(devices, lines, newest=tensorflow is None))
         return Starter(text=text, resolution=resolve_text(text, knowledge, machine=machine))
 
@@ -143,11 +150,9 @@ def _releases(knowledge: KnowledgeBase, devices: StarterDevices, asked: str | No
     return sorted(taking, key=Version, reverse=True) or [max(knowledge.releases, key=Version)]
 
 
-def _newest(
-    knowledge: KnowledgeBase, devices: StarterDevices, releases: Sequence[str], python: str | None, machine: str
-) -> Resolution:
-    """Return the resolution with the first release that takes it; raises Incompatible where none does."""
-    profile, resolver = read_text("\n".join(_lines(devices, releases[0], python)), knowledge, machine=machine)
+def _newest(knowledge: KnowledgeBase, lines: Sequence[str], releases: Sequence[str], machine: str) -> Resolution:
+    """Return the resolution of a profile with the first release that takes it; raises Incompatible if none does."""
+    profile, resolver = read_text("\n".join(lines), knowledge, machine=machine)
     drafts: Iterator[Change] = ({"tensorflow": release} for release in releases)
     resolutions = (resolution for _, resolution in accepted(profile, drafts, resolver.attempt))
     # Only after all were refused: the search for ways out is slow.
@@ -171,18 +176,22 @@ def _lines(
     # In quotes: YAML would read `2.10` as the number 2.1.
     lines = ["schema: 1", f"tensorflow: {json.dumps(release)}"]
     lines += [f"python: {json.dumps(python)}"] if python else []
-    if devices.gpus:
-        lines.append(f"gpus: [{', '.join(gpu.gpu for gpu in devices.gpus)}]")
-    elif devices.targets:
-        lines.append(f"{devices.accelerator.target_field}: [{', '.join(devices.targets)}]")
-    else:
-        lines.append(f"accelerator: {devices.accelerator.accelerator}")
+    lines.append(device_line(devices))
     components = dict(versions or {})
     fields = [name for name in components if name in profiles.Profile.model_fields]
     lines += [f"{name}: {json.dumps(components.pop(name))}" for name in fields]
     if components:
         lines.append(f"components: {json.dumps(components)}")
     return lines
+
+
+def device_line(devices: StarterDevices) -> str:
+    """Return the line of a profile that names the devices."""
+    if devices.gpus:
+        return f"gpus: [{', '.join(gpu.gpu for gpu in devices.gpus)}]"
+    if devices.targets:
+        return f"{devices.accelerator.target_field}: [{', '.join(devices.targets)}]"
+    return f"accelerator: {devices.accelerator.accelerator}"
 
 
 def _commented(devices: StarterDevices, lines: Sequence[str], *, newest: bool) -> Iterator[str]:

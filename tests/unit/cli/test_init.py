@@ -182,10 +182,11 @@ def test_a_profile_that_cannot_be_written_whole_is_not_there(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_name_it_is_profile_yaml_and_a_whole_name_stays(init: Init, tmp_path: Path) -> None:
+def test_without_a_name_it_is_the_gpus_or_profile_yaml_and_a_whole_name_stays(init: Init, tmp_path: Path) -> None:
     init("--gpu", "cpu")
+    init("--yes")
     init("other.yml", "--gpu", "cpu", "--tensorflow", "2.18", "--python", "3.11")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["other.yml", "profile.yaml"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["cpu.yaml", "other.yml", "profile.yaml"]
     assert yaml.safe_load((tmp_path / "other.yml").read_text())["tensorflow"].startswith("2.18.")
 
 
@@ -345,7 +346,7 @@ def test_after_a_python_that_cannot_be_only_the_python_is_asked_for_again(tmp_pa
         somebody.wait_for("tfdock check")
         assert "Which TensorFlow" not in somebody.seen
         assert somebody.process.wait(30) == 0
-    fields = yaml.safe_load((tmp_path / "profile.yaml").read_text())
+    fields = yaml.safe_load((tmp_path / "rtx3080.yaml").read_text())
     assert (fields["tensorflow"], fields["python"]) == ("2.18.1", "3.10")
 
 
@@ -367,7 +368,7 @@ def test_flags_are_not_asked_for_again(tmp_path: Path) -> None:
         somebody.answer("Which Python", "3.11")
         somebody.wait_for("tfdock check")
         assert somebody.process.wait(30) == 0
-    assert yaml.safe_load((tmp_path / "profile.yaml").read_text())["python"] == "3.11"
+    assert yaml.safe_load((tmp_path / "rtx3080.yaml").read_text())["python"] == "3.11"
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
-from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, reasons, requested_gpus
+from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, pip_install, reasons, requested_gpus
 from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import Compatibility
 from tfdock.host.files import write_text
@@ -146,7 +146,7 @@ def _document(base: KnowledgeBase, advice: Advice, output: Path | None) -> dict[
 
 
 def _wheel_json(wheel: AdvisedWheel) -> dict[str, Any]:
-    return {**asdict(wheel), "install": _install(wheel) if wheel.targets else None}
+    return {**asdict(wheel), "install": pip_install(wheel) if wheel.targets else None}
 
 
 def _figure_json(base: KnowledgeBase, row: Estimate) -> dict[str, Any]:
@@ -157,10 +157,6 @@ def _figure_json(base: KnowledgeBase, row: Estimate) -> dict[str, Any]:
         "source": base.cited("estimates", row),
         "unverified": row.unverified,
     }
-
-
-def _install(wheel: AdvisedWheel) -> str:
-    return shlex.join(["pip", "install", wheel.requirement, *wheel.pins])
 
 
 # --- for people -----------------------------------------------------------------------------------------------------
@@ -218,7 +214,7 @@ def _head(advice: Advice, wheel: AdvisedWheel, style: console.Style) -> Iterator
 def _pip(wheel: AdvisedWheel, python: str | None) -> str:
     """Return the `pip` command, the Pythons that it works with, and the packages that it does not install."""
     with_it = f"; {' and '.join(wheel.needs)} must be installed beside it" if wheel.needs else ""
-    return f"`{_install(wheel)}` ({_pythons([python] if python else wheel.installs)}{with_it})"
+    return f"`{pip_install(wheel)}` ({_pythons([python] if python else wheel.installs)}{with_it})"
 
 
 def _pythons(versions: Sequence[str]) -> str:

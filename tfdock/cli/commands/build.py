@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +28,7 @@ from tfdock.cli.app import (
     limit_from_now,
     preparer_for,
     print_json,
+    profile_names,
     stoppable,
 )
 from tfdock.cli.build_progress import (
@@ -39,9 +40,12 @@ from tfdock.cli.build_progress import (
     show_summary,
     shown_progress,
 )
-from tfdock.errors import combined_exit_code
+from tfdock.cli.gpu_text import notes_of, official_note
+from tfdock.errors import ExitCode, combined_exit_code
 from tfdock.host.settings import Settings
 from tfdock.plan.prepare import PreparedBuild, Preparer
+from tfdock.plan.wish import Wish
+from tfdock.wheelhouse.store import Wheelhouse
 
 
 def _count(text: str) -> str:
@@ -57,6 +61,7 @@ def _count(text: str) -> str:
 @command("tfdock.build/1", "registries", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def build(
     settings: Settings,
+    wish: Wish,
     profiles: SomeProfiles = None,
     force: Annotated[
         bool, typer.Option("--force", help="Build even what is up to date; fetch the source anew.")
@@ -115,7 +120,7 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """What is here or in a registry is not built again."""
-    _check_source(profiles, bundle, matrix, locked=locked)
+    _check_source(profiles, wish, bundle, matrix, locked=locked)
     check_matrix_options(matrix, only=only, missing=missing, report=report)
     if read_only_cache:
         settings = replace(settings, remote_upload=False)
@@ -124,7 +129,7 @@ def build(
     # Counted from here, because planning takes of the time as well.
     limit = limit_from_now(time_limit)
 
-    preparer = preparer_for(settings, allow_untested=allow_untested, trusted=trust)
+    preparer = preparer_for(settings, allow_untested=allow_untested, trusted=trust, wish=wish)
     if matrix:
         # A plain build must not load the modules of matrices.
         from tfdock.cli.matrix_run import CellSelection, build_matrix, finish_matrix
@@ -144,6 +149,8 @@ def build(
                 finish_matrix(finished, choice, lambda more: _print_results(done, more, as_json=as_json))
             )
     names = profiles or []
+    if not bundle:
+        names = profile_names(profiles, wish)
     planner = _planner(settings, preparer, locked=locked)
     inputs: dict[str, BundledInputs] = {}
     if bundle:
@@ -151,6 +158,7 @@ def build(
     prepared, results, order = prepare_all(planner, names)
     for result in results:
         show_result(result)
+    _note(prepared, preparer, settings, asking=not (as_json or force) and sys.stdin.isatty() and sys.stderr.isatty())
     # A signal that comes after the last build must not cut off its answer, so this is printed within.
     with stoppable() as stop:
         with shown_progress() as progress:
@@ -162,6 +170,29 @@ def build(
         if len(results) > 1:
             show_summary(results)
         raise typer.Exit(_print_results(results, {}, as_json=as_json))
+
+
+def _note(prepared: Sequence[PreparedBuild], preparer: Preparer, settings: Settings, *, asking: bool) -> None:
+    """Tell of each build that is not there yet what somebody should know; ask once if an official wheel would do."""
+    house = Wheelhouse(settings.wheelhouse)
+    needless = 0
+    for build in prepared:
+        if house.complete_record_for(build.plan):
+            continue
+        resolution = build.plan.resolution
+        needless += bool(official_note(preparer.knowledge, build.written.profile, resolution))
+        for note in notes_of(preparer, build.written, resolution):
+            console.tell(f"note: {note}")
+    if not (asking and needless):
+        return
+    try:
+        wanted = typer.confirm("Build all the same?" if len(prepared) == 1 else "Build them all the same?", err=True)
+    except typer.Abort as error:
+        console.say("\ninterrupted")
+        raise typer.Exit(ExitCode.INTERRUPTED) from error
+    if not wanted:
+        console.say("nothing was built")
+        raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 def _print_results(results: list[Result], more: Mapping[str, Any], *, as_json: bool) -> int:
@@ -182,12 +213,17 @@ def _result_json(result: Result) -> dict[str, Any]:
     return row | {"diagnosis": diagnosis.findings_json if diagnosis else []}
 
 
-def _check_source(profiles: list[str] | None, bundle: Path | None, matrix: Path | None, *, locked: bool) -> None:
-    if matrix and (profiles or bundle or locked):
+def _check_source(
+    profiles: list[str] | None, wish: Wish, bundle: Path | None, matrix: Path | None, *, locked: bool
+) -> None:
+    if matrix and (profiles or wish or bundle or locked):
         raise typer.BadParameter("a matrix has its profiles in it: leave profiles, `--from` and `--locked` out")
-    if not (profiles or bundle or matrix):
+    if bundle and wish:
+        raise typer.BadParameter("a bundle has its profiles in it: leave `--gpu`, `--set` and their like out")
+    if not (profiles or wish or bundle or matrix):
         raise typer.BadParameter(
-            "name a profile; or a matrix: `--matrix profiles/matrix.yaml`; or a bundle: `--from bundle.tar`"
+            "name a profile, or a GPU: `--gpu rtx5090`; or a matrix: `--matrix profiles/matrix.yaml`; or a bundle: "
+            "`--from bundle.tar`"
         )
     if bundle and locked:
         raise typer.BadParameter("a bundle has its locks in it: leave `--locked` out")

@@ -13,19 +13,22 @@ from tfdock.cli import console
 from tfdock.cli.app import (
     AllowUntested,
     AsJson,
-    Profiles,
+    SomeProfiles,
     app,
     command,
     preparer_for,
     print_json,
+    profile_names,
     stoppable,
 )
+from tfdock.cli.gpu_text import notes_of
 from tfdock.engine.engine_facts import quick_facts
 from tfdock.errors import ExitCode, Problem, TfdockError, combined_exit_code
 from tfdock.host import hardware
 from tfdock.host.settings import Settings
 from tfdock.plan.preflight import PreflightCheck, machine_findings
 from tfdock.plan.prepare import Preparer, lock_path, placed
+from tfdock.plan.wish import Wish
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import WritableFolder
 
@@ -41,7 +44,8 @@ if TYPE_CHECKING:
 @command("tfdock.check/1", "knowledge", "allow_paths", "allow_endpoints")
 def check(
     settings: Settings,
-    profiles: Profiles,
+    wish: Wish,
+    profiles: SomeProfiles = None,
     allow_untested: AllowUntested = False,
     online: Annotated[
         bool,
@@ -53,8 +57,8 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Say, too, what this machine lacks. Needs no engine and no network."""
-    preparer, places = preparer_for(settings, allow_untested=allow_untested), build_places(settings)
-    results = [_check_profile(preparer, places, name) for name in profiles]
+    preparer, places = preparer_for(settings, allow_untested=allow_untested, wish=wish), build_places(settings)
+    results = [_check_profile(preparer, places, name) for name in profile_names(profiles, wish)]
     # A refused profile needs no engine, and may be a stranger's: then nothing of this machine is called.
     facts = quick_facts() if any(result.build_id for result in results) else None
     engine = engine_findings(facts, settings) if facts else []
@@ -91,6 +95,7 @@ class _CheckResult:
     engine: Sequence[PreflightCheck] = ()
     online: Sequence[Availability] = ()
     resolution: Resolution | None = None
+    notes: Sequence[str] = ()
 
     @property
     def document(self) -> dict[str, object]:
@@ -137,6 +142,7 @@ def _check_profile(preparer: Preparer, places: Sequence[WritableFolder], name: s
         warnings=wanted.resolution.warnings,
         machine=machine,
         resolution=wanted.resolution,
+        notes=[*notes_of(preparer, wanted.written, wanted.resolution)],
     )
 
 
@@ -172,6 +178,8 @@ def _show(result: _CheckResult) -> None:
     console.result(f"{result.file}: {result.build_id}")
     if result.resolution:
         console.result(f"  {result.resolution.grade.value}: {result.resolution.grade.reason}")
+    for note in result.notes:
+        console.tell(f"note: {note}")
     for row in result.online:
         # The error of a row that is not well says what was found.
         console.result(

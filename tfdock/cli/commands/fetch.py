@@ -14,11 +14,12 @@ from tfdock.cli import console
 from tfdock.cli.app import (
     AllowUntested,
     AsJson,
-    Profiles,
+    SomeProfiles,
     app,
     command,
     preparer_for,
     print_json,
+    profile_names,
     stoppable,
 )
 from tfdock.cli.build_progress import session_for, shown_progress
@@ -27,6 +28,7 @@ from tfdock.host.settings import Settings
 from tfdock.offline.bundle_writer import WrittenBundle
 from tfdock.offline.fetch import Bundler, warm
 from tfdock.plan.prepare import Preparer
+from tfdock.plan.wish import Wish
 
 
 @app.command(
@@ -36,7 +38,8 @@ from tfdock.plan.prepare import Preparer
 @command("tfdock.fetch/1", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def fetch(
     settings: Settings,
-    profiles: Profiles,
+    wish: Wish,
+    profiles: SomeProfiles = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Write all of it into this file.", metavar="FILE", show_default=False),
@@ -48,13 +51,14 @@ def fetch(
     as_json: AsJson = False,
 ) -> None:
     """Images are made as well. A bundle builds without a network."""
-    preparer = preparer_for(settings, allow_untested=allow_untested)
+    names = profile_names(profiles, wish)
+    preparer = preparer_for(settings, allow_untested=allow_untested, wish=wish)
     with stoppable(kept="what is fetched stays in the cache") as stop, shown_progress() as listen:
         session = session_for(settings, preparer.knowledge, listen, stop)
         if output is None:
             # It exits with the codes of all profiles.
-            _warm(profiles, preparer, session, locked=locked, as_json=as_json)
-        bundle = Bundler(output, preparer, session, locked=locked).make(profiles)
+            _warm(names, preparer, session, locked=locked, as_json=as_json)
+        bundle = Bundler(output, preparer, session, locked=locked).make(names)
     _show_bundle(bundle)
     if as_json:
         builds = [_fetched_row(build.build_id, build.profile.file) for build in bundle.index.builds]

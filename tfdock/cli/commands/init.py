@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -14,12 +15,14 @@ import typer
 
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
+from tfdock.cli.gpu_text import official_note
 from tfdock.errors import DiskFull, ExitCode, Incompatible, Problem, ProfileError
 from tfdock.gpu.devices import local_words, means_gpu, resembles_gpu, unknown_gpu
 from tfdock.host import hardware
 from tfdock.host.files import FULL, write_atomically
 from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.resolve.resolve import read_text
 from tfdock.resolve.starter import Starter, StarterDevices, check_together, devices_of, starter
 
 _NO_GPU = "cpu"
@@ -31,8 +34,13 @@ _ROOM = 24  #: Columns of a default that leave room for an answer beside it, in 
 def init(
     settings: Settings,
     name: Annotated[
-        str, typer.Argument(help="The profile to write: NAME.yaml. A GPU's name stands for that GPU.", metavar="NAME")
-    ] = "profile",
+        str | None,
+        typer.Argument(
+            help="The profile to write: NAME.yaml; by default the GPU's. A GPU's name stands for that GPU.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
     gpu: Annotated[
         list[str] | None,
         typer.Option("--gpu", help="A GPU's name, a capability, or cpu; may be repeated.", show_default=False),
@@ -49,17 +57,19 @@ def init(
 ) -> None:
     """Asks on a terminal; otherwise give flags."""
 
-    path = _new_file(name)
+    # `init rtx3080` and `init --gpu rtx3080` write the same file.
+    words = re.findall(r"[\w.-]+", " ".join(gpu or ()))
+    path = _new_file(name if name is not None else "-".join(words)[:40] or "profile")
     base = knowledge_for(settings)
     asking = sys.stdin.isatty() and not yes and not as_json
-    if not (asking or gpu or detect or yes):
+    named = [] if gpu or detect else _gpus_of_name(base, path.stem, asking=asking)
+    if not (asking or gpu or named or detect or yes):
         raise ProfileError.of(
             "init-nobody-to-ask",
             "there is no terminal to ask for which GPU",
             "say it: `tfdock init --gpu rtx3080`, `--gpu cpu`, `--detect`, or `--yes` for the defaults",
         )
     try:
-        named = [] if gpu or detect else _gpus_of_name(base, path.stem, asking=asking)
         devices = _devices(base, gpu or named, detect=detect, asking=asking)
         start = _starter(base, devices, tensorflow, python, asking=asking)
     except typer.Abort as error:
@@ -73,6 +83,9 @@ def init(
         return
     console.say(str(path), stream=sys.stdout)
     console.tell(f"It makes {start.resolution.build_id}.")
+    note = official_note(base, read_text(start.text, base)[0], start.resolution)
+    if note:
+        console.tell(f"note: {note}")
     file = shlex.quote(str(path))
     console.tell(f"Next: `tfdock check {file}`, `tfdock plan {file} --why`, `tfdock build {file}`.")
 

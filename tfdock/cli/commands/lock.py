@@ -14,11 +14,12 @@ from tfdock.cli import console
 from tfdock.cli.app import (
     AllowUntested,
     AsJson,
-    Profiles,
+    SomeProfiles,
     app,
     command,
     preparer_for,
     print_json,
+    profile_names,
     stoppable,
 )
 from tfdock.cli.build_progress import session_for, shown_progress
@@ -26,13 +27,15 @@ from tfdock.errors import TfdockError, combined_exit_code
 from tfdock.host.settings import Settings
 from tfdock.plan.lock_file import Lock
 from tfdock.plan.prepare import Preparer
+from tfdock.plan.wish import Wish
 
 
 @app.command(epilog="Example: `tfdock lock my.yaml`, commit my.lock, then `tfdock build --locked my.yaml`.")
 @command("tfdock.lock/1", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def lock(
     settings: Settings,
-    profiles: Profiles,
+    wish: Wish,
+    profiles: SomeProfiles = None,
     check: Annotated[
         bool,
         typer.Option("--check", help="Only check that no pin has moved; write and build nothing."),
@@ -42,12 +45,13 @@ def lock(
 ) -> None:
     """Builds the image, compiles nothing."""
     # Before the first lock: two profiles that share one would replace each other's.
-    check_names(profiles)
-    preparer = preparer_for(settings, allow_untested=allow_untested)
+    names = profile_names(profiles, wish)
+    check_names(names)
+    preparer = preparer_for(settings, allow_untested=allow_untested, wish=wish)
     results, codes = [], []
     with stoppable() as stop, shown_progress() as listen:
         session = session_for(settings, preparer.knowledge, listen, stop)
-        for name in profiles:
+        for name in names:
             try:
                 stop.check()
                 results.append(

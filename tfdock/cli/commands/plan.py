@@ -20,12 +20,14 @@ from tfdock.cli import ci_log, console
 from tfdock.cli.app import (
     AllowUntested,
     AsJson,
-    OneProfile,
+    SomeProfile,
     app,
     command,
     preparer_for,
     print_json,
+    profile_names,
 )
+from tfdock.cli.gpu_text import notes_of
 from tfdock.documents.schemas import NAMES, schema_of
 from tfdock.host.settings import Settings
 from tfdock.matrix import matrix_file
@@ -34,6 +36,7 @@ from tfdock.plan.build_plan import as_json as plan_json
 from tfdock.plan.context_folder import write
 from tfdock.plan.estimate import PhaseEstimate, expectation
 from tfdock.plan.prepare import PreparedBuild
+from tfdock.plan.wish import Wish
 from tfdock.profile import profile
 from tfdock.wheelhouse.store import Wheelhouse
 
@@ -42,19 +45,22 @@ from tfdock.wheelhouse.store import Wheelhouse
 @command("tfdock.plan/1", "knowledge", "allow_paths", "allow_endpoints")
 def plan(
     settings: Settings,
-    profile: OneProfile,
+    wish: Wish,
+    profile: SomeProfile = None,
     why: Annotated[bool, typer.Option("--why", help="Show the source of and the reason for each value.")] = False,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
     """Needs no engine and no network."""
-    preparer = preparer_for(settings, allow_untested=allow_untested)
-    prepared = preparer.prepare(profile)
+    preparer = preparer_for(settings, allow_untested=allow_untested, wish=wish)
+    prepared = preparer.prepare(profile_names([profile] if profile else [], wish)[0])
     expected = expectation(prepared.plan, Wheelhouse(settings.wheelhouse).records(), preparer.knowledge)
     if as_json:
         estimate = {"seconds": round(expected.total), "source": expected.source} if expected else None
         print_json("tfdock.plan/1", True, plan_json(prepared.plan) | {"estimate": estimate})
         return
+    for note in notes_of(preparer, prepared.written, prepared.plan.resolution):
+        console.tell(f"note: {note}")
     columns = console.width(sys.stdout)
     for line in (*_plan_lines(prepared, why=why), *_limit_lines(prepared.plan, expected)):
         for part in console.wrapped(line, columns):
@@ -120,15 +126,22 @@ def _command_lines(words: tuple[str, ...]) -> Iterator[str]:
 @command("tfdock.render/1", "knowledge", "allow_paths", "allow_endpoints")
 def render(
     settings: Settings,
-    profile: OneProfile,
-    output: Annotated[Path, typer.Option("-o", "--output", help="A new or earlier folder of ours.", metavar="DIR")],
+    wish: Wish,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Where to write it: a new folder, or one that an earlier `tfdock render` wrote.",
+            metavar="DIR",
+        ),
+    ],
+    profile: SomeProfile = None,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    prepared = preparer_for(
-        settings,
-        allow_untested=allow_untested,
-    ).prepare(profile)
+    preparer = preparer_for(settings, allow_untested=allow_untested, wish=wish)
+    prepared = preparer.prepare(profile_names([profile] if profile else [], wish)[0])
     files = write(prepared.plan.context, prepared.tree, output)
     if as_json:
         print_json("tfdock.render/1", True, {"build_id": prepared.plan.build_id, "files": files})

@@ -42,6 +42,7 @@ from tfdock.images.lookup import ImageLookup, StoredImage, find_image, local_pla
 from tfdock.images.wheel_tags import is_promise
 from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.wish import Wish
 from tfdock.types import ImageRef
 from tfdock.wheelhouse.store import Wheelhouse as House
 
@@ -63,6 +64,7 @@ def _platform(text: str | None) -> str | None:
 @command("tfdock.pull/1", "registries", "wheelhouse", "knowledge", "allow_paths", "allow_endpoints")
 def pull(
     settings: Settings,
+    wish: Wish,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -88,9 +90,11 @@ def pull(
     as_json: AsJson = False,
 ) -> None:
     """Say how this machine's GPUs run them."""
-    _check_names(names, matrix, platform=platform)
+    if wish and not names:
+        names = [wish.words]
+    _check_names(names, wish, matrix, platform=platform)
     check_matrix_options(matrix, only=only, report=report)
-    finder = _ImageFinder(settings, platform=platform, allow_untested=allow_untested)
+    finder = _ImageFinder(settings, wish, platform=platform, allow_untested=allow_untested)
     items = [finder.item(name) for name in names or ()]  # a misspelt name is told before anybody waits
     with stoppable("what has arrived is kept") as stop:
         if matrix:
@@ -115,9 +119,13 @@ def _print_results(results: list[dict[str, Any]], more: Mapping[str, Any], *, as
     return code
 
 
-def _check_names(names: list[str] | None, matrix: Path | None, *, platform: str | None) -> None:
+def _check_names(names: list[str] | None, wish: Wish, matrix: Path | None, *, platform: str | None) -> None:
     if bool(names) == bool(matrix):
-        raise typer.BadParameter("name images or profiles, or a matrix: `--matrix profiles/matrix.yaml`")
+        raise typer.BadParameter(
+            "name images or profiles, a GPU (`--gpu rtx5090`), or a matrix: `--matrix profiles/matrix.yaml`"
+        )
+    if matrix and wish:
+        raise typer.BadParameter("a matrix has its profiles in it: leave `--gpu`, `--set` and their like out")
     if matrix and platform:
         raise typer.BadParameter("a matrix says what its wheels are for: leave `--platform` out")
 
@@ -146,6 +154,7 @@ class _ImageFinder:
     """Find the image of a name: of an image, of a build id, or of a profile."""
 
     settings: Settings
+    wish: Wish
     platform: str | None = field(kw_only=True)
     allow_untested: bool = field(kw_only=True)
 
@@ -183,7 +192,7 @@ class _ImageFinder:
         raise NetworkError.of("image-not-found", f"there is no {places}, or it is private", fix)
 
     def _profile(self, name: str) -> _PullItem:
-        plan = preparer_for(self.settings, allow_untested=self.allow_untested).prepare(name).plan
+        plan = preparer_for(self.settings, allow_untested=self.allow_untested, wish=self.wish).prepare(name).plan
         refused = native_refusal(plan)
         if refused:
             raise refused
@@ -246,7 +255,7 @@ def _or_image(problem: Problem) -> Problem:
 
 def _is_image(name: str) -> bool:
     """Return whether a word names an image: a path with a host, a tag or a digest, and no file."""
-    if Path(name).exists() or name.endswith((".yaml", ".yml")) or name.startswith((".", "/")):
+    if Path(name).exists() or name.endswith((".yaml", ".yml")) or name.startswith((".", "/", "--")):
         return False
     return "/" in name or ":" in name or "@" in name
 

@@ -1,0 +1,256 @@
+"""A build without a profile, and a profile changed by options: `--gpu`, `--python`, `--cuda`, `--set`, and `-`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.cli.app import app
+from tfdock.host import hardware
+from tfdock.plan.prepare import lock_path
+from tfdock.plan.wish import Wish, wish_of
+
+Run = Callable[..., Result]
+BASE = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\ngpus: [rtx3080]\ncuda: "12.5.1"\ncudnn: "9.3.0"\n'
+ENVIRONMENT = {"COLUMNS": "1000", "NO_COLOR": "1", "TFDOCK_KNOWLEDGE": "", "DOCKER_HOST": "unix:///nope"}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A command in a folder with a profile `my.yaml`, on a machine without GPU and without engine."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hardware, "local_gpus", lambda: ())
+    Path("my.yaml").write_text(BASE)
+    return lambda *words, text="": CliRunner().invoke(app, [*words], env=ENVIRONMENT, input=text)
+
+
+def build_id(result: Result) -> str:
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()[0].rpartition(" ")[2]
+
+
+# --- without a profile ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", [["--gpu", "rtx5090"], ["--gpu", "cpu"], ["--gpu", "rtx3080,h100", "--tensorflow", "2.18"]]
+)
+def test_options_alone_build_what_init_writes(run: Run, options: list[str]) -> None:
+    written = run("init", "written", *options, "--json")
+    assert build_id(run("check", *options)) == json.loads(written.stdout)["build_id"]
+
+
+def test_every_option_counts(run: Run) -> None:
+    options = ["--gpu", "rtx3080", "--tensorflow", "2.18.0", "--python", "3.10", "--cuda", "12.4.1"]
+    found = build_id(run("check", *options, "--set", "optimize=[avx2]", "--set", "xla=false"))
+    assert found.startswith("tf2.18.0-py3.10-cuda12.4.1-")
+    assert "noxla" in found
+
+
+def test_the_options_stand_for_the_name(run: Run) -> None:
+    row = json.loads(run("check", "--gpu", "rtx3080", "--set", "resources.jobs=2", "--json").stdout)["profiles"][0]
+    assert row["file"] == "--gpu rtx3080 --set resources.jobs=2"
+    assert str(lock_path(row["file"])) == "gpu-rtx3080-set-resources.jobs-2.lock"
+
+
+def test_a_python_that_nobody_chose_is_named(run: Run) -> None:
+    here = "{}.{}".format(*sys.version_info)
+    told = run("check", "--gpu", "cpu").stderr
+    assert f"note: for Python 3.13, the newest that TensorFlow 2.21.0 takes; this is Python {here}" in told
+    assert "note:" not in run("check", "--gpu", "cpu", "--python", "3.13").stderr
+
+
+# --- over a profile -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--python", "3.10"], "tf2.18.0-py3.10-cuda12.5.1-cudnn9.3.0-sm86-x86_64"),
+        (["--cuda", "12.4.1"], "tf2.18.0-py3.11-cuda12.4.1-cudnn9.3.0-sm86-x86_64"),
+        (["--gpu", "h100"], "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm90-x86_64"),
+        (["--gpu", "8.9"], "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm89-x86_64"),
+        (["--gpu", "cpu"], "tf2.18.0-py3.11-cpu-x86_64"),
+        (["--gpu", "mi210"], "tf2.18.0-py3.11-rocm6.4-gfx90a-x86_64"),
+        (["--gpu", "cpu", "--set", "xla=false", "--set", "bazel.version=6.5.0"], "tf2.18.0-py3.11-cpu-noxla-x86_64"),
+        (["--set", "gpus=[rtx3080, h100]"], "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-sm90-x86_64"),
+    ],
+)  # fmt: skip
+def test_options_change_a_profile(run: Run, options: list[str], found: str) -> None:
+    assert build_id(run("check", "my.yaml", *options)) == found
+    assert Path("my.yaml").read_text() == BASE
+
+
+def test_a_changed_profile_is_planned_and_rendered_as_one_that_says_the_same(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text(f"{BASE}xla: false\n")
+    assert run("plan", "my.yaml", "--set", "xla=false").stdout == run("plan", "other.yaml").stdout
+    assert run("render", "my.yaml", "--set", "xla=false", "-o", "one").exit_code == 0
+    assert run("render", "other.yaml", "-o", "two").exit_code == 0
+    assert (tmp_path / "one/Dockerfile").read_bytes() == (tmp_path / "two/Dockerfile").read_bytes()
+
+
+def test_patches_of_a_changed_profile_are_its_folders(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "deep"
+    folder.mkdir()
+    (folder / "a.patch").write_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n")
+    source = 'tensorflow: {release: "2.18.0", patches: [a.patch]}'
+    (folder / "own.yaml").write_text(BASE.replace('tensorflow: "2.18.0"', source))
+    assert "-noxla-p" in build_id(run("check", "deep/own.yaml", "--set", "xla=false"))
+
+
+def test_a_refusal_names_the_option_or_the_line(run: Run) -> None:
+    told = run("check", "my.yaml", "--gpu", "rtx5090").stderr
+    assert "--gpu rtx5090: error: CUDA 12.5 does not support sm_120" in told
+    assert "my.yaml:6:8: error: cuDNN 9.3.0 has no code for 12.0" in told
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--set", "xla=false"], "`--set xla=false` does not say for which GPU [wish-without-gpu]"),
+        (["--gpu", ","], "`--gpu` names no GPU [gpu-unknown]"),
+        (["--gpu", "rtx9999"], "the GPU `rtx9999` is not known [gpu-unknown]"),
+        (["--gpu", "local"], "`--gpu local` found no GPU on this machine [gpu-local-none]"),
+        (["my.yaml", "--set", "xla"], "`--set xla` is not `FIELD=VALUE` [wish-malformed]"),
+        (["my.yaml", "--set", "xla="], "`--set xla=` is not `FIELD=VALUE` [wish-malformed]"),
+        (["my.yaml", "--set", "a b=c"], "`--set a b=c` is not `FIELD=VALUE` [wish-malformed]"),
+        (["my.yaml", "--set", "extends=x.yaml"], "`extends` is given by something else [wish-malformed]"),
+        (["my.yaml", "--python", "3.10", "--set", "python=3.11"], "`python` is given by something else"),
+        (["my.yaml", "--set", "bazel=1", "--set", "bazel.version=2"], "`bazel` has a value, and `bazel.version`"),
+        (["my.yaml", "--set", "pyhton=3.11"], "--set pyhton=3.11: error: unknown key `pyhton`"),
+        (["my.yaml", "--cuda", "twelve"], "--cuda twelve: error: "),
+        (["my.yaml", "--set", "gpus=[8.6]"], "--set gpus=[8.6]: error: `gpus[0]` is a number"),
+        ([], "name a profile, or a GPU"),
+    ],
+)
+def test_a_wish_that_is_none_is_one_error(run: Run, words: list[str], told: str) -> None:
+    result = run("check", *words)
+    assert result.exit_code == 2
+    assert told in result.stderr.replace("'", "")
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "plan", "render", "lock", "fetch", "pull", "build"])
+def test_all_commands_of_a_build_take_the_options(run: Run, command: str) -> None:
+    more = ["-o", "context"] if command == "render" else []
+    result = run(command, *more, "--set", "resources.jobs=2", "--gpu", "rtx9999")
+    assert "the GPU `rtx9999` is not known" in result.stderr
+    assert sorted(path.name for path in Path().iterdir()) == ["my.yaml"]
+
+
+@pytest.mark.parametrize("given", [["--matrix", "m.yaml"], ["--from", "b.tar"]])
+def test_a_matrix_and_a_bundle_have_their_own_profiles(run: Run, given: list[str]) -> None:
+    assert "has its profiles in it" in run("build", *given, "--gpu", "rtx3080").stderr
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def test_standard_input_is_a_profile(run: Run) -> None:
+    assert build_id(run("check", "-", text=BASE)) == build_id(run("check", "my.yaml"))
+    assert "py3.10" in build_id(run("check", "-", "--python", "3.10", text=BASE))
+    assert "<stdin>:3:9: error: `python` is a number" in run("check", "-", text=BASE.replace('"3.11"', "3.10")).stderr
+    assert "standard input has more than" in run("check", "-", text="#" * 300_000).stderr
+    assert "has no lock" in run("lock", "-", text=BASE).stderr
+
+
+def test_bytes_that_are_no_text_are_refused() -> None:
+    result = CliRunner().invoke(app, ["check", "-"], env=ENVIRONMENT, input=b"schema: \xff\xfe")
+    assert result.exit_code == 2
+    assert "<stdin>: error: not UTF-8 text" in result.stderr
+
+
+def test_a_name_is_a_file_of_the_folder_before_a_shipped_profile(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "rtx3080.yaml").write_text(BASE.replace("3.11", "3.10"))
+    assert "py3.10" in build_id(run("check", "rtx3080"))
+    assert "py3.11" in build_id(run("check", "my"))
+
+
+def test_init_writes_the_file_of_the_gpu(run: Run, tmp_path: Path) -> None:
+    assert run("init", "--gpu", "rtx5090").stdout == "rtx5090.yaml\n"
+    first = (tmp_path / "rtx5090.yaml").read_text()
+    (tmp_path / "rtx5090.yaml").unlink()
+    assert run("init", "rtx5090").stdout == "rtx5090.yaml\n"
+    assert (tmp_path / "rtx5090.yaml").read_text() == first
+
+
+def test_words_can_be_pasted() -> None:
+    wish = wish_of(gpu=["rtx3080, h100"], sets=["gpus=[a b]".replace("gpus", "wheel.name")], python="3.11", cuda=None)
+    assert wish == Wish(("rtx3080", "h100"), {"python": "3.11", "wheel.name": "[a b]"})
+    assert wish.words == "--gpu rtx3080,h100 --python 3.11 --set 'wheel.name=[a b]'"
+
+
+# --- no hours for what pip installs ---------------------------------------------------------------------------------
+
+OFFICIAL = "note: no build is needed: the official wheel of TensorFlow 2.18.0 runs on rtx3080: "
+
+
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_an_official_wheel_that_does_it_is_named_with_its_pip_line(run: Run, command: str) -> None:
+    told = run(command, "my.yaml").stderr
+    assert f"{OFFICIAL}`pip install 'tensorflow[and-cuda]==2.18.0'`\n" in told
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--gpu", "rtx5090", "--tensorflow", "2.20.0", "--cuda", "12.8.1", "--set", "cudnn=9.8.0"],
+        ["--set", "debug=true"],
+        ["--set", "optimize=native"],
+        ["--set", "xla=false"],
+        ["--set", "tensorflow={release: 2.18.0, ref: master}".replace("2.18.0", '"2.18.0"')],
+    ],
+)
+def test_what_the_official_wheel_has_not_is_built_without_a_word(run: Run, options: list[str]) -> None:
+    result = run("check", "my.yaml", *options)
+    assert result.exit_code == 0
+    assert "no build is needed" not in result.stderr
+
+
+def test_a_cuda_that_pip_does_not_bring_is_a_reason_to_build(run: Run) -> None:
+    old = ["--gpu", "v100", "--tensorflow", "2.4.0", "--python", "3.8"]
+    assert "CUDA 11.0 and cuDNN 8.0 must be installed beside it" in run("check", *old).stderr
+    assert "no build is needed" not in run("check", *old, "--cuda", "11.1").stderr
+
+
+def test_limits_of_the_official_wheel_are_pointed_to(run: Run) -> None:
+    told = run("check", "--gpu", "rtx3080", "--python", "3.11").stderr
+    assert "`tfdock advise --gpu rtx3080 --tensorflow 2.21.0` says its limits" in told
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n", 130), ("y", 6)])
+def test_build_asks_once_on_a_terminal(tmp_path: Path, answer: str, code: int) -> None:
+    (tmp_path / "my.yaml").write_text(BASE)
+    ours, theirs = pty.openpty()
+    environment = {**ENVIRONMENT, "PATH": os.environ["PATH"], "HOME": str(tmp_path), "TERM": "dumb"}
+    words = [sys.executable, "-m", "tfdock", "build", "my", "my.yaml"]
+    with subprocess.Popen(
+        words, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as process:
+        os.close(theirs)
+        os.write(ours, f"{answer}\n".encode())
+        seen = b""
+        while True:
+            try:
+                seen += os.read(ours, 4096)
+            except OSError:  # the other side has closed the terminal
+                break
+    os.close(ours)
+    assert process.returncode == code, seen
+    assert seen.count(OFFICIAL.encode()) == 1
+    assert seen.count(b"Build all the same?") == 1
+    assert [
+        path.name for path in tmp_path.iterdir() if path.suffix != ".yaml" and not path.name.startswith(".")
+    ] == []

@@ -1,0 +1,138 @@
+"""What a command line says in place of a profile, or of one: `--gpu rtx5090 --python 3.12 --set xla=false`."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tfdock.errors import ProfileError
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.profile.profile import Profile, unquoted_fields
+
+if TYPE_CHECKING:
+    from tfdock.resolve.starter import StarterDevices
+
+NAMED = ("tensorflow", "python", "cuda")  #: Fields with an option of their own.
+#: What stays as it is written: lists, maps, numbers, and the words that YAML knows.
+_YAML = re.compile(r"[\[{].*[\]}]|true|false|null|[-+]?\d+(\.\d+)?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """GPUs by name, and fields of a profile (`resources.memory`) with their values as text."""
+
+    gpus: tuple[str, ...] = ()
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Whether anything is said."""
+        return bool(self.gpus or self.fields)
+
+    @property
+    def words(self) -> str:
+        """The wish as options, which stand for the name of a profile: `--gpu rtx5090 --python 3.12`."""
+        named = ["--gpu", ",".join(self.gpus)] if self.gpus else []
+        for name, value in self.fields.items():
+            named += [f"--{name}", value] if name in NAMED else ["--set", f"{name}={value}"]
+        return shlex.join(named)
+
+    def profile(self, knowledge: KnowledgeBase, local: Sequence[str], machine: str, *, allow_untested: bool) -> str:
+        """Return a profile for the wish, as `init` writes it; raises ProfileError and Incompatible.
+
+        `local` are this machine's GPUs, which the word `local` stands for, and `machine` is its CPU.
+        """
+        from tfdock.resolve.starter import starter  # here: most commands name a profile
+
+        if not self.gpus:
+            fix = "name a profile that it changes, or a GPU: `--gpu rtx5090`, or `--gpu cpu` for none"
+            raise ProfileError.of("wish-without-gpu", f"`{self.words}` does not say for which GPU", fix)
+        lines = dict(self.fields)
+        start = starter(
+            knowledge,
+            self._devices(knowledge, local),
+            tensorflow=lines.pop("tensorflow", None),
+            python=lines.pop("python", None),
+            more=_yaml_lines({**lines, **({"allow_untested": "true"} if allow_untested else {})}),
+            machine=machine,
+        )
+        return start.text
+
+    def over(self, name: str, knowledge: KnowledgeBase, local: Sequence[str]) -> str:
+        """Return a profile that extends that of the name and says what the wish says; raises ProfileError."""
+        from tfdock.resolve.starter import device_line  # here, as above
+
+        lines = {"extends": f"extends: {json.dumps(name)}"}
+        if self.gpus:
+            devices = self._devices(knowledge, local)
+            # Of the profile's own devices, and of what only another accelerator has, nothing stays.
+            others = {part for row in knowledge.accelerators.values() for part in row.components}
+            gone = sorted((others - {*devices.accelerator.components}) & {*Profile.model_fields})
+            lines |= {name: f"{name}: null" for name in ("accelerator", "gpus", *gone)}
+            line = device_line(devices)
+            lines[line.partition(":")[0]] = line
+        return "\n".join({**lines, **_yaml_lines(self.fields)}.values()) + "\n"
+
+    def _devices(self, knowledge: KnowledgeBase, local: Sequence[str]) -> StarterDevices:
+        from tfdock.resolve.starter import devices_of  # here, as above
+
+        if "local" in self.gpus and not local:
+            fix = "name it: `--gpu rtx3080`, or `--gpu cpu`; for `local`, `nvidia-smi` or `rocminfo` must work"
+            raise ProfileError.of("gpu-local-none", "`--gpu local` found no GPU on this machine", fix)
+        words = [word for name in self.gpus for word in (local if name == "local" else [name])]
+        return devices_of(knowledge, words)
+
+
+NO_WISH = Wish()
+
+
+def wish_of(*, gpu: Sequence[str] | None, sets: Sequence[str] | None, **fields: str | None) -> Wish:
+    """Return the wish of a command's options; raises ProfileError."""
+    said = {name: value for name, value in fields.items() if value is not None}
+    for text in sets or ():
+        name, equals, value = text.partition("=")
+        if not (equals and value.strip() and re.fullmatch(r"[a-z_]+(\.[A-Za-z0-9_-]+)*", name)):
+            fix = "write a profile's field and its value: `--set resources.memory=16GiB`, `--set xla=false`"
+            raise ProfileError.of("wish-malformed", f"`--set {text}` is not `FIELD=VALUE`", fix)
+        if name in said or name == "extends" or (name == "gpus" and gpu):
+            fix = "say it once" if name != "extends" else "name the profile itself"
+            raise ProfileError.of("wish-malformed", f"`--set {text}`: `{name}` is given by something else", fix)
+        said[name] = value.strip()
+    words = [word.strip() for option in gpu or () for word in option.split(",") if word.strip()]
+    if gpu and not words:
+        message, fix = "`--gpu` names no GPU", "name one: `--gpu rtx3080`, or `--gpu cpu` for none"
+        raise ProfileError.of("gpu-unknown", message, fix)
+    return Wish(tuple(words), said)
+
+
+def _yaml_lines(fields: Mapping[str, str]) -> dict[str, str]:
+    """Return the line of each top field of a profile; text is quoted, since to YAML `3.10` is a number."""
+    tree: dict[str, Any] = {}
+    for name, value in fields.items():
+        *path, last = name.split(".")
+        inner = tree
+        for step in path:
+            inner = inner.setdefault(step, {})
+            if not isinstance(inner, dict):
+                raise ProfileError.of(
+                    "wish-malformed", f"`{step}` has a value, and `{name}` sets one in it", "say one"
+                )
+        inner[last] = value if _YAML.fullmatch(value) else json.dumps(value)
+    # As a map in one line: of no fields it is one too.
+    for name in unquoted_fields(_flow(tree)):
+        *path, last = name.split(".")
+        inner = tree
+        for step in path:
+            inner = inner[step]
+        if last in inner:  # else it is an entry of a list, which the reader of the profile names
+            inner[last] = json.dumps(inner[last])
+    return {name: f"{name}: {_flow(value)}" for name, value in tree.items()}
+
+
+def _flow(value: str | Mapping[str, Any]) -> str:
+    if isinstance(value, str):
+        return value
+    return "{" + ", ".join(f"{name}: {_flow(inner)}" for name, inner in value.items()) + "}"
