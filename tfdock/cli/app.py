@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from tfdock.cli import console
+from tfdock.cli import completion, console
 from tfdock.cli.lazy_commands import app as app
 from tfdock.errors import TfdockError, as_document
 from tfdock.host import hardware, settings
@@ -38,19 +38,39 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 Profiles = Annotated[
     list[str],
-    typer.Argument(help="Profile files, or names of shipped profiles.", metavar="PROFILE…", show_default=False),
+    typer.Argument(
+        help="Profile files, or names of shipped profiles.",
+        metavar="PROFILE…",
+        show_default=False,
+        autocompletion=completion.profiles,
+    ),
 ]
 SomeProfiles = Annotated[
     list[str] | None,
-    typer.Argument(help="Profile files, or names of shipped profiles.", metavar="PROFILE…", show_default=False),
+    typer.Argument(
+        help="Profile files, or names of shipped profiles.",
+        metavar="PROFILE…",
+        show_default=False,
+        autocompletion=completion.profiles,
+    ),
 ]
 OneProfile = Annotated[
     str,
-    typer.Argument(help="A profile file, or the name of a shipped profile.", metavar="PROFILE", show_default=False),
+    typer.Argument(
+        help="A profile file, or the name of a shipped profile.",
+        metavar="PROFILE",
+        show_default=False,
+        autocompletion=completion.profiles,
+    ),
 ]
 SomeProfile = Annotated[
     str | None,
-    typer.Argument(help="A profile file, or the name of a shipped profile.", metavar="PROFILE", show_default=False),
+    typer.Argument(
+        help="A profile file, or the name of a shipped profile.",
+        metavar="PROFILE",
+        show_default=False,
+        autocompletion=completion.profiles,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 AllowUntested = Annotated[
@@ -169,14 +189,28 @@ WISHES = {
             help="Build for this GPU: a name, a capability, `cpu` or `local`. Repeatable. Needs no profile.",
             metavar="GPU",
             show_default=False,
+            autocompletion=completion.gpus,
         ),
     ],
     "tensorflow": Annotated[
         str | None,
-        typer.Option("--tensorflow", help="Build this release.", metavar="VERSION", show_default=False),
+        typer.Option(
+            "--tensorflow",
+            help="Build this release.",
+            metavar="VERSION",
+            show_default=False,
+            autocompletion=completion.releases,
+        ),
     ],
     "python": Annotated[
-        str | None, typer.Option("--python", help="Build for this Python.", metavar="VERSION", show_default=False)
+        str | None,
+        typer.Option(
+            "--python",
+            help="Build for this Python.",
+            metavar="VERSION",
+            show_default=False,
+            autocompletion=completion.pythons,
+        ),
     ],
     "cuda": Annotated[
         str | None, typer.Option("--cuda", help="Build with this CUDA.", metavar="VERSION", show_default=False)

@@ -24,6 +24,9 @@ def main() -> None:
     # Planning makes many small objects that live to the end: looking for garbage among them takes a tenth of it.
     gc.set_threshold(100_000)
     open_streams()
+    # As git and uv have it.
+    if sys.argv[1:2] == ["help"]:
+        sys.argv[1:] = [*sys.argv[2:], "--help"]
     try:
         app()
     except KeyboardInterrupt:
@@ -131,7 +134,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _global(
     _: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+        bool, typer.Option("-V", "--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     """Build TensorFlow wheels that fit your GPU, in containers, from a short YAML profile."""

@@ -74,6 +74,11 @@ class Diagnosis:
     success: GoodEnd | None = None
 
     @property
+    def failed(self) -> bool:
+        """Whether the log shows a failure: one that is known, or lines that look like one and no good end."""
+        return bool(self.findings) or (bool(self.suspects) and self.success is None)
+
+    @property
     def findings_json(self) -> list[dict[str, Any]]:
         """The findings for a JSON document."""
         return [finding_json(finding) for finding in self.findings]

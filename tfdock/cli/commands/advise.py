@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tfdock.cli import console
+from tfdock.cli import completion, console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, pip_install, reasons, requested_gpus
 from tfdock.errors import ProfileError
@@ -34,11 +34,19 @@ _MARK = "# Written by `tfdock advise`"
 def advise(
     settings: Settings,
     more: Annotated[
-        list[str] | None, typer.Argument(help="GPUs, as with `--gpu`.", metavar="[NAME]…", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            help="GPUs, as with `--gpu`.", metavar="[NAME]…", show_default=False, autocompletion=completion.gpus
+        ),
     ] = None,
     gpu: Annotated[
         list[str] | None,
-        typer.Option("--gpu", help="A GPU's name; may be repeated; `local`: this machine's.", metavar="NAME"),
+        typer.Option(
+            "--gpu",
+            help="A GPU's name; may be repeated; `local`: this machine's.",
+            metavar="NAME",
+            autocompletion=completion.gpus,
+        ),
     ] = None,
     tensorflow: Annotated[
         str | None, typer.Option(help="A release; the newest by default.", metavar="X", show_default=False)

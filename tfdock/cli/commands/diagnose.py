@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tfdock.cli import ci_log, console
+from tfdock.cli import ci_log, completion, console
 from tfdock.cli.app import (
     AsJson,
     app,
@@ -20,7 +20,7 @@ from tfdock.cli.app import (
 from tfdock.cli.diagnosis_text import lines
 from tfdock.diagnose.diagnose_logs import diagnose_file, diagnose_log
 from tfdock.diagnose.diagnosis import Diagnosis, diagnose_document
-from tfdock.errors import Problem, TfdockError, combined_exit_code
+from tfdock.errors import ExitCode, Problem, TfdockError, combined_exit_code
 from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.profile_fixes import Context
@@ -31,7 +31,7 @@ _STANDARD_INPUT = "-"
 @app.command(
     epilog="Examples: `tfdock diagnose build.log`, `docker build . 2>&1 | tfdock diagnose`, "
     "`tfdock diagnose build.log.gz --profile rtx5090`. Exit status: 0, whatever is "
-    "found, or 2 where a log cannot be read."
+    "found, unless `--exit-code` is given; 2 where a log cannot be read."
 )
 @command("tfdock.diagnose/1", "knowledge", "allow_paths", "allow_endpoints")
 def diagnose(
@@ -51,10 +51,14 @@ def diagnose(
             help="The profile that was built: a file, or the name of a shipped one.",
             metavar="PROFILE",
             show_default=False,
+            autocompletion=completion.profiles,
         ),
     ] = None,
     explain_warnings: Annotated[
         bool, typer.Option("--explain-warnings", help="Say as well what looks bad and is harmless.")
+    ] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 if a log has a failure in it, known or not.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -73,6 +77,8 @@ def diagnose(
     else:
         _print(diagnoses, explain_warnings=explain_warnings)
     console.show_problems(problems)
+    if exit_code and any(found.failed for found in diagnoses.values()):
+        codes.append(ExitCode.BUILD_FAILED)
     raise typer.Exit(combined_exit_code(codes))
 
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from tfdock.cli import console
+from tfdock.cli import completion, console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.gpu_text import official_note
 from tfdock.errors import DiskFull, ExitCode, Incompatible, Problem, ProfileError
@@ -43,7 +43,12 @@ def init(
     ] = None,
     gpu: Annotated[
         list[str] | None,
-        typer.Option("--gpu", help="A GPU's name, a capability, or cpu; may be repeated.", show_default=False),
+        typer.Option(
+            "--gpu",
+            help="A GPU's name, a capability, or cpu; may be repeated.",
+            show_default=False,
+            autocompletion=completion.gpus,
+        ),
     ] = None,
     tensorflow: Annotated[
         str | None, typer.Option(help="A release; the newest that fits by default.", metavar="X", show_default=False)

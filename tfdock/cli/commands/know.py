@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tfdock.cli import console
+from tfdock.cli import completion, console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.gpu_text import requested_gpus
 from tfdock.errors import Problem, ProfileError, TfdockError
@@ -59,6 +59,7 @@ def gpus(
             help="Names, parts of names, capabilities; `local` for those here.",
             metavar="WORD",
             show_default=False,
+            autocompletion=completion.gpus,
         ),
     ] = None,
     as_json: AsJson = False,
@@ -203,7 +204,10 @@ def _source(base: KnowledgeBase, gpu: Gpu) -> str:
 def releases(
     settings: Settings,
     release: Annotated[
-        str | None, typer.Argument(help="A release, such as 2.18.", metavar="RELEASE", show_default=False)
+        str | None,
+        typer.Argument(
+            help="A release, such as 2.18.", metavar="RELEASE", show_default=False, autocompletion=completion.releases
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -288,6 +292,7 @@ def explain(
             help="A code, as errors show it in brackets; a switch of TensorFlow or of a library below it; a preset.",
             metavar="CODE|SWITCH",
             show_default=False,
+            autocompletion=completion.explained,
         ),
     ] = None,
     as_json: AsJson = False,

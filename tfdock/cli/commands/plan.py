@@ -10,7 +10,7 @@ import difflib
 import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +29,7 @@ from tfdock.cli.app import (
 )
 from tfdock.cli.gpu_text import notes_of
 from tfdock.documents.schemas import NAMES, schema_of
+from tfdock.host.files import gib
 from tfdock.host.settings import Settings
 from tfdock.matrix import matrix_file
 from tfdock.plan.build_plan import BuildPlan
@@ -47,11 +48,16 @@ def plan(
     settings: Settings,
     wish: Wish,
     profile: SomeProfile = None,
-    why: Annotated[bool, typer.Option("--why", help="Show the source of and the reason for each value.")] = False,
+    why: Annotated[
+        bool, typer.Option("--why", help="Show every value, its source and its reason, and every command.")
+    ] = False,
+    commands: Annotated[
+        bool, typer.Option("--commands", help="Show every value and every command to the last flag.")
+    ] = False,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """Needs no engine and no network."""
+    """Say what a build makes, of what, and what that costs. Needs no engine and no network."""
     preparer = preparer_for(settings, allow_untested=allow_untested, wish=wish)
     prepared = preparer.prepare(profile_names([profile] if profile else [], wish)[0])
     expected = expectation(prepared.plan, Wheelhouse(settings.wheelhouse).records(), preparer.knowledge)
@@ -62,9 +68,42 @@ def plan(
     for note in notes_of(preparer, prepared.written, prepared.plan.resolution):
         console.tell(f"note: {note}")
     columns = console.width(sys.stdout)
-    for line in (*_plan_lines(prepared, why=why), *_limit_lines(prepared.plan, expected)):
+    if why or commands:
+        costs = console.table(_cost_rows(prepared.plan, expected))
+        lines: Iterable[str] = (*_plan_lines(prepared, why=why), "", *costs)
+    else:
+        lines = _short_lines(prepared, expected)
+    for line in lines:
         for part in console.wrapped(line, columns):
             console.say(ci_log.here().harmless(part), stream=sys.stdout)
+
+
+def _short_lines(prepared: PreparedBuild, expected: PhaseEstimate | None) -> Iterator[str]:
+    """Yield what somebody asks before a build: what it makes, of what, and what that costs."""
+    style = console.Style(sys.stdout)
+    plan, resolution = prepared.plan, prepared.plan.resolution
+    titles = resolution.accelerator.titles
+    toolkit = [f"{titles.get(name, name)} {version}" for name, version in resolution.components.items()]
+    version = f"{resolution.version}{f'+{resolution.local_version}' if resolution.local_version else ''}"
+    code = [*resolution.targets, *([f"by {resolution.gpu_compiler}"] if resolution.targets else [])]
+    doubts = [
+        *([f"that {resolution.base} exists"] if resolution.image.unverified else []),
+        *(problem.message for problem in resolution.untested),
+    ]
+    rows = [
+        ("wheel", f"{resolution.wheel_name} {version} for Python {resolution.python}"),
+        ("GPU code", ", ".join([" ".join(code), *toolkit]) if code else "none"),
+        ("built with", f"{resolution.host_compiler}, Bazel {resolution.bazel}"),
+        ("source", next(choice.value for choice in resolution.choices if choice.field == "source")),
+        ("image", str(resolution.base)),
+        ("tried in", str(resolution.runtime or "no image")),
+        *_cost_rows(plan, expected),
+        ("evidence", f"{resolution.grade.value}: {resolution.grade.reason}"),
+        *([("unverified", "; ".join(doubts))] if doubts else []),
+    ]
+    yield f"{style.strong(plan.build_id)}  {style.faint(plan.fingerprint[:12])}"
+    yield from console.table(rows)
+    yield style.faint("`--commands` shows every command, `--why` who chose each value")
 
 
 def _plan_lines(prepared: PreparedBuild, *, why: bool) -> Iterator[str]:
@@ -95,20 +134,17 @@ def _plan_lines(prepared: PreparedBuild, *, why: bool) -> Iterator[str]:
         yield f"{style.warn('untested')}  {problem.message}"
 
 
-def _limit_lines(plan: BuildPlan, expected: PhaseEstimate | None) -> Iterator[str]:
-    """Yield the resources and the time of a build, and the machine that they are sized for; no engine is asked."""
-    style = console.Style(sys.stdout)
-    limits, machine, gib = plan.resources, plan.machine, 1 << 30
-    text = (
-        f"{limits.jobs} job{'s' if limits.jobs != 1 else ''}, {limits.cpus} cores, {limits.memory / gib:.1f} GiB of "
-        f"memory, {limits.heap / gib:.1f} of them for Bazel; sized for {machine.cpus} cores and "
-        f"{machine.memory / gib:.1f} GiB here: no engine was asked, and on one that has less a build takes less"
-    )
-    rows = [(style.strong("limits"), text)]
+def _cost_rows(plan: BuildPlan, expected: PhaseEstimate | None) -> list[tuple[str, str]]:
+    """Return what a build takes of the machine, and its time. No engine is asked."""
+    limits, machine = plan.resources, plan.machine
+    rows = [
+        ("jobs", f"{limits.jobs} at once, on {limits.cpus} of {machine.cpus} cores; fewer on a smaller engine"),
+        ("memory", f"{gib(limits.memory)} of {gib(machine.memory)}, {gib(limits.heap)} of it for Bazel"),
+        ("disk", gib(limits.disk)),
+    ]
     if expected:
-        rows.append((style.strong("estimate"), f"about {console.duration(expected.total)}, by {expected.source}"))
-    yield ""
-    yield from console.table(rows, indent="", columns=console.width(sys.stdout))
+        rows.append(("time", f"about {console.duration(expected.total)}, by {expected.source}"))
+    return rows
 
 
 def _command_lines(words: tuple[str, ...]) -> Iterator[str]:

@@ -13,7 +13,7 @@ import typer
 from tfdock.bazel.trace_profile import TraceProfile
 from tfdock.builder.build_summary import load_profile
 from tfdock.builder.run_document import failed_runs
-from tfdock.cli import console
+from tfdock.cli import completion, console
 from tfdock.cli.app import (
     AsJson,
     app,
@@ -53,6 +53,7 @@ def report(
             "also a log or a profile, and by default the newest run that failed.",
             metavar="RECORD",
             show_default=False,
+            autocompletion=completion.build_ids,
         ),
     ] = None,
     output: Annotated[

@@ -1,0 +1,50 @@
+"""Names that a shell completes. An error is no completion: a shell shows none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from tfdock.errors import TfdockError
+from tfdock.host import settings
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import KnowledgeBase
+
+Complete = Callable[[str], list[str]]
+
+
+def _from_knowledge(names: Callable[[KnowledgeBase], Iterable[str]]) -> Complete:
+    def complete(incomplete: str) -> list[str]:
+        try:
+            here = settings.load({})
+            known = names(loader.knowledge(here.knowledge, here.cache_dir))
+        except TfdockError:
+            return []
+        # `--gpu rtx3080,h1` goes on after the comma.
+        before, comma, last = incomplete.rpartition(",")
+        return sorted(f"{before}{comma}{name}" for name in known if name.startswith(last))
+
+    return complete
+
+
+def profiles(incomplete: str) -> list[str]:
+    """Return shipped profiles, and the files of this folder and of `profiles/` that may be one."""
+    files = [*map(str, Path().glob("*.yaml")), *map(str, Path("profiles").glob("*.yaml"))]
+    shipped = [file.stem for file in loader.profile_files()]
+    return sorted(name for name in {*shipped, *files} if name.startswith(incomplete))
+
+
+def build_ids(incomplete: str) -> list[str]:
+    """Return the builds of the wheelhouse, by their folders."""
+    try:
+        folder = settings.load({}).wheelhouse / ".tfdock"
+        names = [path.name for path in folder.iterdir() if path.is_dir() and path.name.startswith("tf")]
+    except (TfdockError, OSError):
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+gpus = _from_knowledge(lambda base: [*base.gpus, "cpu", "local"])
+releases = _from_knowledge(lambda base: base.releases)
+pythons = _from_knowledge(lambda base: {python for row in base.releases.values() for python in row.pythons})
+explained = _from_knowledge(lambda base: [*base.codes, *base.switches])
