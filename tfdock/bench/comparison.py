@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Literal
 
 SUITE = "all together"  #: The name of the line for the geometric mean of all operations.
@@ -48,10 +48,10 @@ def compare(pairs: Sequence[Mapping[str, PairFigure]]) -> Iterator[Comparison]:
     for name in operations:
         figures = [pair[name] for pair in pairs]
         first, second = zip(*(figure.seconds for figure in figures), strict=True)
-        seconds = (_median(first), _median(second))
+        seconds = (median(first), median(second))
         yield _comparison(name, [figure.logarithm for figure in figures], len(operations), seconds)
     means = [fmean(figure.logarithm for figure in pair.values()) for pair in pairs]
-    totals = [sum(_median([pair[name].seconds[side] for pair in pairs]) for name in operations) for side in (0, 1)]
+    totals = [sum(median(pair[name].seconds[side] for pair in pairs) for name in operations) for side in (0, 1)]
     yield _comparison(SUITE, means, 1, (totals[0], totals[1]))
 
 
@@ -94,9 +94,3 @@ def _t_probability(value: float, freedom: int) -> float:
     step = end / _STEPS
     heights = [math.cos(number * step) ** (freedom - 1) for number in range(_STEPS + 1)]
     return 0.5 + scale * step / 3 * (heights[0] + 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2]) + heights[-1])
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -28,6 +28,7 @@ from typing import IO, Annotated, TypeVar
 from tfdock.bench.comparison import PairFigure
 from tfdock.errors import VerificationFailed
 from tfdock.host.foreign_json import Line, Malformed, below, parse
+from tfdock.host.hardware import last_line
 from tfdock.host.thread_jobs import ThreadJob, run_both
 from tfdock.installed.interpreter import ending
 from tfdock.knowledge.switch_rows import laid_over
@@ -205,11 +206,11 @@ class _Worker:
         status = self._process.poll()
         how = how if status is None else f"ends with {ending(status)}"
         self._said.seek(-min(self._said.seek(0, os.SEEK_END), 4000), os.SEEK_END)
-        lines = [line.strip() for line in self._said.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        said = last_line(self._said.read().decode("utf-8", "replace"))
         variables = [f"{name}={value}" for name, value in self._side.variables.items()]
         command = ["tfdock", "doctor", "--python", str(self._side.python), "--try"]
         return VerificationFailed.of(
             "tensorflow-trial",
-            f"TensorFlow of {self._side.name} {how}{f': {lines[-1][:300]}' if lines else ''}",
+            f"TensorFlow of {self._side.name} {how}{f': {said[:300]}' if said else ''}",
             f"ask why: `{shlex.join([*(['env', *variables] if variables else []), *command])}`",
         )

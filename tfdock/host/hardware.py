@@ -122,6 +122,11 @@ def _numbers(file: Path) -> list[int]:
     return [int(word) for word in words if _NUMBER.fullmatch(word)]
 
 
+def last_line(text: str) -> str:
+    """Return the last line that a program printed, without blanks around it; empty if it printed none."""
+    return next(filter(None, map(str.strip, reversed(text.splitlines()))), "")
+
+
 def text_of(path: str | Path) -> str:
     """Return a file's text; empty if it cannot be read."""
     try:

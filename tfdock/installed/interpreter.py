@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import signal
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 from tfdock.errors import ProfileError
 from tfdock.host.foreign_json import Line, Malformed, below, parse
-from tfdock.host.hardware import ask
+from tfdock.host.hardware import ask, last_line
 
 _MARK = "tfdock:"
 _QUESTION = f"""
@@ -73,18 +73,9 @@ def interpreter_at(text: str) -> AskedPython:
     try:
         told: _Answer = parse(_Answer, line.removeprefix(_MARK))
     except Malformed:
-        last = next((line.strip() for line in reversed(answer.text.splitlines()) if line.strip()), "")
-        return AskedPython(program=program, trouble=last[:200] or f"it ends with exit status {answer.status}")
-    return AskedPython(
-        program=program,
-        version=told.version,
-        bits=told.bits,
-        platform=told.platform,
-        suffix=told.suffix,
-        prefix=told.prefix,
-        path=tuple(dict.fromkeys(told.path)),
-        user_site=told.user_site,
-    )
+        trouble = last_line(answer.text)[:200] or f"it ends with exit status {answer.status}"
+        return AskedPython(program=program, trouble=trouble)
+    return AskedPython(program=program, **{**asdict(told), "path": tuple(dict.fromkeys(told.path))})
 
 
 def started_python(text: str) -> AskedPython:

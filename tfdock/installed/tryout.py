@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tfdock.diagnose.diagnose_logs import diagnose_log
 from tfdock.errors import ExitCode
 from tfdock.host.foreign_json import Line, Malformed, parse
-from tfdock.host.hardware import Answer, ask
+from tfdock.host.hardware import Answer, ask, last_line
 from tfdock.installed.interpreter import AskedPython, ending
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.preflight import FAILED, OK, SKIPPED, PreflightCheck
@@ -84,8 +84,9 @@ def _failed(
     if answer and knowledge:
         log = io.BytesIO(answer.text.encode())
         findings = diagnose_log(log, knowledge, name="output", progress=_ignore, add_note=_ignore).findings
-        last = next((line for line in reversed(answer.text.splitlines()) if line.strip()), "")
-        why, fixes = (findings[0].cause, (findings[0].fix,)) if findings else (last[:300], ())
+        why, fixes = last_line(answer.text)[:300], ()
+        if findings:
+            why, fixes = findings[0].cause, (findings[0].fix,)
     return PreflightCheck(
         name=step,
         status=FAILED,

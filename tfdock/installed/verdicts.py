@@ -111,7 +111,7 @@ class _Verdicts:
             yield self._no_tensorflow(said)
             return
         yield _ok("interpreter", said)
-        inside = next((folder for folder in its.path if _lies_in(tensorflow.folder, folder)), "")
+        inside = next((folder for folder in its.path if tensorflow.folder.is_relative_to(folder)), "")
         if not tensorflow.wheels:
             yield self._shadowed(tensorflow, inside)
             return
@@ -156,10 +156,10 @@ class _Verdicts:
         wheel, its = self.its.wheels[0], self.its.interpreter
         said = f"{wheel.name} {wheel.version} in {inside}"
         listed = [entry for entry in self.its.variables.get("PYTHONPATH", "").split(":") if entry]
-        if any(_lies_in(Path(inside), entry) for entry in listed):
+        if any(Path(inside).is_relative_to(entry) for entry in listed):
             said += ", which PYTHONPATH names and not this environment"
             yield _warned("tensorflow", "tensorflow-shadowed", said)
-        elif its.user_site and _lies_in(Path(inside), its.user_site):
+        elif its.user_site and Path(inside).is_relative_to(its.user_site):
             said += ", the user's own packages, which every environment sees"
             yield _warned("tensorflow", "tensorflow-shadowed", said)
         else:
@@ -502,10 +502,6 @@ def _matches(version: str, specifier: str) -> bool:
 def _takes(tag: str, minor: str) -> bool:
     """Return whether a wheel's Python tag (`cp311`, `py3`) is for a Python."""
     return tag in ("py3", "py2.py3") or tag == f"cp{minor.replace('.', '')}"
-
-
-def _lies_in(path: Path, folder: str) -> bool:
-    return path.is_relative_to(folder)
 
 
 def _quoted(requirement: str) -> str:

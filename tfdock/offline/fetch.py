@@ -6,7 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -20,6 +20,7 @@ from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
 from tfdock.host.files import file_error
+from tfdock.host.hardware import last_line
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.knowledge import loader
 from tfdock.oci.archive_target import check_target
@@ -63,7 +64,6 @@ class Bundler:
     preparer: Preparer
     session: BuildSession
     locked: bool = False
-    _packed: list[PackedInputs] = field(default_factory=list)
 
     def make(self, names: Sequence[str]) -> WrittenBundle:
         """Gather the profiles' inputs and write the bundle. An existing file is replaced in one step, or stays."""
@@ -71,10 +71,11 @@ class Bundler:
         check_target(self.target, "bundle-name-taken", _is_bundle)
         try:
             with self._work_folder() as work:
+                packed: list[PackedInputs] = []
                 for name in dict.fromkeys(names):
-                    self._packed.append(self._gather(name, work))
-                    self._check_build_ids()
-                return BundlePacker(self.target, work, self._packed, self.preparer.knowledge.version).write()
+                    packed.append(self._gather(name, work))
+                    _check_build_ids(packed)
+                return BundlePacker(self.target, work, packed, self.preparer.knowledge.version).write()
         except OSError as error:
             raise file_error(error, {"the bundle's folder": self.target.absolute().parent}) from error
 
@@ -109,20 +110,6 @@ class Bundler:
                 with suppress(TfdockError, OSError):
                     journal.clean_own_run(settings.state_dir, entry, self.session.engine)
 
-    def _check_build_ids(self) -> None:
-        """Refuse two profiles of one build id: a build from the bundle could not name one of them."""
-        ids: dict[str, str] = {}
-        for packed in self._packed:
-            first_file = ids.setdefault(packed.prepared.plan.build_id, packed.prepared.file)
-            if first_file != packed.prepared.file:
-                raise ProfileError.of(
-                    "build-id-twice",
-                    f"{first_file} and {packed.prepared.file} have the same build id, "
-                    f"{packed.prepared.plan.build_id}",
-                    "put them into two bundles",
-                    file=packed.prepared.file,
-                )
-
     # --- one build ---
 
     def _gather(self, name: str, work: BundleWorkFolder) -> PackedInputs:
@@ -141,9 +128,9 @@ class Bundler:
         prepared = self.preparer.prepare(name)
         problem = locks.native(prepared.plan.resolution, prepared.file)
         if problem:
-            self._notice(f"{prepared.file}: the bundle has no lock for it: {problem.message}")
+            self.session.tell(f"{prepared.file}: the bundle has no lock for it: {problem.message}")
             return prepared, None
-        lock = gather_pins(name, self.preparer, self.session, self._notice)
+        lock = gather_pins(name, self.preparer, self.session, self.session.tell)
         text = locks.to_text(lock)
         file = LockFile(path="the lock", sha256=hashlib.sha256(text.encode()).hexdigest(), lock=lock)
         # Planned again with the pins: the fingerprint is then that of the build from the bundle.
@@ -197,18 +184,11 @@ class Bundler:
             and self._runs(run, _with_output(run, unpacked, "again"), "the same unpacked")
             and self._runs(run, _with_output(run, fetch, "again"), "fetch without a network, from what rules fetched")
         ):
-            last_line = next(
-                (
-                    line
-                    for line in reversed(run.supervisor.output.errors or run.supervisor.output.tail)
-                    if line.strip()
-                ),
-                "",
-            )
+            said = last_line("\n".join(run.supervisor.output.errors or run.supervisor.output.tail))
             raise BuildFailed.of(
                 "bundle-incomplete",
                 f"{plan.build_id} cannot be fetched without a network, from all that it had fetched "
-                f"with one: {last_line[:300]}",
+                f"with one: {said[:300]}",
                 "its source downloads anew whenever it is fetched; give the downloads a sha256 there, or "
                 "build it where there is a network",
             )
@@ -229,7 +209,7 @@ class Bundler:
     def _with_wheels(self, inputs: PackedInputs, run: BuildRun, image: ImageResult) -> PackedInputs:
         plan, requirements_and_limits = run.plan, self._requirements(run, image)
         if requirements_and_limits is None:
-            self._notice(
+            self.session.tell(
                 f"{plan.build_id}: what its wheel requires is known when it is built; so that it can be tried "
                 "without a network, build it once and make the bundle anew with the same `--wheelhouse`"
             )
@@ -283,13 +263,21 @@ class Bundler:
 
     def _warn(self, problems: Sequence[Problem]) -> None:
         for problem in problems:
-            self._notice(problem.message)
-
-    def _notice(self, text: str) -> None:
-        self.session.tell(text)
+            self.session.tell(problem.message)
 
 
 # --- small parts ----------------------------------------------------------------------------------------------------
+
+
+def _check_build_ids(packed: Sequence[PackedInputs]) -> None:
+    """Refuse two profiles of one build id: a build from the bundle could not name one of them."""
+    files: dict[str, str] = {}
+    for inputs in packed:
+        build_id, file = inputs.prepared.plan.build_id, inputs.prepared.file
+        first_file = files.setdefault(build_id, file)
+        if first_file != file:
+            message = f"{first_file} and {file} have the same build id, {build_id}"
+            raise ProfileError.of("build-id-twice", message, "put them into two bundles", file=file)
 
 
 def _is_bundle(file: BinaryIO) -> bool:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from tfdock.errors import ProfileError, VerificationFailed
 from tfdock.host.foreign_json import Line, Malformed, below, parse
-from tfdock.host.hardware import ask
+from tfdock.host.hardware import ask, last_line
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.trace.recording import Script, Terminal, run_script
 from tfdock.trace.trace_facts import TracedOperation
@@ -88,11 +88,11 @@ def write_case(
     program = UntrustedPath(folder, "case.py")
     program.write(templates["trace/case.py"].replace("@CASE@", json.dumps(document, indent=1)).encode())
     answer = ask(str(script.python), str(program.path.absolute()), seconds=_SECONDS)
-    lines = [line.strip() for line in answer.text.splitlines() if line.strip()]
+    said = last_line(answer.text)
     try:
-        timed: _Timed = parse(_Timed, lines[-1] if lines else "")
+        timed: _Timed = parse(_Timed, said)
     except Malformed as error:
-        raise _unwritten(operation, f"{program} does not run: {lines[-1][:300] if lines else 'it ends'}") from error
+        raise _unwritten(operation, f"{program} does not run: {said[:300] or 'it ends'}") from error
     return OperationCase(
         program=str(program),
         type=operation.type,

@@ -7,7 +7,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from tfdock.errors import ProfileError, VerificationFailed
-from tfdock.host.hardware import ask
+from tfdock.host.hardware import ask, last_line
 from tfdock.host.untrusted_folders import TooLarge, UntrustedPath
 from tfdock.installed.interpreter import started_python
 
@@ -51,10 +51,10 @@ def read_tables(python: Path, profile: UntrustedPath, program: str) -> dict[str,
             message, fix = f"{profile}: {error.strerror}", "record fewer steps, `--steps 5`, or a shorter run"
             raise VerificationFailed.of("trace-unreadable", message, fix) from error
     if "trace_viewer" not in tables:
-        lines = [line.strip() for line in answer.text.splitlines() if line.strip()]
+        said = last_line(answer.text)
         raise VerificationFailed.of(
             "trace-unreadable",
-            f"xprof cannot read {profile}{f': {lines[-1][:300]}' if lines else ''}",
+            f"xprof cannot read {profile}{f': {said[:300]}' if said else ''}",
             "record it again: a profile is cut off where its program is killed",
         )
     return tables
