@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from tfdock.bazel.cache import source_archives
@@ -30,9 +31,12 @@ Status = Literal["there", "gone", "changed", "unreachable", "not-asked"]
 _SECONDS = 20.0  #: Limit of one question. TensorFlow's repository lists 10 MB of refs.
 _AT_ONCE = 16
 _GONE = (404, 410)  #: HTTP statuses of a resource that does not exist (RFC 9110, 15.5).
+_NAME_ANOTHER = "name another in the profile, or add a row to a folder of knowledge (`--knowledge`)"
+_LOCK_AGAIN = "find out why it moved; then `tfdock lock` again, or name what you mean in the profile"
+_ASK_AGAIN = "check the network and proxies, then ask again"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Availability:
     """Something that a build downloads, and whether it is there."""
 
@@ -50,24 +54,12 @@ class Availability:
     @property
     def problem(self) -> Problem:
         """What is wrong, for an exit code other than 0."""
-        what = f"{self.kind} {self.name}"
-        return {
-            "gone": Problem(
-                "download-gone",
-                f"{what} is gone: {self.found}",
-                "name another in the profile, or add a row to a folder of knowledge (`--knowledge`)",
-            ),
-            "changed": Problem(
-                "download-changed",
-                f"{what} has changed: {self.found}",
-                "find out why it moved; then `tfdock lock` again, or name what you mean in the profile",
-            ),
-            "unreachable": Problem(
-                "download-unreachable",
-                f"{what} could not be asked for: {self.found}",
-                "check the network and proxies, then ask again",
-            ),
+        code, words, fix = {
+            "gone": ("download-gone", "is gone", _NAME_ANOTHER),
+            "changed": ("download-changed", "has changed", _LOCK_AGAIN),
+            "unreachable": ("download-unreachable", "could not be asked for", _ASK_AGAIN),
         }[self.status]
+        return Problem(code, f"{self.kind} {self.name} {words}: {self.found}", fix)
 
 
 _Question = Callable[[], Availability]
@@ -103,31 +95,30 @@ def _questions(
     chosen = {choice.field for choice in resolution.choices if choice.source == "profile"}
     base, image = resolution.base, settings.mirrored(resolution.base)
     if "base" in chosen and not settings.allows_registry(base.registry):
-        yield lambda: _not_asked("base", str(base), f"https://{base.registry}")
+        yield partial(_not_asked, "base", str(base), f"https://{base.registry}")
     else:
-        yield lambda: _base(base, image, pinned.get(("base", str(base))))
+        yield partial(_base, base, image, pinned.get(("base", str(base))))
     source = resolution.source
     known = endpoint.server(resolution.release.repository)
     if source.kind != "path":
         name = source.refs[0] if source.refs else source.location
         if endpoint.server(source.location) != known and not settings.allows_server(source.location):
-            yield lambda: _not_asked("source", name, endpoint.server(source.location))
+            yield partial(_not_asked, "source", name, endpoint.server(source.location))
         elif source.kind == "archive":
-            yield lambda: _file("source", name, (source.location,))
+            yield partial(_file, "source", name, (source.location,))
         else:
-            yield lambda: _git(resolution, pinned)
+            yield partial(_git, resolution, pinned)
     if address := bazel_address(resolution):
-        yield lambda: _file("bazel", resolution.bazel, (address,))
+        yield partial(_file, "bazel", resolution.bazel, (address,))
     for archive in resolution.archives:
-        yield lambda archive=archive: _file("archive", f"{archive.component} {archive.version}", (archive.url,))  # type: ignore[misc]
+        yield partial(_file, "archive", f"{archive.component} {archive.version}", (archive.url,))
     for row in source_archives_of(knowledge, resolution.release):
-        urls = source_archives.addresses(row, settings.archives)
-        yield lambda row=row, urls=urls: _file("archive", row.archive, urls)  # type: ignore[misc]
+        yield partial(_file, "archive", row.archive, source_archives.addresses(row, settings.archives))
 
 
 def _not_asked(kind: Kind, name: str, server: str) -> Availability:
     found = f"only the profile names {server}; `--allow-endpoint {server}` lets this machine ask"
-    return Availability(kind=kind, name=name, status="not-asked", found=found)
+    return Availability(kind, name, "not-asked", found)
 
 
 def _base(base: ImageRef, image: ImageRef, pinned: str | None) -> Availability:
@@ -135,39 +126,36 @@ def _base(base: ImageRef, image: ImageRef, pinned: str | None) -> Availability:
     repository, reference = Repository(image.registry, image.repository), image.digest or image.tag or "latest"
     try:
         with repository.error_context(f"`{image}`"):
-            digest = http.ask(lambda: repository.digest(reference), http.no_check, _SECONDS)
+            digest = http.ask(partial(repository.digest, reference), http.no_check, _SECONDS)
     except NetworkError as error:
         (problem,) = error.problems
         status: Status = "gone" if problem.code == "image-not-found" else "unreachable"
-        return Availability(kind="base", name=str(base), status=status, found=problem.message)
+        return Availability("base", str(base), status, problem.message)
     if pinned and digest != pinned:
-        found = f"the lock has {pinned}, the registry has {digest}"
-        return Availability(kind="base", name=str(base), status="changed", found=found)
-    return Availability(kind="base", name=str(base), status="there", found=digest)
+        return Availability("base", str(base), "changed", f"the lock has {pinned}, the registry has {digest}")
+    return Availability("base", str(base), "there", digest)
 
 
 def _git(resolution: Resolution, pinned: dict[tuple[str, str], str]) -> Availability:
     """Ask a git server for the first of the refs that it has, and compare its commit with the known one."""
-    source, ref = resolution.source, resolution.source.refs[0]
+    source = resolution.source
     for ref in source.refs:
         if COMMIT.fullmatch(ref):
-            found = "a git server lists tags and branches, not commits"
-            return Availability(kind="source", name=ref, status="not-asked", found=found)
+            return Availability("source", ref, "not-asked", "a git server lists tags and branches, not commits")
         try:
-            commit = http.ask(lambda ref=ref: pins.commit(source.location, ref), http.no_check, _SECONDS)  # type: ignore[misc]
+            commit = http.ask(partial(pins.commit, source.location, ref), http.no_check, _SECONDS)
         except (NetworkError, http.StrangeAnswer) as error:
             cause = error.__cause__
             gone = isinstance(cause, urllib.error.HTTPError) and cause.code in _GONE
             found = error.problems[0].message if isinstance(error, NetworkError) else f"{source.location}: {error}"
-            return Availability(kind="source", name=ref, status="gone" if gone else "unreachable", found=found)
+            return Availability("source", ref, "gone" if gone else "unreachable", found)
         known = source.commit or pinned.get(("source", ref))
         if commit and known and commit != known:
-            found = f"known is {known}, the server has {commit}"
-            return Availability(kind="source", name=ref, status="changed", found=found)
+            return Availability("source", ref, "changed", f"known is {known}, the server has {commit}")
         if commit:
-            return Availability(kind="source", name=ref, status="there", found=commit)
+            return Availability("source", ref, "there", commit)
     found = f"{source.location} has neither a tag nor a branch of that name"
-    return Availability(kind="source", name=", ".join(source.refs), status="gone", found=found)
+    return Availability("source", ", ".join(source.refs), "gone", found)
 
 
 def _file(kind: Kind, name: str, urls: Sequence[str]) -> Availability:
@@ -175,14 +163,14 @@ def _file(kind: Kind, name: str, urls: Sequence[str]) -> Availability:
     reasons, gone = [], True
     for url in urls:
         try:
-            http.ask(lambda url=url: _head(url), http.no_check, _SECONDS)  # type: ignore[misc]
+            http.ask(partial(_head, url), http.no_check, _SECONDS)
         except http.HTTP_ERRORS as error:
             gone = gone and isinstance(error, urllib.error.HTTPError) and error.code in _GONE
             reasons.append(f"{url}: {http.failure_reason(error)}")
         else:
-            return Availability(kind=kind, name=name, status="there", found=url)
+            return Availability(kind, name, "there", url)
     found = "; ".join(reasons) or "nobody is known to have it"
-    return Availability(kind=kind, name=name, status="gone" if gone else "unreachable", found=found)
+    return Availability(kind, name, "gone" if gone else "unreachable", found)
 
 
 def _head(url: str) -> None:

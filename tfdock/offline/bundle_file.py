@@ -19,6 +19,8 @@ _PIECE = 1 << 20
 _UNKNOWN = "0" * 64
 # The longest number that a size may be, for the same reason.
 _LARGEST = (1 << 50) - 1
+# Bytes. Profiles, patches and locks have kilobytes: a larger blob was not packed as one of these.
+_MOST_TEXT = 64 << 20
 
 
 class BundleWriter:
@@ -104,10 +106,9 @@ class Bundle:
                 raise self._damaged(blob.name)
             yield last_piece
 
-    # Profiles, patches and locks have kilobytes: a larger blob was not packed as one of these.
-    def read(self, sha256: str, limit: int = 64 << 20) -> bytes:
-        """Return a small blob's contents; `limit` in bytes."""
-        if self.index.blob(sha256).size > limit:
+    def read(self, sha256: str) -> bytes:
+        """Return the contents of a small blob."""
+        if self.index.blob(sha256).size > _MOST_TEXT:
             raise self._damaged(f"blobs/{sha256}")
         return b"".join(self.chunks(sha256))
 
@@ -171,7 +172,7 @@ def _refused(path: Path, error: BundleError) -> TfdockError:
         fix = "use the tfdock that made it, or make it anew with this one: `tfdock fetch PROFILE -o bundle.tar`"
     else:
         fix = "name a file that `tfdock fetch -o` has made"
-    return ProfileError.of(error.code, f"{path} is not used: {error.message}", fix)
+    return ProfileError.of(error.code, f"{path} is not used: {error}", fix)
 
 
 def file_chunks(path: Path, check: Callable[[], None]) -> Iterator[bytes]:

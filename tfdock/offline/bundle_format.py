@@ -31,10 +31,10 @@ _CACHED = r"content_addressable/sha256/([0-9a-f]{64})/(file|id-[0-9a-f]{64})"
 
 
 class BundleError(Exception):
-    """A file is no bundle, or a bundle that cannot be trusted. `code` is a problem code, `message` the reason."""
+    """A file is no bundle, or a bundle that cannot be trusted. `code` is a problem code."""
 
-    def __init__(self, code: str, message: str) -> None:
-        self.code, self.message = code, message
+    def __init__(self, message: str, code: str = "bundle-malformed") -> None:
+        self.code = code
         super().__init__(message)
 
 
@@ -169,14 +169,9 @@ def image_name(image: str) -> str:
 
 
 def cached_sha256(path: str) -> str | None:
-    """Return the sha256 that the path of a file in Bazel's repository cache demands; None for marker files."""
+    """Return the sha256 that a path in Bazel's repository cache demands: empty for marker files, None elsewhere."""
     match = re.fullmatch(_CACHED, path)
-    return match[1] if match and match[2] == "file" else None
-
-
-def is_cached(path: str) -> bool:
-    """Return whether a path belongs to Bazel's repository cache."""
-    return re.fullmatch(_CACHED, path) is not None
+    return match and (match[1] if match[2] == "file" else "")
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
@@ -193,10 +188,10 @@ def index_size(block: bytes) -> int:
     try:
         size = tarfile.TarInfo.frombuf(block, "utf-8", "strict").size
     except (tarfile.TarError, UnicodeError):
-        raise _malformed("it is no tar archive") from None
+        raise BundleError("it is no tar archive") from None
     # Reading tolerates what writing never makes, so that the block is compared as a whole.
     if not 0 < size <= LONGEST_INDEX or header(INDEX, size) != block:
-        raise _malformed(f"it does not begin with {INDEX}")
+        raise BundleError(f"it does not begin with {INDEX}")
     return size
 
 
@@ -206,14 +201,10 @@ def from_text(text: bytes) -> Index:
         # A later schema may have other fields.
         schema = parse(_Schema, text).schema
         if schema != SCHEMA:
-            raise BundleError("bundle-schema", f"its schema is {schema[:40]}, and this tfdock reads {SCHEMA}")
+            raise BundleError(f"its schema is {schema[:40]}, and this tfdock reads {SCHEMA}", "bundle-schema")
         return _checked(parse(Index, text))
     except Malformed as error:
-        raise _malformed(f"its index is invalid: {error}") from None
-
-
-def _malformed(message: str) -> BundleError:
-    return BundleError("bundle-malformed", message)
+        raise BundleError(f"its index is invalid: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +224,7 @@ def _checked(index: Index) -> Index:
         raise Malformed("it has no build, or one twice")
     for path, blob in index.repository.items():
         # Bazel takes a file of its cache by its path: contents under another hash would be another download.
-        if cached_sha256(path) not in (None, blob):
+        if cached_sha256(path) not in ("", blob):
             raise Malformed(f"{path} names other contents")
     return index
 

@@ -212,7 +212,7 @@ def _cached_files(folder: Path) -> dict[str, Path]:
     """Return the files of a repository cache by their paths there, sorted."""
     # Sorted: folders list their files in any order, and equal contents are to be equal bundles.
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    return {name: path for name, path in files.items() if bundle_format.is_cached(name)}
+    return {name: path for name, path in files.items() if bundle_format.cached_sha256(name) is not None}
 
 
 def _wheels(packed: PackedInputs) -> list[Path]:

@@ -169,22 +169,16 @@ class SharedInputs:
         write_atomically(target, self.bundle.chunks(blob), durable=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BuildInputs:
     """The inputs of one build from a bundle."""
 
     shared: SharedInputs
     build: BundledBuild
-
-    @property
-    def path(self) -> Path:
-        """The path of the bundle."""
-        return self.shared.bundle.path
-
-    @property
-    def identity(self) -> str:
-        """The sha256 of its images. It is compared with their bytes when they are read."""
-        return self.shared.bundle.index.images
+    identity: str  #: The sha256 of the bundle's images. It is compared with their bytes when they are read.
+    image_name: str  #: The name of the image that builds, for people.
+    base_digest: str | None  #: The digest of that image's base.
+    source_ref: str | None  #: The ref of the source that the image holds.
 
     @property
     def images(self) -> Mapping[str, str]:
@@ -195,21 +189,6 @@ class BuildInputs:
     def provide(self, supervisor: Supervisor, settings: Settings) -> None:
         """Put the bundle's contents where builds look for them, once for all of its builds."""
         self.shared.provide(supervisor, settings)
-
-    @property
-    def image_name(self) -> str:
-        """The name of the image that builds, for people."""
-        return self.build.image.name
-
-    @property
-    def base_digest(self) -> str | None:
-        """The digest of that image's base."""
-        return self.build.base_digest
-
-    @property
-    def source_ref(self) -> str | None:
-        """The ref of the source that the image holds."""
-        return self.build.source_ref
 
     @property
     def image(self) -> str:
@@ -275,7 +254,15 @@ def _prepare_build(
     # Whoever made the bundle chose its image: its build must not write to the cache of `release`.
     if not preparer.trusted:
         plan = in_domain(plan, of_bundle(bundle.index.images), preparer.knowledge)
-    return replace(prepared, plan=plan, lock=lock), BuildInputs(shared, build)
+    inputs = BuildInputs(
+        shared=shared,
+        build=build,
+        identity=bundle.index.images,
+        image_name=build.image.name,
+        base_digest=build.base_digest,
+        source_ref=build.source_ref,
+    )
+    return replace(prepared, plan=plan, lock=lock), inputs
 
 
 def _read_lock(bundle: Bundle, build: BundledBuild) -> LockFile | None:
