@@ -175,7 +175,7 @@ class _Response(http.client.HTTPResponse):
             self.fp = stream
 
 
-class _BoundedHeads(urllib.request.AbstractHTTPHandler):
+class _BoundedHeads(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
     def do_open(self, http_class: Any, req: Any, **arguments: Any) -> Any:
         """Open a connection whose answers have bounded heads."""
 
@@ -185,14 +185,6 @@ class _BoundedHeads(urllib.request.AbstractHTTPHandler):
             return connection
 
         return super().do_open(connect, req, **arguments)
-
-
-class _Plain(_BoundedHeads, urllib.request.HTTPHandler):
-    """Answers by HTTP."""
-
-
-class _Secure(_BoundedHeads, urllib.request.HTTPSHandler):
-    """Answers by HTTPS."""
 
 
 def send(request: urllib.request.Request) -> Any:
@@ -212,9 +204,14 @@ def retry(
     With `breaks`, retry also after a broken connection: only for what may be done twice. `check` is called while it
     waits, and raises to give up.
     """
+
+    def delay(state: RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        return retry_delay(error, state.attempt_number, breaks=breaks) or 0.0
+
     retrying = Retrying(
         retry=retry_if_exception(lambda error: retry_delay(error, 1, breaks=breaks) is not None),
-        wait=lambda state: _retry_wait(state, breaks=breaks),
+        wait=delay,
         stop=stop_after_attempt(tries),
         sleep=lambda seconds: wait(seconds, check),
         reraise=True,
@@ -238,7 +235,7 @@ def send_once(request: urllib.request.Request, silence: float = TIMEOUT) -> Any:
     is_local = _is_loopback(urllib.parse.urlsplit(request.full_url).hostname or "")
     handlers = [urllib.request.ProxyHandler({})] if is_local else []
     try:
-        return urllib.request.build_opener(_Redirects, _Plain, _Secure, *handlers).open(request, timeout=silence)
+        return urllib.request.build_opener(_Redirects, _BoundedHeads, *handlers).open(request, timeout=silence)
     except urllib.error.HTTPError as error:
         body = b""
         with error, suppress(*HTTP_ERRORS):
@@ -246,11 +243,6 @@ def send_once(request: urllib.request.Request, silence: float = TIMEOUT) -> Any:
             body = cast("http.client.HTTPResponse", error.fp).read1(_MOST_ERROR)
         # With its words in memory: the connection is closed by now.
         raise urllib.error.HTTPError(error.url, error.code, error.msg, error.headers, io.BytesIO(body)) from None
-
-
-def _retry_wait(state: RetryCallState, *, breaks: bool) -> float:
-    error = state.outcome.exception() if state.outcome else None
-    return retry_delay(error, state.attempt_number, breaks=breaks) or 0.0
 
 
 def retry_delay(error: BaseException | None, tries: int, *, breaks: bool) -> float | None:
