@@ -1,7 +1,7 @@
 """Why a TensorFlow program is slow.
 
 `recording` runs a script under TensorFlow's profiler, `xprof_tables` lets xprof read the profile, `trace_facts` draws
-figures from what xprof says, `slow_causes` says which causes they show, and `tracing` does all of it in turn.
+figures from what xprof says, and `tracing` does all of it in turn and says which causes the figures show.
 
 Imports: `knowledge`, `host`, `installed`.
 """

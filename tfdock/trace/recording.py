@@ -12,10 +12,9 @@ from pathlib import Path
 from tfdock.errors import ProfileError
 from tfdock.host.foreign_json import Line
 from tfdock.host.supervise import Stop, Stopper
-from tfdock.host.untrusted_folders import FoundFile, UntrustedPath
+from tfdock.host.untrusted_folders import UntrustedPath
 
-_SECONDS_WITHOUT_STEPS = 30  #: A script without steps is kept until then.
-_MOST_JSON, _ENDING = 1 << 20, ".xplane.pb"
+_ENDING = ".xplane.pb"
 _LOOK_SECONDS = 0.2
 
 
@@ -49,12 +48,6 @@ class Terminal:
     stdout: int | None = None  #: A descriptor; None for the caller's own output.
 
 
-def record(script: Script, program: str, folder: Path, terminal: Terminal) -> int:
-    """Run a script under `program`, which leaves a profile in a folder; return its exit status, -2 for SIGINT."""
-    steps = {"skip": script.skip, "steps": script.steps, "seconds": _SECONDS_WITHOUT_STEPS}
-    return run_script(script, program, {"folder": str(folder.absolute()), **steps}, terminal)
-
-
 def run_script(script: Script, program: str, request: Mapping[str, object], terminal: Terminal) -> int:
     """Run a script under `program`; return its exit status, -2 for SIGINT.
 
@@ -81,12 +74,6 @@ def run_script(script: Script, program: str, request: Mapping[str, object], term
                 process.wait()
 
 
-def captured_in(folder: Path) -> Captured | None:
-    """Return what was told of the script; None where it was killed."""
-    found: Captured | None = UntrustedPath(folder, "capture.json").load(Captured, _MOST_JSON)
-    return found
-
-
 def profile_in(*places: Path) -> UntrustedPath:
     """Return the newest profile of the first place that has one, a folder or a file. Raises ProfileError for none."""
     for place in (place.resolve() for place in places):
@@ -102,13 +89,9 @@ def profile_in(*places: Path) -> UntrustedPath:
         # A session that is thrown away leaves an empty file. `/` has no name, and no profile.
         found = (file for file in root.walk() if file.is_plain and file.status.st_size) if place.name else ()
         if files := [file for file in found if file.name.endswith(_ENDING)]:
-            return root / max(files, key=_age).name
+            return root / max(files, key=lambda file: (file.status.st_mtime_ns, file.name)).name
     raise ProfileError.of(
         "trace-missing",
         f"there is no profile in {places[0]}: no file `*{_ENDING}`",
         "name a folder that TensorFlow's profiler has written, or record one: `tfdock trace .venv train.py`",
     )
-
-
-def _age(file: FoundFile) -> tuple[int, str]:
-    return file.status.st_mtime_ns, file.name

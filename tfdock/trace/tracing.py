@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from tfdock.errors import VerificationFailed
@@ -14,10 +14,22 @@ from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.installed.interpreter import ending
 from tfdock.knowledge.wheel_rows import SlowCause
 from tfdock.trace.operation_case import OperationCase, chosen, write_case
-from tfdock.trace.recording import Captured, Script, Terminal, captured_in, profile_in, record
-from tfdock.trace.slow_causes import FoundCause, causes_of
+from tfdock.trace.recording import Captured, Script, Terminal, profile_in, run_script
 from tfdock.trace.trace_facts import TraceFacts, facts_of
 from tfdock.trace.xprof_tables import read_tables
+
+_SECONDS_WITHOUT_STEPS = 30  #: A script without steps is kept until then.
+_MOST_JSON = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundCause:
+    """A cause that a trace shows."""
+
+    cause: str  #: Its name in the table.
+    says: str  #: What was seen, with its figures.
+    advice: str  #: What to do about it.
+    is_fault: bool  #: Something is done wrong, or in vain; else it is where the time goes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +60,14 @@ class Tracer:
         Raises VerificationFailed where nothing was recorded, or the operation cannot be written; Interrupted.
         """
         make_folder(folder)
-        status = record(script, self.templates["trace/capture.py"], folder, terminal)
-        captured = captured_in(folder)
+        request = {
+            "folder": str(folder.absolute()),
+            "skip": script.skip,
+            "steps": script.steps,
+            "seconds": _SECONDS_WITHOUT_STEPS,
+        }
+        status = run_script(script, self.templates["trace/capture.py"], request, terminal)
+        captured: Captured | None = UntrustedPath(folder, "capture.json").load(Captured, _MOST_JSON)
         if captured is None:
             raise _nothing(
                 script, f"{shlex.join(script.words)} ends with {ending(status)} before it has imported TensorFlow"
@@ -112,3 +130,24 @@ def _notes(facts: TraceFacts) -> Iterator[str]:
         yield "the operations tell no inputs: whether they compute in float64 is not known"
     elif facts.double_share is None and facts.eager_calls:
         yield "the types of operations that Python calls one by one are not known: look for float64 there yourself"
+
+
+def causes_of(facts: TraceFacts, rows: Iterable[SlowCause]) -> Iterator[FoundCause]:
+    """Yield the causes, in the order of the table: the one that hides the others first."""
+    figures = {field.name: getattr(facts, field.name) for field in fields(facts)}
+    known = {name: value for name, value in figures.items() if isinstance(value, int | float)}
+    texts = {name: _text(name, value) for name, value in figures.items() if isinstance(value, int | float | str)}
+    found = set[str]()
+    for row in rows:
+        enough = all(name in known and known[name] >= least for name, least in row.at_least.items())
+        little = all(name in known and known[name] <= most for name, most in row.at_most.items())
+        if enough and little and row.unless.isdisjoint(found):
+            found.add(row.cause)
+            says, advice = row.says.format(**texts), row.advice.format(**texts)
+            yield FoundCause(cause=row.cause, says=says, advice=advice, is_fault=row.is_fault)
+
+
+def _text(name: str, value: float | str) -> str:
+    if name.endswith("_share") and not isinstance(value, str):
+        return f"{100 * value:.0f} %"
+    return f"{value:.0f}" if isinstance(value, float) else str(value)

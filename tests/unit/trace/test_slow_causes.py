@@ -9,8 +9,8 @@ import pytest
 
 from tfdock.knowledge import loader
 from tfdock.knowledge.wheel_rows import SlowCause
-from tfdock.trace.slow_causes import causes_of
 from tfdock.trace.trace_facts import TraceFacts, facts_of
+from tfdock.trace.tracing import causes_of
 
 from .tables import answers, node, step, timed
 
