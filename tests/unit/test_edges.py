@@ -121,7 +121,7 @@ def read_bundle(data: bytes) -> None:
 
 def read_log(data: bytes) -> None:
     knowledge = loader.knowledge()
-    diagnose_log(io.BytesIO(data), knowledge, name="x.log", progress=lambda _: None, add_note=lambda _: None)
+    diagnose_log(io.BytesIO(data), knowledge, name="x.log")
 
 
 def read_bazel(data: bytes) -> None:

@@ -18,14 +18,18 @@ Progress = Callable[[int], None]
 AddNote = Callable[[str], None]
 
 
+def _ignore(_: object) -> None:
+    pass
+
+
 def diagnose_log(
     log: BinaryIO,
     knowledge: KnowledgeBase,
     context: Context | None = None,
     *,
     name: str,
-    progress: Progress,
-    add_note: AddNote,
+    progress: Progress = _ignore,
+    add_note: AddNote = _ignore,
 ) -> Diagnosis:
     """Read a log to its end and return what went wrong in it.
 
@@ -37,19 +41,15 @@ def diagnose_log(
         for chunk in unpacked(_chunks(log, progress)):
             reader.feed(chunk)
     except NotText as error:
-        raise _not_text(error, name) from error
+        fix = "name the text that a build or a program printed"
+        if error.program:
+            fix = f"unpack it (`{error.program}`), then name the log that was in it"
+        message = f"this is {error.kind}, not the text of a log"
+        raise ProfileError.of("log-not-text", message, fix, file=name) from error
     # A packed log that was cut off still has its beginning, where the first failure often stands.
     except ValueError as error:
         add_note(f"{error}: only what comes before it is read")
     return diagnosis(reader.close(), knowledge, context)
-
-
-def _not_text(error: NotText, name: str) -> ProfileError:
-    fix = "name the text that a build or a program printed"
-    if error.program:
-        fix = f"unpack it (`{error.program}`), then name the log that was in it"
-    message = f"this is {error.kind}, not the text of a log"
-    return ProfileError.of("log-not-text", message, fix, file=name)
 
 
 def _chunks(log: BinaryIO, progress: Progress) -> Iterator[bytes]:
@@ -61,24 +61,24 @@ def _chunks(log: BinaryIO, progress: Progress) -> Iterator[bytes]:
 
 
 def diagnose_file(
-    file: str, knowledge: KnowledgeBase, context: Context | None = None, *, progress: Progress, add_note: AddNote
+    file: str,
+    knowledge: KnowledgeBase,
+    context: Context | None = None,
+    *,
+    progress: Progress = _ignore,
+    add_note: AddNote = _ignore,
 ) -> Diagnosis:
     """Return what went wrong in a log file. Raises ProfileError for a file that cannot be read or is not text."""
     try:
         with Path(file).open("rb") as log:
             return diagnose_log(log, knowledge, context, name=file, progress=progress, add_note=add_note)
     except OSError as error:
-        raise _unreadable(file, error) from error
-
-
-def _unreadable(file: str, error: OSError) -> ProfileError:
-    fix = "check the name, the owner and the mode"
-    if isinstance(error, IsADirectoryError):
-        fix = "name the logs in it"
-    elif "://" in file:
-        fix = "download it first, then name the file"
-    message = f"cannot be read: {error.strerror}"
-    return ProfileError.of("file-unreadable", message, fix, file=file)
+        fix = "check the name, the owner and the mode"
+        if isinstance(error, IsADirectoryError):
+            fix = "name the logs in it"
+        elif "://" in file:
+            fix = "download it first, then name the file"
+        raise ProfileError.of("file-unreadable", f"cannot be read: {error.strerror}", fix, file=file) from error
 
 
 def diagnose_run_log(log: Path | None, knowledge: KnowledgeBase, context: Context | None = None) -> Diagnosis | None:
@@ -89,7 +89,7 @@ def diagnose_run_log(log: Path | None, knowledge: KnowledgeBase, context: Contex
     if log is None:
         return None
     try:
-        return diagnose_file(str(log), knowledge, context, progress=lambda _: None, add_note=lambda _: None)
+        return diagnose_file(str(log), knowledge, context)
     except (TfdockError, OSError):
         return None
 

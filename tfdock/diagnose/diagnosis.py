@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 from tfdock.bazel.output import compiler_errors
 from tfdock.diagnose import skew
 from tfdock.diagnose.log_search import LogSightings, Sighting, SuspectLine
 from tfdock.diagnose.skew import ObservedParts, Skew
-from tfdock.errors import Suggestion, clean, joined
+from tfdock.errors import Suggestion, clean
 from tfdock.knowledge.failure_rows import Failure, LogPart, Relation
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import Toolkit
@@ -100,26 +101,23 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
     # What came or went says more than a row for a whole class of lines.
     told = {one.error.line for one in skews}
     specific = [one for one in specific if not (rows[one.rule].unsure and one.line in told)]
-    ranked: list[Sighting | Skew] = [*specific, *skews]
-    ranked.sort(key=lambda one: _rank(one, rows))
+    ranked = [
+        ((one.survivable, rows[one.rule].cascade, one.line), _finding(one, seen, here, knowledge, context))
+        for one in specific
+    ]
+    ranked += [((False, False, one.error.line), _skew_finding(one, knowledge, context)) for one in skews]
+    ranked.sort(key=itemgetter(0))
     system = next((part for name, part in here.parts.items() if part.phrases and name in seen.versions), None)
+    findings = tuple(_in_words_of(system, finding) for _, finding in ranked)
     return Diagnosis(
         lines=seen.lines,
-        findings=tuple(
-            _in_words_of(
-                system,
-                _skew_finding(one, knowledge, context)
-                if isinstance(one, Skew)
-                else _finding(one, rows[one.rule], seen, here, knowledge, context),
-            )
-            for one in ranked
-        ),
+        findings=findings,
         # Harmless lines need no change of the profile, so that they get no context.
-        warnings=tuple(_finding(sighting, rows[sighting.rule], seen, here, knowledge, None) for sighting in noise),
+        warnings=tuple(_finding(sighting, seen, here, knowledge, None) for sighting in noise),
         suspects=seen.suspects,
-        first=_first(seen, here) if not ranked else "",
-        others=_others(seen, ranked),
-        success=GoodEnd(id=end.rule, line=end.line, cause=rows[end.rule].cause) if end and not ranked else None,
+        first=_first(seen, here) if not findings else "",
+        others=_others(seen, findings),
+        success=GoodEnd(id=end.rule, line=end.line, cause=rows[end.rule].cause) if end and not findings else None,
     )
 
 
@@ -133,17 +131,11 @@ def _beside_failures(
     return [one for one in left if not one.guess] or left[: 0 if failures else 1]
 
 
-def _rank(one: Sighting | Skew, rows: Mapping[str, Failure]) -> tuple[bool, bool, int]:
-    if isinstance(one, Skew):
-        return (False, False, one.error.line)
-    return (one.survivable, rows[one.rule].cascade, one.line)
-
-
-def _others(seen: LogSightings, told: Sequence[Sighting | Skew]) -> tuple[SuspectLine, ...]:
+def _others(seen: LogSightings, findings: Sequence[Finding]) -> tuple[SuspectLine, ...]:
     """Return the first error of each file that no finding is about: with `--keep_going` there are several."""
-    known = {skew.file(one.error.text if isinstance(one, Skew) else one.excerpt[0]) for one in told} | {""}
+    known = {skew.file(finding.excerpt) for finding in findings} | {""}
     first: dict[str, SuspectLine] = {}
-    for suspect in seen.suspects if told else ():
+    for suspect in seen.suspects if findings else ():
         if compiler_errors([suspect.text]):
             first.setdefault(skew.file(suspect.text), suspect)
     return tuple(suspect for name, suspect in first.items() if name not in known)
@@ -153,12 +145,7 @@ def _first(seen: LogSightings, here: ObservedParts) -> str:
     """Return what the first error belongs to, of which nothing else is known, and what is out of step."""
     place = next(filter(None, map(skew.place, seen.suspects)), "")
     told = f"The first error belongs to {place}." if place else ""
-    return " ".join(filter(None, (told, _outside(here))))
-
-
-def _outside(here: ObservedParts) -> str:
-    outside = here.outside()
-    return f"Outside of what {here.whom} was made with: {joined(outside)}." if outside else ""
+    return " ".join(filter(None, (told, here.outside())))
 
 
 def _skew_finding(one: Skew, knowledge: KnowledgeBase, context: Context | None) -> Finding:
@@ -238,13 +225,9 @@ def _most_specific(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -
 
 
 def _finding(
-    sighting: Sighting,
-    row: Failure,
-    seen: LogSightings,
-    here: ObservedParts,
-    knowledge: KnowledgeBase,
-    context: Context | None,
+    sighting: Sighting, seen: LogSightings, here: ObservedParts, knowledge: KnowledgeBase, context: Context | None
 ) -> Finding:
+    row = knowledge.failures[sighting.rule]
     # Shortened for sentences only: changes of the profile below need the whole values.
     values = {**row.values, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
     only_installed = row.installed and "bazel" not in seen.versions
@@ -257,7 +240,7 @@ def _finding(
         confidence=_confidence(sighting, row, seen),
         line=sighting.line,
         excerpt="\n".join(sighting.excerpt),
-        cause=" ".join(filter(None, (row.cause.format(**values), _outside(here) if row.unsure else ""))),
+        cause=" ".join(filter(None, (row.cause.format(**values), here.outside() if row.unsure else ""))),
         fix=(profile_fixes.fix(row, profile) if profile else "")
         or (row.installed if only_installed else row.fix).format(**values),
         source=knowledge.cited("failures", row),

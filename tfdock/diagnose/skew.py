@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tfdock.diagnose.log_search import LogSightings, SuspectLine
-from tfdock.errors import Problem
+from tfdock.errors import Problem, joined
 from tfdock.knowledge.failure_rows import CameAndWent, LogPart, comparable, is_said
 from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.tables import KnowledgeBase
@@ -113,13 +113,14 @@ class ObservedParts:
         fields = set(part.asks) - {"release"}
         return next((one for one in self.problems if (one.field or "").partition(".")[0] in fields), None)
 
-    def outside(self) -> list[str]:
-        """Return the parts that are outside of what the release was made with, each in words."""
-        return [
+    def outside(self) -> str:
+        """Return a sentence on the parts that are outside of what the release was made with; empty without any."""
+        outside = [
             f"{part.title} {self.versions[name]} (made with {self.tested(name)})"
             for name, part in self.parts.items()
             if self.way(part)
         ]
+        return f"Outside of what {self.whom} was made with: {joined(outside)}." if outside else ""
 
     @property
     def libc(self) -> str:

@@ -66,10 +66,6 @@ def _results(text: str) -> Iterator[tuple[str, str]]:
         yield step, found
 
 
-def _ignore(_: object) -> None:
-    pass
-
-
 def _ended(step: str, answer: Answer, knowledge: KnowledgeBase) -> PreflightCheck:
     if (status := answer.status) is None:
         return PreflightCheck(name=step, status=SKIPPED, found=answer.text)
@@ -83,7 +79,7 @@ def _failed(
     why, fixes = "", tuple[str, ...]()
     if answer and knowledge:
         log = io.BytesIO(answer.text.encode())
-        findings = diagnose_log(log, knowledge, name="output", progress=_ignore, add_note=_ignore).findings
+        findings = diagnose_log(log, knowledge, name="output").findings
         why, fixes = last_line(answer.text)[:300], ()
         if findings:
             why, fixes = findings[0].cause, (findings[0].fix,)

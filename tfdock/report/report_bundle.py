@@ -132,7 +132,6 @@ def _diagnose(log: BinaryIO, subject: ReportSubject, preparer: Preparer, notes: 
             preparer.knowledge,
             context,
             name=subject.log.name,
-            progress=lambda _: None,
             add_note=notes.append,
         )
     except ProfileError:
