@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 from tfdock.errors import ProfileError, VerificationFailed
@@ -47,10 +48,11 @@ class NamedArtifact:
     image: ImageRef
     check: Callable[[], None]
     kind: ArtifactKind
-    repository: Repository = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        self.repository = Repository(self.image.registry, self.image.repository, check=self.check)
+    @cached_property
+    def repository(self) -> Repository:
+        """The repository of the registry that has it."""
+        return Repository(self.image.registry, self.image.repository, check=self.check)
 
     @property
     def reference(self) -> str:

@@ -92,29 +92,24 @@ _T = TypeVar("_T")
 class Session:
     """A session with a repository of a registry. `login` is called once the registry asks who we are.
 
-    `check` is called now and then, and raises to stop. `plain` says whether HTTP without TLS is spoken with a
-    registry on another machine.
+    `check` is called now and then, and raises to stop.
     """
 
     registry: str
     name: str
     login: Callable[[str], Login | None] = login_for
     check: Callable[[], None] = http.no_check
-    plain: Callable[[str], bool] = plain_http
     _authorization: str | None = field(default=None, repr=False)
 
-    @property
+    @cached_property
     def url(self) -> str:
         """The address of the repository. Docker Hub has other names internally."""
         host, name = self.registry, self.name
         if host == HUB:
             # Docker's official images are in `library`.
             host, name = "registry-1.docker.io", name if "/" in name else f"library/{name}"
-        return f"{self._scheme}://{host}/v2/{name}"
-
-    @cached_property
-    def _scheme(self) -> str:
-        return "http" if self.plain(self.registry) else http.scheme(self.registry)
+        scheme = "http" if plain_http(self.registry) else http.scheme(self.registry)
+        return f"{scheme}://{host}/v2/{name}"
 
     @contextmanager
     def error_context(self, subject: str, *, writing: bool = False) -> Iterator[None]:

@@ -38,7 +38,7 @@ class BlobUpload:
     blob: Descriptor
     data: BinaryIO
     sent: int = 0
-    place: str | None = None
+    place: str = ""
     doubt: bool = False  #: Whether the last request broke, so that the registry must be asked how much has arrived.
     lost: int = 0  #: Times that the registry forgot the upload, or had another part of it.
     done: bool = False
@@ -51,7 +51,7 @@ class BlobUpload:
         elif self.doubt and self.session.holds(self.blob.digest):
             self.done = True  # it was the answer that was lost
             return
-        if self.place is None:
+        if not self.place:
             self._begin()
         # Set first: whatever breaks below leaves in doubt what has arrived.
         self.doubt = True
@@ -84,12 +84,12 @@ class BlobUpload:
             "Content-Type": "application/octet-stream",
             "Content-Range": f"{self.sent}-{self.sent + len(data) - 1}",
         }
-        self._follow_location(self._ask("PATCH", self._place, headers, data))
+        self._follow_location(self._ask("PATCH", self.place, headers, data))
         self.sent += len(data)
 
     def _close(self) -> None:
         """Let the registry check the blob, and keep it."""
-        parts = urllib.parse.urlsplit(self._place)
+        parts = urllib.parse.urlsplit(self.place)
         # The address may have a query of its own, with the registry's state of the upload.
         query = [*urllib.parse.parse_qsl(parts.query, keep_blank_values=True), ("digest", self.blob.digest)]
         url = urllib.parse.urlunsplit(parts._replace(query=urllib.parse.urlencode(query)))
@@ -99,17 +99,12 @@ class BlobUpload:
 
     def _restart(self) -> None:
         """Start the upload from its beginning."""
-        self.sent, self.place, self.doubt = 0, None, False
-
-    @property
-    def _place(self) -> str:
-        assert self.place is not None
-        return self.place
+        self.sent, self.place, self.doubt = 0, "", False
 
     def _ask_progress(self) -> None:
         """Ask how much has arrived. If the registry cannot say, the upload starts from its beginning."""
         try:
-            headers = self._ask("GET", self._place)
+            headers = self._ask("GET", self.place)
         except urllib.error.HTTPError as error:
             # The registry is busy, and may still have the upload.
             if error.code == 429 or error.code >= 500:

@@ -271,10 +271,10 @@ def test_a_blob_of_which_a_part_is_here_goes_on_from_there(had: int, ranges: boo
             assert refused(lambda: b"".join(repository.blob(BLOB, [other])))[0] == "registry-damaged-content"
 
 
-def test_another_machine_is_spoken_to_without_tls_on_request_alone() -> None:
+def test_another_machine_is_spoken_to_without_tls_on_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Repository("registry.example:5000", "ci/x").url == "https://registry.example:5000/v2/ci/x"
-    plain = Repository("registry.example:5000", "ci/x", plain=lambda _: True)
-    assert plain.url == "http://registry.example:5000/v2/ci/x"
+    monkeypatch.setattr(registry_session, "plain_http", lambda _: True)
+    assert Repository("registry.example:5000", "ci/x").url == "http://registry.example:5000/v2/ci/x"
 
 
 def test_a_registry_that_takes_no_such_repository_is_not_said_to_lack_the_blob() -> None:
