@@ -19,7 +19,6 @@ from tfdock.diagnose.skew import ObservedParts, Skew
 from tfdock.errors import Suggestion, clean
 from tfdock.knowledge.failure_rows import Failure, LogPart, Relation
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.knowledge.toolkit_rows import Toolkit
 from tfdock.plan import profile_fixes
 from tfdock.plan.profile_fixes import Context
 from tfdock.types import Version
@@ -231,7 +230,7 @@ def _finding(
     # Shortened for sentences only: changes of the profile below need the whole values.
     values = {**row.values, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
     only_installed = row.installed and "bazel" not in seen.versions
-    mismatch = profile_mismatch(row, sighting.values, context) if context else ""
+    mismatch = _profile_mismatch(row, sighting.values, context) if context else ""
     profile = None if mismatch else context
     changes = profile_fixes.changes(row, {**row.values, **sighting.values}, profile) if profile else ()
     return Finding(
@@ -259,7 +258,7 @@ def _confidence(sighting: Sighting, row: Failure, seen: LogSightings) -> str:
     return ("high", "medium", "low")[min(doubts, 2)]
 
 
-def profile_mismatch(row: Failure, values: Mapping[str, str], context: Context) -> str:
+def _profile_mismatch(row: Failure, values: Mapping[str, str], context: Context) -> str:
     """Return a sentence on the first mismatch of log and profile in a row's `fits`; empty where both agree.
 
     `values` are those of the log alone: a default in place of a missing value proves nothing.
@@ -273,58 +272,31 @@ def profile_mismatch(row: Failure, values: Mapping[str, str], context: Context) 
 
 
 def _mismatch(relation: Relation, name: str, text: str, subject: str, context: Context) -> str:
-    match relation:
-        case "among":
-            return _other_targets(text, context)
-        case "is":
-            return _other_version(text, subject, context)
-        case "unknown_to":
-            return _known_target(text, subject, context)
-        case "newest_for":
-            return _other_limit(name, text, subject, context)
-
-
-def _other_targets(text: str, context: Context) -> str:
-    requested, number = profile_fixes.targets(context), profile_fixes.number(text)
-    if not requested or not number or any(profile_fixes.number(target) == number for target in requested):
-        return ""
-    return f"your profile asks {', '.join(requested)}, and the log is about {text}: something else lists it"
-
-
-def _other_version(text: str, subject: str, context: Context) -> str:
-    requested, logged = Version(profile_fixes.version(subject, context)), Version(text)
-    # One may be less exact than the other: 12 and 12.5 do not contradict each other.
-    if not requested.parts or not logged.parts or requested.matches(logged) or logged.matches(requested):
-        return ""
-    title = profile_fixes.title(subject, context)
-    return f"your profile asks {title} {requested}, and the log is about {title} {logged}: something else set it"
-
-
-def _known_target(text: str, subject: str, context: Context) -> str:
-    row = _toolkit(subject, context)
-    if row is None or profile_fixes.number(text) not in row.targets:
-        return ""
-    title = profile_fixes.title(subject, context)
-    return (
-        f"{title} {profile_fixes.version(subject, context)} of your profile knows {text}: the compiler of another "
-        f"{title} ran (look at `PATH`)"
-    )
-
-
-def _other_limit(name: str, text: str, subject: str, context: Context) -> str:
-    row, logged = _toolkit(subject, context), Version(text).parts
-    newest = row.host_compilers_max.get(name) if row else None
-    if newest is None or not logged or newest == logged[0]:
-        return ""
-    title = profile_fixes.title(subject, context)
-    return (
-        f"{title} {profile_fixes.version(subject, context)} of your profile takes {name} {newest}, and that of the "
-        f"log {name} {text} at most: it is another {title} (look at `PATH`)"
-    )
-
-
-def _toolkit(name: str, context: Context) -> Toolkit | None:
-    return context.knowledge.toolkits.get((name, str(Version(profile_fixes.version(name, context)).minor)))
+    if relation == "among":
+        targets, number = profile_fixes.targets(context), profile_fixes.number(text)
+        if not targets or not number or number in map(profile_fixes.number, targets):
+            return ""
+        return f"your profile asks {', '.join(targets)}, and the log is about {text}: something else lists it"
+    title, requested = profile_fixes.title(subject, context), Version(profile_fixes.version(subject, context))
+    logged, row = Version(text), context.knowledge.toolkits.get((subject, str(requested.minor)))
+    if relation == "is":
+        # One may be less exact than the other: 12 and 12.5 do not contradict each other.
+        if requested.parts and logged.parts and not (requested.matches(logged) or logged.matches(requested)):
+            return (
+                f"your profile asks {title} {requested}, and the log is about {title} {logged}: something else set it"
+            )
+    elif relation == "unknown_to":
+        if row and profile_fixes.number(text) in row.targets:
+            what = f"{title} {requested} of your profile knows {text}"
+            return f"{what}: the compiler of another {title} ran (look at `PATH`)"
+    else:
+        newest = row.host_compilers_max.get(name) if row else None
+        if newest is not None and logged.parts and newest != logged.parts[0]:
+            return (
+                f"{title} {requested} of your profile takes {name} {newest}, and that of the log {name} {text} at "
+                f"most: it is another {title} (look at `PATH`)"
+            )
+    return ""
 
 
 # --- documents ------------------------------------------------------------------------------------------------------
