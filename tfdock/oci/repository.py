@@ -274,16 +274,12 @@ class Repository(Session):
                 raise TruncatedAnswer
             count -= len(piece)
 
-    def has_blob(self, digest: str) -> bool:
-        """Return whether a blob is there already."""
-        with self.error_context(f"the blob {digest}"):
-            return self.holds(digest)
-
     def upload(self, blob: Descriptor, data: BinaryIO | bytes) -> bool:
         """Send a blob unless it is there; return whether it was sent."""
         # "Checking if content exists in the registry": layers are shared by images and pushes.
-        if self.has_blob(blob.digest):
-            return False
+        with self.error_context(f"the blob {blob.digest}"):
+            if self.holds(blob.digest):
+                return False
         with self.error_context(f"the blob {blob.digest}", writing=True):
             upload = BlobUpload(self, blob, io.BytesIO(data) if isinstance(data, bytes) else data)
             while not upload.done:
