@@ -44,10 +44,13 @@ def try_tensorflow(python: AskedPython, knowledge: KnowledgeBase, *, expects_gpu
     # Since 2.12 the names of libraries that cannot be opened are told at this level alone.
     variables = {"TF_CPP_VMODULE": "dso_loader=1"}
     answer = ask(str(python.program), "-c", _PROGRAM, folder="/", seconds=_SECONDS, variables=variables)
+    if answer.status is None:
+        yield PreflightCheck(name=_STEPS[0], status=SKIPPED, found=answer.text)
+        return
     said = dict(_results(answer.text))
     for step in _STEPS:
         if step not in said:
-            yield _ended(step, answer, knowledge)
+            yield _failed(step, f"it ends with {ending(answer.status)}", answer, knowledge)
             return
         if said[step].startswith("wrong"):
             yield _failed(step, f"the result is {said[step]}")
@@ -64,12 +67,6 @@ def _results(text: str) -> Iterator[tuple[str, str]]:
         except Malformed:
             continue
         yield step, found
-
-
-def _ended(step: str, answer: Answer, knowledge: KnowledgeBase) -> PreflightCheck:
-    if (status := answer.status) is None:
-        return PreflightCheck(name=step, status=SKIPPED, found=answer.text)
-    return _failed(step, f"it ends with {ending(status)}", answer, knowledge)
 
 
 def _failed(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from tfdock.errors import ProfileError, TfdockError, VerificationFailed
+from tfdock.errors import ProfileError, VerificationFailed
 from tfdock.oci.plain_tar import BLOCK, END, padded_size, padding
 from tfdock.offline import bundle_format
 from tfdock.offline.bundle_format import INDEX, SUM, SUM_SIZE, Blob, BundleError, Index
@@ -131,7 +131,10 @@ def open_bundle(path: Path) -> Bundle:
         with path.open("rb") as file:
             return _read_bundle(path, file)
     except BundleError as error:
-        raise _refused(path, error) from None
+        fix = "name a file that `tfdock fetch -o` has made"
+        if error.code == "bundle-schema":
+            fix = "use the tfdock that made it, or make it anew with this one: `tfdock fetch PROFILE -o bundle.tar`"
+        raise ProfileError.of(error.code, f"{path} is not used: {error}", fix) from None
     except OSError as error:
         fix = "`tfdock fetch PROFILE -o bundle.tar` makes one; check the name, the owner and the mode"
         message = f"the bundle {path} cannot be read: {error.strerror}"
@@ -165,14 +168,6 @@ def _end(text: bytes) -> bytes:
     """Return the end of a bundle with that index: the index's sum, and the end of every tar archive."""
     content = f"{hashlib.sha256(text).hexdigest()}\n".encode().ljust(padded_size(SUM_SIZE), b"\0")
     return bundle_format.header(SUM, SUM_SIZE) + content + END
-
-
-def _refused(path: Path, error: BundleError) -> TfdockError:
-    if error.code == "bundle-schema":
-        fix = "use the tfdock that made it, or make it anew with this one: `tfdock fetch PROFILE -o bundle.tar`"
-    else:
-        fix = "name a file that `tfdock fetch -o` has made"
-    return ProfileError.of(error.code, f"{path} is not used: {error}", fix)
 
 
 def file_chunks(path: Path, check: Callable[[], None]) -> Iterator[bytes]:
