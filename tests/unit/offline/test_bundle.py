@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import subprocess
 import sys
@@ -166,14 +165,19 @@ def test_every_flipped_byte_is_noticed_before_the_contents_have_an_end(path: Pat
         content[place] ^= 1
 
 
-def test_the_last_piece_of_damaged_contents_is_never_handed_out(path: Path) -> None:
+@pytest.fixture
+def damaged(path: Path) -> Bundle:
+    """A bundle in whose images a byte has changed."""
     content = bytearray(path.read_bytes())
     content[content.index(b"layerslayers") + 10] ^= 1
     path.write_bytes(content)
-    found = open_bundle(path)
+    return open_bundle(path)
+
+
+def test_the_last_piece_of_damaged_contents_is_never_handed_out(damaged: Bundle) -> None:
     got: list[int] = []
     with pytest.raises(TfdockError):
-        got.extend(len(chunk) for chunk in found.chunks(found.index.images))
+        got.extend(len(chunk) for chunk in damaged.chunks(damaged.index.images))
     assert 0 < sum(got) < len(IMAGES)
 
 
@@ -265,13 +269,9 @@ def test_threads_that_take_out_the_same_file_do_not_write_into_one(path: Path, t
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_of_damaged_contents_nothing_is_taken_out(path: Path, tmp_path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[content.index(b"layerslayers") + 10] ^= 1
-    path.write_bytes(content)
-    found = open_bundle(path)
+def test_of_damaged_contents_nothing_is_taken_out(damaged: Bundle, tmp_path: Path) -> None:
     with pytest.raises(TfdockError):
-        SharedInputs(found, ())._write(found.index.images, tmp_path / "out" / "file")
+        SharedInputs(damaged, ())._write(damaged.index.images, tmp_path / "out" / "file")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -281,21 +281,6 @@ OWN = f"tfdock/bundle:{'a' * 24}"
 NAMED = json.dumps([{"RepoTags": [OWN]}, {"RepoTags": None}]).encode()
 INDEXED = {"manifests": [{"annotations": {"io.containerd.image.name": f"docker.io/{OWN}"}}, {}]}
 STOLEN = b'[{"RepoTags": ["tensorflow/build:2.18-python3.11"]}]'
-
-
-def archive(*members: tuple[str, bytes | str]) -> bytes:
-    """A tar; a text is where a link leads to."""
-    target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w") as tar:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            if isinstance(content, str):
-                info.type, info.linkname = tarfile.SYMTYPE, content
-                tar.addfile(info)
-            else:
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
-    return target.getvalue()
 
 
 class Archived(Bundle):
@@ -367,48 +352,32 @@ def test_images_may_have_the_names_of_their_bundle(path: Path, data: bytes) -> N
     supply(path, data + END)._check_names()
 
 
-@pytest.mark.parametrize(
-    ("members", "says"),
-    [
-        ([("manifest.json", STOLEN)], "would also be called tensorflow/build:2.18-python3.11"),
-        (
-            [("manifest.json", NAMED), ("repositories", b'{"tensorflow/build": {"2.18": "x"}}')],
-            "tensorflow/build:2.18",
-        ),
-        (
-            [("manifest.json", NAMED), ("index.json", json.dumps(INDEXED).replace(OWN, "library/python:3").encode())],
-            "library/python:3",
-        ),
-        (
-            [
-                ("manifest.json", NAMED),
-                ("index.json", b'{"manifests":[{"annotations":{"org.opencontainers.image.ref.name":"debian:12"}}]}'),
-            ],
-            "debian:12",
-        ),
-        ([("manifest.json", b"[[]]")], "no archive of images"),
-        ([("manifest.json", b"{")], "no archive of images"),
-    ],
-)
-def test_images_that_would_take_another_ones_name_are_not_loaded(
-    path: Path, members: list[tuple[str, bytes | str]], says: str
-) -> None:
-    """Such as that of the base image of the next build."""
-    assert says in refused_images(path, archive(*members))
-
-
-def refused_images(path: Path, data: bytes) -> str:
-    with pytest.raises(TfdockError) as error:
-        supply(path, data)._check_names()
-    (problem,) = error.value.problems
-    assert problem.code == "bundle-damaged"
-    return problem.message
-
-
 OTHER = member("manifest.json", STOLEN)
 
 
-AMBIGUOUS = {
+def with_keys(keys: dict[str, object]) -> bytes:
+    return member("manifest.json", json.dumps([keys]).encode())
+
+
+REFUSED = {
+    # Names of other images, such as that of the base image of the next build.
+    "in manifest.json": (OTHER, "would also be called tensorflow/build:2.18-python3.11"),
+    "in repositories": (
+        NAMING + member("repositories", b'{"tensorflow/build": {"2.18": "x"}}'),
+        "tensorflow/build:2.18",
+    ),
+    "in containerd's annotation": (
+        NAMING + member("index.json", json.dumps(INDEXED).replace(OWN, "library/python:3").encode()),
+        "library/python:3",
+    ),
+    "in OCI's annotation": (
+        NAMING
+        + member("index.json", b'{"manifests":[{"annotations":{"org.opencontainers.image.ref.name":"debian:12"}}]}'),
+        "debian:12",
+    ),
+    "no map": (member("manifest.json", b"[[]]"), "no archive of images"),
+    "no JSON": (member("manifest.json", b"{"), "no archive of images"),
+    # What two readers could read differently.
     "absolute path": (NAMING + member("/manifest.json", STOLEN), "/manifest.json"),
     "dot path": (NAMING + member("./manifest.json", STOLEN), "./manifest.json"),
     "path through a folder": (NAMING + member("x/../manifest.json", STOLEN), "x/../manifest.json"),
@@ -429,35 +398,27 @@ AMBIGUOUS = {
     "compressed beginning": (member("BZh91AY&SY", b"10 size=5\n", kind="x") + NAMING, "extended headers"),
     "no names": (member(f"{A}.json", b"{}"), "manifest.json is not in it"),
     "after the end": (NAMING + bytes(BLOCK) + OTHER, "follows its end"),
+    "key of other case": (with_keys({"repotags": [OWN]}), "spells the key RepoTags"),
+    "key of other letters": (with_keys({"Repo\u0054ag\u017f": ["debian:12"]}), "spells the key RepoTags"),
+    "keys of both cases": (with_keys({"RepoTags": [OWN], "repotags": ["debian:12"]}), "twice"),
+    "parent": (with_keys({"RepoTags": [OWN], "Parent": f"sha256:{A}"}), "parent"),
+    "names in one text": (with_keys({"RepoTags": OWN}), "not text"),
+    "two equal keys": (
+        member("manifest.json", b'[{"RepoTags": ["debian:12"], "RepoTags": ["%s"]}]' % OWN.encode()),
+        "twice",
+    ),
 }
 
 
-@pytest.mark.parametrize(("data", "says"), AMBIGUOUS.values(), ids=AMBIGUOUS)
-def test_images_in_an_archive_that_two_readers_could_read_differently_are_not_loaded(
+@pytest.mark.parametrize(("data", "says"), REFUSED.values(), ids=REFUSED)
+def test_images_that_take_a_name_or_that_two_readers_could_read_differently_are_not_loaded(
     path: Path, data: bytes, says: str
 ) -> None:
-    assert says in refused_images(path, data + END)
-
-
-@pytest.mark.parametrize(
-    ("keys", "says"),
-    [
-        ({"repotags": [OWN]}, "spells the key RepoTags"),
-        ({"Repo\u0054ag\u017f": ["debian:12"]}, "spells the key RepoTags"),
-        ({"RepoTags": [OWN], "repotags": ["debian:12"]}, "twice"),
-        ({"RepoTags": [OWN], "Parent": f"sha256:{A}"}, "parent"),
-        ({"RepoTags": OWN}, "not text"),
-    ],
-)
-def test_images_named_by_keys_that_two_readers_could_read_differently_are_not_loaded(
-    path: Path, keys: dict[str, object], says: str
-) -> None:
-    assert says in refused_images(path, member("manifest.json", json.dumps([keys]).encode()) + END)
-
-
-def test_images_named_by_the_first_of_two_equal_keys_are_not_loaded(path: Path) -> None:
-    twice = b'[{"RepoTags": ["debian:12"], "RepoTags": ["%s"]}]' % OWN.encode()
-    assert "twice" in refused_images(path, member("manifest.json", twice) + END)
+    with pytest.raises(TfdockError) as error:
+        supply(path, data + END)._check_names()
+    (problem,) = error.value.problems
+    assert problem.code == "bundle-damaged"
+    assert says in problem.message
 
 
 # --- what a wheel requires, as its source says ----------------------------------------------------------------------
