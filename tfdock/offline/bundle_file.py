@@ -15,9 +15,7 @@ from tfdock.offline import bundle_format
 from tfdock.offline.bundle_format import INDEX, SUM, SUM_SIZE, Blob, BundleError, Index
 
 _PIECE = 1 << 20
-# Text of the same length as a real sha256: the draft of the index takes as much room as the index.
-_UNKNOWN = "0" * 64
-# The longest number that a size may be, for the same reason.
+# The longest number that a size may be: the draft of the index takes as much room as the index.
 _LARGEST = (1 << 50) - 1
 # Bytes. Profiles, patches and locks have kilobytes: a larger blob was not packed as one of these.
 _MOST_TEXT = 64 << 20
@@ -26,10 +24,11 @@ _MOST_TEXT = 64 << 20
 class BundleWriter:
     """Writes blobs behind space for the index, which is complete only once the blobs' sums are known."""
 
-    def __init__(self, file: BinaryIO, draft: Index, count: int) -> None:
-        """`draft` is the index without blobs, with any names for them. There will be `count` blobs at most."""
-        blank = Blob(sha256=_UNKNOWN, size=_LARGEST)
-        self._file, self._room = file, len(bundle_format.to_text(replace(draft, blobs=(blank,) * count)))
+    def __init__(self, file: BinaryIO, draft: Index) -> None:
+        """`draft` is the index without blobs, with any names of their length for them."""
+        # Each name may be another blob's.
+        blobs = tuple(Blob(sha256=name, size=_LARGEST) for name in bundle_format.named_blobs(draft))
+        self._file, self._room = file, len(bundle_format.to_text(replace(draft, blobs=blobs)))
         self._blobs: dict[str, Blob] = {}
         file.seek(BLOCK + padded_size(self._room))
 

@@ -216,7 +216,7 @@ def _checked(index: Index) -> Index:
     digests = {blob.sha256 for blob in index.blobs}
     if len(digests) != len(index.blobs):
         raise Malformed("a blob stands in it twice")
-    missing = [name for name in _named_blobs(index) if name not in digests]
+    missing = [name for name in named_blobs(index) if name not in digests]
     if missing:
         raise Malformed(f"{missing[0][:12]} is no blob of it")
     ids = {build.build_id for build in index.builds}
@@ -229,7 +229,7 @@ def _checked(index: Index) -> Index:
     return index
 
 
-def _named_blobs(index: Index) -> Iterator[str]:
+def named_blobs(index: Index) -> Iterator[str]:
     """Yield every sha256 of the index that must name a blob."""
     yield index.images
     yield from index.repository.values()

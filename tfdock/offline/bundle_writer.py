@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -29,7 +29,7 @@ REPOSITORY = "repository"  #: The name of the folder of a bundle's downloads. Co
 NAME = BuildId("bundle")  #: The build id in events and in the journal while a bundle is made.
 _GIB = 1 << 30
 _REPORT_EVERY = 1 << 28  #: Bytes between two progress messages.
-_IMAGES = "images"
+_UNWRITTEN = "0" * 64  #: In place of the sha256 of contents that are not written yet.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +102,10 @@ class BundlePacker:
             self.work.supervisor.listen(events.PhaseEnded(build_id=NAME, phase="bundle", seconds=seconds, ok=ok))
 
     def _fill(self, file: BinaryIO, images: Mapping[str, ImageInfo], cached: Mapping[str, Path]) -> Index:
-        """Write all contents, the small ones first, then the index into the space of its draft."""
-        contents = self._contents(cached)
-        draft = self._index(dict.fromkeys([*contents, _IMAGES], "0" * 64), cached)
-        writer = BundleWriter(file, draft, len(contents) + 1)
-        names = {key: writer.add(chunks()) for key, chunks in contents.items()}
-        names[_IMAGES] = self._saved(writer, list(images))
-        return writer.finish(self._index(names, cached))
+        """Write all contents, the images last, then the index into the space of its draft."""
+        writer = BundleWriter(file, self._index(lambda _: _UNWRITTEN, cached))
+        index = self._index(writer.add, cached)
+        return writer.finish(replace(index, images=self._saved(writer, list(images))))
 
     def _saved(self, writer: BundleWriter, names: Sequence[str]) -> str:
         cancel, supervisor = Cancel(), self.work.supervisor
@@ -125,33 +122,20 @@ class BundlePacker:
             supervisor.give_up("bundle")
             raise
 
-    def _contents(self, cached: Mapping[str, Path]) -> Mapping[str, Callable[[], Iterable[bytes]]]:
-        """Return the contents of all blobs except the images, in order."""
-        texts: dict[str, bytes] = {}
-        files: dict[str, Path] = {}
-        # Files of two builds may have the same name, so that each build has keys of its own.
-        for number, build in enumerate(self.packed):
-            written = build.prepared.written
-            texts[f"{number}/text"] = written.text.encode()
-            texts |= {f"{number}/extended/{name}": text.encode() for name, text in written.extended.items()}
-            texts |= {f"{number}/patches/{name}": patch for name, patch in written.local.patches.items()}
-            texts |= {f"{number}/lock": build.lock.encode()} if build.lock else {}
-            files |= {f"{number}/wheels/{path.name}": path for path in _wheels(build)}
-            files |= {f"{number}/external": build.external} if build.external else {}
-        files |= {f"repository/{name}": path for name, path in cached.items()}
+    def _index(self, add: Callable[[Iterable[bytes]], str], cached: Mapping[str, Path]) -> Index:
+        """Return the index of all contents but the images. `add` takes contents and returns their sha256."""
         check = partial(self.work.supervisor.check, "bundle")
-        # Opened when they are written: thousands of files at once would be too many descriptors.
-        return {key: partial(iter, [text]) for key, text in texts.items()} | {
-            key: partial(file_chunks, path, check) for key, path in files.items()
-        }
 
-    def _index(self, names: Mapping[str, str], cached: Mapping[str, Path]) -> Index:
+        def add_file(path: Path) -> str:
+            # Opened when it is written: thousands of files at once would be too many descriptors.
+            return add(file_chunks(path, check))
+
         return Index(
             tfdock=__version__,
             knowledge=self.knowledge,
-            builds=tuple(_bundled_build(build, number, names) for number, build in enumerate(self.packed)),
-            images=names[_IMAGES],
-            repository={path: names[f"repository/{path}"] for path in cached},
+            builds=tuple(_bundled_build(build, add, add_file) for build in self.packed),
+            images=_UNWRITTEN,
+            repository={name: add_file(path) for name, path in cached.items()},
         )
 
     @contextmanager
@@ -219,7 +203,9 @@ def _wheels(packed: PackedInputs) -> list[Path]:
     return sorted(packed.wheels.glob("*.whl")) if packed.wheels else []
 
 
-def _bundled_build(packed: PackedInputs, number: int, names: Mapping[str, str]) -> BundledBuild:
+def _bundled_build(
+    packed: PackedInputs, add: Callable[[Iterable[bytes]], str], add_file: Callable[[Path], str]
+) -> BundledBuild:
     plan, written = packed.prepared.plan, packed.prepared.written
     runtime = plan.resolution.runtime
     return BundledBuild(
@@ -227,12 +213,12 @@ def _bundled_build(packed: PackedInputs, number: int, names: Mapping[str, str]) 
         fingerprint=plan.fingerprint,
         profile=ProfileTexts(
             file=Path(written.file).name,
-            text=names[f"{number}/text"],
-            extended={name: names[f"{number}/extended/{name}"] for name in written.extended},
-            patches={name: names[f"{number}/patches/{name}"] for name in written.local.patches},
+            text=add([written.text.encode()]),
+            extended={name: add([text.encode()]) for name, text in written.extended.items()},
+            patches={name: add([patch]) for name, patch in written.local.patches.items()},
             tree=written.local.tree,
         ),
-        lock=names[f"{number}/lock"] if packed.lock else None,
+        lock=add([packed.lock.encode()]) if packed.lock else None,
         image=_image(packed.image),
         base_digest=packed.base_digest,
         source_ref=packed.source_ref,
@@ -243,11 +229,11 @@ def _bundled_build(packed: PackedInputs, number: int, names: Mapping[str, str]) 
             python_tag=f"cp{plan.resolution.python.replace('.', '')}",
             requirements=tuple(packed.requirements),
             limits=tuple(packed.limits),
-            files={path.name: names[f"{number}/wheels/{path.name}"] for path in _wheels(packed)},
+            files={path.name: add_file(path) for path in _wheels(packed)},
         )
         if packed.requirements is not None
         else None,
-        external=names[f"{number}/external"] if packed.external else None,
+        external=add_file(packed.external) if packed.external else None,
     )
 
 

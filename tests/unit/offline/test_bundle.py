@@ -81,7 +81,7 @@ CONTENTS = {
 
 def write(path: Path) -> Index:
     with path.open("w+b") as file:
-        writer = BundleWriter(file, index_of(dict.fromkeys(CONTENTS, ZERO)), len(CONTENTS))
+        writer = BundleWriter(file, index_of(dict.fromkeys(CONTENTS, ZERO)))
         names = {key: writer.add(iter([content[:7], content[7:]])) for key, content in CONTENTS.items()}
         return writer.finish(index_of(names))
 
