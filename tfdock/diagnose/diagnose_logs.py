@@ -36,7 +36,7 @@ def diagnose_log(
     `progress` gets the number of bytes read, `add_note` what is wrong with the log itself. Raises ProfileError for a
     log that is not text, with `name` as its file.
     """
-    reader = Diagnostician(list(knowledge.failures.values()), knowledge.log_parts.values(), knowledge.came_and_went)
+    reader = Diagnostician(knowledge)
     try:
         for chunk in unpacked(_chunks(log, progress)):
             reader.feed(chunk)

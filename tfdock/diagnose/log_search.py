@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -17,7 +17,8 @@ import ahocorasick_rs
 
 from tfdock.bazel import output
 from tfdock.diagnose.log_lines import BLOCK, NEAR, Block, Log, bare
-from tfdock.knowledge.failure_rows import CameAndWent, Failure, LogPart, comparable
+from tfdock.knowledge.failure_rows import Failure, comparable
+from tfdock.knowledge.tables import KnowledgeBase
 
 #: Places that are examined at the beginning of a block and again at its end, shared out among the literals; how many
 #: once `_BORED` places of the log were examined.
@@ -114,24 +115,24 @@ def _texts_search(texts: tuple[str, ...]) -> ahocorasick_rs.AhoCorasick:
 
 
 class Diagnostician:
-    """Reads one log, block after block, against all rules, and for `parts` and `names` that came and went."""
+    """Reads one log, block after block, against all rules, and for parts and names that came and went."""
 
-    def __init__(
-        self, rules: Sequence[Failure], parts: Iterable[LogPart] = (), names: Sequence[CameAndWent] = ()
-    ) -> None:
+    def __init__(self, knowledge: KnowledgeBase) -> None:
+        rules, names = knowledge.failures.values(), knowledge.came_and_went
         # The suspicious texts first, so that a number below their count means one of them.
         uses: dict[str, list[tuple[Failure, int]]] = {literal: [] for literal in _SUSPICIOUS}
         for rule in rules:
             for place, pattern in enumerate((*rule.patterns, *rule.facts)):
                 uses.setdefault(pattern.has, []).append((rule, place))
         self._uses = list(uses.values())
+        parts = knowledge.log_parts.values()
         self._shows = [(part, place, pattern.has) for part in parts for place, pattern in enumerate(part.shows)]
         self._show_search = _texts_search(tuple(has for _, _, has in self._shows))
         self._names = names
         self._name_search = _texts_search(tuple(name.name for name in names))
         self._versions: dict[str, tuple[int, str]] = {}
         self._told = 0
-        self._rules = {rule.id: rule for rule in rules}
+        self._rules = knowledge.failures
         self._search = _search_for(tuple(uses))
         self._log = Log()
         self._now = _Epoch()

@@ -40,7 +40,6 @@ from tfdock.run.supervisor import Supervisor
 from ..samples import sample
 
 KNOWLEDGE = loader.knowledge()
-ROWS = list(KNOWLEDGE.failures.values())
 ARCH = "nvcc fatal   : Unsupported gpu architecture 'compute_35'"
 KILLED = "gcc: internal compiler error: Killed (program cc1plus)"
 WELL = "INFO: Build completed successfully, 12 total actions"
@@ -48,7 +47,7 @@ HEADER = "a.cc:1:10: fatal error: Python.h: No such file or directory"
 
 
 def diagnosed(*chunks: str | bytes) -> Diagnosis:
-    reader = Diagnostician(ROWS, KNOWLEDGE.log_parts.values(), KNOWLEDGE.came_and_went)
+    reader = Diagnostician(KNOWLEDGE)
     for chunk in unpacked(one.encode() if isinstance(one, str) else one for one in chunks):
         reader.feed(chunk)
     return diagnosis(reader.close(), KNOWLEDGE)
@@ -251,7 +250,7 @@ def test_a_line_of_any_length_is_searched_and_shown_in_part(place: str) -> None:
 
 @pytest.mark.slow
 def test_memory_is_bounded_whatever_the_log() -> None:
-    reader = Diagnostician(ROWS)
+    reader = Diagnostician(KNOWLEDGE)
     many = f"{ARCH}\n{KILLED}\nERROR: x failed\nerror: {'y' * 500}\n".encode() * 500
     reader.feed(many)
     tracemalloc.start()
@@ -664,18 +663,6 @@ def test_it_prints_table_cause_fix_line_excerpt_and_source(log: Path) -> None:
     assert f"  | {HEADER}" in told
     assert any(line.startswith("  fix: Install them") for line in told)
     assert any(line.startswith("  source: https://") for line in told)
-
-
-def test_the_document_has_the_keys_that_others_rely_on(log: Path) -> None:
-    log.write_text(TWO)
-    assert run(log, "--json").exit_code == 0
-    document = document_of(log)
-    assert list(document)[:3] == ["schema", "ok", "findings"]
-    assert (document["schema"], document["ok"]) == ("tfdock.diagnose/1", True)
-    (found,) = document["findings"]
-    expected = {"id": "nvcc_unsupported_arch", "stage": "compile", "confidence": "high", "line": 2}
-    assert found.items() >= expected.items()
-    assert {"excerpt", "cause", "fix", "source"} <= set(found)
 
 
 def test_several_logs_and_standard_input_are_each_told_by_name(log: Path) -> None:

@@ -11,13 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.diagnose.diagnosis import Diagnosis, diagnosis
-from tfdock.diagnose.log_search import Diagnostician
-from tfdock.knowledge import loader
+from .test_diagnose import diagnosed, ids
 
 FOLDER = Path(__file__).parents[1] / "data/logs"
-KNOWLEDGE = loader.knowledge()
-ROWS = list(KNOWLEDGE.failures.values())
 
 
 def _logs(name: str) -> dict[str, list[str]]:
@@ -32,12 +28,6 @@ def _logs(name: str) -> dict[str, list[str]]:
 FAILED, HARMLESS = _logs("failed.txt"), _logs("harmless.txt")["none"]
 
 
-def diagnosed(log: str) -> Diagnosis:
-    reader = Diagnostician(ROWS, KNOWLEDGE.log_parts.values(), KNOWLEDGE.came_and_went)
-    reader.feed(log.encode())
-    return diagnosis(reader.close(), KNOWLEDGE)
-
-
 @pytest.mark.parametrize("name", sorted(FAILED))
 def test_a_failure_is_found_first_however_it_is_worded(name: str) -> None:
     assert len(FAILED[name]) >= 3
@@ -50,7 +40,7 @@ def test_a_failure_is_found_first_however_it_is_worded(name: str) -> None:
 
 @pytest.mark.parametrize("log", HARMLESS, ids=range(len(HARMLESS)))
 def test_what_only_looks_bad_is_no_failure(log: str) -> None:
-    assert [one.id for one in diagnosed(f"{log}\n").findings] == []
+    assert ids(f"{log}\n") == []
 
 
 def test_logs_one_after_another_are_each_read_by_themselves() -> None:

@@ -71,8 +71,7 @@ CASCADE = (
 
 
 def diagnosed(*parts: bytes, knowledge: KnowledgeBase = KNOWLEDGE) -> Diagnosis:
-    rows = list(knowledge.failures.values())
-    reader = Diagnostician(rows, knowledge.log_parts.values(), knowledge.came_and_went)
+    reader = Diagnostician(knowledge)
     for part in parts:
         reader.feed(part)
     return diagnosis(reader.close(), knowledge)
