@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import re
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
-from tfdock.bench.comparison import Comparison, PairFigure, compare
 from tfdock.cli.app import app
 from tfdock.cli.commands import bench as bench_command
 from tfdock.cli.console import Style
 from tfdock.knowledge import loader
 
 from ..installed.test_environment import with_module
+from .test_comparison import compared
 from .test_pairs import processes_of
 
 PROGRAM = """
@@ -37,11 +35,6 @@ for line in sys.stdin:
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(loader, "templates", lambda: {"bench/worker.py": PROGRAM})
     return with_module(tmp_path, "").program
-
-
-def comparison(ratios: Sequence[float]) -> Comparison:
-    pairs = [{"one": PairFigure(logarithm=math.log(ratio), seconds=(1.0, ratio))} for ratio in ratios]
-    return next(compare(pairs))
 
 
 def bench(*words: str | Path) -> Result:
@@ -127,7 +120,8 @@ def test_a_stop_ends_it_and_its_processes(
 
 def test_a_small_difference_that_is_sure_and_one_that_may_be_large_are_told_apart(python: Path) -> None:
     assert "B is slower, by less than 1 %" in bench(python, "--switch", "FACTOR=1.008").stdout
-    assert bench_command._verdict(comparison([0.9, 1.3, 0.8, 1.2]), Style(io.StringIO())).startswith("undecided: ")
+    unsure = compared(one=[-0.1, 0.26, -0.22, 0.18])["one"]
+    assert bench_command._verdict(unsure, Style(io.StringIO())).startswith("undecided: ")
 
 
 def test_two_pythons_with_one_tensorflow_are_noted(python: Path, tmp_path: Path) -> None:
