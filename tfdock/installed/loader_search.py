@@ -65,8 +65,7 @@ def needs_of(path: Path) -> Needs | None:
             file.seek(place.offset)
             rows = elf.dynamic(file.read(min(place.size, elf.MOST_DYNAMIC)))
             values = dict(rows)
-            loads = tuple(one for one in segments if one.kind == elf.PT_LOAD)
-            file.seek(elf.offset_of(loads, values[elf.DT_STRTAB]))
+            file.seek(elf.offset_of(segments, values[elf.DT_STRTAB]))
             strings = file.read(min(values[elf.DT_STRSZ], _MOST))
     except (OSError, KeyError, elf.ElfError):
         return None

@@ -10,6 +10,7 @@ from tfdock.errors import ExitCode
 from tfdock.host.foreign_json import Line, Malformed, parse
 from tfdock.host.hardware import Answer, ask, last_line
 from tfdock.installed.interpreter import AskedPython, ending
+from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.preflight import FAILED, OK, SKIPPED, PreflightCheck
 
@@ -17,23 +18,6 @@ from tfdock.plan.preflight import FAILED, OK, SKIPPED, PreflightCheck
 _SECONDS = 300.0
 _MARK = "tfdock:"
 _STEPS = ("import", "devices", "matmul", "convolution")
-_PROGRAM = f"""
-import json
-def say(step, found):
-    print("\\n{_MARK}" + json.dumps([step, str(found)]), flush=True)
-import tensorflow as tf
-say("import", "TensorFlow " + tf.__version__ + " of " + tf.__file__)
-gpus = tf.config.list_physical_devices("GPU")
-say("devices", str(len(gpus)) + " GPU(s)")
-where = "/GPU:0" if gpus else "/CPU:0"
-with tf.device(where):
-    ones = tf.ones([256, 256])
-    right = float(tf.reduce_sum(tf.matmul(ones, ones))) == 256.0 ** 3
-    say("matmul", ("right" if right else "wrong") + " on " + where)
-    image, kernel = tf.ones([1, 32, 32, 8]), tf.ones([3, 3, 8, 8])
-    right = float(tf.reduce_sum(tf.nn.conv2d(image, kernel, 1, "VALID"))) == 30.0 * 30 * 72 * 8
-    say("convolution", ("right" if right else "wrong") + " on " + where)
-"""
 
 
 def try_tensorflow(python: AskedPython, knowledge: KnowledgeBase, *, expects_gpu: bool) -> Iterator[PreflightCheck]:
@@ -42,8 +26,8 @@ def try_tensorflow(python: AskedPython, knowledge: KnowledgeBase, *, expects_gpu
     `expects_gpu`: it is built for GPUs, and there is one.
     """
     # Since 2.12 the names of libraries that cannot be opened are told at this level alone.
-    variables = {"TF_CPP_VMODULE": "dso_loader=1"}
-    answer = ask(str(python.program), "-c", _PROGRAM, folder="/", seconds=_SECONDS, variables=variables)
+    variables, program = {"TF_CPP_VMODULE": "dso_loader=1"}, loader.templates()["installed/tryout.py"]
+    answer = ask(str(python.program), "-c", program, folder="/", seconds=_SECONDS, variables=variables)
     if answer.status is None:
         yield PreflightCheck(name=_STEPS[0], status=SKIPPED, found=answer.text)
         return
