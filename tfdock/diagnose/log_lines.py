@@ -146,9 +146,7 @@ class Log:
     """Cuts the bytes of a log into blocks, each but for the last with the lines that follow its own."""
 
     def __init__(self) -> None:
-        # In a list, because adding to bytes copies all of them each time.
-        self._held: list[bytes] = []  # plain bytes that belong to the next block, after `_since` of the one before
-        self._size = 0
+        self._held = bytearray()  # plain bytes that belong to the next block, after `_since` of the one before
         self._since = 0
         self._raw = b""  # what may be the beginning of an escape sequence
         self._line = 1
@@ -158,42 +156,29 @@ class Log:
         data = self._raw + data
         at = data.rfind(b"\x1b", max(len(data) - _ESCAPE_LENGTH, 0))
         self._raw, data = (data[at:], data[:at]) if at >= 0 else (b"", data)
-        self._hold(_plain(data))
-        if self._size < BLOCK:
+        self._held += _plain(data)
+        if len(self._held) < BLOCK:
             return
-        held, at = self._take_all(), 0
+        held, at = bytes(self._held), 0
         while len(held) - at >= BLOCK:
             # Twice the size of a block: lines behind its own are context for excerpts.
             block, keep = self._cut(held[at : at + 2 * BLOCK])
             at += keep
             yield block
-        self._hold(held[at:])
+        del self._held[:at]
 
     def close(self) -> Iterator[Block]:
         """Yield the last block, when the log has ended."""
-        self._hold(_plain(self._raw))
+        self._held += _plain(self._raw)
         self._raw = b""
-        if self._size:
-            held = self._take_all()
-            # Held again, because `lines` counts them after the end.
-            self._hold(held)
-            yield Block(held, self._line, self._since, len(held))
+        if self._held:
+            yield Block(bytes(self._held), self._line, self._since, len(self._held))
 
     @property
     def lines(self) -> int:
         """The number of lines; known when the log is closed."""
-        held = b"".join(self._held)
-        return self._line - 1 + held.count(b"\n") + (not held.endswith(b"\n") if held else 0)
-
-    def _hold(self, data: bytes) -> None:
-        self._held.append(data)
-        self._size += len(data)
-
-    def _take_all(self) -> bytes:
-        """Give up all held bytes as one piece. Bytes are copied once, however few came at a time."""
-        data = b"".join(self._held)
-        self._held, self._size = [], 0
-        return data
+        unended = bool(self._held) and not self._held.endswith(b"\n")
+        return self._line - 1 + self._held.count(b"\n") + unended
 
     def _cut(self, data: bytes) -> tuple[Block, int]:
         """Return the next block, and how many of its bytes are not part of the block after it."""
