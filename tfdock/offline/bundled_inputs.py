@@ -51,7 +51,7 @@ class SharedInputs:
         with self._lock:
             if not self._done:
                 self._load(supervisor)
-                self.ids = {image.name: _image_id(supervisor.engine, image.name) for image in self._images}
+                self.ids = self._image_ids(supervisor.engine)
                 self._fill(settings, supervisor)
                 self._unpack_wheels(settings, supervisor)
                 self._done = True
@@ -79,15 +79,21 @@ class SharedInputs:
             lambda _: supervisor.engine.load(self.bundle.chunks(self.bundle.index.images), cancel),
             stopper,
         )
-        # That the engine took the archive does not prove that each image is there.
-        for image in missing:
+
+    def _image_ids(self, engine: Engine) -> dict[str, str]:
+        """Return the ids by the names. That the engine took the archive does not prove that each image is there."""
+        ids = {}
+        for image in self._images:
             # Only the name is checked here: the id of the same image differs between kinds of engines.
-            if supervisor.engine.image(image.name) is None:
+            info = engine.image(image.name)
+            if info is None:
                 raise EngineError.of(
                     "image-archive-refused",
                     f"the engine took the bundle's images, but {image.name} is not there",
                     "make the bundle anew with an engine like the one that is to build from it",
                 )
+            ids[image.name] = info.id
+        return ids
 
     def _is_there(self, engine: Engine, image: BundledImage) -> bool:
         """Return whether the engine has exactly this image. Engines with other image ids load it again."""
@@ -198,12 +204,6 @@ class BuildInputs:
     def external(self) -> Iterator[bytes] | None:
         """Return the archive of the files that repository rules fetched outside Bazel's cache, if there is one."""
         return self.shared.bundle.chunks(self.build.external) if self.build.external else None
-
-
-def _image_id(engine: Engine, name: str) -> str:
-    info = engine.image(name)
-    assert info is not None, "it was provided"
-    return info.id
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
