@@ -29,6 +29,7 @@ from tfdock.knowledge.release_rows import Release, applies
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, PreflightCheck
 from tfdock.types import Version
+from tfdock.wheel.identity import runs_on_python
 from tfdock.wheel.requirements import wanted
 
 _PLAIN = re.compile(r"[\w.,<>=!~+\[\]-]*")
@@ -116,7 +117,7 @@ class _Verdicts:
             yield self._shadowed(tensorflow, inside)
             return
         wheel = tensorflow.wheels[0]
-        if wheel.pythons and not any(_takes(tag, its.minor) for tag in wheel.pythons):
+        if wheel.pythons and not any(runs_on_python(tag, "none", its.minor) for tag in wheel.pythons):
             tags = ", ".join(wheel.pythons)
             found = f"{wheel.name} {wheel.version} was installed for {tags}, and this is Python {its.version}"
             yield _failed("tensorflow", "tensorflow-damaged", found, self._install(wheel))
@@ -497,11 +498,6 @@ def _matches(version: str, specifier: str) -> bool:
         return PackageVersion(version) in SpecifierSet(specifier, prereleases=True)
     except (InvalidVersion, ValueError):
         return True  # what cannot be compared is no cause
-
-
-def _takes(tag: str, minor: str) -> bool:
-    """Return whether a wheel's Python tag (`cp311`, `py3`) is for a Python."""
-    return tag in ("py3", "py2.py3") or tag == f"cp{minor.replace('.', '')}"
 
 
 def _quoted(requirement: str) -> str:
