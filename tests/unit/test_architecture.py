@@ -392,8 +392,7 @@ OPENED = {
         "cli/bundle_report.py", "cli/ci_log.py", "cli/commands/advise.py", "cli/commands/init.py",
         "cli/commands/report.py", "cli/matrix_run.py",
         "diagnose/diagnose_logs.py", "host/settings.py", "images/layer_stream.py", "images/runtime/runtime_image.py",
-        "knowledge/loader.py", "oci/archive_target.py", "offline/bundle_file.py",
-        "wheel/wheel_file.py",
+        "knowledge/loader.py", "offline/bundle_file.py", "wheel/wheel_file.py",
     },
     "a checkout of sources, whose files are opened beneath its folder": {"plan/local_source.py"},
     "an environment whose interpreter the user runs": {

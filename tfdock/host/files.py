@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from tfdock.errors import BuildFailed, DiskFull, Fix, Locked, Problem, ProfileError, TfdockError, clean
 from tfdock.host.hardware import free_disk, nearest
@@ -155,6 +156,31 @@ def check_space(folder: Path, needed: int, message: Callable[[int], str], fix: F
     free = free_disk(folder)
     if free is not None and free < needed:
         raise DiskFull.of("disk-full", message(free), fix)
+
+
+def check_target(target: Path, code: str, is_ours: Callable[[BinaryIO], bool]) -> None:
+    """Raise ProfileError early for a file that cannot be written, or that is not ours to replace.
+
+    `is_ours` is called with the file that has the name now.
+    """
+    folder = target.absolute().parent
+    # Asked before hours of work. root passes, and learns the rest when it writes.
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        why, fix = f"{folder} is no folder that can be written to", "make the folder, or give another"
+    elif target.exists() and not _is_replaceable(target, is_ours):
+        why, fix = "something else has that name, and is not replaced", "remove it, or give another name"
+    else:
+        return
+    raise ProfileError.of(code, f"{target} cannot be written: {why}", fix)
+
+
+def _is_replaceable(target: Path, is_ours: Callable[[BinaryIO], bool]) -> bool:
+    try:
+        with target.open("rb") as file:
+            return is_ours(file)
+    # What cannot be read is not known to be ours.
+    except OSError:
+        return False
 
 
 def make_folder(path: Path) -> None:

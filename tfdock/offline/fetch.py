@@ -19,11 +19,10 @@ from tfdock.builder.locking import gather_pins, prepare_locked
 from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
-from tfdock.host.files import file_error
+from tfdock.host.files import check_target, file_error
 from tfdock.host.hardware import last_line
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.knowledge import loader
-from tfdock.oci.archive_target import check_target
 from tfdock.oci.plain_tar import BLOCK
 from tfdock.offline import bundle_format
 from tfdock.offline.bundle_writer import NAME, REPOSITORY, BundlePacker, BundleWorkFolder, PackedInputs, WrittenBundle
