@@ -26,7 +26,8 @@ def try_tensorflow(python: AskedPython, knowledge: KnowledgeBase, *, expects_gpu
     `expects_gpu`: it is built for GPUs, and there is one.
     """
     # Since 2.12 the names of libraries that cannot be opened are told at this level alone.
-    variables, program = {"TF_CPP_VMODULE": "dso_loader=1"}, loader.templates()["installed/tryout.py"]
+    variables = {"TF_CPP_VMODULE": "dso_loader=1"}
+    program = loader.templates()["installed/tryout.py"]
     answer = ask(str(python.program), "-c", program, folder="/", seconds=_SECONDS, variables=variables)
     if answer.status is None:
         yield PreflightCheck(name=_STEPS[0], status=SKIPPED, found=answer.text)

@@ -247,13 +247,8 @@ def _double_share(graph: Sequence[_Event]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Cell:
-    v: Any = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    c: list[_Cell]
+    c: list[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +266,7 @@ class _Table:
         """Yield each row's cells by their columns."""
         names = [column.id for column in self.cols or ()]
         for row in self.rows or ():
-            yield dict(zip(names, (cell.v for cell in row.c), strict=False))
+            yield dict(zip(names, (cell.get("v") for cell in row.c), strict=False))
 
 
 def _table(data: bytes | None, place: int) -> _Table:
