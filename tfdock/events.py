@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from tfdock.types import BuildId
 
@@ -59,10 +59,4 @@ class Notice:
 
 
 Event = PhaseStarted | PhaseEnded | Progress | Line | Tick | Notice
-
-
-class Listener(Protocol):
-    """Whoever wants to hear."""
-
-    def __call__(self, event: Event) -> None:
-        """Take one event; must not raise."""
+Listener = Callable[[Event], None]  #: Whoever wants to hear. It must not raise.

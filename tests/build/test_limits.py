@@ -145,7 +145,7 @@ def test_the_commands_own_time_limit_wins_and_says_how_far_the_build_came(tmp_pa
     desk.clock.step = 0.05
     session = replace(desk.session, limit=Limit(2, 2.0))
     with pytest.raises(TimeLimit) as caught:
-        build(session, BuildRequest(prepared=desk.prepared))
+        build(session, BuildRequest(prepared=desk.prepared), desk.heard.append)
     (problem,) = caught.value.problems
     assert problem.code == "time-limit"
     assert "the time limit of 2 s was reached in phase compile after 1,200 of 5,000 actions" in problem.message
@@ -210,9 +210,10 @@ def run_all(desks: list[Desk], count: int, effect: Callable[[int], FakeRun]) -> 
     started = [compiling(desk, effect(place)) for place, desk in enumerate(desks)]
 
     def build_one(place: int) -> str:
-        session = replace(desks[place].session, allotted=ledger.allot)
+        desk = desks[place]
+        session = replace(desk.session, allotted=ledger.allot)
         try:
-            return build(session, BuildRequest(prepared=desks[place].prepared)).status
+            return build(session, BuildRequest(prepared=desk.prepared), desk.heard.append).status
         except BuildFailed as error:
             return error.problems[0].code
 
@@ -305,7 +306,7 @@ def test_one_waits_for_another_that_fetches_into_the_same_cache_and_says_so(tmp_
         if isinstance(event, events.Notice) and "fetches into the same cache" in event.text:
             free.set()
 
-    build(replace(second.session, listen=told), BuildRequest(prepared=second.prepared))
+    build(second.session, BuildRequest(prepared=second.prepared), told)
     thread.join(30)
     assert order == ["first", "second"]
     assert json.dumps(second.notices).count("waiting for another build of this command") == 1

@@ -138,17 +138,18 @@ class Place:
             connect=lambda: self.engine,
             settings=self.settings,
             knowledge=self.preparer.knowledge,
-            listen=lambda event: self.heard.append(event),
             stop=self.stop,
         )
 
     def bundle(self, *profiles: Path, target: Path) -> WrittenBundle:
-        return Bundler(target, self.preparer, self.session).make([str(profile) for profile in profiles])
+        return Bundler(target, self.preparer, self.session, self.heard.append).make(
+            [str(profile) for profile in profiles]
+        )
 
     def build(self, bundle: Path, *names: str) -> list[BuildResult]:
         session = self.session
         return [
-            build(session, BuildRequest(prepared=prepared, inputs=inputs))
+            build(session, BuildRequest(prepared=prepared, inputs=inputs), self.heard.append)
             for prepared, inputs in prepare(bundle, names, self.preparer)
         ]
 
@@ -259,7 +260,7 @@ def test_an_archive_whose_address_is_dead_is_there_before_bazel_and_in_the_bundl
     with file_server(tmp_path / "served") as url:
         here.settings = replace(here.settings, knowledge=(KNOWLEDGE, overlay(tmp_path, f"{url}/x.tgz")))
         here.preparer = Preparer(here.settings, Machine(cpus=4, memory=16 << 30))
-        warm(here.preparer.prepare(str(profile)), here.session)
+        warm(here.preparer.prepare(str(profile)), here.session, here.heard.append)
         made = here.bundle(profile, target=here.folder / "bundle.tar")
     assert "x (@x) is no longer at its own address" in here.notices
     assert list(made.index.repository) == [CACHED]
@@ -350,7 +351,7 @@ def test_a_name_that_another_bundle_takes_meanwhile_does_not_change_the_image_th
         there.engine.images[made.image.name] = ImageInfo(id=f"sha256:{'e' * 64}", tags=(made.image.name,))
 
     monkeypatch.setattr(inputs.shared, "provide", provided)
-    build(there.session, BuildRequest(prepared=prepared, inputs=inputs))
+    build(there.session, BuildRequest(prepared=prepared, inputs=inputs), there.heard.append)
     assert there.engine.specs["compile"].image == made.image.id
 
 
@@ -382,7 +383,7 @@ def test_a_wheel_that_is_built_says_what_it_requires(here: Place, there: Place, 
     target = here.folder / "bundle.tar"
     here.bundle(profile, target=target)
     prepared = here.preparer.prepare(str(profile))
-    assert build(here.session, BuildRequest(prepared=prepared)).status == "built"
+    assert build(here.session, BuildRequest(prepared=prepared), here.heard.append).status == "built"
     here.heard.clear()
     here.bundle(profile, target=target)
     assert "known when it is built" not in here.notices
@@ -473,7 +474,7 @@ def test_a_build_from_a_bundle_takes_its_lock_and_the_record_says_so(there: Plac
 
 
 def test_fetching_without_a_bundle_warms_the_caches_that_builds_share(here: Place, profile: Path) -> None:
-    warm(here.preparer.prepare(str(profile)), here.session)
+    warm(here.preparer.prepare(str(profile)), here.session, here.heard.append)
     assert (here.settings.cache_dir / "repository" / CACHED).read_bytes() == DOWNLOAD
     assert here.left == []
     phases = [event.phase for event in here.heard if isinstance(event, events.PhaseStarted)]

@@ -213,13 +213,12 @@ class Desk:
             connect=lambda: self.engine,
             settings=self.settings,
             knowledge=loader.knowledge(self.settings.knowledge),
-            listen=lambda event: self.heard.append(event),
             stop=self.stop,
             clock=self.clock,
         )
 
     def build(self, *, force: bool = False) -> BuildResult:
-        return build(self.session, BuildRequest(prepared=self.prepared, force=force))
+        return build(self.session, BuildRequest(prepared=self.prepared, force=force), self.heard.append)
 
     def fails(self, kind: type[TfdockError], code: str, phase: str) -> Problem:
         """The build fails that way, in that phase, and leaves neither a wheel nor a container."""

@@ -40,7 +40,7 @@ def test_a_build_that_fails_leaves_what_it_was_to_build_and_how_it_failed(desk: 
     desk.engine.phases["compile"] = FakeRun(output=[b"ERROR: no\n"], exit_code=1)
     session, request = desk.session, BuildRequest(prepared=desk.prepared)
     with pytest.raises(BuildFailed):
-        build(session, request)
+        build(session, request, desk.heard.append)
     (path,) = papers(desk)
     document = load_document(path)
     assert document is not None
@@ -66,7 +66,7 @@ def test_the_papers_hold_the_text_that_was_planned_though_the_file_was_saved_aga
     desk.profile.write_text(f"{text}# saved while another build ran\n")
     desk.engine.phases["compile"] = FakeRun(output=[b"ERROR: no\n"], exit_code=1)
     with pytest.raises(BuildFailed):
-        build(desk.session, BuildRequest(prepared=prepared))
+        build(desk.session, BuildRequest(prepared=prepared), desk.heard.append)
     document = load_document(papers(desk)[0])
     assert document is not None
     assert (document["profile"]["text"], document["fingerprint"]) == (text, prepared.plan.fingerprint)

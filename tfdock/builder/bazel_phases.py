@@ -178,7 +178,7 @@ def compile_wheel(run: BuildRun, image: ImageResult) -> CompileResult:
     with run.phase("compile"):
         session = run.session
         # Asked again: other builds may have ended, or begun, since this one did.
-        plan = session.fitted(run.plan)
+        plan = session.fitted(run.plan, run.supervisor.listen)
         disk = run.disk_cache(image.toolchain)
         disk.note_build(plan.build_id)
         # A domain reads the cache of `release` as well, so that the build is cold only if both are empty.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
+from tfdock import events
 from tfdock.builder import doctor, run_document
 from tfdock.builder.bazel_phases import compile_wheel, fetch_downloads
 from tfdock.builder.build_run import BuildRun, ImageResult, phase_container
@@ -24,6 +25,7 @@ from tfdock.host.untrusted_folders import remove_folder
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.estimate import PhaseEstimate, expectation
 from tfdock.plan.lock_file import Pin
+from tfdock.plan.preflight import PreflightCheck
 from tfdock.run import journal
 from tfdock.run.containers import copy_in
 from tfdock.run.disk_space import DiskSpace
@@ -38,7 +40,7 @@ _OF_THE_SOURCE = {"source-unreachable", "image-step-failed", "download-failed", 
 WHEEL = "/tf/wheel"  #: The folder of the finished wheel in the container of `tfdock shell --debug`.
 
 
-def build(session: BuildSession, request: BuildRequest) -> BuildResult:
+def build(session: BuildSession, request: BuildRequest, listen: events.Listener) -> BuildResult:
     """Build a plan, unless it is up to date. Inputs of a bundle are neither built, nor pulled, nor downloaded.
 
     With a lock, an image with other contents than the lock is refused.
@@ -51,15 +53,16 @@ def build(session: BuildSession, request: BuildRequest) -> BuildResult:
     make_folder(house.root)
     with _file_errors(session), house.locked(plan.build_id):
         # Asked under the lock: a tfdock that held it until now may have made this very wheel.
-        if done := _finished(session, request):
+        if done := _finished(session, request, listen):
             return done
         # Only where something is to be built: what the wheelhouse would refuse after it is refused now.
         house.check_early(plan.build_id, plan.fingerprint, plan.trust.name)
-        plan = session.fitted(plan)
-        _check_machine(session, plan)
+        plan = session.fitted(plan, listen)
+        engine, info = session.engine, session.engine_info
+        _tell_checks(doctor.before_build(plan, session.knowledge, session.settings, engine, info), listen)
         _check_remote(session, plan)
         expected = expectation(plan, house.records(), session.knowledge)
-        with _run(session, request, plan, expected) as run:
+        with _run(session, request, plan, listen, expected) as run:
             for number, source_ref in enumerate(_source_refs(run), start=1):
                 try:
                     image = make_image(run, source_ref, number, compiles=True)
@@ -78,7 +81,7 @@ def build(session: BuildSession, request: BuildRequest) -> BuildResult:
         return session.result(plan, "built", record)
 
 
-def _finished(session: BuildSession, request: BuildRequest) -> BuildResult | None:
+def _finished(session: BuildSession, request: BuildRequest, listen: events.Listener) -> BuildResult | None:
     """Return the finished build of a plan from the wheelhouse, else from a registry. No engine is asked."""
     # A forced build wants no finished wheel, and a build from a bundle asks no network.
     done = None if request.force else session.up_to_date(request.prepared)
@@ -88,13 +91,14 @@ def _finished(session: BuildSession, request: BuildRequest) -> BuildResult | Non
     from tfdock.builder import prebuilt
 
     plan = request.prepared.plan
-    pulled = prebuilt.pull(session, plan, request.prepared.lock)
+    pulled = prebuilt.pull(session, plan, request.prepared.lock, listen)
     return session.result(plan, "pulled", pulled.build.record, pulled.origin) if pulled else None
 
 
 def shell(
     session: BuildSession,
     request: BuildRequest,
+    listen: events.Listener,
     command: tuple[str, ...],
     ready: Callable[[], None],
     *,
@@ -108,7 +112,7 @@ def shell(
     Raises EngineError (`gpu-runtime-missing`) where the engine has no such GPUs for containers.
     """
     access = _gpus_of(session, request.prepared.plan) if gpu else GpuAccess()
-    with _file_errors(session), _run(session, request, request.prepared.plan) as run:
+    with _file_errors(session), _run(session, request, request.prepared.plan, listen) as run:
         # The container of the compile phase, but with a network: a person who looks around may fetch something.
         spec = phase_container(run, make_image(run), run.plan.compile, network=True)
         spec = replace(
@@ -150,27 +154,29 @@ def _finished_wheel(run: BuildRun) -> Iterator[Mount]:
     yield Mount(source=str(folder), target=WHEEL, read_only=True, given=True)
 
 
-def pins(session: BuildSession, request: BuildRequest) -> tuple[Pin, ...]:
+def pins(session: BuildSession, request: BuildRequest, listen: events.Listener) -> tuple[Pin, ...]:
     """Build only a plan's image; return what it holds: Bazel, packages, Python requirements, tools."""
     make_folder(session.wheelhouse.root)
     with _file_errors(session):
         plan = request.prepared.plan
         # Only room for the image: nothing is compiled, so memory and GPU drivers do not matter.
-        _check_image_space(session, plan)
-        with _run(session, request, plan) as run:
+        _tell_checks(doctor.before_image(plan, session.settings, session.engine, session.engine_info), listen)
+        with _run(session, request, plan, listen) as run:
             return make_image(run).installed
 
 
-def fetch(session: BuildSession, request: BuildRequest, then: Callable[[BuildRun, ImageResult], _T]) -> _T:
+def fetch(
+    session: BuildSession, request: BuildRequest, listen: events.Listener, then: Callable[[BuildRun, ImageResult], _T]
+) -> _T:
     """Make a plan's image, and let Bazel download and analyse everything, but compile nothing.
 
     Return the result of `then`, the phase `pack`. The run's containers and folders still exist while it works.
     """
     make_folder(session.wheelhouse.root)
     with _file_errors(session), session.wheelhouse.locked(request.prepared.plan.build_id):
-        plan = session.fitted(request.prepared.plan)
-        _check_image_space(session, plan)
-        with _run(session, request, plan) as run:
+        plan = session.fitted(request.prepared.plan, listen)
+        _tell_checks(doctor.before_image(plan, session.settings, session.engine, session.engine_info), listen)
+        with _run(session, request, plan, listen) as run:
             for number, source_ref in enumerate(_source_refs(run), start=1):
                 try:
                     image = make_image(run, source_ref, number)
@@ -214,12 +220,16 @@ def _file_errors(session: BuildSession) -> Iterator[None]:
 
 @contextmanager
 def _run(
-    session: BuildSession, request: BuildRequest, plan: BuildPlan, expected: PhaseEstimate | None = None
+    session: BuildSession,
+    request: BuildRequest,
+    plan: BuildPlan,
+    listen: events.Listener,
+    expected: PhaseEstimate | None = None,
 ) -> Iterator[BuildRun]:
     """Give a run. The journal knows it while it lives, and it is cleaned up when it ends or fails."""
     settings, engine, info = session.settings, session.engine, session.engine_info
     # First: a container that a killed run left may still write to the caches that this run uses.
-    clean_up_killed_runs(engine, info, settings, session.listen)
+    clean_up_killed_runs(engine, info, settings, listen)
     name = request.run
     own, staged = session.cache.output(name), session.wheelhouse.staging(name)
     entry = journal.RunEntry(run=name, build_id=plan.build_id, staging=str(staged), output=str(own), engine=info.id)
@@ -231,8 +241,21 @@ def _run(
     with ExitStack() as locks, journal.running(settings.state_dir, entry), log_path.create() as log:
         document, folders = _begin_run_document(session, request, plan), RunFolders.create(own, staged)
         try:
-            supervisor, started = _supervisor(session, plan, name, log), time.time()
-            _tell_shared(session, plan)
+            supervisor = Supervisor(
+                engine=engine,
+                run_id=name,
+                local=info.local,
+                log=log,
+                listen=listen,
+                stop=session.stop,
+                clock=session.clock,
+                limit=session.limit_of(plan),
+                disk_space=DiskSpace(places=session.disks),
+            )
+            started = time.time()
+            if plan.trust.shared:
+                message = f"this build writes to the cache of `release`: {'; '.join(plan.trust.reasons)}"
+                listen(events.Notice(text=str(Problem("trust-shared", message))))
             # Held until the run ends: nobody may empty the cache below its containers.
             locks.enter_context(session.cache.in_use(waiting=supervisor.waiting("image", "has the cache for itself")))
             run = BuildRun(
@@ -259,17 +282,15 @@ def _run(
                 with suppress(TfdockError, OSError):
                     journal.clean_own_run(settings.state_dir, entry, engine, keep_output=kept)
             if kept:
-                session.tell(f"the output base is kept in {own}; `tfdock cache prune` removes it")
+                text = f"the output base is kept in {own}; `tfdock cache prune` removes it"
+                listen(events.Notice(text=text))
             raise
         document.succeeded()
-        _clean_up(session, entry)
-
-
-def _tell_shared(session: BuildSession, plan: BuildPlan) -> None:
-    """Tell that a build of another trust domain writes to the cache of `release`."""
-    if plan.trust.shared:
-        message = f"this build writes to the cache of `release`: {'; '.join(plan.trust.reasons)}"
-        session.tell(str(Problem("trust-shared", message)))
+        try:
+            journal.clean_own_run(settings.state_dir, entry, engine)
+        # The run counts as successful all the same.
+        except (TfdockError, OSError) as error:
+            listen(events.Notice(text=f"could not clean up after run {name}: {error}; a later run will"))
 
 
 def _tell_proxies(run: BuildRun) -> None:
@@ -323,41 +344,12 @@ def _keeps_output(session: BuildSession, error: BaseException, folders: RunFolde
     return session.settings.keep_output == "failed" and failed and folders.output.has_folder("base")
 
 
-def _supervisor(session: BuildSession, plan: BuildPlan, name: str, log: BinaryIO) -> Supervisor:
-    return Supervisor(
-        engine=session.engine,
-        run_id=name,
-        local=session.engine_info.local,
-        log=log,
-        listen=session.listen,
-        stop=session.stop,
-        clock=session.clock,
-        limit=session.limit_of(plan),
-        disk_space=DiskSpace(places=session.disks),
-    )
-
-
-def _clean_up(session: BuildSession, entry: journal.RunEntry) -> None:
-    """Clean up after a successful run. If that fails, the run still counts as successful."""
-    try:
-        journal.clean_own_run(session.settings.state_dir, entry, session.engine)
-    except (TfdockError, OSError) as error:
-        session.tell(f"could not clean up after run {entry.run}: {error}; a later run will")
-
-
 # --- before ---------------------------------------------------------------------------------------------------------
 
 
-def _check_machine(session: BuildSession, plan: BuildPlan) -> None:
-    """Refuse, before hours of work, a build that must fail on this machine. Tell the warnings."""
-    for check in doctor.before_build(plan, session.knowledge, session.settings, session.engine, session.engine_info):
-        session.tell(str(check.problem))
-
-
-def _check_image_space(session: BuildSession, plan: BuildPlan) -> None:
-    """Refuse an image that must fail on this machine. Tell the warnings."""
-    for check in doctor.before_image(plan, session.settings, session.engine, session.engine_info):
-        session.tell(str(check.problem))
+def _tell_checks(warnings: Iterable[PreflightCheck], listen: events.Listener) -> None:
+    for check in warnings:
+        listen(events.Notice(text=str(check.problem)))
 
 
 def _check_remote(session: BuildSession, plan: BuildPlan) -> None:

@@ -80,7 +80,7 @@ class BuildRun:
 
     def tell(self, text: str) -> None:
         """Send a line to the listener."""
-        self.session.tell(text)
+        self.supervisor.listen(events.Notice(text=text))
 
     def title(self, phase: str) -> str:
         """Return the title of a step in the log."""
@@ -89,13 +89,13 @@ class BuildRun:
     @contextmanager
     def phase(self, phase: str) -> Iterator[None]:
         """Announce a phase; its seconds go to `seconds`, and its errors name it, the log and the next command."""
-        session, build_id = self.session, self.plan.build_id
+        session, build_id, listen = self.session, self.plan.build_id, self.supervisor.listen
         session.stop.check()
         # The errors of an earlier phase must not explain a failure of this one.
         self.supervisor.output.clear()
         expected = self.expected.seconds.get(phase) if self.expected else None
         after = self.expected.after(phase) if self.expected else 0.0
-        session.listen(events.PhaseStarted(build_id=build_id, phase=phase, expected=expected, after=after))
+        listen(events.PhaseStarted(build_id=build_id, phase=phase, expected=expected, after=after))
         started = session.clock()
         ok = False
         try:
@@ -111,7 +111,7 @@ class BuildRun:
             raise self.phase_errors(phase).complete(cause or error) from None
         finally:
             self.seconds[phase] = seconds = round(session.clock() - started, 3)
-            session.listen(events.PhaseEnded(build_id=build_id, phase=phase, seconds=seconds, ok=ok))
+            listen(events.PhaseEnded(build_id=build_id, phase=phase, seconds=seconds, ok=ok))
 
     def phase_errors(self, phase: str, plan: BuildPlan | None = None) -> PhaseErrors:
         """Return what explains a failure of a phase; `plan` has the limits, where they are not the run's."""
@@ -231,7 +231,7 @@ def run_container(
 
             folder = run.folders.own / "remote"
             tap = relay.enter_context(
-                remote.open_relay(run.plan.remote, run.session.settings, folder, run.session.listen)
+                remote.open_relay(run.plan.remote, run.session.settings, folder, run.supervisor.listen)
             )
         state, memory = containers.run(
             run.supervisor, spec, phase, title or run.title(phase), tap=tap, hidden=run.proxies.logins

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from tfdock import events
 from tfdock.builder import build
 from tfdock.builder import pins as registry
 from tfdock.builder.session import BuildRequest, BuildSession
@@ -72,13 +73,13 @@ def _check_place(path: Path) -> None:
 # --- write a lock ---------------------------------------------------------------------------------------------------
 
 
-def write_lock(name: str, preparer: Preparer, session: BuildSession, notice: Callable[[str], None]) -> WrittenLock:
+def write_lock(name: str, preparer: Preparer, session: BuildSession, listen: events.Listener) -> WrittenLock:
     """Gather the pins of a profile and write its lock; raises TfdockError for inputs that cannot be pinned.
 
     The image is built, from the base by its digest and the source at its commit. A locked build uses that image.
     """
     path = lock_path(name)
-    lock = gather_pins(name, preparer, session, notice, before=lambda: _check_place(path))
+    lock = gather_pins(name, preparer, session, listen, before=lambda: _check_place(path))
     before = _earlier_lock(path)
     _write(path, locks.to_text(lock))
     return WrittenLock(path=path, lock=lock, differences=locks.compare(before.pins, lock.pins) if before else ())
@@ -88,7 +89,7 @@ def gather_pins(
     name: str,
     preparer: Preparer,
     session: BuildSession,
-    notice: Callable[[str], None],
+    listen: events.Listener,
     before: Callable[[], None] = lambda: None,
 ) -> Lock:
     """Return the lock of a profile; raises TfdockError for inputs that cannot be pinned. `before` is called first."""
@@ -99,9 +100,9 @@ def gather_pins(
     _check_servers(prepared, session.settings)
     # Before the network and the image: a lock that cannot be written is refused at once.
     before()
-    image_pins = tuple(_image_pins(resolution, session, notice))
+    image_pins = tuple(_image_pins(resolution, session, listen))
     known = (*locks.stated(resolution, preparer.knowledge), *image_pins)
-    pins, plan = _pins_of_first_ref(prepared.written, preparer, session, resolution, known, notice)
+    pins, plan = _pins_of_first_ref(prepared.written, preparer, session, resolution, known, listen)
     lock = locks.make_lock(Path(prepared.file).name, plan, preparer.knowledge.version, pins)
     _refuse(locks.unpinned(lock, resolution))
     return lock
@@ -113,7 +114,7 @@ def _pins_of_first_ref(
     session: BuildSession,
     resolution: Resolution,
     known: tuple[Pin, ...],
-    notice: Callable[[str], None],
+    listen: events.Listener,
 ) -> tuple[tuple[Pin, ...], BuildPlan]:
     """Return all pins, and the plan with them, for the first source ref that exists and can be configured."""
     # Archives and checkouts have no refs, and are tried once.
@@ -122,12 +123,12 @@ def _pins_of_first_ref(
         try:
             pins = (*known, *([_source_pin(resolution, ref, session.stop.check)] if ref else []))
             prepared = preparer.prepare_written(written, partial(locks.pinned, pins=pins))
-            return (*pins, *build.pins(session, BuildRequest(prepared=prepared))), prepared.plan
+            return (*pins, *build.pins(session, BuildRequest(prepared=prepared), listen)), prepared.plan
         except (BuildFailed, NetworkError) as error:
             if number == len(refs) or error.problems[0].code not in _OTHER_REF:
                 raise
             reason = error.problems[0].message.partition("\n")[0]
-            notice(f"source {ref} does not work ({reason}); trying {refs[number]}")
+            listen(events.Notice(text=f"source {ref} does not work ({reason}); trying {refs[number]}"))
     raise AssertionError("there is at least one ref")
 
 
@@ -174,7 +175,7 @@ def _tagged_images(resolution: Resolution) -> dict[str, ImageRef]:
     return {kind: image for kind, image in images.items() if image and not image.digest}
 
 
-def _image_pins(resolution: Resolution, session: BuildSession, notice: Callable[[str], None]) -> Iterator[Pin]:
+def _image_pins(resolution: Resolution, session: BuildSession, listen: events.Listener) -> Iterator[Pin]:
     """Yield the pins of images that have only a tag."""
     for kind, image in _tagged_images(resolution).items():
         try:
@@ -183,7 +184,8 @@ def _image_pins(resolution: Resolution, session: BuildSession, notice: Callable[
             # The trial's image decides no byte of the wheel, and may be on this machine alone.
             if kind == "base":
                 raise
-            notice(f"the image {image}, in which the wheel is tried, is not pinned: {error.problems[0].message}")
+            text = f"the image {image}, in which the wheel is tried, is not pinned: {error.problems[0].message}"
+            listen(events.Notice(text=text))
             continue
         yield Pin(kind=kind, name=str(image), value=value, origin="registry")
 

@@ -96,7 +96,7 @@ def whole_machine(plan: BuildPlan, machine: Machine) -> BuildResources:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSession:
-    """What a whole command shares: one engine, one knowledge base, one listener. `clock` is monotonic seconds.
+    """What a whole command shares: one engine, one knowledge base. `clock` is monotonic seconds.
 
     `connect` is called when the engine is first needed: an up-to-date build needs neither the engine nor its SDK.
     """
@@ -104,7 +104,6 @@ class BuildSession:
     connect: Callable[[], Engine]
     settings: Settings
     knowledge: KnowledgeBase
-    listen: events.Listener
     stop: Stop = field(default_factory=Stop)
     clock: Callable[[], float] = time.monotonic
     #: Returns a build's share of the engine's machine. Called when the build starts, and before it compiles.
@@ -144,10 +143,6 @@ class BuildSession:
         root = engine_data(self.engine_info)
         return self.folders | ({"the engine's data": root} if root else {})
 
-    def tell(self, text: str) -> None:
-        """Send a line to the listener."""
-        self.listen(events.Notice(text=text))
-
     def log_path(self, request: BuildRequest) -> UntrustedPath:
         """Return the path of a run's log. The file exists once the run has begun to write it.
 
@@ -165,7 +160,7 @@ class BuildSession:
         # An engine here may have less, such as in a virtual machine, and its containers get no more.
         return Machine(cpus=min(here.cpus, there.cpus), memory=min(here.memory, there.memory), swap=here.swap)
 
-    def fitted(self, plan: BuildPlan) -> BuildPlan:
+    def fitted(self, plan: BuildPlan, listen: events.Listener) -> BuildPlan:
         """Return the plan with the resources of its machine, or of its share of the machine."""
         machine = self.machine(plan)
         resources = self.allotted(plan, machine)
@@ -174,7 +169,7 @@ class BuildSession:
         # Of several builds each has a share, and a smaller one is no news.
         if self.at_once == 1:
             has = f"{machine.cpus} cores and {gib(machine.memory)}, less than this machine"
-            self.tell(f"the engine has {has}: {resources.jobs} jobs")
+            listen(events.Notice(text=f"the engine has {has}: {resources.jobs} jobs"))
         return with_resources(plan, resources, self.knowledge)
 
     def limit_of(self, plan: BuildPlan) -> Limit | None:

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 Result = dict[str, Any]  #: The result of a build: a row of `tfdock.build/1`, and its `exit_code`.
 
 
-def session_for(settings: Settings, knowledge: KnowledgeBase, listen: Listener, stop: Stop) -> BuildSession:
+def session_for(settings: Settings, knowledge: KnowledgeBase, stop: Stop) -> BuildSession:
     """Return a session on this machine's engine, which is connected only when it is needed."""
-    return BuildSession(connect=local_engine, settings=settings, knowledge=knowledge, listen=listen, stop=stop)
+    return BuildSession(connect=local_engine, settings=settings, knowledge=knowledge, stop=stop)
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def prepare_all(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Building:
-    """How builds run. `at_once` is `auto` or a number; the session's listener is `progress`.
+    """How builds run. `at_once` is `auto` or a number; `progress` hears of them.
 
     `inputs` maps build ids to the inputs in a bundle. `expected` maps the builds of a matrix to their expected
     seconds; with it, the progress is a table of all builds.
@@ -125,15 +125,15 @@ class Building:
         """Build one after another. Each build has the machine, and a fold of the CI log, to itself."""
         self._expect(1)
         session = self.session
-        results = []
+        own, results = session, []
+        listen: Listener = self.progress
         for profile in prepared:
             build_id = profile.plan.build_id
-            own = session
             if self.expected is not None:
-                # One engine for all; the row of each in the table hears of its own build alone.
-                own = replace(session, connect=lambda: session.engine, listen=self.progress.of(build_id))
+                # One engine for all, which each asks anew; the row of each hears of its own build alone.
+                own, listen = replace(session, connect=lambda: session.engine), self.progress.of(build_id)
             with ci_log.here().fold(build_id):
-                result = self._build(own, profile)
+                result = self._build(own, profile, listen)
             results.append(self._report_end(result))
         return results
 
@@ -153,14 +153,14 @@ class Building:
             profile = prepared[place]
             listen = self.progress.of(profile.plan.build_id)
             # A session of its own: no two threads talk to the engine over one connection.
-            session = replace(self.session, listen=listen, allotted=ledger.allot, at_once=count)
-            return self._report_end(self._build(session, profile))
+            session = replace(self.session, allotted=ledger.allot, at_once=count)
+            return self._report_end(self._build(session, profile, listen))
 
         console.say(f"{len(plans)} builds, {count} at a time")
         self._expect(count)
         return build_side_by_side(plans, ledger, build_one)
 
-    def _build(self, session: BuildSession, prepared: PreparedBuild) -> Result:
+    def _build(self, session: BuildSession, prepared: PreparedBuild, listen: Listener) -> Result:
         inputs = self.inputs.get(prepared.plan.build_id)
         request = BuildRequest(prepared=prepared, force=self.force, inputs=inputs)
         try:
@@ -171,7 +171,7 @@ class Building:
                 # What is up to date loads neither an engine's SDK nor the modules that build.
                 from tfdock.builder.build import build
 
-                done = build(session, request)
+                done = build(session, request, listen)
             return _success_row(prepared, done)
         except TfdockError as error:
             refused = "refused" if isinstance(error, Incompatible | VerificationFailed) else "failed"

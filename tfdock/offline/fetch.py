@@ -19,6 +19,7 @@ from tfdock.builder.locking import gather_pins, prepare_locked
 from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, Problem, ProfileError, TfdockError
+from tfdock.events import Listener, Notice
 from tfdock.host.files import check_target, file_error
 from tfdock.host.hardware import last_line
 from tfdock.host.untrusted_folders import UntrustedPath
@@ -47,9 +48,9 @@ _MOST_REQUIRED = 1 << 20  #: Bytes of it.
 # --- caches only ----------------------------------------------------------------------------------------------------
 
 
-def warm(prepared: PreparedBuild, session: BuildSession) -> None:
+def warm(prepared: PreparedBuild, session: BuildSession, listen: Listener) -> None:
     """Make a profile's image, and fetch its build's downloads into the caches of this machine."""
-    build.fetch(session, BuildRequest(prepared=prepared), lambda *_: None)
+    build.fetch(session, BuildRequest(prepared=prepared), listen, lambda *_: None)
 
 
 # --- a bundle -------------------------------------------------------------------------------------------------------
@@ -62,6 +63,7 @@ class Bundler:
     target: Path
     preparer: Preparer
     session: BuildSession
+    listen: Listener
     locked: bool = False
 
     def make(self, names: Sequence[str]) -> WrittenBundle:
@@ -99,7 +101,7 @@ class Bundler:
                         run_id=run,
                         local=self.session.engine_info.local,
                         log=log,
-                        listen=self.session.listen,
+                        listen=self.listen,
                         stop=self.session.stop,
                         disk_space=DiskSpace(places={"the bundle": target.parent}),
                     )
@@ -116,7 +118,7 @@ class Bundler:
         pack = partial(self._pack, prepared, lock, work)
         # An empty cache of its own: what it holds afterwards is what these builds need.
         request = BuildRequest(prepared=prepared, repository=work.folder / REPOSITORY)
-        return build.fetch(self.session, request, pack)
+        return build.fetch(self.session, request, self.listen, pack)
 
     def _pinned(self, name: str) -> tuple[PreparedBuild, str | None]:
         """Return the profile planned with a lock, and the lock's text; None where no lock can hold the build."""
@@ -127,9 +129,9 @@ class Bundler:
         prepared = self.preparer.prepare(name)
         problem = locks.native(prepared.plan.resolution, prepared.file)
         if problem:
-            self.session.tell(f"{prepared.file}: the bundle has no lock for it: {problem.message}")
+            self._notice(f"{prepared.file}: the bundle has no lock for it: {problem.message}")
             return prepared, None
-        lock = gather_pins(name, self.preparer, self.session, self.session.tell)
+        lock = gather_pins(name, self.preparer, self.session, self.listen)
         text = locks.to_text(lock)
         file = LockFile(path="the lock", sha256=hashlib.sha256(text.encode()).hexdigest(), lock=lock)
         # Planned again with the pins: the fingerprint is then that of the build from the bundle.
@@ -208,7 +210,7 @@ class Bundler:
     def _with_wheels(self, inputs: PackedInputs, run: BuildRun, image: ImageResult) -> PackedInputs:
         plan, requirements_and_limits = run.plan, self._requirements(run, image)
         if requirements_and_limits is None:
-            self.session.tell(
+            self._notice(
                 f"{plan.build_id}: what its wheel requires is known when it is built; so that it can be tried "
                 "without a network, build it once and make the bundle anew with the same `--wheelhouse`"
             )
@@ -262,7 +264,10 @@ class Bundler:
 
     def _warn(self, problems: Sequence[Problem]) -> None:
         for problem in problems:
-            self.session.tell(problem.message)
+            self._notice(problem.message)
+
+    def _notice(self, text: str) -> None:
+        self.listen(Notice(text=text))
 
 
 # --- small parts ----------------------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def build(
         choice.begin()
         with stoppable() as stop:
             with shown_progress() as progress:
-                session = session_for(settings, preparer.knowledge, progress, stop)
+                session = session_for(settings, preparer.knowledge, stop)
                 session = replace(session, limit=limit, pulls=not no_pull)
                 building = Building(session=session, progress=progress, at_once=at_once, force=force)
                 finished = build_matrix(choice, preparer, building)
@@ -162,7 +162,7 @@ def build(
     # A signal that comes after the last build must not cut off its answer, so this is printed within.
     with stoppable() as stop:
         with shown_progress() as progress:
-            session = session_for(settings, preparer.knowledge, progress, stop)
+            session = session_for(settings, preparer.knowledge, stop)
             session = replace(session, limit=limit, pulls=not no_pull)
             building = Building(session=session, progress=progress, at_once=at_once, force=force, inputs=inputs)
             results += building.all(prepared)

@@ -24,6 +24,7 @@ from tfdock.cli.app import (
 )
 from tfdock.cli.build_progress import session_for, shown_progress
 from tfdock.errors import TfdockError, combined_exit_code
+from tfdock.events import Listener
 from tfdock.host.settings import Settings
 from tfdock.offline.bundle_writer import WrittenBundle
 from tfdock.offline.fetch import Bundler, warm
@@ -54,11 +55,11 @@ def fetch(
     names = profile_names(profiles, wish)
     preparer = preparer_for(settings, allow_untested=allow_untested, wish=wish)
     with stoppable(kept="what is fetched stays in the cache") as stop, shown_progress() as listen:
-        session = session_for(settings, preparer.knowledge, listen, stop)
+        session = session_for(settings, preparer.knowledge, stop)
         if output is None:
             # It exits with the codes of all profiles.
-            _warm(names, preparer, session, locked=locked, as_json=as_json)
-        bundle = Bundler(output, preparer, session, locked=locked).make(names)
+            _warm(names, preparer, session, listen, locked=locked, as_json=as_json)
+        bundle = Bundler(output, preparer, session, listen, locked=locked).make(names)
     _show_bundle(bundle)
     if as_json:
         builds = [_fetched_row(build.build_id, build.profile.file) for build in bundle.index.builds]
@@ -68,14 +69,22 @@ def fetch(
         console.say(str(bundle.path), stream=sys.stdout)
 
 
-def _warm(profiles: list[str], preparer: Preparer, session: BuildSession, *, locked: bool, as_json: bool) -> NoReturn:
+def _warm(
+    profiles: list[str],
+    preparer: Preparer,
+    session: BuildSession,
+    listen: Listener,
+    *,
+    locked: bool,
+    as_json: bool,
+) -> NoReturn:
     """Fetch each profile by itself, so that one failure does not stop the others."""
     results, codes = [], []
     for name in dict.fromkeys(profiles):
         try:
             # After Ctrl-C the next profile does not begin.
             session.stop.check()
-            results.append(_fetch_profile(name, preparer, session, locked=locked))
+            results.append(_fetch_profile(name, preparer, session, listen, locked=locked))
         except TfdockError as error:
             codes.append(int(error.exit_code))
             console.show_problems(error.problems)
@@ -85,11 +94,13 @@ def _warm(profiles: list[str], preparer: Preparer, session: BuildSession, *, loc
     raise typer.Exit(combined_exit_code(codes))
 
 
-def _fetch_profile(name: str, preparer: Preparer, session: BuildSession, *, locked: bool) -> dict[str, Any]:
+def _fetch_profile(
+    name: str, preparer: Preparer, session: BuildSession, listen: Listener, *, locked: bool
+) -> dict[str, Any]:
     prepared = (
         prepare_locked(name, preparer, session.settings, console.show_problems) if locked else preparer.prepare(name)
     )
-    warm(prepared, session)
+    warm(prepared, session, listen)
     console.say(f"{console.Style(sys.stderr).good('fetched')}  {prepared.plan.build_id}")
     return _fetched_row(prepared.plan.build_id, name)
 

@@ -24,6 +24,7 @@ from tfdock.cli.app import (
 )
 from tfdock.cli.build_progress import session_for, shown_progress
 from tfdock.errors import TfdockError, combined_exit_code
+from tfdock.events import Listener
 from tfdock.host.settings import Settings
 from tfdock.plan.lock_file import Lock
 from tfdock.plan.prepare import Preparer
@@ -50,12 +51,14 @@ def lock(
     preparer = preparer_for(settings, allow_untested=allow_untested, wish=wish)
     results, codes = [], []
     with stoppable() as stop, shown_progress() as listen:
-        session = session_for(settings, preparer.knowledge, listen, stop)
+        session = session_for(settings, preparer.knowledge, stop)
         for name in names:
             try:
                 stop.check()
                 results.append(
-                    _check_profile(name, preparer, settings) if check else _lock_profile(name, preparer, session)
+                    _check_profile(name, preparer, settings)
+                    if check
+                    else _lock_profile(name, preparer, session, listen)
                 )
             except TfdockError as error:
                 codes.append(int(error.exit_code))
@@ -69,8 +72,8 @@ def lock(
     raise typer.Exit(combined_exit_code(codes))
 
 
-def _lock_profile(name: str, preparer: Preparer, session: BuildSession) -> dict[str, Any]:
-    written = write_lock(name, preparer, session, session.tell)
+def _lock_profile(name: str, preparer: Preparer, session: BuildSession, listen: Listener) -> dict[str, Any]:
+    written = write_lock(name, preparer, session, listen)
     _show(written)
     return _row(name, str(written.path), written.lock) | {"moved": written.differences}
 

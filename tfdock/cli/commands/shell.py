@@ -74,6 +74,7 @@ def shell(
     request = BuildRequest(prepared=preparer.prepare(profile))
     with shown_progress() as listen:
         # No handler for signals: the terminal is the container's, and Ctrl-C is for what runs there.
-        session = session_for(settings, preparer.knowledge, listen, Stop())
-        status = builds.shell(session, request, tuple(command or ("/bin/bash",)), listen.close, gpu=gpu, debug=debug)
+        session = session_for(settings, preparer.knowledge, Stop())
+        words = tuple(command or ("/bin/bash",))
+        status = builds.shell(session, request, listen, words, listen.close, gpu=gpu, debug=debug)
     raise typer.Exit(status)
