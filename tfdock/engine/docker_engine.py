@@ -343,25 +343,24 @@ class DockerEngine:
             sleep=self._sleep,
             reraise=True,
         )
-        retrying(self._pull, reference, output)
+        retrying(self._pull, reference, output or (lambda _: None))
         image = self.image(reference)
         if image is None:
             raise refusal(f"fetch `{reference}`", "the pull ended, but the image is not there", self._program)
         return image
 
-    def _pull(self, reference: str, output: Output | None) -> None:
+    def _pull(self, reference: str, output: Output) -> None:
         repository, tag = _pull_name(reference)
-        try:
-            with self._stream(
-                f"fetch {reference}", lambda client: client.pull(repository, tag, stream=True)
-            ) as chunks:
-                for message in messages(chunks):
-                    _report_pull(reference, message, output, self._program)
-        except TfdockError as error:
-            # The engine refused before its stream began. Its words are the registry's here too.
-            if isinstance(error.__cause__, APIError):
-                raise registry_refusal(reference, _message_of(error.__cause__), self._program) from error.__cause__
-            raise
+
+        def refused(words: str) -> TfdockError:
+            return registry_refusal(reference, words, self._program)
+
+        def request(client: Sdk) -> object:
+            return client.pull(repository, tag, stream=True)
+
+        with _refusals(refused), self._stream(f"fetch {reference}", request) as chunks:
+            for message in messages(chunks):
+                _report(message, output, refused)
 
     def build(self, request: ImageBuild, output: Output, cancel: Cancel) -> str:
         progress = ImageProgress(request.build_args)
@@ -381,26 +380,15 @@ class DockerEngine:
         if cancel:
             raise stopped_error()
         upload = EngineUpload(request.context(), cancel)
-        try:
-            with self._stream("build an image", _build_request(request, upload), cancel) as chunks:
-                for message in messages(chunks):
-                    self._build_message(progress, message, output)
-        except TfdockError:
-            # The engine only noticed that its input ended. Why it ended is known here.
-            if upload.error is not None:
-                raise upload.error from None
-            raise
+        with _own_errors(upload), self._stream("build an image", _build_request(request, upload), cancel) as chunks:
+            for message in messages(chunks):
+                progress.take(message)
+                if (words := _error_text(message)) is not None:
+                    self._build_error(progress, words, exit_code(message))
+                if "stream" in message:
+                    output(message["stream"].encode())
 
-    def _build_message(self, progress: ImageProgress, message: Mapping[str, Any], output: Output) -> None:
-        progress.take(message)
-        if "error" in message or "errorDetail" in message:
-            self._build_error(progress, message)
-        if "stream" in message:
-            output(message["stream"].encode())
-
-    def _build_error(self, progress: ImageProgress, message: Mapping[str, Any]) -> NoReturn:
-        detail = message.get("errorDetail") or {}
-        text, code = detail.get("message") or message.get("error") or "", exit_code(message)
+    def _build_error(self, progress: ImageProgress, text: str, code: int | None) -> NoReturn:
         # A command that failed has an exit code. Without one the engine itself refused something.
         if code is None and (refused := build_refusal(progress, text, self._program)):
             raise refused
@@ -449,20 +437,20 @@ class DockerEngine:
         # Tried once: the engine itself tries each layer five times, over 75 seconds, whatever the registry says.
         repository, tag = parse_repository_tag(name)
         digest = ""
-        try:
-            with self._stream(
-                f"send {name}", lambda client: client.push(repository, tag or "latest", stream=True)
-            ) as chunks:
-                for message in messages(chunks):
-                    _report_push(name, message, output, self._program)
-                    # Only the message after the last layer has the digest.
-                    digest = (message.get("aux") or {}).get("Digest") or digest
-        except TfdockError as error:
-            if isinstance(error.__cause__, APIError):
-                raise push_refusal(name, _message_of(error.__cause__), self._program) from error.__cause__
-            raise
+
+        def refused(words: str) -> TfdockError:
+            return push_refusal(name, words, self._program)
+
+        def request(client: Sdk) -> object:
+            return client.push(repository, tag or "latest", stream=True)
+
+        with _refusals(refused), self._stream(f"send {name}", request) as chunks:
+            for message in messages(chunks):
+                _report(message, output, refused)
+                # Only the message after the last layer has the digest.
+                digest = (message.get("aux") or {}).get("Digest") or digest
         if not digest:
-            raise push_refusal(name, "the push ended without a digest", self._program)
+            raise refused("the push ended without a digest")
         return Digest(digest)
 
     def remove_image(self, reference: str) -> None:
@@ -477,8 +465,7 @@ class DockerEngine:
 
     def save(self, images: Sequence[str], cancel: Cancel) -> Iterator[bytes]:
         def request(client: Sdk) -> object:  # the SDK's own `get_image` takes one image only
-            url = f"{client.base_url}/v{client.api_version}/images/get"
-            return client.get(url, params={"names": list(images)}, stream=True, timeout=client.timeout)
+            return _get(client, "images/get", {"names": list(images)})
 
         if cancel:
             raise stopped_error()
@@ -488,24 +475,19 @@ class DockerEngine:
     def load(self, archive: Iterable[bytes], cancel: Cancel) -> None:
         upload = EngineUpload(iter(archive), cancel)
 
-        def request(client: Sdk) -> object:
-            url = f"{client.base_url}/v{client.api_version}/images/load"
-            # With its progress, so that its silence means something. An empty piece would end the body.
-            pieces = (piece for piece in upload if piece)
-            return client.post(url, data=pieces, params={"quiet": 0}, stream=True, timeout=client.timeout)
+        def refused(words: str) -> TfdockError:
+            return archive_refusal(words, self._program)
 
-        try:
-            with self._stream("load images", request, cancel) as chunks:
-                for message in messages(chunks):
-                    if (words := _error_text(message)) is not None:
-                        raise archive_refusal(words, self._program)
-        except TfdockError as error:
-            # An error of the archive's source is the cause: the engine only saw its input end.
-            if upload.error is not None:
-                raise upload.error from None
-            if isinstance(error.__cause__, APIError):
-                raise archive_refusal(_message_of(error.__cause__), self._program) from error.__cause__
-            raise
+        def request(client: Sdk) -> object:
+            # With its progress, so that its silence means something.
+            parameters = {"quiet": 0}
+            url = _url(client, "images/load")
+            return client.post(url, data=upload, params=parameters, stream=True, timeout=client.timeout)
+
+        with _own_errors(upload), _refusals(refused), self._stream("load images", request, cancel) as chunks:
+            for message in messages(chunks):
+                if (words := _error_text(message)) is not None:
+                    raise refused(words)
 
     # Containers ---------------------------------------------------------------------------------------------
 
@@ -596,11 +578,8 @@ class DockerEngine:
             done.set()
 
     def _logs(self, container: str, skip: int, *, live: bool, over: Cancel | None = None) -> Iterator[bytes]:
-        parameters = {"follow": int(live), "stdout": 1, "stderr": 1}
-
         def request(client: Sdk) -> object:
-            url = f"{client.base_url}/v{client.api_version}/containers/{container}/logs"
-            return client.get(url, params=parameters, stream=True, timeout=client.timeout)
+            return _get(client, f"containers/{container}/logs", {"follow": int(live), "stdout": 1, "stderr": 1})
 
         with self._stream(f"read the output of the container {container}", request, over) as chunks:
             yield from skip_bytes(skip, frames(chunks))
@@ -660,29 +639,18 @@ class DockerEngine:
         return self._query(action, _none_for(_ABSENT, request))
 
     def put(self, container: str, folder: str, archive: Iterable[bytes]) -> None:
-        action, upload = (
-            f"put files into {folder} of the container {container}",
-            EngineUpload(iter(archive), Cancel()),
-        )
+        upload = EngineUpload(iter(archive), Cancel())
 
         def request(client: Sdk) -> None:
-            url = f"{client.base_url}/v{client.api_version}/containers/{container}/archive"
-            # An empty piece would end the chunked body (RFC 9112, 7.1).
-            pieces = (piece for piece in upload if piece)
-            response = client.put(url, params={"path": folder}, data=pieces, timeout=client.timeout)
-            _check(response)
+            url = _url(client, f"containers/{container}/archive")
+            _check(client.put(url, params={"path": folder}, data=upload, timeout=client.timeout))
 
-        try:
-            self._call(action, request)
-        except TfdockError:
-            if upload.error is not None:
-                raise upload.error from None
-            raise
+        with _own_errors(upload):
+            self._call(f"put files into {folder} of the container {container}", request)
 
     def get(self, container: str, path: str) -> Iterator[bytes]:
         def request(client: Sdk) -> object:
-            url = f"{client.base_url}/v{client.api_version}/containers/{container}/archive"
-            return client.get(url, params={"path": path}, stream=True, timeout=client.timeout)
+            return _get(client, f"containers/{container}/archive", {"path": path})
 
         with self._stream(f"read {path} out of the container {container}", request) as chunks:
             yield from chunks
@@ -779,6 +747,37 @@ def _check(response: requests.Response) -> None:
         create_api_error_from_http_exception(error)
 
 
+def _url(client: Sdk, path: str) -> str:
+    return f"{client.base_url}/v{client.api_version}/{path}"
+
+
+def _get(client: Sdk, path: str, parameters: Mapping[str, object]) -> object:
+    """Send a request whose answer the SDK would not hand on as it comes."""
+    return client.get(_url(client, path), params=parameters, stream=True, timeout=client.timeout)
+
+
+@contextlib.contextmanager
+def _own_errors(upload: EngineUpload) -> Iterator[None]:
+    """Raise the error of an upload's source instead of the engine's: the engine only saw that its input ended."""
+    try:
+        yield
+    except TfdockError:
+        if upload.error is not None:
+            raise upload.error from None
+        raise
+
+
+@contextlib.contextmanager
+def _refusals(refused: Callable[[str], TfdockError]) -> Iterator[None]:
+    """Read the engine's words as those inside its stream, where it refuses before the stream begins."""
+    try:
+        yield
+    except TfdockError as error:
+        if isinstance(error.__cause__, APIError):
+            raise refused(_message_of(error.__cause__)) from error.__cause__
+        raise
+
+
 def _proxies(client: Sdk, spec: ContainerSpec) -> dict[str, str]:
     """Return the proxies of Docker's configuration as variables of a container that has a network.
 
@@ -820,20 +819,9 @@ def _error_text(message: Mapping[str, Any]) -> str | None:
     return (message.get("errorDetail") or {}).get("message") or message.get("error") or ""
 
 
-def _report_pull(reference: str, message: Mapping[str, Any], output: Output | None, program: str) -> None:
+def _report(message: Mapping[str, Any], output: Output, refused: Callable[[str], TfdockError]) -> None:
     if (words := _error_text(message)) is not None:
-        raise registry_refusal(reference, words, program)
-    if output:
-        _report_status(message, output)
-
-
-def _report_push(name: str, message: Mapping[str, Any], output: Output, program: str) -> None:
-    if (words := _error_text(message)) is not None:
-        raise push_refusal(name, words, program)
-    _report_status(message, output)
-
-
-def _report_status(message: Mapping[str, Any], output: Output) -> None:
+        raise refused(words)
     # A message with `progressDetail` belongs to a progress bar: only changes of a layer are shown.
     if "status" in message and not message.get("progressDetail"):
         layer = f"{message['id']}: " if message.get("id") else ""

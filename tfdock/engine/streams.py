@@ -128,7 +128,9 @@ class EngineUpload:
             for chunk in self._chunks:
                 if self._cancel:
                     raise stopped_error()
-                yield chunk
+                # An empty piece would end the chunked body (RFC 9112, 7.1).
+                if chunk:
+                    yield chunk
         # Not GeneratorExit, which only says that nobody reads on.
         except Exception as error:
             self.error = error
