@@ -324,8 +324,9 @@ def _names(variables: tuple[str, ...]) -> str:
 
 def _begin_run_document(session: BuildSession, request: BuildRequest, plan: BuildPlan) -> RunDocumentWriter:
     """Begin the document that `tfdock report --bundle` reads after a failed run."""
-    document, info = RunDocumentWriter(session.log_path(request)), session.engine_info
-    document.begin(
+    info = session.engine_info
+    return RunDocumentWriter(
+        session.log_path(request),
         build_id=plan.build_id,
         fingerprint=plan.fingerprint,
         knowledge=session.knowledge.version,
@@ -335,7 +336,6 @@ def _begin_run_document(session: BuildSession, request: BuildRequest, plan: Buil
         engine={"name": info.name, "version": info.version, "local": info.local},
         at_once=session.at_once,
     )
-    return document
 
 
 def _keeps_output(session: BuildSession, error: BaseException, folders: RunFolders) -> bool:

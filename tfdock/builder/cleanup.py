@@ -17,14 +17,7 @@ from tfdock.wheelhouse.store import Wheelhouse
 _AGAIN = "run `tfdock doctor --fix` again when that is mended"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leftover:
-    """A leftover of a run: its name for people, and the journal's entry, the path or the file."""
-
-    name: str
-    entry: journal.RunEntry | None = None
-    half: Orphan | None = None
-    strange: journal.StrangePath | None = None
+Leftover = journal.RunEntry | journal.StrangePath | Orphan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,25 +34,35 @@ def find_leftovers(settings: Settings) -> list[Leftover]:
     A half-written file counts only while nobody holds the lock of its build. Raises OSError if journal or wheelhouse
     cannot be read, and ProfileError (`state-not-private`) where others can write to the journal.
     """
-    runs = [Leftover(name=entry.run, entry=entry) for entry in journal.killed_runs(settings.state_dir)]
-    others = [Leftover(name=str(path.path), strange=path) for path in journal.strange_paths(settings.state_dir)]
-    halves = find_half_written(_house(settings))
-    return [*runs, *others, *(Leftover(name=f"half written {path.path}", half=path) for path in halves)]
+    runs, others = journal.killed_runs(settings.state_dir), journal.strange_paths(settings.state_dir)
+    return [*runs, *others, *find_half_written(_house(settings))]
+
+
+def leftover_name(leftover: Leftover) -> str:
+    """Return what a leftover is called for people."""
+    match leftover:
+        case journal.RunEntry():
+            return leftover.run
+        case journal.StrangePath():
+            return str(leftover.path)
+        case Orphan():
+            return f"half written {leftover.path}"
 
 
 def remove_leftover(leftover: Leftover, settings: Settings, engine: Engine, engine_id: str) -> NotRemoved | None:
     """Remove a leftover. Return the reason if that fails, else None."""
     try:
-        if leftover.entry is not None:
-            # Only the run's own engine can remove its containers. Without a name, the entry may be of any engine.
-            if leftover.entry.engine not in ("", engine_id):
-                return _on_another_engine(leftover.entry, settings)
-            if left := journal.clean_killed_run(settings, leftover.entry, engine):
-                return _elsewhere(leftover.entry, left)
-        elif leftover.strange is not None:
-            return NotRemoved(why=leftover.strange.why, fix=_remove_by_hand([leftover.strange.path]))
-        elif leftover.half is not None:
-            remove_orphan(_house(settings), leftover.half)
+        match leftover:
+            case journal.RunEntry():
+                # Only the run's own engine can remove its containers. Without a name, the entry may be of any engine.
+                if leftover.engine not in ("", engine_id):
+                    return _on_another_engine(leftover, settings)
+                if left := journal.clean_killed_run(settings, leftover, engine):
+                    return _elsewhere(leftover, left)
+            case journal.StrangePath():
+                return NotRemoved(why=leftover.why, fix=_remove_by_hand([leftover.path]))
+            case Orphan():
+                remove_orphan(_house(settings), leftover)
     except TfdockError as error:
         return NotRemoved(why="; ".join(problem.message for problem in error.problems))
     except OSError as error:

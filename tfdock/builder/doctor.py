@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tfdock.engine.engine_host import engine_data, engine_machine, gives_gpus
@@ -222,6 +223,8 @@ def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, f
     # Here, not above: `tfdock check` needs only the folders of this module, and no locks and engines.
     from tfdock.builder import cleanup
 
+    check = partial(PreflightCheck, name="leftovers")
+    warning = partial(check, code="run-left-behind", status=WARNING)
     try:
         left = cleanup.find_leftovers(settings)
     # Without this, an unreadable folder would be reported twice, and end the other checks.
@@ -230,35 +233,24 @@ def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, f
     except ProfileError as error:
         problem = error.problems[0]
         text = f"{problem.message}: {problem.why}"
-        yield PreflightCheck(
-            name="leftovers",
-            code=problem.code,
-            status=FAILED,
-            found=text,
-            fixes=problem.fixes,
-            exit_code=ExitCode.USAGE,
-        )
+        yield check(code=problem.code, status=FAILED, found=text, fixes=problem.fixes, exit_code=ExitCode.USAGE)
         return
     if not left and info is None:
         found = "none in the folders of this machine; without an engine its containers cannot be looked at"
-        yield PreflightCheck(name="leftovers", status=SKIPPED, found=found)
+        yield check(status=SKIPPED, found=found)
         return
     if not left:
-        yield PreflightCheck(
-            name="leftovers", status=OK, found=f"none{': there was nothing to remove' if fix else ''}"
-        )
+        yield check(status=OK, found=f"none{': there was nothing to remove' if fix else ''}")
         return
     # Without an engine, nobody knows whether the run's containers still write to its folders.
     if not (fix and info):
-        text = ", ".join(leftover.name for leftover in left)
+        text = ", ".join(map(cleanup.leftover_name, left))
         way = "`tfdock doctor --fix` removes them" + ("" if info else ", once the engine answers")
-        yield PreflightCheck(name="leftovers", code="run-left-behind", status=WARNING, found=text, fixes=(way,))
+        yield warning(found=text, fixes=(way,))
         return
     for leftover in left:
+        name = cleanup.leftover_name(leftover)
         if kept := cleanup.remove_leftover(leftover, settings, engine, info.id):
-            text = f"{leftover.name} is still there: {kept.why}"
-            yield PreflightCheck(
-                name="leftovers", code="run-left-behind", status=WARNING, found=text, fixes=(kept.fix,)
-            )
+            yield warning(found=f"{name} is still there: {kept.why}", fixes=(kept.fix,))
         else:
-            yield PreflightCheck(name="leftovers", status=OK, found=f"{leftover.name} was removed")
+            yield check(status=OK, found=f"{name} was removed")

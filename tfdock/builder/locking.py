@@ -179,7 +179,7 @@ def _image_pins(resolution: Resolution, session: BuildSession, listen: events.Li
     """Yield the pins of images that have only a tag."""
     for kind, image in _tagged_images(resolution).items():
         try:
-            value = _digest(image, session.settings, session.stop.check)
+            value = registry.digest(session.settings.mirrored(image), session.stop.check)
         except NetworkError as error:
             # The trial's image decides no byte of the wheel, and may be on this machine alone.
             if kind == "base":
@@ -188,11 +188,6 @@ def _image_pins(resolution: Resolution, session: BuildSession, listen: events.Li
             listen(events.Notice(text=text))
             continue
         yield Pin(kind=kind, name=str(image), value=value, origin="registry")
-
-
-def _digest(image: ImageRef, settings: Settings, check: Callable[[], None] = lambda: None) -> str:
-    """Return the digest that a registry has for an image's tag now. `check` raises to stop meanwhile."""
-    return registry.digest(settings.mirrored(image), check)
 
 
 def _source_pin(resolution: Resolution, ref: str, check: Callable[[], None]) -> Pin:
@@ -322,7 +317,7 @@ def _found_now(pins: Iterable[Pin], resolution: Resolution, settings: Settings) 
 
 def _digest_now(image: ImageRef, settings: Settings) -> str | None:
     try:
-        return _digest(image, settings)
+        return registry.digest(settings.mirrored(image))
     except NetworkError as error:
         # A tag can be deleted while its digest can still be pulled.
         if error.problems[0].code != "image-not-found":

@@ -31,18 +31,11 @@ LARGEST = 16 << 20  #: Maximum of bytes read of a document.
 class RunDocumentWriter:
     """Writes the document of one run, beside its log. A failed write never fails the build or hides its error."""
 
-    def __init__(self, log: UntrustedPath) -> None:
-        self.path = run_document_path(log)
-        self._document: dict[str, Any] = {}
-
-    def begin(self, **entries: object) -> None:
+    def __init__(self, log: UntrustedPath, **entries: object) -> None:
         """Write what the run will do."""
-        self._document = {
-            "schema": SCHEMA,
-            "tfdock": __version__,
-            "run": self.path.name.removesuffix(SUFFIX),
-            **entries,
-        }
+        self._path = run_document_path(log)
+        run = self._path.name.removesuffix(SUFFIX)
+        self._document: dict[str, Any] = {"schema": SCHEMA, "tfdock": __version__, "run": run, **entries}
         self._write(started=_now())
 
     def failed(self, error: BaseException) -> None:
@@ -54,12 +47,12 @@ class RunDocumentWriter:
     def succeeded(self) -> None:
         """Remove the document: the run succeeded."""
         with suppress(OSError):
-            self.path.remove()
+            self._path.remove()
 
     def _write(self, **more: object) -> None:
         self._document |= more
         with suppress(OSError):
-            self.path.write(json.dumps(self._document, indent=1, default=str).encode() + b"\n")
+            self._path.write(json.dumps(self._document, indent=1, default=str).encode() + b"\n")
 
 
 def _now() -> str:

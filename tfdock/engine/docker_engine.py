@@ -30,7 +30,6 @@ from docker.utils.proxy import ProxyConfig
 from tenacity import (
     RetryCallState,
     Retrying,
-    retry_if_exception,
     retry_if_exception_type,
     stop_after_attempt,
     wait_random_exponential,
@@ -125,10 +124,6 @@ def _pull_name(reference: str) -> tuple[str, str]:
     name, at, digest = reference.partition("@")
     repository, tag = parse_repository_tag(name)
     return repository, digest if at else tag or "latest"
-
-
-def _is_pull_retried(error: BaseException) -> bool:
-    return isinstance(error, NetworkError) and error.problems[0].code in _PULL_TRIES
 
 
 # The engine itself tries broken blobs five times over 75 seconds, so one more round is enough; a rate limit it does
@@ -337,7 +332,7 @@ class DockerEngine:
 
     def pull(self, reference: str, output: Output | None = None) -> ImageInfo:
         retrying = Retrying(
-            retry=retry_if_exception(_is_pull_retried),
+            retry=retry_if_exception_type(NetworkError),
             stop=_pulls_exhausted,
             wait=wait_random_exponential(multiplier=2, max=60),
             sleep=self._sleep,

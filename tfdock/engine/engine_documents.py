@@ -105,7 +105,6 @@ def container_state(inspected: Mapping[str, Any]) -> ContainerState:
         running=running,
         exit_code=state["ExitCode"] if ended else None,
         oom_killed=bool(state.get("OOMKilled")),
-        error=state.get("Error") or "",
         labels=inspected["Config"].get("Labels") or {},
     )
 

@@ -103,7 +103,6 @@ class ContainerState:
     running: bool
     exit_code: int | None = None
     oom_killed: bool = False
-    error: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
 
 

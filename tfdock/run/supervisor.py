@@ -98,7 +98,7 @@ class Supervisor:
     stop: Stop
     clock: Callable[[], float] = time.monotonic
     limit: Limit | None = None
-    disk_space: DiskSpace | None = None
+    disk_space: DiskSpace = field(default_factory=lambda: DiskSpace(places={}))
     output: PhaseOutput = field(default_factory=PhaseOutput)
     writable: set[Path] = field(default_factory=set)  #: The folders that containers of this run can write to.
     #: Of the volumes that serve one container of this run each.
@@ -121,7 +121,7 @@ class Supervisor:
             by_force=by_force,
             limit=self.limit,
             clock=self.clock,
-            short=self.disk_space.is_short if self.disk_space else lambda: False,
+            short=self.disk_space.is_short,
         )
 
     def give_up(self, phase: str) -> None:
@@ -130,7 +130,7 @@ class Supervisor:
         self.stop.check()
         progress = self.output.progress
         done = f" after {progress[0]:,} of {progress[1]:,} actions" if progress else ""
-        if self.disk_space and self.disk_space.short:
+        if self.disk_space.short:
             raise self.disk_space.error(phase, done, self.stop.kept)
         assert self.limit, "nothing else makes a step late"
         raise TimeLimit.of(
@@ -153,7 +153,7 @@ class Supervisor:
     def check(self, phase: str) -> None:
         """Raise if the run must end, between steps."""
         self.stop.check()
-        if (self.limit and self.limit.is_over(self.clock())) or (self.disk_space and self.disk_space.is_short()):
+        if (self.limit and self.limit.is_over(self.clock())) or self.disk_space.is_short():
             self.give_up(phase)
 
     def waiting(self, phase: str, reason: str) -> Callable[[str], None]:

@@ -162,7 +162,7 @@ def test_a_folder_of_another_user_hides_nothing(settings: Settings, house: Wheel
     for name in ("tf1", "tf2"):
         half(house, f".tfdock/{name}/0123456789ab/.record.json.12-13")
     (house.root / ".tfdock/tf1").chmod(0o555)
-    assert [one.name.rpartition("/tf")[2][0] for one in cleanup.find_leftovers(settings)] == ["2"]
+    assert [cleanup.leftover_name(one).rpartition("/tf")[2][0] for one in cleanup.find_leftovers(settings)] == ["2"]
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------

@@ -78,9 +78,9 @@ class Place:
         prepared = self.preparer.prepare(str(profile))
         path = self.log(prepared, run)
         path.write_bytes(log)
-        papers = RunDocumentWriter(UntrustedPath(path.parent, path.name))
         plan = prepared.plan
-        papers.begin(
+        papers = RunDocumentWriter(
+            UntrustedPath(path.parent, path.name),
             build_id=plan.build_id,
             fingerprint=plan.fingerprint,
             profile=profile_document(prepared),
