@@ -19,12 +19,11 @@ from tfdock.engine.protocol import (
     BASE_LABEL,
     RUN_LABEL,
     TOOLCHAIN_LABEL,
-    Cancel,
     ContainerSpec,
     ImageBuild,
     ImageInfo,
 )
-from tfdock.errors import BuildFailed, Incompatible, Interrupted, Locked
+from tfdock.errors import BuildFailed, Incompatible, Locked
 from tfdock.host.files import held
 from tfdock.host.hardware import free_disk
 from tfdock.knowledge.contract import bazel_options
@@ -166,20 +165,13 @@ def _pull_base(run: BuildRun) -> tuple[ImageInfo, str | None]:
 
 def _build_stage(run: BuildRun, request: ImageBuild) -> str:
     """Build an image; return its id."""
-    cancel = Cancel()
-    stopper = run.supervisor.stopper(gently=cancel.set, by_force=lambda: run.supervisor.give_up("image"))
-    try:
-        return run.supervisor.watch(
-            run.title("image"),
-            lambda output: run.engine.build(request, output, cancel),
-            stopper,
-            tap=_StepJournal(run),
-            hidden=run.proxies.logins,
-        )
-    except Interrupted:  # the engine's own, which knows only that it was told to stop
-        if stopper.late:
-            run.supervisor.give_up("image")
-        raise
+    return run.supervisor.watch_cancellable(
+        run.title("image"),
+        "image",
+        lambda output, cancel: run.engine.build(request, output, cancel),
+        tap=_StepJournal(run),
+        hidden=run.proxies.logins,
+    )
 
 
 @dataclass(frozen=True, slots=True)

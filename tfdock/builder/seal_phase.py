@@ -36,12 +36,8 @@ from tfdock.wheelhouse.store import WheelFile
 def seal_wheels(run: BuildRun) -> dict[Path, WheelFile]:
     """Run the seal phase; return the wheels that could be published, still in the run's own folder."""
     with run.phase("seal"):
-        stopper = run.supervisor.stopper(gently=lambda: run.supervisor.give_up("seal"))
-        wheels = run.supervisor.watch(
-            run.title("seal"),
-            lambda _: sealed_wheels(run.plan, run.folders, run.name),
-            stopper,
-            on_engine=False,
+        wheels = run.supervisor.watch_until_stopped(
+            run.title("seal"), "seal", lambda _: sealed_wheels(run.plan, run.folders, run.name), on_engine=False
         )
         # Before the trial, which takes minutes: a wheel that may not be replaced is refused now.
         for wheel in wheels.values():
@@ -192,11 +188,10 @@ def _summarize(
         files=_listing(run),
         cache_was_empty=compiled.cache_was_empty,
     )
-    stopper = run.supervisor.stopper(gently=lambda: run.supervisor.give_up("verify"))
-    return run.supervisor.watch(
+    return run.supervisor.watch_until_stopped(
         run.title("account"),
+        "verify",
         lambda _: build_summary.summarize(record, traces, run.session.wheelhouse),
-        stopper,
         on_engine=False,
     )
 

@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 from tfdock import __version__, events
 from tfdock.builder.build_run import returned_repository
-from tfdock.engine.protocol import Cancel, ImageInfo
-from tfdock.errors import EngineLost, Interrupted, TfdockError
+from tfdock.engine.protocol import ImageInfo
+from tfdock.errors import EngineLost, TfdockError
 from tfdock.host.files import check_space, file_sha256, gib
 from tfdock.host.supervise import Output
 from tfdock.oci.plain_tar import END
@@ -108,19 +108,12 @@ class BundlePacker:
         return writer.finish(replace(index, images=self._saved(writer, list(images))))
 
     def _saved(self, writer: BundleWriter, names: Sequence[str]) -> str:
-        cancel, supervisor = Cancel(), self.work.supervisor
-        stopper = supervisor.stopper(gently=cancel.set, by_force=lambda: supervisor.give_up("bundle"))
-        try:
-            return supervisor.watch(
-                f"saving {len(names)} images",
-                lambda output: writer.add(
-                    _checked_archive(_with_progress(supervisor.engine.save(names, cancel), output))
-                ),
-                stopper,
-            )
-        except Interrupted:  # the engine's own, which knows only that it was told to stop
-            supervisor.give_up("bundle")
-            raise
+        engine = self.work.supervisor.engine
+        return self.work.supervisor.watch_cancellable(
+            f"saving {len(names)} images",
+            "bundle",
+            lambda output, cancel: writer.add(_checked_archive(_with_progress(engine.save(names, cancel), output))),
+        )
 
     def _index(self, add: Callable[[Iterable[bytes]], str], cached: Mapping[str, Path]) -> Index:
         """Return the index of all contents but the images. `add` takes contents and returns their sha256."""

@@ -13,7 +13,7 @@ from tfdock import __version__
 from tfdock.bazel.cache.cache_folder import opened as opened_part
 from tfdock.engine.engine_archives import image_names
 from tfdock.engine.engine_host import engine_data
-from tfdock.engine.protocol import Cancel, Engine
+from tfdock.engine.protocol import Engine
 from tfdock.errors import EngineError, Incompatible, ProfileError, VerificationFailed
 from tfdock.host.files import check_space, gib, make_folder, write_atomically
 from tfdock.host.settings import Settings
@@ -71,13 +71,11 @@ class SharedInputs:
         supervisor.check("image")
         # Names before loading: an engine gives images all the names that the archive says.
         self._check_names()
-        cancel = Cancel()
-        stopper = supervisor.stopper(gently=cancel.set, by_force=lambda: supervisor.give_up("image"))
         size = self.bundle.index.blob(self.bundle.index.images).size
-        supervisor.watch(
+        supervisor.watch_cancellable(
             f"images of {self.bundle.path.name}, {size:,} bytes",
-            lambda _: supervisor.engine.load(self.bundle.chunks(self.bundle.index.images), cancel),
-            stopper,
+            "image",
+            lambda _, cancel: supervisor.engine.load(self.bundle.chunks(self.bundle.index.images), cancel),
         )
 
     def _image_ids(self, engine: Engine) -> dict[str, str]:

@@ -14,8 +14,8 @@ from typing import BinaryIO, Protocol, TypeVar
 from tfdock import events
 from tfdock.bazel import output as bazel
 from tfdock.bazel.build_events import read_output
-from tfdock.engine.protocol import Engine, ImageInfo
-from tfdock.errors import TfdockError, TimeLimit
+from tfdock.engine.protocol import Cancel, Engine, ImageInfo
+from tfdock.errors import Interrupted, TfdockError, TimeLimit
 from tfdock.host.logins import LoginFilter
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Limit, Lines, Output, Stop, Stopper, watched
@@ -217,6 +217,32 @@ class Supervisor:
                 self.log.write(rest)
             lines.close()
 
+    def watch_until_stopped(
+        self, title: str, phase: str, produce: Callable[[Output], _T], *, on_engine: bool = True
+    ) -> _T:
+        """Watch work that is left behind at a stop: it has nothing to be told."""
+        return self.watch(title, produce, self.stopper(gently=lambda: self.give_up(phase)), on_engine=on_engine)
+
+    def watch_cancellable(
+        self,
+        title: str,
+        phase: str,
+        produce: Callable[[Output, Cancel], _T],
+        *,
+        tap: OutputTap | None = None,
+        hidden: Sequence[str] = (),
+    ) -> _T:
+        """Watch work of the engine that is cancelled at a stop, and left behind at the second one."""
+        cancel = Cancel()
+        stopper = self.stopper(gently=cancel.set, by_force=lambda: self.give_up(phase))
+        try:
+            return self.watch(title, lambda output: produce(output, cancel), stopper, tap=tap, hidden=hidden)
+        except Interrupted:  # the engine's own, which knows only that it was told to stop
+            self.stop.check()
+            if stopper.late:
+                self.give_up(phase)
+            raise
+
     def _line(self, text: str) -> None:
         progress = self.output.add(text)
         if progress:
@@ -225,10 +251,9 @@ class Supervisor:
 
     def image(self, reference: str, phase: str, title: str) -> ImageInfo:
         """Return the image, pulled if it is not here. A stopped pull keeps what has arrived."""
-        # A pull has nothing to signal: leaving it is enough, and the engine keeps the layers.
-        stopper = self.stopper(gently=lambda: self.give_up(phase))
-        return self.engine.image(reference) or self.watch(
-            title, lambda output: self.engine.pull(reference, output), stopper
+        # Leaving a pull is enough: the engine keeps the layers.
+        return self.engine.image(reference) or self.watch_until_stopped(
+            title, phase, lambda output: self.engine.pull(reference, output)
         )
 
 

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from packaging.requirements import InvalidRequirement
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from tfdock.engine.protocol import Cancel, ImageBuild, ImageInfo
-from tfdock.errors import BuildFailed, Interrupted, NetworkError, ProfileError, WheelRefused, clean
+from tfdock.engine.protocol import ImageBuild, ImageInfo
+from tfdock.errors import BuildFailed, NetworkError, ProfileError, WheelRefused, clean
 from tfdock.gpu.opened_libraries import accelerator_of
 from tfdock.host.files import file_sha256, held
 from tfdock.images import wheel_image
@@ -42,7 +42,7 @@ from tfdock.oci.repository import Repository
 from tfdock.plan.local_source import context_archive
 from tfdock.plan.render import BuildContext
 from tfdock.resolve.naming import MAX_NAME
-from tfdock.types import Digest, ImageRef
+from tfdock.types import ImageRef
 from tfdock.verify.trial_container import (
     Impossible,
     TrialContainers,
@@ -156,9 +156,6 @@ def make(
         return _RuntimeBuild(environment, knowledge, build, inspection, tuple(wheels), request).run()
     except Impossible as reason:
         raise reason.error from reason
-    except Interrupted:  # the engine's own, which does not know whether it was SIGINT or SIGTERM
-        environment.supervisor.stop.check()
-        raise
 
 
 class _RuntimeBuild(TrialContainers):
@@ -344,16 +341,16 @@ class _RuntimeBuild(TrialContainers):
             # Everything is in the context.
             network="none",
         )
-        cancel = Cancel()
-        stopper = supervisor.stopper(gently=cancel.set, by_force=lambda: supervisor.give_up("image"))
         # A hash, because the name of an image has slashes.
         key = hashlib.sha256(f"runtime {image.base}".encode()).hexdigest()[:16]
         waiting = supervisor.waiting("image", f"builds an image on {image.base} too")
         supervisor.output.clear()
         with held(machine.state_dir.absolute() / "locks" / f"image-{key}", "the image", alone=True, waiting=waiting):
             try:
-                image_id = supervisor.watch(
-                    self._request.name, lambda output: supervisor.engine.build(request, output, cancel), stopper
+                image_id = supervisor.watch_cancellable(
+                    self._request.name,
+                    "image",
+                    lambda output, cancel: supervisor.engine.build(request, output, cancel),
                 )
             except BuildFailed as error:
                 raise self._with_log(error) from error
@@ -392,9 +389,8 @@ class _RuntimeBuild(TrialContainers):
             return None
         supervisor, name = self._environment.supervisor, self._request.push
         supervisor.engine.tag(image.id, name)
-        stopper = supervisor.stopper(gently=lambda: supervisor.give_up("image"))
-        digest: Digest = supervisor.watch(
-            f"push {name}", lambda output: supervisor.engine.push(name, output), stopper
+        digest = supervisor.watch_until_stopped(
+            f"push {name}", "image", lambda output: supervisor.engine.push(name, output)
         )
         return {"reference": name, "digest": digest}
 
