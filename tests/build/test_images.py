@@ -30,8 +30,7 @@ from tfdock.host.settings import load
 from tfdock.images import image_pack
 from tfdock.images.image_push import Push, PushedImages
 from tfdock.images.image_tags import shipment
-from tfdock.images.layer_stream import WheelLayer
-from tfdock.images.selection import WheelSelection
+from tfdock.images.selection import WheelLayer, WheelSelection
 from tfdock.images.wheel_image import ARTIFACT_TYPE
 from tfdock.images.wheel_layer import LAYER_TYPE, ImageWheel
 from tfdock.oci import manifest as oci

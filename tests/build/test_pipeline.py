@@ -14,7 +14,7 @@ import pytest
 from bed import bed
 from waits import FETCH
 
-from tfdock.images.wheel_tags import fingerprint_tag
+from tfdock.images.image_tags import fingerprint_tag
 
 from .conftest import Workshop
 from .harness import CPU, KNOWLEDGE, PLAYED_BUILD, Json, Tfdock

@@ -24,10 +24,10 @@ from wheelhouses import Made, made
 from tfdock.errors import NetworkError, Problem, TfdockError
 from tfdock.images import image_pull
 from tfdock.images.image_pull import ImagePull, PulledImage, Read
+from tfdock.images.image_tags import fingerprint_tag
 from tfdock.images.lookup import ImageLookup, find_image, local_platform
 from tfdock.images.wheel_image import SUMS
 from tfdock.images.wheel_layer import LAYER_TYPE, frame
-from tfdock.images.wheel_tags import fingerprint_tag
 from tfdock.oci import manifest as oci
 from tfdock.oci.http import TRIES as FEW
 from tfdock.oci.manifest import Descriptor

@@ -385,14 +385,15 @@ OPENED = {
         "cli/pages/html_page.py", "resolve/resolve.py", "resolve/starter.py",
     },
     "the system's": {
-        "cli/main.py", "engine/address.py", "engine/engine_documents.py", "engine/engine_host.py", "host/hardware.py",
-        "installed/nvidia_driver.py",
+        "cli/main.py", "engine/address.py", "engine/engine_documents.py", "engine/engine_facts.py",
+        "host/hardware.py", "installed/nvidia_driver.py",
     },
     "named by the user": {
         "cli/bundle_report.py", "cli/ci_log.py", "cli/commands/advise.py", "cli/commands/init.py",
         "cli/commands/report.py", "cli/matrix_run.py",
-        "diagnose/diagnose_logs.py", "host/settings.py", "images/layer_stream.py", "images/runtime/runtime_image.py",
-        "knowledge/loader.py", "offline/bundle_file.py", "wheel/wheel_file.py",
+        "diagnose/diagnose_logs.py", "host/settings.py", "images/runtime/runtime_image.py", "images/selection.py",
+        "knowledge/loader.py", "offline/bundle_file.py",
+        "wheel/wheel_file.py",
     },
     "a checkout of sources, whose files are opened beneath its folder": {"plan/local_source.py"},
     "an environment whose interpreter the user runs": {

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from tfdock.bazel.cache.cache_folder import DiskCache
 from tfdock.bazel.cache.domain_cache import clear_work, drop_copies, filesystem_now
 from tfdock.builder.build_run import BuildRun
-from tfdock.engine.engine_host import caller_user
+from tfdock.engine.engine_facts import caller_user
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
 from tfdock.errors import EngineError, Locked, Problem
 from tfdock.host.files import held, make_folder

@@ -9,8 +9,7 @@ from typing import BinaryIO
 from tfdock.errors import ProfileError
 from tfdock.host.files import check_target, write_atomically
 from tfdock.images import wheel_layout
-from tfdock.images.image_tags import Shipment
-from tfdock.images.wheel_tags import FINGERPRINT_TAG
+from tfdock.images.image_tags import FINGERPRINT_TAG, Shipment
 from tfdock.oci.manifest import Descriptor
 from tfdock.oci.plain_tar import END, file_member, member_header, padding
 

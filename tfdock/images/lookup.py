@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from tfdock.errors import Incompatible, NetworkError, TfdockError, VerificationFailed
 from tfdock.host.foreign_json import Malformed
 from tfdock.images import wheel_image_read
+from tfdock.images.image_tags import broken_promise, fingerprint_tag, is_promise
 from tfdock.images.wheel_image import MOST_PAPERS
 from tfdock.images.wheel_image_read import FoundBuild, machine_platform
 from tfdock.images.wheel_layer import PACKED_TYPES, unpacked
-from tfdock.images.wheel_tags import broken_promise, fingerprint_tag, is_promise
 from tfdock.oci import manifest as oci
 from tfdock.oci.artifact import ArtifactKind, NamedArtifact
 from tfdock.oci.manifest import Descriptor, Manifest

@@ -14,7 +14,7 @@ import pytest
 
 from tfdock.errors import ProfileError, WheelRefused
 from tfdock.images import wheel_layout
-from tfdock.images.image_tags import shipment
+from tfdock.images.image_tags import fingerprint_tag, moving_tag, shipment
 from tfdock.images.wheel_image import (
     ARTIFACT_TYPE,
     ImageIndex,
@@ -24,7 +24,6 @@ from tfdock.images.wheel_image import (
     common_platform,
 )
 from tfdock.images.wheel_layer import LAYER_TYPE, ImageWheel, frame
-from tfdock.images.wheel_tags import fingerprint_tag, moving_tag
 from tfdock.oci import manifest as oci
 from tfdock.oci.manifest import Descriptor, Manifest
 from tfdock.oci.plain_tar import archive

@@ -13,10 +13,10 @@ import pytest
 from tfdock.host import settings
 from tfdock.host.foreign_json import Malformed
 from tfdock.images import wheel_image_read
+from tfdock.images.image_tags import broken_promise
 from tfdock.images.wheel_image import CONFIG_TYPE
 from tfdock.images.wheel_image_read import FoundBuild, machine_platform
 from tfdock.images.wheel_layer import LAYER_TYPE, FoundWheel, frame, wheel_bytes
-from tfdock.images.wheel_tags import broken_promise
 from tfdock.oci import manifest as oci
 from tfdock.oci.manifest import Descriptor, Manifest
 from tfdock.oci.plain_tar import archive, members

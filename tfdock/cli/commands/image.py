@@ -28,9 +28,8 @@ from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop, until_stopped
 from tfdock.images import image_pack
 from tfdock.images.image_push import Push
-from tfdock.images.image_tags import Shipment, members, shipment
+from tfdock.images.image_tags import Shipment, is_promise, members, shipment
 from tfdock.images.selection import WheelSelection
-from tfdock.images.wheel_tags import is_promise
 from tfdock.oci.repository import Repository
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.types import ImageRef

@@ -38,8 +38,8 @@ from tfdock.errors import NetworkError, Problem, ProfileError, TfdockError, comb
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop, until_stopped
 from tfdock.images.image_pull import ImagePull, PulledImage
+from tfdock.images.image_tags import is_promise
 from tfdock.images.lookup import ImageLookup, StoredImage, find_image, local_platform, native_refusal
-from tfdock.images.wheel_tags import is_promise
 from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.wish import Wish
