@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tfdock.types import BuildId
@@ -60,3 +61,15 @@ class Notice:
 
 Event = PhaseStarted | PhaseEnded | Progress | Line | Tick | Notice
 Listener = Callable[[Event], None]  #: Whoever wants to hear. It must not raise.
+
+
+@contextmanager
+def announced_phase(listen: Listener, clock: Callable[[], float], build_id: BuildId, phase: str) -> Iterator[None]:
+    """Report a phase as it begins, and as it ends, well or not, with its seconds by the clock."""
+    listen(PhaseStarted(build_id=build_id, phase=phase))
+    began, ok = clock(), False
+    try:
+        yield
+        ok = True
+    finally:
+        listen(PhaseEnded(build_id=build_id, phase=phase, seconds=round(clock() - began, 3), ok=ok))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from tfdock import events
@@ -11,7 +10,6 @@ from tfdock.errors import NetworkError, Problem, TimeLimit, VerificationFailed
 from tfdock.host.supervise import until_stopped
 from tfdock.images import lookup
 from tfdock.images.image_pull import ImagePull, PulledImage
-from tfdock.images.lookup import StoredImage
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.lock_file import LockFile
 
@@ -39,14 +37,18 @@ def pull(
             fix = "run the same command again to go on"
             raise TimeLimit.of("time-limit", message, fix)
 
+    def say(text: str) -> None:
+        listen(events.Notice(text=text))
+
     def skip(error: NetworkError) -> None:
-        listen(events.Notice(text=f"{error.problems[0].message}; the build goes on without it"))
+        say(f"{error.problems[0].message}; the build goes on without it")
 
     def pull_first() -> PulledImage | None:
         search = lookup.ImageLookup(repositories=session.settings.repositories, check=check)
         for image in search.images(plan, lock, skip):
             try:
-                return _pull_image(session, plan, image, check, listen)
+                with events.announced_phase(listen, session.clock, plan.build_id, _PHASE):
+                    return ImagePull(session.wheelhouse, check, say).pull_build(image, image.builds[0])
             except NetworkError as error:
                 skip(error)
         return None
@@ -57,22 +59,6 @@ def pull(
     except VerificationFailed as error:
         # Damage stops the build; the user may decide to build anyway.
         raise type(error)(*map(_with_way_around, error.problems)) from error
-
-
-def _pull_image(
-    session: BuildSession, plan: BuildPlan, image: StoredImage, check: Callable[[], None], listen: events.Listener
-) -> PulledImage:
-    """Pull an image, as its own phase."""
-    listen(events.PhaseStarted(build_id=plan.build_id, phase=_PHASE))
-    started, ok = session.clock(), False
-    try:
-        pull = ImagePull(session.wheelhouse, check, lambda text: listen(events.Notice(text=text)))
-        pulled = pull.pull_build(image, image.builds[0])
-        ok = True
-    finally:
-        seconds = round(session.clock() - started, 3)
-        listen(events.PhaseEnded(build_id=plan.build_id, phase=_PHASE, seconds=seconds, ok=ok))
-    return pulled
 
 
 def _with_way_around(problem: Problem) -> Problem:

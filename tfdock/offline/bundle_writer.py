@@ -83,9 +83,7 @@ class BundlePacker:
         # Listed once, because index and blobs must agree.
         cached = _cached_files(_downloads_folder(work.folder))
         self._check_room(images, cached)
-        self.work.supervisor.listen(events.PhaseStarted(build_id=NAME, phase="bundle"))
-        began, ok = work.supervisor.clock(), False
-        try:
+        with events.announced_phase(work.supervisor.listen, work.supervisor.clock, NAME, "bundle"):
             with self._named(images), work.file.open("w+b") as file:
                 index = self._fill(file, images, cached)
             # The sum of the whole file is for people, who compare two copies by `sha256sum`.
@@ -95,11 +93,7 @@ class BundlePacker:
             # The last moment to stop: from here on the bundle is there.
             work.supervisor.check("bundle")
             work.file.replace(self.target)
-            ok = True
             return made
-        finally:
-            seconds = work.supervisor.clock() - began
-            self.work.supervisor.listen(events.PhaseEnded(build_id=NAME, phase="bundle", seconds=seconds, ok=ok))
 
     def _fill(self, file: BinaryIO, images: Mapping[str, ImageInfo], cached: Mapping[str, Path]) -> Index:
         """Write all contents, the images last, then the index into the space of its draft."""

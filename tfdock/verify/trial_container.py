@@ -130,16 +130,12 @@ def trial_environment(
         supervisor = Supervisor(
             engine=engine, run_id=name, local=info.local, log=file, listen=listen, stop=stop, disk_space=disk_space
         )
-        began, ok = supervisor.clock(), False
-        listen(events.PhaseStarted(build_id=BuildId(wheel), phase=phase))
         try:
-            yield TrialEnvironment(supervisor=supervisor, info=info, settings=settings, folder=folders.own)
-            ok = True
+            with events.announced_phase(listen, supervisor.clock, BuildId(wheel), phase):
+                yield TrialEnvironment(supervisor=supervisor, info=info, settings=settings, folder=folders.own)
         except OSError as error:
             raise file_error(error, {"the cache": settings.cache_dir.absolute()}) from error
         finally:
-            seconds = supervisor.clock() - began
-            listen(events.PhaseEnded(build_id=BuildId(wheel), phase=phase, seconds=seconds, ok=ok))
             # The first error is the one to tell; what cannot be cleaned now, the journal keeps for later.
             with suppress(TfdockError, OSError):
                 journal.clean_own_run(settings.state_dir, entry, engine)
