@@ -217,6 +217,13 @@ def tidied(settings: Settings, engine: FakeEngine | None = None) -> list[cleanup
     return [cleanup.remove_leftover(one, settings, engine, "one") for one in cleanup.find_leftovers(settings)]
 
 
+def left_alone(settings: Settings) -> cleanup.NotRemoved:
+    """What is told of the one thing that is not removed."""
+    (kept,) = tidied(settings)
+    assert kept is not None
+    return kept
+
+
 def precious(folder: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "thesis").write_text("years of work")
@@ -236,8 +243,7 @@ def test_a_folder_that_the_settings_do_not_name_is_told_and_left_alone(
     ):
         folder = precious(tmp_path / name)
         entry = noted(settings, **{field: str(folder)})
-        (kept,) = tidied(settings)
-        assert kept is not None
+        kept = left_alone(settings)
         assert f"{folder} is left alone" in kept.why
         assert str(folder) in kept.fix
         assert (folder / "thesis").exists()
@@ -250,9 +256,8 @@ def test_what_another_wheelhouse_and_cache_hold_of_a_run_is_removed_with_them(
     other = replace(settings, wheelhouse=tmp_path / "other wheels", cache_dir=tmp_path / "other")
     staging, output = Wheelhouse(other.wheelhouse).staging(RUN), CacheFolder(other.cache_dir).output(RUN)
     entry = noted(settings, staging=str(precious(staging)), output=str(precious(output)))
-    (kept,) = tidied(settings)
-    assert kept is not None
-    assert f"`tfdock doctor --fix --cache-dir {tmp_path}/other --wheelhouse '{tmp_path}/other wheels'`" in kept.fix
+    fix = left_alone(settings).fix
+    assert f"`tfdock doctor --fix --cache-dir {tmp_path}/other --wheelhouse '{tmp_path}/other wheels'`" in fix
     assert entry.exists()
     assert tidied(other) == []
     assert not any(path.exists() for path in (staging, output, entry))
@@ -282,9 +287,7 @@ def test_an_entry_with_another_run_id_is_told_and_left_alone(
     folder = precious(tmp_path / "home")
     staging = precious(Wheelhouse(settings.wheelhouse).staging(RUN))
     entry = noted(settings, run, staging=str(staging), **changes)
-    (kept,) = tidied(settings)
-    assert kept is not None
-    assert why in kept.why
+    assert why in left_alone(settings).why
     assert all(path.exists() for path in (folder / "thesis", staging / "thesis", entry / "run.json"))
 
 
@@ -296,20 +299,14 @@ def test_links_in_the_journal_and_in_the_place_of_folders_are_told_and_left_alon
     staging.parent.mkdir(parents=True)
     staging.symlink_to(home)
     entry = noted(settings, staging=str(staging))
-    (kept,) = tidied(settings)
-    assert kept is not None
-    assert "it is a link" in kept.why
+    assert "it is a link" in left_alone(settings).why
     file = entry / "run.json"
     file.replace(tmp_path / "run.json")
     file.symlink_to(tmp_path / "run.json")
-    (kept,) = tidied(settings)
-    assert kept is not None
-    assert "it is not a file of this user" in kept.why
+    assert "it is not a file of this user" in left_alone(settings).why
     shutil.rmtree(entry)
     entry.symlink_to(home)
-    (kept,) = tidied(settings)
-    assert kept is not None
-    assert "it is a link" in kept.why
+    assert "it is a link" in left_alone(settings).why
     assert [path.name for path in home.iterdir()] == ["thesis"]
 
 
@@ -325,9 +322,7 @@ def test_what_belongs_to_another_user_is_told_and_left_alone(settings: Settings,
         os.setresuid(0, 0, 0)
         os.chown(path, USER + 1, -1)
         os.setresuid(USER, USER, 0)
-        (kept,) = tidied(settings)
-        assert kept is not None
-        assert why in kept.why
+        assert why in left_alone(settings).why
     assert output.exists()
 
 
@@ -369,16 +364,13 @@ def test_the_folder_of_a_bundle_is_removed_by_its_exact_name(settings: Settings,
     for name in (f"bundle.tar.{RUN}", f".{RUN}", f".bundle.tar.{RUN}.d", ".bundle.tar.20261121-104600-000000"):
         other = precious(tmp_path / name)
         entry = noted(settings, staging=str(other))
-        (kept,) = tidied(settings)
-        assert kept is not None
+        left_alone(settings)
         assert (other / "thesis").exists()
         shutil.rmtree(entry)
     home = precious(tmp_path / "home")
     bundle.symlink_to(home)
     noted(settings, staging=str(bundle))
-    (kept,) = tidied(settings)
-    assert kept is not None
-    assert "it is a link" in kept.why
+    assert "it is a link" in left_alone(settings).why
     assert (home / "thesis").exists()
 
 

@@ -26,35 +26,27 @@ def info_of(address: EngineAddress = HERE, components: str = "Engine", **answer:
     return engine_info({"NCPU": 4, "MemTotal": 1 << 34, "DockerRootDir": "/data", **answer}, version, address)
 
 
-@pytest.mark.parametrize("program", ["Engine", "Podman Engine"])
-def test_a_rootless_engine_knows_the_caller_as_root(program: str) -> None:
-    info = info_of(components=program, SecurityOptions=["name=seccomp,profile=builtin", "name=rootless"])
-    assert caller_user(info, 1000, 1001) == "0:0"
-    assert host_config_of(SPEC, None, info)["security_opt"] == ["no-new-privileges"]
+ROOTLESS = ["name=seccomp,profile=builtin", "name=rootless"]
 
 
-def test_any_other_engine_knows_the_caller_by_number() -> None:
-    info = info_of(SecurityOptions=["name=apparmor", "name=cgroupns"])
-    assert caller_user(info, 1000, 1001) == "1000:1001"
-    config = host_config_of(SPEC, None, info)
-    assert config["security_opt"] == ["no-new-privileges"]
-    assert config["cap_drop"] == ["ALL"]
-    assert "userns_mode" not in config
-
-
-@pytest.mark.parametrize(("address", "mode"), [(HERE, "host"), (ELSEWHERE, None)])
-def test_folders_of_this_machine_need_the_user_namespace_of_the_host(
-    address: EngineAddress, mode: str | None
+@pytest.mark.parametrize(
+    ("info", "user", "mode", "label"),
+    [
+        pytest.param(info_of(SecurityOptions=ROOTLESS), "0:0", "", [], id="rootless"),
+        pytest.param(info_of(HERE, "Podman Engine", SecurityOptions=ROOTLESS), "0:0", "", [], id="rootless podman"),
+        pytest.param(info_of(SecurityOptions=["name=apparmor", "name=cgroupns"]), "1000:1001", "", [], id="any"),
+        pytest.param(info_of(SecurityOptions=["name=userns"]), "1000:1001", "host", [], id="user namespaces"),
+        pytest.param(info_of(ELSEWHERE, SecurityOptions=["name=userns"]), "1000:1001", "", [], id="they, elsewhere"),
+        pytest.param(info_of(SecurityOptions=["name=selinux"]), "1000:1001", "", ["label=disable"], id="labels"),
+        pytest.param(info_of(ELSEWHERE, SecurityOptions=["name=selinux"]), "1000:1001", "", [], id="so, elsewhere"),
+    ],
+)
+def test_a_container_of_the_caller_opens_folders_of_this_machine(
+    info: EngineInfo, user: str, mode: str, label: list[str]
 ) -> None:
-    info = info_of(address, SecurityOptions=["name=userns"])
-    assert caller_user(info, 1000, 1001) == "1000:1001"
-    assert host_config_of(SPEC, None, info).get("userns_mode") == mode
-
-
-@pytest.mark.parametrize(("address", "options"), [(HERE, ["label=disable"]), (ELSEWHERE, [])])
-def test_folders_of_this_machine_need_a_container_without_a_label(address: EngineAddress, options: list[str]) -> None:
-    config = host_config_of(SPEC, None, info_of(address, SecurityOptions=["name=selinux"]))
-    assert config["security_opt"] == ["no-new-privileges", *options]
+    config = host_config_of(SPEC, None, info)
+    assert (caller_user(info, 1000, 1001), config.get("userns_mode", "")) == (user, mode)
+    assert (config["security_opt"], config["cap_drop"]) == (["no-new-privileges", *label], ["ALL"])
 
 
 def test_only_limits_that_the_engine_has_are_asked_for() -> None:

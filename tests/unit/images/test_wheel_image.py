@@ -80,6 +80,8 @@ def arm(release: str = "2.18.0", **changes: Any) -> WheelBuild:
     return build(build_id, file, **{"fingerprint": "2" * 64, **changes})
 
 
+CPU = build("tf2.18.0-py3.11-cpu-x86_64", "tensorflow_cpu-2.18.0-cp311-cp311-linux_x86_64.whl", fingerprint="3" * 64)
+
 # --- tags -----------------------------------------------------------------------------------------------------------
 
 
@@ -242,16 +244,13 @@ def test_how_a_build_was_verified(checks: list[tuple[str, str]], word: str) -> N
 
 
 def test_several_builds_in_one_image_have_a_layer_for_each_wheel_in_whatever_order_they_come() -> None:
-    cpu = build(
-        "tf2.18.0-py3.11-cpu-x86_64", "tensorflow_cpu-2.18.0-cp311-cp311-linux_x86_64.whl", fingerprint="3" * 64
-    )
-    image = WheelImage.of([build(), cpu])
-    assert image.manifest == WheelImage.of([cpu, build()]).manifest
-    assert [wheel.file for wheel in image.wheels] == sorted([build().wheels[0].file, cpu.wheels[0].file])
+    image = WheelImage.of([build(), CPU])
+    assert image.manifest == WheelImage.of([CPU, build()]).manifest
+    assert [wheel.file for wheel in image.wheels] == sorted([build().wheels[0].file, CPU.wheels[0].file])
     assert len(image.layers) == 3
     assert image.labels["io.tfdock.build-id"] == f"tf2.18.0-py3.11-cpu-x86_64 {CUDA}"
     assert {path for path in files_of(image.papers) if path.startswith("meta/")} == {
-        f"meta/{one}/record.json" for one in (CUDA, cpu.build_id)
+        f"meta/{one}/record.json" for one in (CUDA, CPU.build_id)
     }
 
 
@@ -308,14 +307,11 @@ def test_the_moving_tag_goes_to_the_newest_release_and_then_to_what_was_built_la
 
 
 def test_together_they_are_one_image_or_an_index_under_that_tag() -> None:
-    cpu = build(
-        "tf2.18.0-py3.11-cpu-x86_64", "tensorflow_cpu-2.18.0-cp311-cp311-linux_x86_64.whl", fingerprint="3" * 64
-    )
-    found = shipment([build(), cpu], together="all")
+    found = shipment([build(), CPU], together="all")
     assert isinstance(found.tags["all"], WheelImage)
     assert len(found.tags["all"].wheels) == 2
     assert len(found.images) == 3
-    found = shipment([build(), cpu, arm()], together="all")
+    found = shipment([build(), CPU, arm()], together="all")
     index = found.tags["all"]
     assert isinstance(index, ImageIndex)
     assert [(image.platform, len(image.wheels)) for image in index.images] == [
@@ -338,12 +334,11 @@ def test_one_image_does_not_hold_two_of_one_name(other: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("limit", ["MOST_WHEELS", "MOST_PAPERS"])
 def test_nothing_is_pushed_that_nobody_could_pull(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = build("tf2.18.0-py3.11-cpu-x86_64", "tensorflow_cpu-2.18.0-cp311-cp311-linux_x86_64.whl")
-    most = 1 if limit == "MOST_WHEELS" else len(WheelImage.of([build(), cpu]).papers) - 1
+    most = 1 if limit == "MOST_WHEELS" else len(WheelImage.of([build(), CPU]).papers) - 1
     monkeypatch.setattr(f"tfdock.images.image_tags.{limit}", most)
-    assert len(shipment([build(), cpu]).images) == 2
+    assert len(shipment([build(), CPU]).images) == 2
     with pytest.raises(ProfileError) as caught:
-        shipment([build(), cpu], together="all")
+        shipment([build(), CPU], together="all")
     assert [problem.code for problem in caught.value.problems] == ["image-too-large"]
 
 

@@ -63,11 +63,13 @@ def test_a_server_that_died_says_more_than_the_compiler_it_took_along() -> None:
 # --- the error ----------------------------------------------------------------------------------------------------
 
 
+def failures(*tail: str, jobs: int = 4, memory: int = 8 * GIB) -> PhaseErrors:
+    limits = BuildResources(jobs=jobs, cpus=4, memory=memory, pids=1, disk=1, time_limit=None, heap=GIB)
+    return PhaseErrors(phase="compile", resources=limits, cost=COST, log=None, tail=tail, errors=(), folders={})
+
+
 def error(status: int, *tail: str, memory: bool = False) -> OutOfMemory:
-    limits = BuildResources(jobs=4, cpus=4, memory=8 * GIB, pids=1, disk=1, time_limit=None, heap=GIB)
-    found = PhaseErrors(
-        phase="compile", resources=limits, cost=COST, log=None, tail=tail, errors=(), folders={}
-    ).container_error(status, memory=memory)
+    found = failures(*tail).container_error(status, memory=memory)
     assert isinstance(found, OutOfMemory)
     assert (found.exit_code, found.problems[0].code) == (8, "out-of-memory")
     return found
@@ -105,9 +107,7 @@ def test_each_way_to_run_out_of_memory_has_words_of_its_own(
     ("memory", "wanted"), [(1.6, "4 GiB"), (4, "6 GiB"), (16, "24 GiB")], ids=["too little", "enough", "plenty"]
 )
 def test_with_one_job_already_it_takes_more_memory_and_says_how_much(memory: float, wanted: str) -> None:
-    limits = BuildResources(jobs=1, cpus=4, memory=int(memory * GIB), pids=1, disk=1, time_limit=None, heap=GIB)
-    failures = PhaseErrors(phase="compile", resources=limits, cost=COST, log=None, tail=(GCC,), errors=(), folders={})
-    (problem,) = failures.container_error(1, memory=True).problems
+    (problem,) = failures(GCC, jobs=1, memory=int(memory * GIB)).container_error(1, memory=True).problems
     assert problem.fix is not None
     assert problem.fix.startswith(f"give it {wanted} of memory or more: it has one job already; then run")
     assert "jobs:" not in problem.fix
@@ -115,6 +115,4 @@ def test_with_one_job_already_it_takes_more_memory_and_says_how_much(memory: flo
 
 @pytest.mark.parametrize("status", [8, 130, 137, 143])
 def test_a_container_that_was_stopped_without_any_sign_of_memory_was_stopped_by_somebody(status: int) -> None:
-    limits = BuildResources(jobs=4, cpus=4, memory=8 * GIB, pids=1, disk=1, time_limit=None)
-    failures = PhaseErrors(phase="compile", resources=limits, cost=COST, log=None, tail=(), errors=(), folders={})
-    assert isinstance(failures.container_error(status, memory=False), EngineLost)
+    assert isinstance(failures().container_error(status, memory=False), EngineLost)
