@@ -120,8 +120,8 @@ class BuildRun:
             resources=(plan or self.plan).resources,
             cost=self.plan.resolution.release.cost,
             log=self.log,
-            tail=self.supervisor.output.tail,
-            errors=self.supervisor.output.errors,
+            tail=tuple(self.supervisor.output.tail),
+            errors=tuple(self.supervisor.output.errors),
             folders=self.session.folders,
         )
 

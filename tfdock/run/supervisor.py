@@ -40,46 +40,28 @@ class OutputTap(Protocol):
         """Return the part of a line that is shown."""
 
 
+@dataclass
 class PhaseOutput:
-    """What the current phase prints: its last lines, the lines that look like errors, and Bazel's progress.
+    """What the current phase prints. One object for a whole run: what it accumulates while it watches a phase."""
 
-    One object for a whole run. Everything that a run accumulates while it watches a phase is here.
-    """
-
-    def __init__(self) -> None:
-        self._tail: deque[str] = deque(maxlen=_TAIL)
-        self._errors: list[str] = []
-        self._progress: tuple[int, int] | None = None
-
-    @property
-    def tail(self) -> tuple[str, ...]:
-        """The last lines."""
-        return tuple(self._tail)
-
-    @property
-    def errors(self) -> tuple[str, ...]:
-        """The first lines that look like errors."""
-        return tuple(self._errors)
-
-    @property
-    def progress(self) -> tuple[int, int] | None:
-        """The actions that Bazel last reported as done, and all its actions."""
-        return self._progress
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))  #: The last lines.
+    errors: list[str] = field(default_factory=list)  #: The first lines that look like errors.
+    progress: tuple[int, int] | None = None  #: The actions that Bazel last reported as done, and all its actions.
 
     def clear(self) -> None:
         """Forget the output of the phase before: another one begins."""
-        self._tail.clear()
-        self._errors.clear()
-        self._progress = None
+        self.tail.clear()
+        self.errors.clear()
+        self.progress = None
 
     def add(self, line: str) -> tuple[int, int] | None:
         """Keep a line. Return Bazel's progress if the line reports it."""
-        self._tail.append(line)
+        self.tail.append(line)
         # The first errors are the causes; later ones often follow from them.
-        if bazel.is_error(line) and len(self._errors) < _ERRORS:
-            self._errors.append(line)
+        if bazel.is_error(line) and len(self.errors) < _ERRORS:
+            self.errors.append(line)
         progress = bazel.progress(line)
-        self._progress = progress or self._progress
+        self.progress = progress or self.progress
         return progress
 
 
