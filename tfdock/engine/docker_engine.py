@@ -13,6 +13,7 @@ Everything here rests on how the SDK and real engines behave, not on how they ar
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import tarfile
 import threading
@@ -153,7 +154,6 @@ class DockerEngine:
     ) -> None:
         # 600 seconds: under disk load creating a container takes minutes (docker/docker-py#2266).
         self._base_url, self._timeout, self._silence, self._sleep = base_url, timeout, silence, sleep
-        self._address: EngineAddress | None = None
         self._version: str | None = None
         self._info: EngineInfo | None = None
         self._clients: dict[float, Sdk] = {}
@@ -162,11 +162,9 @@ class DockerEngine:
 
     # Connection ---------------------------------------------------------------------------------------------
 
-    @property
+    @functools.cached_property
     def address(self) -> EngineAddress:
-        if self._address is None:
-            self._address = find_address(self._base_url)
-        return self._address
+        return find_address(self._base_url)
 
     @property
     def _program(self) -> str:

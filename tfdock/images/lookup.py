@@ -90,7 +90,8 @@ def find_image(image: ImageRef, platform: str, check: Callable[[], None]) -> Sto
         if labelled.papers.media_type in PACKED_TYPES:
             papers = b"".join(unpacked([papers], labelled.papers_content, MOST_PAPERS))
         builds = wheel_image_read.builds(labelled, papers)
-    _check_permanent_tag(image, stored.digest, builds)
+    if reason := broken_promise(image.tag or "", builds):
+        raise _moved_tag_error(image, stored.digest, reason)
     return StoredImage(named=named, digest=stored.digest, platform=platform, builds=builds)
 
 
@@ -136,13 +137,6 @@ def _platform_error(image: ImageRef, platform: str, known: Collection[str]) -> I
         f"`{image}` has no wheels for {platform}",
         f"it has them for {', '.join(known)}; for another machine: `--platform {next(iter(known), '')}`",
     )
-
-
-def _check_permanent_tag(image: ImageRef, digest: Digest, builds: tuple[FoundBuild, ...]) -> None:
-    """Raise VerificationFailed if a tag that is a build id or a fingerprint stands for another build."""
-    reason = broken_promise(image.tag or "", builds)
-    if reason:
-        raise _moved_tag_error(image, digest, reason)
 
 
 def _moved_tag_error(image: ImageRef, digest: Digest, reason: str) -> VerificationFailed:

@@ -77,18 +77,15 @@ def is_reencoded(config: bytes) -> bool:
     `docker push` and `skopeo copy --format v2s2` write Docker's manifests, without an artifact type or annotations.
     """
     with suppress(Malformed):
-        return f"{OWN}.wheels" in parse(_Configuration, config).config.Labels
+        return f"{OWN}.wheels" in (_config_labels(parse(dict[str, Any], config)) or ())
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class _Labels:
-    Labels: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Configuration:
-    config: _Labels
+def _config_labels(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the labels in a configuration, whose values may be anything; None if it has none."""
+    config = node.get("config")
+    labels = config.get("Labels") if isinstance(config, dict) else None
+    return labels if isinstance(labels, dict) else None
 
 
 def says_wheels(data: bytes) -> bool:
@@ -180,9 +177,8 @@ def _platform_of(wheels: Iterable[FoundWheel]) -> str:
 
 def _labels(node: Mapping[str, Any], manifest: Manifest) -> dict[str, str]:
     """Return our labels. They stand in the configuration, and the same in a manifest that we wrote."""
-    config = node.get("config")
-    config_labels = config.get("Labels") if isinstance(config, dict) else None
-    if not isinstance(config_labels, dict) or not all(isinstance(value, str) for value in config_labels.values()):
+    config_labels = _config_labels(node)
+    if config_labels is None or not all(isinstance(value, str) for value in config_labels.values()):
         raise Malformed("its configuration has no labels")
     ours, theirs = (
         {name: value for name, value in each.items() if name.startswith(f"{OWN}.")}
