@@ -282,19 +282,16 @@ class DockerEngine:
             self._call(action, lambda _: request(client))
             with contextlib.closing(responses[-1]) as response:
                 self._call(action, lambda _: _check(response))
-                yield from self._watch(action, response, cancel)
-
-    def _watch(self, action: str, response: requests.Response, cancel: Cancel | None) -> Iterator[Iterator[bytes]]:
-        wait_forever(response)
-        # The watch pings three times. Together they may take as long as its pause between two looks.
-        watch = StreamWatch(response, lambda: self.ping(self._silence / 6), self._silence)
-        forget = cancel.on_set(lambda: break_off(response)) if cancel is not None else None
-        try:
-            yield self._read_body(action, response, watch, cancel)
-        finally:
-            watch.stop()
-            if forget:
-                forget()
+                wait_forever(response)
+                # The watch pings three times. Together they may take as long as its pause between two looks.
+                watch = StreamWatch(response, lambda: self.ping(self._silence / 6), self._silence)
+                forget = cancel.on_set(lambda: break_off(response)) if cancel is not None else None
+                try:
+                    yield self._read_body(action, response, watch, cancel)
+                finally:
+                    watch.stop()
+                    if forget:
+                        forget()
 
     def _read_body(
         self, action: str, response: requests.Response, watch: StreamWatch, cancel: Cancel | None

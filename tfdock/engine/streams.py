@@ -86,8 +86,7 @@ def messages(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def frames(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the payload of a multiplexed stream: frames of 1 byte stream number, 3 of padding, 4 of length, and
-    data."""
+    """Yield the payload of a multiplexed stream: frames of 1 byte stream number, 3 padding, 4 length, and data."""
     buffer, left = bytearray(), 0
     for chunk in chunks:
         buffer += chunk

@@ -84,8 +84,7 @@ def _raw_mode(source: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _window_size(sink: int, resize: Resize) -> Iterator[int]:
-    """Set the container's window size now and whenever it changes; yield a descriptor that is readable after a
-    change."""
+    """Set the container's window size now and at each change; yield a descriptor that is readable after a change."""
     inward, outward = os.pipe()
 
     def changed(_signal: int = 0, _frame: FrameType | None = None) -> None:

@@ -2,8 +2,7 @@
 
 A wheel is written beside its record, where no installer looks. Meanwhile the digest of its layer is computed, and its
 members are read ahead. Then the wheel is checked against its RECORD like any other, and moved into the wheelhouse as
-a
-build would do it. A pull that breaks off or is killed leaves what arrived, and the next one continues behind it.
+a build would do it. A pull that breaks off or is killed leaves what arrived, and the next one continues behind it.
 """
 
 from __future__ import annotations

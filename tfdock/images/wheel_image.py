@@ -144,8 +144,7 @@ class WheelImage:
 
     @classmethod
     def of(cls, builds: Iterable[WheelBuild]) -> WheelImage:
-        """Return the image of these builds; raise ValueError if they are for several platforms, in words for
-        people."""
+        """Return the image of these builds. Raises ValueError, in words for people, if their platforms differ."""
         ordered = tuple(sorted(builds, key=lambda build: build.build_id))
         files = (wheel.file for build in ordered for wheel in build.wheels)
         return cls(builds=ordered, platform=common_platform(files))

@@ -94,8 +94,7 @@ def unpacked(pieces: Iterable[bytes], content: str, most: int) -> Iterator[bytes
 
 
 def wheel_bytes(wheel: FoundWheel, pieces: Iterable[bytes], start: int = 0) -> Iterator[bytes]:
-    """Yield the bytes of a wheel from the bytes of its layer as they come; raise Malformed if the layer
-    differs.
+    """Yield the bytes of a wheel from the bytes of its layer as they come; raise Malformed if the layer differs.
 
     With `start`, the pieces begin behind that many bytes of the wheel; the bytes before the wheel are not checked
     again.
