@@ -51,7 +51,10 @@ class CompileResult:
 
 
 def fetch_downloads(run: BuildRun, image: ImageResult) -> None:
-    """Run the fetch phase, one build after the other: Bazels that fill one cache get in each other's way."""
+    """Run the fetch phase; once more, with more heap or fewer jobs, if it had too little memory.
+
+    One build after the other: Bazels that fill one cache get in each other's way.
+    """
     waiting = run.supervisor.waiting("fetch", "fetches into the same cache")
     lock = run.session.cache.root / "locks" / "repository"
     own, repository = run.request.repository is not None, run.request.repository or run.session.cache.repository
@@ -64,9 +67,17 @@ def fetch_downloads(run: BuildRun, image: ImageResult) -> None:
         _put_source_archives(run, image, repository)
         # It outlives a tfdock that is killed before it has looked: the next fetch looks at what that one left too.
         unchecked = run.folders.own / "unchecked" if own else lock.with_suffix(".unchecked")
-        began = unchecked_since(unchecked)
+        began, plan = unchecked_since(unchecked), run.plan
         try:
-            _run_fetch(run, image)
+            while True:
+                try:
+                    spec = phase_container(run, image, _phase(run, plan), plan)
+                    run_container(run, spec, "fetch", plan=plan)
+                    break
+                except OutOfMemory as error:
+                    if plan is not run.plan:
+                        raise
+                    plan = _with_less(run, plan, error, "fetching")
         except (BuildFailed, NetworkError) as error:
             if error.problems[0].code in ("fetch-failed", "download-failed"):
                 _name_lost_archive(run, image, error)
@@ -107,15 +118,6 @@ def _put_source_archives(run: BuildRun, image: ImageResult, repository: Path) ->
         spec = replace(spec, name=f"{spec.name}-archives", command=copy, mounts=mounts)
         run_container(run, spec, "fetch", "archives whose own addresses are dead")
         remove_folder(folder)
-
-
-def _run_fetch(run: BuildRun, image: ImageResult) -> None:
-    """Run the fetch phase; once more, with more heap or fewer jobs, if it had too little memory."""
-    try:
-        run_container(run, phase_container(run, image, _phase(run, run.plan)), "fetch")
-    except OutOfMemory as error:
-        less = _with_less(run, run.plan, error, "fetching")
-        run_container(run, phase_container(run, image, _phase(run, less), less), "fetch", plan=less)
 
 
 def _phase(run: BuildRun, plan: BuildPlan) -> Phase:

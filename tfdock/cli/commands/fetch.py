@@ -70,13 +70,7 @@ def fetch(
 
 
 def _warm(
-    profiles: list[str],
-    preparer: Preparer,
-    session: BuildSession,
-    listen: Listener,
-    *,
-    locked: bool,
-    as_json: bool,
+    profiles: list[str], preparer: Preparer, session: BuildSession, listen: Listener, *, locked: bool, as_json: bool
 ) -> NoReturn:
     """Fetch each profile by itself, so that one failure does not stop the others."""
     results, codes = [], []
@@ -84,7 +78,11 @@ def _warm(
         try:
             # After Ctrl-C the next profile does not begin.
             session.stop.check()
-            results.append(_fetch_profile(name, preparer, session, listen, locked=locked))
+            warning = console.show_problems
+            prepared = prepare_locked(name, preparer, session.settings, warning) if locked else preparer.prepare(name)
+            warm(prepared, session, listen)
+            console.say(f"{console.Style(sys.stderr).good('fetched')}  {prepared.plan.build_id}")
+            results.append(_fetched_row(prepared.plan.build_id, name))
         except TfdockError as error:
             codes.append(int(error.exit_code))
             console.show_problems(error.problems)
@@ -92,17 +90,6 @@ def _warm(
     if as_json:
         print_json("tfdock.fetch/1", not codes, {"builds": results, "bundle": None})
     raise typer.Exit(combined_exit_code(codes))
-
-
-def _fetch_profile(
-    name: str, preparer: Preparer, session: BuildSession, listen: Listener, *, locked: bool
-) -> dict[str, Any]:
-    prepared = (
-        prepare_locked(name, preparer, session.settings, console.show_problems) if locked else preparer.prepare(name)
-    )
-    warm(prepared, session, listen)
-    console.say(f"{console.Style(sys.stderr).good('fetched')}  {prepared.plan.build_id}")
-    return _fetched_row(prepared.plan.build_id, name)
 
 
 def _fetched_row(build_id: str | None, profile: str) -> dict[str, Any]:

@@ -55,11 +55,10 @@ def lock(
         for name in names:
             try:
                 stop.check()
-                results.append(
-                    _check_profile(name, preparer, settings)
-                    if check
-                    else _lock_profile(name, preparer, session, listen)
-                )
+                if check:
+                    results.append(_check_profile(name, preparer, settings))
+                else:
+                    results.append(_lock_profile(name, preparer, session, listen))
             except TfdockError as error:
                 codes.append(int(error.exit_code))
                 console.show_problems(error.problems)
