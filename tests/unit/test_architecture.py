@@ -20,7 +20,7 @@ from .program_sources import MODULES, ROOT, walk
 ORDER = (
     "profile", "host", "knowledge", "wheel", "gpu", "resolve", "plan", "oci", "engine", "bazel", "run",
     "wheelhouse", "verify", "images", "builder", "offline", "matrix", "ci", "diagnose", "installed",
-    "bench", "trace", "documents", "report", "cli",
+    "bench", "trace", "documents", "report", "api", "cli",
 )  # fmt: skip
 
 #: The words of the program, which every package may import and which import no package.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import shutil
@@ -60,3 +61,12 @@ def test_a_page_shows_what_the_command_prints(tmp_path: Path, page: str, command
 
 def test_the_pages_show_enough() -> None:
     assert len(shown()) > 12
+
+
+def test_the_page_about_python_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs/python.md").read_text("utf-8")
+    test = doctest.DocTestParser().get_doctest(text.replace("```", ""), {}, "docs/python.md", None, 0)
+    found: list[str] = []
+    assert doctest.DocTestRunner().run(test, out=found.append).attempted > 5
+    assert found == []

@@ -1,0 +1,103 @@
+"""tfdock for Python programs and notebooks: what the commands decide and do, as values.
+
+    from tfdock import api
+
+    api.check("rtx3080", python="3.10").build_id
+    api.advise("rtx5090").needs_no_build
+    api.build(gpu=["rtx5090"], python="3.12").wheels
+
+A profile is a file, the name of a shipped one, or nothing with `gpu`. `fields` are those of a profile, with dots:
+`api.check("rtx3080", **{"resources.memory": "16GiB"})`. Settings are those of the commands: the configuration file
+and `TFDOCK_*`. Every function raises TfdockError, whose `problems` say what is wrong, where, and how to mend it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tfdock.builder.build import build as build_plan
+from tfdock.builder.session import BuildRequest, BuildResult, BuildSession
+from tfdock.diagnose.diagnose_logs import diagnose_file
+from tfdock.diagnose.diagnosis import Diagnosis
+from tfdock.engine.docker_engine import DockerEngine
+from tfdock.events import Event, Listener
+from tfdock.gpu.compatibility import Compatibility, serve
+from tfdock.gpu.gpu_facts import facts_of_wheel
+from tfdock.host import hardware
+from tfdock.host import settings as settings_of_machine
+from tfdock.knowledge import loader
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.prepare import PreparedBuild, Preparer
+from tfdock.plan.wish import Wish
+from tfdock.resolve.advice import Advice, gpus_named
+from tfdock.resolve.advice import advise as advice_for
+from tfdock.resolve.resolution import Resolution
+from tfdock.wheel.inspection import Inspection
+from tfdock.wheel.wheel_file import inspected
+
+__all__ = ["advise", "build", "check", "diagnose", "inspect", "plan", "runs_on"]
+
+
+def advise(*gpus: str, tensorflow: str | None = None, python: str | None = None) -> Advice:
+    """Return how official wheels run on GPUs, and the profile of a build that does better, if there is one."""
+    base = _knowledge()
+    return advice_for(base, gpus_named(base, gpus), tensorflow=tensorflow, python=python)
+
+
+def check(profile: str = "", *, gpu: Sequence[str] = (), **fields: str) -> Resolution:
+    """Return every choice of a build; raises Incompatible for what cannot work, with ways out."""
+    return _preparer(gpu, fields).resolve(_name(profile, gpu, fields)).resolution
+
+
+def plan(profile: str = "", *, gpu: Sequence[str] = (), **fields: str) -> BuildPlan:
+    """Return what a build would run: image, commands, limits."""
+    return _prepared(profile, gpu, fields).plan
+
+
+def build(
+    profile: str = "", *, gpu: Sequence[str] = (), listen: Listener | None = None, force: bool = False, **fields: str
+) -> BuildResult:
+    """Build a wheel into the wheelhouse, or take it from there; `listen` gets the events of the build."""
+    prepared = _prepared(profile, gpu, fields)
+    session = BuildSession(connect=DockerEngine, settings=settings_of_machine.load({}), knowledge=_knowledge())
+    return build_plan(session, BuildRequest(prepared=prepared, force=force), listen or _ignore)
+
+
+def inspect(wheel: str | Path) -> Inspection:
+    """Return what is in a wheel: GPU code by library, requirements, damage. Nothing of it is run."""
+    return inspected(Path(wheel))
+
+
+def runs_on(wheel: Inspection, gpu: str) -> Compatibility:
+    """Return how a GPU runs a wheel that was inspected: natively, by JIT, or not, and why."""
+    base = _knowledge()
+    return serve(base, gpus_named(base, [gpu])[0], facts_of_wheel(base, wheel))
+
+
+def diagnose(log: str | Path, *, profile: str = "") -> Diagnosis:
+    """Return what went wrong in a log, the most probable cause first; with the profile it was a build of, more."""
+    context = _preparer((), {}).context(profile) if profile else None
+    return diagnose_file(str(log), _knowledge(), context)
+
+
+def _ignore(_: Event) -> None:
+    pass
+
+
+def _knowledge() -> KnowledgeBase:
+    settings = settings_of_machine.load({})
+    return loader.knowledge(settings.knowledge, settings.cache_dir)
+
+
+def _preparer(gpu: Sequence[str], fields: dict[str, str]) -> Preparer:
+    return Preparer(settings_of_machine.load({}), hardware.local_machine(), wish=Wish(tuple(gpu), fields))
+
+
+def _name(profile: str, gpu: Sequence[str], fields: dict[str, str]) -> str:
+    return profile or Wish(tuple(gpu), fields).words
+
+
+def _prepared(profile: str, gpu: Sequence[str], fields: dict[str, str]) -> PreparedBuild:
+    return _preparer(gpu, fields).prepare(_name(profile, gpu, fields))
