@@ -1,14 +1,10 @@
 """tfdock for Python programs and notebooks: what the commands decide and do, as values.
 
-    from tfdock import api
-
-    api.check("rtx3080", python="3.10").build_id
-    api.advise("rtx5090").needs_no_build
-    api.build(gpu=["rtx5090"], python="3.12").wheels
-
-A profile is a file, the name of a shipped one, or nothing with `gpu`. `fields` are those of a profile, with dots:
+A profile is a file, the name of a shipped one, or nothing with `gpu`. Fields of a profile change it, with dots:
 `api.check("rtx3080", **{"resources.memory": "16GiB"})`. Settings are those of the commands: the configuration file
-and `TFDOCK_*`. Every function raises TfdockError, whose `problems` say what is wrong, where, and how to mend it.
+and `TFDOCK_*`. Every function raises TfdockError, whose problems say what is wrong, where, and how to mend it.
+
+Imports: `builder`, `diagnose`, `engine`, `gpu`, `host`, `knowledge`, `plan`, `resolve`, `wheel`.
 """
 
 from __future__ import annotations
