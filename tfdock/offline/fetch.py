@@ -36,7 +36,7 @@ from tfdock.run.disk_space import DiskSpace
 from tfdock.run.results import RunFolders
 from tfdock.run.supervisor import Supervisor
 from tfdock.types import ExpectedFiles
-from tfdock.verify.trial_container import TrialEnvironment, fetch_dependencies, pip_requirements
+from tfdock.verify.trial_container import TrialContainers, TrialEnvironment, pip_requirements
 from tfdock.verify.trial_plan import is_known_runtime, limits_for, limits_of
 from tfdock.wheel.wheel_file import inspected
 
@@ -228,7 +228,8 @@ class Bundler:
             tag = f"cp{plan.resolution.python.replace('.', '')}"
             runtime = plan.resolution.runtime
             named = runtime is not None and is_known_runtime(self.preparer.knowledge, runtime)
-            folder = fetch_dependencies(environment, tag, inputs.runtime, lines, limits, known=named)
+            trial = TrialContainers(environment, tag, tag)
+            folder = trial.fetch_requirements(inputs.runtime, lines, limits, known=named)
         return replace(inputs, requirements=lines, limits=limits, wheels=folder)
 
     def _requirements(self, run: BuildRun, image: ImageResult) -> tuple[list[str], tuple[str, ...]] | None:

@@ -21,6 +21,7 @@ from tfdock.errors import (
     EngineLost,
     EngineUnavailable,
     NetworkError,
+    ProfileError,
 )
 from tfdock.gpu.opened_libraries import accelerator_of
 from tfdock.host.foreign_json import Malformed, parse
@@ -30,7 +31,6 @@ from tfdock.types import ImageRef, Mount
 from tfdock.verify.checks import Check
 from tfdock.verify.trial_container import (
     HERE,
-    Impossible,
     TrialContainers,
     TrialEnvironment,
     TrialRequest,
@@ -40,7 +40,6 @@ from tfdock.verify.trial_container import (
     python_command,
     read_only_mount,
     runtime_unfit,
-    trial_impossible,
 )
 from tfdock.verify.trial_plan import (
     RUN,
@@ -92,14 +91,14 @@ class WheelTrial(TrialContainers):
     def checks(self, image: ImageRef | None, built_in: ImageInfo | None) -> tuple[Check, ...]:
         """Try the wheel, in the image that compiled it if that is given; return the checks.
 
-        Raises Impossible if the trial cannot begin.
+        Raises NetworkError or ProfileError if the trial cannot begin.
         """
         runtime = built_in or self._image(image)
         known = not built_in and image is not None and is_known_runtime(self._knowledge, image)
         access = gpu_access(self._accelerator, self._environment.info)
         try:
             dependencies = self._dependencies(runtime, known=known, with_gpu=not access.missing)
-        except Impossible:
+        except (NetworkError, ProfileError):
             # A bundle that was made without a GPU has none of its libraries. The rest of the trial needs none.
             if access.missing or self._environment.given is None:
                 raise
@@ -122,13 +121,13 @@ class WheelTrial(TrialContainers):
 
     def _image(self, image: ImageRef | None) -> ImageInfo:
         if image is None:
-            raise trial_impossible(
+            raise ProfileError.of(
                 "runtime-unknown",
                 f"no image is known with a Python for {self._inspection.wheel.python_tag}",
                 "name one that has it: `runtime: …` in the profile",
             )
         if linked := self._linked():
-            raise trial_impossible(
+            raise ProfileError.of(
                 "runtime-lacks-libraries",
                 f"the wheel links {', '.join(linked)}, which {image} does not have",
                 "name an image that has them and the wheel's Python: `runtime: …` in the profile",
@@ -136,17 +135,14 @@ class WheelTrial(TrialContainers):
         reference = str(self._environment.settings.mirrored(image))
         if self._environment.given is not None:
             return self._bundled_image(str(image))
-        try:
-            return self._environment.supervisor.image(reference, "verify", f"runtime image {image}")
-        except NetworkError as error:
-            raise Impossible(error) from error
+        return self._environment.supervisor.image(reference, "verify", f"runtime image {image}")
 
     def _bundled_image(self, reference: str) -> ImageInfo:
         """Return the image that the bundle has."""
         name = (self._environment.given or {}).get(reference)
         info = self._environment.engine.image(name) if name else None
         if info is None:
-            raise trial_impossible(
+            raise ProfileError.of(
                 "runtime-unknown",
                 f"the bundle does not have {reference}, in which the wheel would be tried",
                 "make the bundle anew with a profile that says `verify: {run: true}`",
@@ -163,13 +159,13 @@ class WheelTrial(TrialContainers):
             texts = self._inspection.metadata.requires_dist
             lines = pip_requirements(texts, self._extras(with_gpu=with_gpu))
         except InvalidRequirement as error:
-            raise trial_impossible("dependencies-unavailable", f"it requires {error}", "") from error
+            raise ProfileError.of("dependencies-unavailable", f"it requires {error}", "") from error
         if not lines:
             return self._folder("nothing")
         limits = limits_of(self._knowledge, self._inspection)
         folder = self._requirements_folder(image, lines, limits)
         if self._environment.given is not None and not folder.is_dir():
-            raise trial_impossible(
+            raise ProfileError.of(
                 "dependencies-unavailable",
                 f"the bundle does not have what the wheel requires: {', '.join(lines)[:300]}",
                 "build it once with a network, then make the bundle anew with the same `--wheelhouse`",

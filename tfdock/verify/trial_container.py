@@ -20,7 +20,6 @@ from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ContainerState, Eng
 from tfdock.errors import (
     DiskFull,
     EngineLost,
-    Fix,
     NetworkError,
     OutOfMemory,
     ProfileError,
@@ -79,20 +78,9 @@ class TrialEnvironment:
         return self.supervisor.engine
 
 
-class Impossible(Exception):
-    """A trial cannot begin; `error` says why."""
-
-    def __init__(self, error: TfdockError) -> None:
-        self.error = error
-        super().__init__(str(error))
-
-
-def trial_impossible(code: str, message: str, fix: Fix) -> Impossible:
-    return Impossible(ProfileError.of(code, message, fix))
-
-
-def runtime_unfit(reason: str) -> Impossible:
-    return trial_impossible(
+def runtime_unfit(reason: str) -> ProfileError:
+    """Return the error for an image in which no check can run."""
+    return ProfileError.of(
         "runtime-unfit",
         f"the runtime image cannot run the checks: {reason}",
         "name an image that has the wheel's Python with pip: `runtime: …` in the profile",
@@ -173,9 +161,10 @@ class TrialContainers:
     def fetch_requirements(
         self, image: ImageInfo, lines: Sequence[str], limits: Sequence[str], *, known: bool
     ) -> Path:
-        """Return the folder with the wheels for these requirements; raises Impossible if they cannot be fetched.
+        """Return the folder with the wheels for these requirements.
 
-        `known`: the knowledge names the image. Any other image is a stranger's, and gets no login.
+        `known`: the knowledge names the image. Any other image is a stranger's, and gets no login. Raises
+        NetworkError or ProfileError (`dependencies-unavailable`, `runtime-unfit`) if they cannot be fetched.
         """
         folder = self._requirements_folder(image, lines, limits)
         if not folder.is_dir():
@@ -243,15 +232,13 @@ class TrialContainers:
             if state.exit_code == NO_PROGRAM or "No module named pip" in " ".join(output_lines[-1:]):
                 raise runtime_unfit(describe_end(state, output_lines))
             errors = [line for line in output_lines if line.startswith("ERROR")] or output_lines
-            raise Impossible(
-                NetworkError.of(
-                    "dependencies-unavailable",
-                    f"pip cannot get what the wheel requires: {' '.join(errors[-2:])[:500]}",
-                    (
-                        "check the network, `network:` in the settings and pip's variables (PIP_INDEX_URL, PIP_CERT)",
-                        *self._alternatives,
-                    ),
-                )
+            raise NetworkError.of(
+                "dependencies-unavailable",
+                f"pip cannot get what the wheel requires: {' '.join(errors[-2:])[:500]}",
+                (
+                    "check the network, `network:` in the settings and pip's variables (PIP_INDEX_URL, PIP_CERT)",
+                    *self._alternatives,
+                ),
             )
         make_folder(folder.parent)
         (kept / "wheels").mkdir(exist_ok=True)  # pip makes none where no line is for this Python
@@ -343,27 +330,6 @@ class TrialContainers:
         return folder.make()
 
 
-def fetch_dependencies(
-    environment: TrialEnvironment,
-    python_tag: str,
-    image: ImageInfo,
-    lines: Sequence[str],
-    limits: Sequence[str],
-    *,
-    known: bool,
-) -> Path:
-    """Return the folder with the wheels for these requirements in that image. `known`: the knowledge names the image.
-
-    Raises NetworkError or ProfileError (`dependencies-unavailable`) if they cannot be fetched.
-    """
-    try:
-        return TrialContainers(environment, python_tag, python_tag).fetch_requirements(
-            image, lines, limits, known=known
-        )
-    except Impossible as reason:
-        raise reason.error from reason
-
-
 def dependencies_folder(
     settings: Settings,
     image: ImageInfo,
@@ -410,8 +376,8 @@ def pip_requirements(texts: Iterable[str], extras: Sequence[str] = ()) -> list[s
     return lines
 
 
-def _login_refused(names: Sequence[str]) -> Impossible:
-    return trial_impossible(
+def _login_refused(names: Sequence[str]) -> ProfileError:
+    return ProfileError.of(
         "dependencies-unavailable",
         f"{', '.join(names)} may hold a login, which only a runtime image of the knowledge is given; this image is "
         "a profile's",

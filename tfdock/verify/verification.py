@@ -12,11 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tfdock.errors import (
-    TfdockError,
-    VerificationFailed,
-    WheelRefused,
-)
+from tfdock.errors import NetworkError, ProfileError, TfdockError, VerificationFailed, WheelRefused
 from tfdock.gpu.compatibility import own_libraries
 from tfdock.gpu.opened_libraries import unsearched_folders
 from tfdock.knowledge.tables import KnowledgeBase
@@ -26,7 +22,7 @@ from tfdock.types import ImageRef
 from tfdock.verify import checks as statics
 from tfdock.verify.checks import Check, passed
 from tfdock.verify.trial import WheelTrial
-from tfdock.verify.trial_container import Impossible, TrialEnvironment, TrialRequest
+from tfdock.verify.trial_container import TrialEnvironment, TrialRequest
 from tfdock.verify.trial_plan import skip_all
 from tfdock.wheel.facts import GpuCode, WheelError, merged
 from tfdock.wheel.identity import runs_on_python
@@ -117,9 +113,9 @@ def verify_wheel(
     try:
         run_checks = trial.checks(image, built_in)
     # The wheel is not to blame, so its checks are skipped, not failed.
-    except Impossible as reason:
-        run_checks = skip_all(reason.error.problems[0].message)
-        verification = replace(verification, impossible=reason.error)
+    except (NetworkError, ProfileError) as error:
+        run_checks = skip_all(error.problems[0].message)
+        verification = replace(verification, impossible=error)
     return replace(verification, checks=(*static, *run_checks))
 
 

@@ -43,13 +43,7 @@ from tfdock.plan.local_source import context_archive
 from tfdock.plan.render import BuildContext
 from tfdock.resolve.naming import MAX_NAME
 from tfdock.types import ImageRef
-from tfdock.verify.trial_container import (
-    Impossible,
-    TrialContainers,
-    TrialEnvironment,
-    pip_requirements,
-    trial_impossible,
-)
+from tfdock.verify.trial_container import TrialContainers, TrialEnvironment, pip_requirements
 from tfdock.verify.trial_plan import is_known_runtime, limits_of, linked_to_accelerator
 from tfdock.wheel.facts import WheelError
 from tfdock.wheel.identity import constraints, runs_on_python
@@ -152,10 +146,7 @@ def make(
     (`runtime-image-broken`), and the engine's errors.
     """
     inspection = inspected(wheels[0])
-    try:
-        return _RuntimeBuild(environment, knowledge, build, inspection, tuple(wheels), request).run()
-    except Impossible as reason:
-        raise reason.error from reason
+    return _RuntimeBuild(environment, knowledge, build, inspection, tuple(wheels), request).run()
 
 
 class _RuntimeBuild(TrialContainers):
@@ -217,14 +208,14 @@ class _RuntimeBuild(TrialContainers):
         image = _parse_image(reference)
         # The record may be anybody's, and its Python stands in a script.
         if image is None or not _PYTHON.fullmatch(python):
-            raise trial_impossible(
+            raise ProfileError.of(
                 "runtime-unknown",
                 f"no image is known with a Python for {tags[0]}",
                 "name one that has it: `runtime: …` in the profile, and build again",
             )
         linked = linked_to_accelerator(self._knowledge, self._inspection)
         if linked and not asked:
-            raise trial_impossible(
+            raise ProfileError.of(
                 "runtime-lacks-libraries",
                 f"the wheel links {', '.join(linked)}, which {image} does not have",
                 "name an image that has them and the wheel's Python: `runtime: …` in the profile, and build again",
@@ -273,7 +264,7 @@ class _RuntimeBuild(TrialContainers):
             return pip_requirements(self._inspection.metadata.requires_dist, extras)
         except InvalidRequirement as error:
             fix = "correct what its source requires, and build again"
-            raise trial_impossible("dependencies-unavailable", f"the wheel requires {error}", fix) from error
+            raise ProfileError.of("dependencies-unavailable", f"the wheel requires {error}", fix) from error
 
     def _wheels_for(
         self, base: ImageInfo, lines: Sequence[str], limits: Sequence[str], *, known: bool
@@ -286,7 +277,7 @@ class _RuntimeBuild(TrialContainers):
         # A package that has only a source archive ran code of its own in the container where these were made.
         for path in wheels:
             if not _is_wheel(path):
-                raise trial_impossible(
+                raise ProfileError.of(
                     "dependencies-unavailable",
                     f"{path.name!a} came with what the wheel requires, and is no wheel",
                     f"find out which package brings it; then remove {folder}",
@@ -439,7 +430,7 @@ def _members(wheel: Path) -> list[str]:
             return [member.name for member in open_archive(file).members if ".data/" not in member.name]
     except WheelError as error:
         fix = f"find out which package brings it; then remove {wheel.parent}"
-        raise trial_impossible("dependencies-unavailable", f"{wheel.name}: {error.message}", fix) from error
+        raise ProfileError.of("dependencies-unavailable", f"{wheel.name}: {error.message}", fix) from error
 
 
 def _pin(wheel: Path) -> str:
