@@ -28,8 +28,8 @@ from tfdock.images.lookup import find_image
 from tfdock.types import ImageRef
 from tfdock.wheelhouse import wheelhouse_pruning
 from tfdock.wheelhouse.index import WheelIndex
-from tfdock.wheelhouse.retention import Rules
 from tfdock.wheelhouse.store import Wheelhouse
+from tfdock.wheelhouse.wheelhouse_pruning import Rules
 
 ROLES = ("built", "built", "built", "pulled", "pulled", "pruned", "pruned", "indexed")
 BRANCHES = ("first", "second", "third", "fourth")  #: Each is a build id of its own.

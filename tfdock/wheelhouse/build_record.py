@@ -1,9 +1,11 @@
-"""Check a build record that comes from elsewhere, before any other code reads it. Pure."""
+"""Check a build record that comes from elsewhere, before any other code reads it; say what it claims. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypedDict
 
 from tfdock.host.foreign_json import Malformed, Sha256, Text, below, matching, parse
@@ -111,3 +113,79 @@ def verified(record: Mapping[str, Any]) -> Verified:
     if statuses.get("import") == "passed":
         return "tried"
     return "files" if "passed" in statuses.values() else "no"
+
+
+# --- what is claimed of a wheel ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelClaims:
+    """The claims about a wheel. `accelerator` is None if nobody says; `toolkit` is its version (`12.5.1`).
+
+    `gpu_code` holds targets, SASS before PTX (`sm_86`, `compute_90`), None if nobody looked. `finished` is in seconds
+    since 1970, None if unknown.
+    """
+
+    tensorflow: str | None = None
+    python: str | None = None
+    accelerator: str | None = None
+    toolkit: str | None = None
+    gpu_code: tuple[str, ...] | None = None
+    verified: Verified = "no"
+    finished: float | None = None
+
+
+def claims_of_record(record: Mapping[str, Any]) -> WheelClaims:
+    """Return the claims of a build's record. A record may come from anybody: malformed parts are ignored."""
+    plan = _map(record.get("plan"))
+    rows = [_map(row) for row in _list(plan.get("choices"))]
+    chosen = {str(row.get("field")): str(row.get("value")) for row in rows}
+    accelerator = chosen.get("accelerator")
+    verification = _map(record.get("verification"))
+    return WheelClaims(
+        tensorflow=chosen.get("tensorflow"),
+        python=chosen.get("python"),
+        accelerator=accelerator,
+        toolkit=chosen.get(accelerator or ""),
+        gpu_code=_gpu_code(verification),
+        verified=verified(record),
+        finished=_unix_seconds(record.get("finished")),
+    )
+
+
+def claims_of_build_info(info: Mapping[str, object], accelerators: Iterable[str]) -> WheelClaims:
+    """Return the claims of a wheel's own build info, for a wheel without a record. What it lists is not measured."""
+    names = list(accelerators)
+    family = next((name for name in names if info.get(f"is_{name}_build") is True), None)
+    if family is None:
+        # A CPU wheel says `is_cuda_build: False`. A wheel that says nothing may be for any GPU.
+        return WheelClaims(accelerator="cpu" if any(f"is_{name}_build" in info for name in names) else None)
+    version, listed = info.get(f"{family}_version"), info.get(f"{family}_compute_capabilities")
+    return WheelClaims(
+        accelerator=family,
+        toolkit=str(version) if version else None,
+        gpu_code=tuple(map(str, listed)) if isinstance(listed, list) else None,
+    )
+
+
+def _gpu_code(verification: Mapping[str, Any]) -> tuple[str, ...] | None:
+    code = verification.get("gpu_code")
+    if not isinstance(code, dict):
+        return None
+    return tuple(str(target) for kind in ("sass", "ptx", "amdgpu") for target in _list(code.get(kind)))
+
+
+def _unix_seconds(text: object) -> float | None:
+    try:
+        # Through UTC: at the ends of the calendar a moment is told there, or not at all.
+        return datetime.fromisoformat(str(text)).astimezone(UTC).replace(microsecond=0).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _map(node: object) -> Mapping[str, Any]:
+    return node if isinstance(node, dict) else {}
+
+
+def _list(node: object) -> Sequence[Any]:
+    return node if isinstance(node, list) else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,42 +20,28 @@ from tfdock.wheel.facts import WheelError
 from tfdock.wheel.inspection import build_info_of
 from tfdock.wheel.wheel import variant_label
 from tfdock.wheel.zip_archive import open_archive
+from tfdock.wheelhouse.build_record import WheelClaims, claims_of_build_info, claims_of_record
 from tfdock.wheelhouse.index import Signature, WheelIndex, signature
-from tfdock.wheelhouse.retention import WheelClaims, claims_of_build_info, claims_of_record
 from tfdock.wheelhouse.store import Wheelhouse, load_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRecord:
-    """The record of a build, and the folder that holds it."""
+class _Candidate:
+    """A record that names a wheel, with these bytes."""
 
+    build_id: BuildId
     record: Mapping[str, Any]
-    folder: UntrustedPath
-
-    @property
-    def build_id(self) -> BuildId:
-        """The build id, by the folder: its lock is the one to hold."""
-        return BuildId(self.folder.parent.name)
-
-    @property
-    def fingerprint(self) -> str:
-        """The build's fingerprint."""
-        return str(self.record["fingerprint"])
-
-    @property
-    def wheels(self) -> Iterator[tuple[str, str, int]]:
-        """The wheels of the build: file, sha256, size."""
-        for wheel in self.record["wheels"]:
-            yield wheel["file"], wheel["sha256"], wheel["size"]
+    sha256: str
+    size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredWheel:
     """A wheel that lies in the wheelhouse.
 
-    `changed` is its file's time in seconds since 1970. `recorded` is the build that made it. It is None for a wheel
-    from elsewhere, and for a wheel whose bytes are not those that a build published. `problem` says what is wrong, if
-    anything.
+    `changed` is its file's time in seconds since 1970. `build_id` and `fingerprint` are those of the build that made
+    it. They are None for a wheel from elsewhere, and for a wheel whose bytes are not those that a build published.
+    `problem` says what is wrong, if anything.
     """
 
     path: Path
@@ -67,7 +53,8 @@ class StoredWheel:
     tags: str
     claims: WheelClaims
     sha256: str | None = None
-    recorded: StoredRecord | None = None
+    build_id: BuildId | None = None
+    fingerprint: str | None = None
     pulled_from: str | None = None
     problem: str = ""
 
@@ -75,12 +62,6 @@ class StoredWheel:
     def finished(self) -> float:
         """When it was made, by its record or else by its file."""
         return self.changed if self.claims.finished is None else self.claims.finished
-
-
-def records(house: Wheelhouse) -> list[StoredRecord]:
-    """Return every record of the wheelhouse that can be read, with its folder."""
-    loaded = ((file.parent, load_record(file)) for file in house.record_files())
-    return [StoredRecord(record=record, folder=folder) for folder, record in loaded if record is not None]
 
 
 def unreadable_records(house: Wheelhouse) -> list[Problem]:
@@ -103,10 +84,13 @@ def list_wheels(house: Wheelhouse, accelerators: Callable[[], Iterable[str]]) ->
 
     A wheel belongs to the record that has its name and size. It is hashed only where several records could be meant.
     """
-    by_file: dict[str, list[tuple[str, int, StoredRecord]]] = defaultdict(list)
-    for stored in records(house):
-        for file, sha256, size in stored.wheels:
-            by_file[file].append((sha256, size, stored))
+    by_file: dict[str, list[_Candidate]] = defaultdict(list)
+    for file in house.record_files():
+        # By the folder: its lock is the one to hold.
+        build_id, record = BuildId(file.parent.parent.name), load_record(file) or {}
+        for wheel in record.get("wheels", ()):
+            candidate = _Candidate(build_id=build_id, record=record, sha256=wheel["sha256"], size=wheel["size"])
+            by_file[wheel["file"]].append(candidate)
     # The index knows the hash of each wheel that has not changed since.
     hashes = WheelIndex(house).hashes()
     wheels = []
@@ -127,29 +111,28 @@ def _stored_wheel(
     path: UntrustedPath,
     status: os.stat_result,
     sha256: str | None,
-    candidates: list[tuple[str, int, StoredRecord]],
+    candidates: list[_Candidate],
     accelerators: Callable[[], Iterable[str]],
 ) -> StoredWheel:
     is_link = stat.S_ISLNK(status.st_mode)
     if is_link:
         candidates, sha256 = [], None
-    matching = [candidate for candidate in candidates if candidate[1] == status.st_size]
+    matching = [candidate for candidate in candidates if candidate.size == status.st_size]
     # Only here do the bytes decide: hashing half a gigabyte takes seconds.
-    if sha256 is None and len({candidate[0] for candidate in matching}) > 1:
+    if sha256 is None and len({candidate.sha256 for candidate in matching}) > 1:
         sha256 = path.sha256()
     if sha256 is not None:
-        matching = [candidate for candidate in matching if candidate[0] == sha256]
+        matching = [candidate for candidate in matching if candidate.sha256 == sha256]
     # The newest of those that made these very bytes.
-    newest = max(matching, key=lambda candidate: str(candidate[2].record.get("finished")), default=None)
+    newest = max(matching, key=lambda candidate: str(candidate.record.get("finished")), default=None)
     name, version, tags = _parse_name(path.name)
-    recorded = newest[2] if newest else None
-    if recorded:
-        claims, problem = claims_of_record(recorded.record), ""
+    if newest:
+        claims, problem = claims_of_record(newest.record), ""
     elif is_link:
         claims, problem = WheelClaims(), "it is a link, and no link is followed"
     else:
         claims, problem = _foreign_claims(path, accelerators)
-    if candidates and not recorded:
+    if candidates and not newest:
         problem = problem or "not the bytes that a build published under this name"
     return StoredWheel(
         path=path.path,
@@ -160,9 +143,10 @@ def _stored_wheel(
         version=version,
         tags=tags,
         claims=claims,
-        sha256=newest[0] if newest else sha256,
-        recorded=recorded,
-        pulled_from=_pull_reference(house.pulled_from(recorded.record)) if recorded else None,
+        sha256=newest.sha256 if newest else sha256,
+        build_id=newest.build_id if newest else None,
+        fingerprint=newest.record["fingerprint"] if newest else None,
+        pulled_from=_pull_reference(house.pulled_from(newest.record)) if newest else None,
         problem=problem,
     )
 

@@ -1,4 +1,4 @@
-"""Prune a wheelhouse by the rules of `wheelhouse/retention`, and remove what killed runs left.
+"""Prune a wheelhouse by rules of retention, and remove what killed runs left.
 
 Wheels from elsewhere stay, and so does everything of a build id that a run holds. A wheel leaves the index before it
 is removed.
@@ -6,19 +6,32 @@ is removed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tfdock.errors import Locked
 from tfdock.host.untrusted_folders import NotPlain, UntrustedPath
 from tfdock.types import BuildId
-from tfdock.wheelhouse.catalogue import StoredRecord, StoredWheel, list_wheels
+from tfdock.wheelhouse.catalogue import StoredWheel, list_wheels
 from tfdock.wheelhouse.index import WheelIndex, signature
 from tfdock.wheelhouse.orphans import Orphan, build_ids, find_orphans, remove_orphan
-from tfdock.wheelhouse.retention import RetainableWheel, RetentionChoice, Rules, choose
 from tfdock.wheelhouse.store import Wheelhouse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The rules of retention. A wheel goes if every rule that is given says so.
+
+    `before`: it was made before that moment. `max_size`: with it, the wheels that are left take more bytes. `keep`:
+    it is not among that number of newest builds of its build id. A rule that is None is not given.
+    """
+
+    before: float | None = None
+    max_size: int | None = None
+    keep: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +41,7 @@ class PrunedWheelhouse:
     `busy` are build ids that a run holds: nothing of theirs was touched.
     """
 
-    wheels: tuple[RetainableWheel, ...]
+    wheels: tuple[StoredWheel, ...]
     leftovers: tuple[Orphan, ...]
     left: int
     reached: bool
@@ -48,14 +61,14 @@ def prune(house: Wheelhouse, state: Path, rules: Rules, *, dry_run: bool = False
     busy = {build_id for build_id in sorted(build_ids(house)) if not _is_free(house, build_id)}
     # `tuple`: no accelerators are needed to judge foreign wheels, which stay in any case.
     wheels = list_wheels(house, tuple)
-    chosen = _choose_sound(wheels, rules, busy)
+    gone, left = _choose_sound(wheels, rules, busy)
     leftovers = [orphan for orphan in find_orphans(house, state, busy) if orphan.build_id not in busy]
     removal = _Removal(house, wheels)
     if not dry_run:
-        removal.remove(chosen.gone, leftovers)
-    left = chosen.left + sum(wheel.size for wheel in chosen.gone if wheel in removal.kept)
+        removal.remove(gone, leftovers)
+    left += sum(wheel.size for wheel in gone if wheel in removal.kept)
     return PrunedWheelhouse(
-        wheels=tuple(wheel for wheel in chosen.gone if wheel not in removal.kept),
+        wheels=tuple(wheel for wheel in gone if wheel not in removal.kept),
         leftovers=tuple(orphan for orphan in leftovers if orphan not in removal.kept),
         left=left,
         reached=rules.max_size is None or left <= rules.max_size,
@@ -71,26 +84,52 @@ def _is_free(house: Wheelhouse, build_id: BuildId) -> bool:
         return False
 
 
-# --- wheels ---------------------------------------------------------------------------------------------------------
+# --- which wheels go ------------------------------------------------------------------------------------------------
 
 
-def _choose_sound(wheels: Sequence[StoredWheel], rules: Rules, busy: Collection[str]) -> RetentionChoice:
+def choose(
+    wheels: Iterable[StoredWheel], rules: Rules, staying: Collection[str] = ()
+) -> tuple[list[StoredWheel], int]:
+    """Return the wheels that go, the oldest first, and the bytes that stay. None go without any rule.
+
+    Wheels from elsewhere stay, and so do the files that are `staying`. Both count for the size.
+    """
+    # By name where times are equal: a dry run and the real run choose the same wheels.
+    oldest_first = sorted(wheels, key=lambda wheel: (wheel.finished, wheel.path.name))
+    own = [wheel for wheel in oldest_first if wheel.build_id]
+    newest: dict[str | None, set[str | None]] = defaultdict(set)
+    for wheel in reversed(own):  # so that a build counts by its latest wheel
+        if len(newest[wheel.build_id]) < (rules.keep or 0):
+            newest[wheel.build_id].add(wheel.fingerprint)
+    left = sum(wheel.size for wheel in oldest_first)
+    gone = []
+    for wheel in own if rules != Rules() else ():
+        too_large = rules.max_size is None or left > rules.max_size
+        old = rules.before is None or wheel.finished < rules.before
+        spared = wheel.path.name in staying or wheel.fingerprint in newest[wheel.build_id]
+        if too_large and old and not spared:
+            gone.append(wheel)
+            left -= wheel.size
+    return gone, left
+
+
+def _choose_sound(
+    wheels: Sequence[StoredWheel], rules: Rules, busy: Collection[BuildId]
+) -> tuple[list[StoredWheel], int]:
     """Choose until every chosen wheel matches its record, byte for byte. A wheel that does not match is not ours."""
-    own = {wheel.path.name: wheel for wheel in wheels if wheel.recorded}
-    others = sum(wheel.size for wheel in wheels if not wheel.recorded)
-    stock = {file: _retainable(wheel, wheel.recorded, busy) for file, wheel in own.items() if wheel.recorded}
+    staying = {wheel.path.name for wheel in wheels if wheel.build_id in busy}
     sound: set[str] = set()
     while True:
-        chosen = choose(stock.values(), rules, others=others)
-        unsure = [wheel.file for wheel in chosen.gone if wheel.file not in sound]
+        gone, left = choose(wheels, rules, staying)
+        unsure = [wheel for wheel in gone if wheel.path.name not in sound]
         if not unsure:
-            return chosen
-        for file in unsure:
-            if _is_sound(own[file]):
-                sound.add(file)
+            return gone, left
+        for wheel in unsure:
+            if _is_sound(wheel):
+                sound.add(wheel.path.name)
             else:
                 # It stays, and its bytes still count for the limit.
-                stock[file] = replace(stock[file], busy=True)
+                staying.add(wheel.path.name)
 
 
 def _is_sound(wheel: StoredWheel) -> bool:
@@ -100,17 +139,6 @@ def _is_sound(wheel: StoredWheel) -> bool:
     return False
 
 
-def _retainable(wheel: StoredWheel, recorded: StoredRecord, busy: Collection[str]) -> RetainableWheel:
-    return RetainableWheel(
-        file=wheel.path.name,
-        size=wheel.size,
-        build_id=recorded.build_id,
-        fingerprint=recorded.fingerprint,
-        finished=wheel.finished,
-        busy=recorded.build_id in busy,
-    )
-
-
 # --- removing -------------------------------------------------------------------------------------------------------
 
 
@@ -118,12 +146,11 @@ class _Removal:
     """Remove what was chosen. What has changed since, or what a run has come to need, is `kept`."""
 
     def __init__(self, house: Wheelhouse, stored: Sequence[StoredWheel]) -> None:
-        self._house = house
-        self._found = {wheel.path.name: wheel for wheel in stored}
-        self.kept: list[RetainableWheel | Orphan] = []
+        self._house, self._stored = house, stored
+        self.kept: list[StoredWheel | Orphan] = []
         self.busy: set[BuildId] = set()
 
-    def remove(self, wheels: Sequence[RetainableWheel], leftovers: Sequence[Orphan]) -> None:
+    def remove(self, wheels: Sequence[StoredWheel], leftovers: Sequence[Orphan]) -> None:
         """Remove wheels and orphans."""
         for orphan in leftovers:
             with self._unless_busy(orphan.build_id, [orphan]):
@@ -133,7 +160,7 @@ class _Removal:
             self._remove_wheels(wheels)
 
     @contextmanager
-    def _unless_busy(self, build_id: BuildId | None, items: Sequence[RetainableWheel | Orphan]) -> Iterator[None]:
+    def _unless_busy(self, build_id: BuildId | None, items: Sequence[StoredWheel | Orphan]) -> Iterator[None]:
         """Keep what a run has come to hold since the choice: nobody waits for hours for it."""
         try:
             yield
@@ -141,12 +168,10 @@ class _Removal:
             self.busy.update([build_id] if build_id else ())
             self.kept.extend(items)
 
-    def _remove_wheels(self, wheels: Sequence[RetainableWheel]) -> None:
+    def _remove_wheels(self, wheels: Sequence[StoredWheel]) -> None:
         index = WheelIndex(self._house)
-        of_build: dict[BuildId, list[RetainableWheel]] = {}
-        for wheel in wheels:
-            of_build.setdefault(BuildId(wheel.build_id), []).append(wheel)
-        for build_id, own in of_build.items():
+        for build_id in dict.fromkeys(wheel.build_id for wheel in wheels if wheel.build_id):
+            own = [wheel for wheel in wheels if wheel.build_id == build_id]
             with (
                 self._unless_busy(build_id, own),
                 self._house.locked(build_id, patience=0),
@@ -157,21 +182,19 @@ class _Removal:
             # On a full disk the pages went, and now there is room for them.
             index.add({})
 
-    def _remove_build(self, build_id: BuildId, wheels: Sequence[RetainableWheel], index: WheelIndex) -> None:
+    def _remove_build(self, build_id: BuildId, wheels: Sequence[StoredWheel], index: WheelIndex) -> None:
         """Remove wheels of a build id, and its constraints if no wheel of it is left. The caller holds both locks."""
-        gone = {wheel.file for wheel in wheels if self._is_same(wheel.file)}
-        self.kept.extend(wheel for wheel in wheels if wheel.file not in gone)
+        gone = {wheel.path.name for wheel in wheels if self._is_same(wheel)}
+        self.kept.extend(wheel for wheel in wheels if wheel.path.name not in gone)
         # First out of the index, so that no installer is sent to a wheel that goes.
         index.remove(gone)
         for file in gone:
             self._house.at(file).remove()
-        own = {
-            item.path.name for item in self._found.values() if item.recorded and item.recorded.build_id == build_id
-        }
+        own = {wheel.path.name for wheel in self._stored if wheel.build_id == build_id}
         # All wheels of the build id, those of other fingerprints too: they share the file.
         if gone and own <= gone:
             self._house.constraints(build_id).remove()
 
-    def _is_same(self, file: str) -> bool:
-        status = self._house.at(file).status()
-        return status is not None and signature(status) == self._found[file].signature
+    def _is_same(self, wheel: StoredWheel) -> bool:
+        status = self._house.at(wheel.path.name).status()
+        return status is not None and signature(status) == wheel.signature

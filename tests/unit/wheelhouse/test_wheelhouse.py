@@ -9,7 +9,7 @@ import os
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,9 +26,11 @@ from tfdock.errors import Locked, WheelRefused
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.types import BuildId
 from tfdock.wheelhouse import wheelhouse_pruning
+from tfdock.wheelhouse.build_record import WheelClaims, claims_of_build_info, claims_of_record
+from tfdock.wheelhouse.catalogue import StoredWheel
 from tfdock.wheelhouse.index import WheelIndex
-from tfdock.wheelhouse.retention import RetainableWheel, Rules, choose, claims_of_build_info, claims_of_record
 from tfdock.wheelhouse.store import PULLED, Wheelhouse
+from tfdock.wheelhouse.wheelhouse_pruning import Rules, choose
 
 from .. import houses, small_wheels
 from .test_simple_index import contents, named
@@ -361,11 +363,22 @@ def test_the_command_prints_the_index_and_tells_what_is_left_out(house: Wheelhou
 # --- which may go -------------------------------------------------------------------------------------------------
 
 
-def stock(file: str, finished: float, *, size: int = 10, build: str = "a", busy: bool = False) -> RetainableWheel:
-    return RetainableWheel(file=file, size=size, build_id=build, fingerprint=file, finished=finished, busy=busy)
+def stock(file: str, finished: float, *, size: int = 10, build: str | None = "a") -> StoredWheel:
+    return StoredWheel(
+        path=Path(file), size=size, changed=finished, signature=(0, 0, 0, 0), name="", version="", tags="",
+        claims=WheelClaims(), build_id=BuildId(build) if build else None, fingerprint=file if build else None,
+    )  # fmt: skip
 
 
-MANY = [stock("a1", 1), stock("a2", 2), stock("a3", 3), stock("b1", 1.5, build="b"), stock("busy", 0, busy=True)]
+MANY = [stock("a1", 1), stock("a2", 2), stock("a3", 3), stock("b1", 1.5, build="b"), stock("busy", 0)]
+
+
+def chosen(
+    wheels: Sequence[StoredWheel], rules: Rules, staying: Collection[str] = ("busy",)
+) -> tuple[list[str], int]:
+    """The names of the wheels that go, and the bytes that are left."""
+    gone, left = choose(wheels, rules, staying)
+    return [wheel.path.name for wheel in gone], left
 
 
 @pytest.mark.parametrize(
@@ -386,15 +399,12 @@ MANY = [stock("a1", 1), stock("a2", 2), stock("a3", 3), stock("b1", 1.5, build="
     ],
 )
 def test_the_oldest_go_that_every_given_rule_lets_go(rules: Rules, gone: list[str]) -> None:
-    chosen = choose(MANY, rules)
-    assert [one.file for one in chosen.gone] == gone
-    assert chosen.left == 50 - 10 * len(gone)
+    assert chosen(MANY, rules) == (gone, 50 - 10 * len(gone))
 
 
 def test_wheels_from_elsewhere_count_and_stay() -> None:
-    chosen = choose(MANY, Rules(max_size=100), others=1000)
-    assert [one.file for one in chosen.gone] == ["a1", "b1", "a2", "a3"]
-    assert chosen.left == 1010
+    foreign = stock("foreign", 0, size=1000, build=None)
+    assert chosen([*MANY, foreign], Rules(max_size=100)) == (["a1", "b1", "a2", "a3"], 1010)
 
 
 @given(
@@ -403,22 +413,19 @@ def test_wheels_from_elsewhere_count_and_stay() -> None:
               keep=st.none() | st.integers(1, 3)),
 )  # fmt: skip
 def test_whatever_the_rules_what_is_busy_or_kept_stays(rows: list[Any], rules: Rules) -> None:
-    every = [
-        stock(f"{number}", when, size=size, build=build, busy=busy)
-        for number, (when, size, build, busy) in enumerate(rows)
-    ]
-    chosen = choose(every, rules)
-    gone = set(chosen.gone)
-    assert not any(one.busy for one in gone)
-    assert chosen.left == sum(one.size for one in every if one not in gone)
+    every = [stock(f"{number}", when, size=size, build=build) for number, (when, size, build, _) in enumerate(rows)]
+    staying = {f"{number}" for number, (_, _, _, busy) in enumerate(rows) if busy}
+    gone, left = choose(every, rules, staying)
+    assert not any(one.path.name in staying for one in gone)
+    assert left == sum(one.size for one in every if one not in gone)
     for build in "ab":
         own = [one for one in every if one.build_id == build]
-        assert len(own) - len(gone & set(own)) >= min(rules.keep or 0, len(own))
+        assert len([one for one in own if one not in gone]) >= min(rules.keep or 0, len(own))
     assert all(rules.before is None or one.finished < rules.before for one in gone)
     if rules.max_size is not None and gone:
-        assert chosen.left + chosen.gone[-1].size > rules.max_size, "no more than needed"
+        assert left + gone[-1].size > rules.max_size, "no more than needed"
         spared = rules.keep or rules.before is not None
-        assert spared or chosen.left <= rules.max_size or all(one in gone or one.busy for one in every)
+        assert spared or left <= rules.max_size or all(one in gone or one.path.name in staying for one in every)
 
 
 # --- prune --------------------------------------------------------------------------------------------------------
@@ -449,7 +456,7 @@ def test_a_dry_run_tells_the_same_and_removes_nothing(house: Wheelhouse, three: 
     assert contents(house) == before
     done = prune(house, rules)
     assert (done.wheels, done.left, done.size) == (told.wheels, told.left, told.size)
-    assert [one.file for one in done.wheels] == [three["sm80"].name, three["sm86"].name]
+    assert [one.path.name for one in done.wheels] == [three["sm80"].name, three["sm86"].name]
     assert set(named(house)) == {three["sm89"].name, three["foreign"].name}
     assert [path.name for path in house.root.glob("*.constraints.txt")] == [
         f"{houses.build_id('sm89')}.constraints.txt"
@@ -463,7 +470,7 @@ def test_wheels_from_elsewhere_and_changed_ones_are_left_alone(house: Wheelhouse
     data[-1] ^= 1  # as large as before
     three["sm80"].write_bytes(data)
     done = prune(house, Rules(max_size=0))
-    assert {one.file for one in done.wheels} == {three["sm86"].name, three["sm89"].name}
+    assert {one.path.name for one in done.wheels} == {three["sm86"].name, three["sm89"].name}
     assert not done.reached
     assert three["sm80"].read_bytes() == data
     assert three["foreign"].exists()
@@ -645,7 +652,7 @@ def test_files_and_links_of_others_stay(house: Wheelhouse, three: dict[str, Path
     three["sm80"].symlink_to(elsewhere)
     for dry_run in (True, False):
         done = prune(house, Rules(max_size=0), dry_run=dry_run)
-        assert {one.file for one in done.wheels} == {three["sm86"].name, three["sm89"].name}
+        assert {one.path.name for one in done.wheels} == {three["sm86"].name, three["sm89"].name}
         assert done.leftovers == ()
     assert three["sm80"].is_symlink()
     assert all(path.exists() for path in own)
@@ -684,7 +691,7 @@ def test_what_fills_the_disk_can_be_removed_while_it_is_full(
     for way in ("write", "make"):
         monkeypatch.setattr(UntrustedPath, way, while_there_is_room(getattr(UntrustedPath, way)))
     done = prune(house, Rules(before=NOW - 25 * DAY))
-    assert ([one.file for one in done.wheels], len(done.leftovers)) == ([three["sm80"].name], 1)
+    assert ([one.path.name for one in done.wheels], len(done.leftovers)) == ([three["sm80"].name], 1)
     assert set(named(house)) == {path.name for gpu, path in three.items() if gpu != "sm80"}
     assert not list(staging.iterdir())
 

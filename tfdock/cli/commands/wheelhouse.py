@@ -24,8 +24,7 @@ from tfdock.wheel.wheel_file import bracketed_extra
 from tfdock.wheelhouse import store, wheelhouse_pruning
 from tfdock.wheelhouse.catalogue import StoredWheel, list_wheels, unreadable_records
 from tfdock.wheelhouse.index import WheelIndex
-from tfdock.wheelhouse.retention import Rules
-from tfdock.wheelhouse.wheelhouse_pruning import PrunedWheelhouse
+from tfdock.wheelhouse.wheelhouse_pruning import PrunedWheelhouse, Rules
 
 # The server's package, tornado, is for `serve` alone.
 if TYPE_CHECKING:
@@ -89,14 +88,14 @@ def _wheel_json(wheel: StoredWheel) -> dict[str, Any]:
         "finished": datetime.fromtimestamp(min(wheel.finished, _LATEST), UTC).isoformat(timespec="seconds"),
         "origin": _origin(wheel),
         "pulled_from": wheel.pulled_from,
-        "build_id": wheel.recorded.build_id if wheel.recorded else None,
-        "fingerprint": wheel.recorded.fingerprint if wheel.recorded else None,
+        "build_id": wheel.build_id,
+        "fingerprint": wheel.fingerprint,
         "problem": wheel.problem or None,
     }
 
 
 def _origin(wheel: StoredWheel) -> str:
-    if wheel.recorded is None:
+    if wheel.build_id is None:
         return "foreign"
     return "pulled" if wheel.pulled_from else "built"
 
@@ -304,7 +303,12 @@ def _pruned_json(pruned: PrunedWheelhouse) -> dict[str, Any]:
         "left": pruned.left,
         "reached": pruned.reached,
         "wheels": [
-            {"file": wheel.file, "size": wheel.size, "build_id": wheel.build_id, "fingerprint": wheel.fingerprint}
+            {
+                "file": wheel.path.name,
+                "size": wheel.size,
+                "build_id": wheel.build_id,
+                "fingerprint": wheel.fingerprint,
+            }
             for wheel in pruned.wheels
         ],
         "leftovers": [
@@ -318,7 +322,7 @@ def _show_pruned(pruned: PrunedWheelhouse, *, dry_run: bool) -> None:
     would = "would remove" if dry_run else "removed"
     for wheel in pruned.wheels:
         details = f"{console.size(wheel.size)}, made {console.ago(wheel.finished)}"
-        console.result(f"{would} {_in_a_line(wheel.file)}  {details}")
+        console.result(f"{would} {_in_a_line(wheel.path.name)}  {details}")
     for orphan in pruned.leftovers:
         path = _in_a_line(orphan.path.inside)
         console.result(f"{would} {path}  {console.size(orphan.size)}, {orphan.kind}")
