@@ -94,11 +94,7 @@ def list_wheels(house: Wheelhouse, accelerators: Callable[[], Iterable[str]]) ->
     # The index knows the hash of each wheel that has not changed since.
     hashes = WheelIndex(house).hashes()
     wheels = []
-    for path in house.at("").entries():
-        status = path.status()
-        # A file that is being written begins with a dot. `status` is None where it has gone since.
-        if not path.name.endswith(".whl") or path.name.startswith(".") or status is None:
-            continue
+    for path, status in house.wheels():
         if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
             with suppress(FileNotFoundError):
                 known = hashes.get(path.name), by_file[path.name]

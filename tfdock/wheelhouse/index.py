@@ -25,14 +25,7 @@ from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.wheel.facts import FIXES, WheelError
 from tfdock.wheel.wheel import facts_of
 from tfdock.wheel.zip_archive import open_archive
-from tfdock.wheelhouse.simple_index import (
-    METADATA_SUFFIX,
-    IndexedWheel,
-    is_ours,
-    project_page,
-    read_indexed_wheel,
-    root_page,
-)
+from tfdock.wheelhouse.simple_index import METADATA_SUFFIX, IndexedWheel, is_ours, pages, read_indexed_wheel
 from tfdock.wheelhouse.store import Wheelhouse
 
 SCHEMA = "tfdock.index/1"
@@ -154,11 +147,9 @@ class WheelIndex:
 
     def hashes(self) -> dict[str, str]:
         """Return the sha256 of every wheel in the index that has not changed since."""
-        return {
-            file: entry.listed.sha256 for file, entry in self._unchanged(self._load_entries(), without=set()).items()
-        }
+        return {file: entry.listed.sha256 for file, entry in self._unchanged(self._load_entries()).items()}
 
-    def _unchanged(self, known: Mapping[str, IndexEntry], without: set[str]) -> dict[str, IndexEntry]:
+    def _unchanged(self, known: Mapping[str, IndexEntry], without: Collection[str] = ()) -> dict[str, IndexEntry]:
         """Return the wheels that have not changed; the others wait for `update`."""
         present = dict(self._files())
         return {
@@ -171,17 +162,12 @@ class WheelIndex:
 
     def _files(self) -> Iterator[tuple[str, Signature]]:
         """Yield every wheel in the folder. Links are left out: they may lead anywhere."""
-        for path, status in self._wheels():
+        for path, status in self._house.wheels():
             if stat.S_ISREG(status.st_mode):
                 yield path.name, signature(status)
 
-    def _wheels(self) -> Iterator[tuple[UntrustedPath, os.stat_result]]:
-        for path in self._house.at("").entries():
-            if path.name.endswith(".whl") and not path.name.startswith(".") and (status := path.status()):
-                yield path, status
-
     def _links_left_out(self) -> tuple[Problem, ...]:
-        files = (path for path, status in self._wheels() if stat.S_ISLNK(status.st_mode))
+        files = (path for path, status in self._house.wheels() if stat.S_ISLNK(status.st_mode))
         why, fix = "it is a link, and no link is followed", "copy the wheel itself here"
         return tuple(_left_out_problem(file.name, "file-error", why, fix) for file in files)
 
@@ -233,14 +219,10 @@ class WheelIndex:
         rows = [_entry_row(entries[file]) for file in sorted(entries)]
         state = json.dumps({"schema": SCHEMA, "wheels": rows}, separators=(",", ":"))
         _write(self._state, state.encode())
-        projects: dict[str, list[IndexedWheel]] = {}
-        for entry in entries.values():
-            projects.setdefault(entry.listed.project, []).append(entry.listed)
-        for project, files in projects.items():
-            _write(self._pages / project / "index.html", project_page(project, files))
-        _write(self._root_page, root_page(projects))
-        # The root page no longer names these projects.
-        self._remove_pages(projects)
+        for path, page in pages(entry.listed for entry in entries.values()).items():
+            _write(self._pages / path, page)
+        # The root page, which was written last, no longer names the other projects.
+        self._remove_pages({entry.listed.project for entry in entries.values()})
         for file in gone:
             self._document(file).remove()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 import time
@@ -141,19 +140,13 @@ def _abandoned_staging(house: Wheelhouse, state: Path, busy: Collection[str]) ->
 def _broken_pulls(house: Wheelhouse) -> Iterator[Orphan]:
     """Yield the partial wheels of broken pulls that are so old that nobody will continue them."""
     for folder in house.record_folders():
-        build_id = BuildId(folder.parent.name)
-        for path in filter(_is_uncontinued, _pull_parts(folder)):
-            yield Orphan(path=path, kind="of a pull that broke off", trace=_trace_of(path), build_id=build_id)
-
-
-def _pull_parts(folder: UntrustedPath) -> list[UntrustedPath]:
-    """Return the files that pulls keep beside a record while they run, and after they break off."""
-    return [path for path in folder.entries() if path.name.startswith("pull-") and path.name.endswith(".part")]
-
-
-def _is_uncontinued(part: UntrustedPath) -> bool:
-    status = part.status()
-    return status is not None and status.st_mtime < time.time() - _UNCONTINUED
+        # Pulls keep these files beside a record while they run, and after they break off.
+        parts = (path for path in folder.entries() if path.name.startswith("pull-") and path.name.endswith(".part"))
+        for path in parts:
+            status = path.status()
+            if status and status.st_mtime < time.time() - _UNCONTINUED:
+                build_id = BuildId(folder.parent.name)
+                yield Orphan(path=path, kind="of a pull that broke off", trace=_trace_of(path), build_id=build_id)
 
 
 def _stray_files(house: Wheelhouse) -> Iterator[Orphan]:
@@ -179,9 +172,10 @@ def _has_wheel(path: UntrustedPath) -> bool:
 
 def _trace_of(path: UntrustedPath) -> Trace:
     """Return the trace of a path and all that is below it; entries that disappear meanwhile are left out."""
-    return frozenset((f"{path}/{file.name}", *_file_traits(file.status)) for file in path.walk())
-
-
-def _file_traits(status: os.stat_result) -> tuple[int, float, int]:
-    # The size of a folder depends on the file system, and takes no part in what would be freed.
-    return status.st_ino, status.st_mtime, 0 if stat.S_ISDIR(status.st_mode) else status.st_size
+    traits = set()
+    for file in path.walk():
+        status = file.status
+        # The size of a folder depends on the file system, and takes no part in what would be freed.
+        size = 0 if stat.S_ISDIR(status.st_mode) else status.st_size
+        traits.add((f"{path}/{file.name}", status.st_ino, status.st_mtime, size))
+    return frozenset(traits)

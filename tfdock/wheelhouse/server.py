@@ -9,7 +9,7 @@ import re
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,22 +83,6 @@ def _has_property(host: str, name: str) -> bool:
         return False
 
 
-def serve(
-    house: Wheelhouse,
-    host: str,
-    port: int,
-    ready: Callable[[ServerAddress], object],
-    seen: Callable[[str], object],
-    allowed: frozenset[str] = frozenset(),
-) -> None:
-    """Serve until SIGINT or SIGTERM comes. Port 0 takes any free port.
-
-    `ready` is called once the server answers, and `seen` with a line for every request. `allowed` are further names
-    for the server. Raises ProfileError (`serve-address`) where it cannot listen there.
-    """
-    asyncio.run(_serve(house, host, port, ready, seen, frozenset(name.lower() for name in allowed)))
-
-
 def _listen(host: str, port: int) -> list[socket.socket]:
     try:
         if not host:  # to the system that is every address
@@ -114,14 +98,20 @@ def _listen(host: str, port: int) -> list[socket.socket]:
         ) from error
 
 
-async def _serve(
+async def serve(
     house: Wheelhouse,
     host: str,
     port: int,
     ready: Callable[[ServerAddress], object],
     seen: Callable[[str], object],
-    allowed: frozenset[str],
+    allowed: Iterable[str],
 ) -> None:
+    """Serve until SIGINT or SIGTERM comes. Port 0 takes any free port.
+
+    `ready` is called once the server answers, and `seen` with a line for every request. `allowed` are further names
+    for the server. Raises ProfileError (`serve-address`) where it cannot listen there.
+    """
+    names = frozenset(name.lower() for name in allowed)
     sockets = _listen(host, port)
     address = ServerAddress(host, sockets[0].getsockname()[1])
 
@@ -131,7 +121,7 @@ async def _serve(
 
     handlers = [(r"/(.*)", _Files, {"path": str(house.root), "default_filename": "index.html"})]
     server = _Server(
-        Application(handlers, log_function=log, answers_to=lambda name: address.answers_to(name, allowed)),
+        Application(handlers, log_function=log, answers_to=lambda name: address.answers_to(name, names)),
         max_body_size=1024,  # no request that is answered has a body
         # Without limits, half a request would hold its connection for ever.
         body_timeout=_PATIENCE,

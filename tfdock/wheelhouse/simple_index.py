@@ -72,7 +72,7 @@ def read_indexed_wheel(file: BinaryIO, filename: str, sha256: str) -> tuple[Inde
 
 
 def pages(files: Iterable[IndexedWheel], *, wheels: str = "../../") -> dict[str, bytes]:
-    """Return all pages of an index, by their paths in it: `index.html` and `<project>/index.html`.
+    """Return all pages of an index, by their paths in it: `<project>/index.html` and, at the end, `index.html`.
 
     `wheels` is the relative address of the folder of wheels from a project's page. It ends with a slash.
     """
@@ -80,21 +80,13 @@ def pages(files: Iterable[IndexedWheel], *, wheels: str = "../../") -> dict[str,
     for file in files:
         # One page for all spellings of a name: PEP 503 has clients ask for the normal one.
         projects[file.project].append(file)
-    own = {f"{project}/index.html": project_page(project, rows, wheels) for project, rows in projects.items()}
-    return {"index.html": root_page(projects), **dict(sorted(own.items()))}
-
-
-def root_page(projects: Iterable[str]) -> bytes:
-    """Return the page that names every project."""
+    made = {}
+    for project, rows in projects.items():
+        links = (_link(row, wheels) for row in sorted(rows, key=lambda row: row.file))
+        made[f"{project}/index.html"] = _page(_title(project), links)
     # PEP 503: the address of a project ends with a slash.
-    links = (f'<a href="{escape(project)}/">{escape(project)}</a><br>' for project in sorted(set(projects)))
-    return _page(_title(), links)
-
-
-def project_page(project: str, files: Iterable[IndexedWheel], wheels: str = "../../") -> bytes:
-    """Return the page that names a project's files; see `pages`."""
-    rows = sorted(files, key=lambda row: row.file)
-    return _page(_title(project), (f"{_link(row, wheels)}<br>" for row in rows))
+    links = (f'<a href="{escape(project)}/">{escape(project)}</a>' for project in sorted(projects))
+    return {**made, "index.html": _page(_title(), links)}
 
 
 def is_ours(page: bytes, project: str = "") -> bool:
@@ -107,8 +99,8 @@ def _title(project: str = "") -> str:
     return f"Links for {project}" if project else "Simple index"
 
 
-def _page(title: str, lines: Iterable[str]) -> bytes:
-    return "\n".join((_head(title), *lines, "</body>", "</html>", "")).encode()
+def _page(title: str, links: Iterable[str]) -> bytes:
+    return "\n".join((_head(title), *(f"{link}<br>" for link in links), "</body>", "</html>", "")).encode()
 
 
 def _head(title: str) -> str:

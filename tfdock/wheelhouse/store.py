@@ -13,6 +13,7 @@ wheelhouse/
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -120,19 +121,18 @@ class Wheelhouse:
 
     def complete_record(self, build_id: BuildId, fingerprint: str) -> dict[str, Any] | None:
         """Return the record of a build if all its wheels are here, byte for byte; None otherwise."""
-        record = load_record(self.record_folder(build_id, fingerprint) / "record.json")
-        if record is None or record.get("fingerprint") != fingerprint:
-            return None
         # The sizes first: hashing half a gigabyte takes seconds.
-        complete = self._has_sizes(record) and all(
-            self.at(wheel["file"]).sha256() == wheel["sha256"] for wheel in record["wheels"]
-        )
-        return record if complete else None
+        record = self._record_with_sizes(build_id, fingerprint)
+        wheels = record["wheels"] if record else ()
+        return record if all(self.at(wheel["file"]).sha256() == wheel["sha256"] for wheel in wheels) else None
 
-    def _has_sizes(self, record: Mapping[str, Any]) -> bool:
-        """Return whether the wheels of a record are here, by their sizes."""
+    def _record_with_sizes(self, build_id: BuildId, fingerprint: str) -> dict[str, Any] | None:
+        """Return the record of a build if files of its wheels' names and sizes are here; None otherwise."""
+        record = load_record(self.record_folder(build_id, fingerprint) / "record.json")
+        if record is None or record["fingerprint"] != fingerprint:
+            return None
         found = ((self.at(wheel["file"]), wheel["size"]) for wheel in record["wheels"])
-        return all(path.is_file() and path.size == size for path, size in found)
+        return record if all(path.is_file() and path.size == size for path, size in found) else None
 
     def complete_record_for(self, plan: BuildPlan) -> dict[str, Any] | None:
         """Return the record of a plan's build, if its wheels are here and its domain may stand for the plan's."""
@@ -148,10 +148,15 @@ class Wheelhouse:
 
         `complete_record_for` reads the wheels too.
         """
-        record = load_record(self.record_folder(build_id, fingerprint) / "record.json")
-        if record is None or record.get("fingerprint") != fingerprint or not self.stands_for(record, domain):
-            return False
-        return self._has_sizes(record)
+        record = self._record_with_sizes(build_id, fingerprint)
+        return record is not None and self.stands_for(record, domain)
+
+    def wheels(self) -> Iterator[tuple[UntrustedPath, os.stat_result]]:
+        """Yield the names of wheels in the folder, whatever they stand for, each with its own status."""
+        for path in self.at("").entries():
+            # A file that is being written begins with a dot. One that has gone since has no status.
+            if path.name.endswith(".whl") and not path.name.startswith(".") and (status := path.status()):
+                yield path, status
 
     def record_folders(self, build_id: BuildId | None = None) -> list[UntrustedPath]:
         """Return the folders of all builds, or of those with one build id; without links."""

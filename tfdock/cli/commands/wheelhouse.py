@@ -26,7 +26,7 @@ from tfdock.wheelhouse.catalogue import StoredWheel, list_wheels, unreadable_rec
 from tfdock.wheelhouse.index import WheelIndex
 from tfdock.wheelhouse.wheelhouse_pruning import PrunedWheelhouse, Rules
 
-# The server's package, tornado, is for `serve` alone.
+# The server's packages, tornado and asyncio, are for `serve` alone.
 if TYPE_CHECKING:
     from tfdock.wheelhouse.server import ServerAddress
 
@@ -190,7 +190,9 @@ def serve(
     a stranger cannot read the wheels through your browser. With another `--host`, every name is answered unless
     `--allow-host` is given.
     """
-    from tfdock.wheelhouse import server  # see above
+    import asyncio  # see above
+
+    from tfdock.wheelhouse import server
 
     with _open_wheelhouse(settings) as house:
         index = WheelIndex(house)
@@ -213,8 +215,10 @@ def serve(
         sys.stdout.flush()
         _show_address(address, wanted)
 
-    allowed = frozenset(allow_host or ())
-    server.serve(house, host, port, ready, lambda line: console.say(console.clean(line)), allowed)
+    def seen(line: str) -> None:
+        console.say(console.clean(line))
+
+    asyncio.run(server.serve(house, host, port, ready, seen, allow_host or ()))
     console.say("stopped")
 
 
