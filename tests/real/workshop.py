@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bed import bed, missing
@@ -22,7 +22,7 @@ from filelock import FileLock
 from waits import FETCH, run_within
 
 from tfdock.wheel.facts import Library
-from tfdock.wheel.library import read_library
+from tfdock.wheel.library import LibraryScan
 
 #: The fixture `official_wheels`: (requirement, python="3.11") -> a wheel's file.
 OfficialWheels = Callable[..., Path]
@@ -87,14 +87,13 @@ def cuda(version: str) -> Path:
 
 
 def library(path: Path, name: str = "") -> Library:
-    """What `read_library` says of a file."""
-
-    def blocks() -> Iterator[bytes]:
+    """What `LibraryScan` says of a file."""
+    scan = LibraryScan(name or path.name, path.stat().st_size)
+    while (found := scan.library()) is None:
         with path.open("rb") as file:
             while block := file.read(_BLOCK):
-                yield block
-
-    return read_library(name or path.name, path.stat().st_size, blocks)
+                scan.feed(block)
+    return found
 
 
 def wheel(folder: Path, members: Mapping[str, Path]) -> Path:

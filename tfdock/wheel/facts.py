@@ -7,7 +7,7 @@ objects. But here, unlike in a list of what to compile, `compute_90` is the PTX 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NoReturn
 
 from tfdock.types import Capability
@@ -40,6 +40,23 @@ class Images:
             packing=tuple(sorted({*self.packing, *other.packing})),
             isa=max(self.isa, other.isa, key=isa_order),
         )
+
+
+@dataclass(slots=True, kw_only=True)
+class FoundCode:
+    """A container (CUDA) or a bundle (HIP) where it lies in a file, and its images by kind and target.
+
+    `exact`: `end` is where it ends, and not only how far it was read. `kernels`: whether any image has, or may have,
+    a kernel. `problem` is half a sentence on what is damaged.
+    """
+
+    family: Literal["cuda", "hip"]
+    start: int
+    end: int
+    exact: bool = True
+    images: dict[tuple[Kind, str], Images] = field(default_factory=dict)
+    kernels: bool = False
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 import struct
 from array import array
-from dataclasses import dataclass, field
 
 # lz4 and zstandard open the small cubins that tell nvcc's stubs from kernels.
 import lz4.block
@@ -25,7 +24,7 @@ import zstandard
 from tfdock.host.block_stream import Program, TakeRequest
 from tfdock.types import Capability
 from tfdock.wheel import elf
-from tfdock.wheel.facts import Kind, Packing
+from tfdock.wheel.facts import FoundCode, Images, Kind, Packing
 
 #: With the version and the length that every known header has: a longer needle is seldom found by chance.
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
@@ -49,32 +48,6 @@ _SPECIFIC, _FAMILY = 1 << 20, 1 << 21
 _PTX, _CUBIN = 1, 2
 
 
-@dataclass(slots=True, kw_only=True)
-class FoundCode:
-    """The images of one kind and target in a container."""
-
-    kind: Kind
-    target: str
-    count: int = 0
-    size: int = 0
-    packing: set[Packing] = field(default_factory=set)
-    isa: tuple[int, int] = (0, 0)
-
-
-@dataclass(slots=True, kw_only=True)
-class Container:
-    """A container: where it lies in the file, and what it holds.
-
-    `kernels`: whether any image has, or may have, a kernel. `problem` is half a sentence on what is damaged.
-    """
-
-    start: int
-    end: int
-    images: dict[tuple[Kind, str], FoundCode] = field(default_factory=dict)
-    kernels: bool = False
-    problem: str = ""
-
-
 def find(data: bytes, base: int, start: int) -> int:
     """Return the next offset where a container may start: its magic, at a multiple of 8."""
     for _ in range(_MOST_ASKEW):
@@ -91,10 +64,10 @@ def find(data: bytes, base: int, start: int) -> int:
         return -1
 
 
-def container(start: int, stop: int) -> Program[Container]:
+def container(start: int, stop: int) -> Program[FoundCode]:
     """Read the container that starts there and must end before `stop`."""
     header = yield TakeRequest(start, _HEADER)
-    parsed = Container(start=start, end=start + _HEADER)
+    parsed = FoundCode(family="cuda", start=start, end=start + _HEADER)
     if len(header) < _HEADER or not header.startswith(MAGIC):
         parsed.problem = "it has no header"
         return parsed
@@ -115,7 +88,7 @@ def container(start: int, stop: int) -> Program[Container]:
     return parsed
 
 
-def _entry(parsed: Container, at: int, end: int) -> Program[int]:
+def _entry(parsed: FoundCode, at: int, end: int) -> Program[int]:
     """Read the entry there; where the next one starts."""
     if at + _ENTRY > end:
         parsed.problem = "an entry breaks off"
@@ -136,16 +109,14 @@ def _entry(parsed: Container, at: int, end: int) -> Program[int]:
     if kind == _PTX and not letter:
         text = yield TakeRequest(at + length, min(payload, _PTX_HEAD))
         letter = _letter(text, number)
-    image = _image(parsed, kind, f"{number}{letter}")
-    if image is None:
+    key = name, target = _kind_and_target(kind, f"{number}{letter}")
+    if key not in parsed.images and len(parsed.images) >= _MOST_TARGETS:
         parsed.problem = f"it has more than {_MOST_TARGETS} targets"
         return end
     packing: Packing = "lz4" if flags & _LZ4 else "zstd" if flags & _ZSTD else "raw"
-    image.count += 1
-    image.size += payload
-    image.packing.add(packing)
-    if kind == _PTX:
-        image.isa = max(image.isa, (major, minor))
+    isa = f"{major}.{minor}" if name == "ptx" else ""
+    image = Images(kind=name, target=target, count=1, size=payload, packing=(packing,), isa=isa)
+    parsed.images[key] = parsed.images[key].plus(image) if key in parsed.images else image
     # One kernel is enough to know that the container is no stub, so the others stay packed.
     if kind == _CUBIN and payload <= _SMALL and not parsed.kernels:
         content = yield TakeRequest(at + length, payload)
@@ -164,8 +135,8 @@ def _letter(text: bytes, number: int) -> str:
     return match[1].decode() if match else ""
 
 
-def _image(parsed: Container, kind: int, number: str) -> FoundCode | None:
-    """Return the record that an entry is counted in, for `90a`; None beyond the limit."""
+def _kind_and_target(kind: int, number: str) -> tuple[Kind, str]:
+    """Return what an entry counts as, for `90a`."""
     # Kinds 0x10 and 0x40 exist, and no public tool names them. A number that is no capability is as strange.
     name: Kind = "ptx" if kind == _PTX else "sass" if kind == _CUBIN else "unknown"
     target = f"{'compute' if kind == _PTX else 'sm'}_{number}"
@@ -173,11 +144,7 @@ def _image(parsed: Container, kind: int, number: str) -> FoundCode | None:
         Capability.parse(target)
     except ValueError:
         name = "unknown"
-    if name == "unknown":
-        target = f"kind {kind:#x}, architecture {number}"
-    if (name, target) not in parsed.images and len(parsed.images) >= _MOST_TARGETS:
-        return None
-    return parsed.images.setdefault((name, target), FoundCode(kind=name, target=target))
+    return name, f"kind {kind:#x}, architecture {number}" if name == "unknown" else target
 
 
 def _has_kernel(content: bytes, packing: Packing, unpacked: int) -> bool:

@@ -20,7 +20,7 @@ import stringzilla
 
 from tfdock.host.block_stream import Find, Program, Reader, SeekRequest, T, TakeRequest
 from tfdock.wheel import elf, fatbin, offload
-from tfdock.wheel.facts import Containers, GpuCode, Images, Library, merged, target_order
+from tfdock.wheel.facts import Containers, FoundCode, GpuCode, Library, merged, target_order
 
 _LOADABLE = {".nv_fatbin": "cuda", ".hip_fatbin": "hip"}
 _RELOCATABLE = {"__nv_relfatbin": "cuda"}
@@ -46,32 +46,20 @@ _MOST_IMAGES = 50_000  # of a library: TensorFlow's have up to 13,000
 _MOST_PROBLEMS = 10
 
 
-def read_library(path: str, size: int, contents: Callable[[], Iterable[bytes]]) -> Library:
-    """Read an ELF file of `size` bytes; `contents` gives its bytes from the start, in blocks of any size.
-
-    Damage raises nothing: `Library.problems` tells of it. `contents` is called more than once only for files of an
-    unusual layout.
-    """
-    scan = LibraryScan(path, size)
-    while (library := scan.library()) is None:
-        for block in contents():
-            scan.feed(block)
-    return library
-
-
 class LibraryScan:
-    """The same for who has the contents but once: `feed` them all, then ask for the `library`.
+    """Reads an ELF file of `size` bytes: `feed` its contents in blocks, then ask for the `library`.
 
-    It is None where the contents are needed once more.
+    It is None where the contents are needed from the start: before the first pass, and once more for a file of an
+    unusual layout. Damage raises nothing: `Library.problems` tells of it.
     """
 
     def __init__(self, path: str, size: int) -> None:
         self._path, self._size = path, size
         self._kept = _Kept(size)
         self._kept.want(0, min(max(_KEPT_OF_SMALL, size // _KEPT_PART), _KEPT))
-        self._codes: dict[int, _Code] = {}
+        self._codes: dict[int, FoundCode] = {}
         self._walks: list[_Place] = []  # sections to walk from their start in the next pass
-        self._walked: dict[_Place, list[_Code]] = {}
+        self._walked: dict[_Place, list[FoundCode]] = {}
         self._passes = 0
         self.read = 0
         """How many containers, and targets in them, were looked at."""
@@ -143,7 +131,7 @@ class LibraryScan:
         # The table of section names is in no segment.
         yield from self._find_names(max([at, *(segment.offset + segment.size for segment in loads)]))
 
-    def _collect(self, start: int, stop: int, codes: dict[int, _Code]) -> Program[int]:
+    def _collect(self, start: int, stop: int, codes: dict[int, FoundCode]) -> Program[int]:
         """Read every container and bundle in [start, stop); how far it was read."""
         at, images, targets, find = start, 0, set[str](), _FindAny()
         while at < stop:
@@ -153,13 +141,12 @@ class LibraryScan:
             code = yield from _code_at(place, stop)
             codes[place] = code
             at = code.end
-            images += 1 + sum(image.count for image in code.images)
+            images += 1 + sum(image.count for image in code.images.values())
             self.read += 1 + len(code.images)
-            targets.update(image.target for image in code.images)
+            targets.update(target for _, target in code.images)
             # A container without entries has 16 bytes: a mebibyte of them would become 65,536 objects.
             if images > _MOST_IMAGES or len(targets) > _MOST_TARGETS:
-                problem = f"so many are not read: {images} images, {len(targets)} targets"
-                codes[place] = replace(code, end=stop, problem=problem)
+                code.problem, code.end = f"so many are not read: {images} images, {len(targets)} targets", stop
                 return stop
         return at
 
@@ -186,12 +173,12 @@ class LibraryScan:
             if place.start < at:  # of overlapping sections only the first is walked
                 self._walked.setdefault(place, [])
                 continue
-            codes = dict[int, _Code]()
+            codes = dict[int, FoundCode]()
             at = yield from self._collect(place.start, place.stop, codes)
             # A section holds the code of one family. The magic of the other in it is chance.
             self._walked[place] = [code for code in codes.values() if code.family == place.family]
 
-    def _placed(self, places: list[_Place]) -> dict[_Place, list[_Code]]:
+    def _placed(self, places: list[_Place]) -> dict[_Place, list[FoundCode]]:
         """Return the code of each section; empty for sections that must be walked first."""
         placed = {}
         for place in sorted(places, key=lambda section: section.start):
@@ -223,19 +210,6 @@ class _Place:
     loadable: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Code:
-    """A container or a bundle; `exact`: `end` is where it ends, and not only how far it was read."""
-
-    family: str
-    start: int
-    end: int
-    exact: bool
-    problem: str
-    images: tuple[Images, ...]
-    stub: bool
-
-
 class _CachedSearch:
     """A search that knows its last answer: it is asked for the same stretch after every match of the other kind."""
 
@@ -263,65 +237,16 @@ class _FindAny:
         return min((at for at in hits if at >= 0), default=-1)
 
 
-def _code_at(start: int, stop: int) -> Program[_Code]:
+def _code_at(start: int, stop: int) -> Program[FoundCode]:
     magic = yield TakeRequest(start, len(fatbin.MAGIC))
-    if magic == fatbin.MAGIC:
-        return _code_of_container((yield from fatbin.container(start, stop)))
-    return _code_of_bundle((yield from offload.bundle(start, stop)))
+    read = fatbin.container if magic == fatbin.MAGIC else offload.bundle
+    return (yield from read(start, stop))
 
 
-def _code_of_container(container: fatbin.Container) -> _Code:
-    images = tuple(
-        Images(
-            kind=image.kind,
-            target=image.target,
-            count=image.count,
-            size=image.size,
-            packing=tuple(sorted(image.packing)),
-            isa="{}.{}".format(*image.isa) if image.kind == "ptx" else "",
-        )
-        for image in container.images.values()
-    )
-    # A container without images is damaged or empty, and no stub of nvcc's.
-    stub = bool(images) and not container.kernels
-    return _Code(
-        family="cuda",
-        start=container.start,
-        end=container.end,
-        exact=True,
-        problem=container.problem,
-        images=images,
-        stub=stub,
-    )
-
-
-def _code_of_bundle(bundle: offload.OffloadBundle) -> _Code:
-    images = tuple(
-        Images(
-            kind="amdgpu" if target.startswith("gfx") else "unknown",
-            target=target,
-            count=1,
-            size=size,
-            packing=(bundle.packing,),
-        )
-        for target, size in bundle.targets.items()
-    )
-    exact = not bundle.ends_somewhere
-    return _Code(
-        family="hip",
-        start=bundle.start,
-        end=bundle.end,
-        exact=exact,
-        problem=bundle.problem,
-        images=images,
-        stub=False,
-    )
-
-
-def _chain(codes: Mapping[int, _Code], place: _Place) -> list[_Code] | None:
+def _chain(codes: Mapping[int, FoundCode], place: _Place) -> list[FoundCode] | None:
     """Return the containers that fill a section without a gap; None if the collected ones do not."""
     inside = sorted(start for start in codes if place.start <= start < place.stop)
-    chain, at = list[_Code](), place.start
+    chain, at = list[FoundCode](), place.start
     for start in inside:
         code = codes[start]
         # Anything odd is left to the exact walk, which can tell a gap from a damaged container.
@@ -338,25 +263,26 @@ def _chain(codes: Mapping[int, _Code], place: _Place) -> list[_Code] | None:
 _ALIGNMENTS = {"cuda": fatbin.ALIGNMENT, "hip": offload.ALIGNMENT}
 
 
-def _aligned(code: _Code) -> int:
+def _aligned(code: FoundCode) -> int:
     """Return where the next container of a section starts."""
     return code.end + -code.end % _ALIGNMENTS[code.family]
 
 
-def _gpu_code(codes: Iterable[_Code]) -> GpuCode:
-    return merged(GpuCode(images=code.images, containers=(_containers_of(code),)) for code in codes)
+def _gpu_code(codes: Iterable[FoundCode]) -> GpuCode:
+    return merged(GpuCode(images=tuple(code.images.values()), containers=(_containers_of(code),)) for code in codes)
 
 
-def _containers_of(code: _Code) -> Containers:
+def _containers_of(code: FoundCode) -> Containers:
     def of(kind: str) -> tuple[str, ...]:
-        return tuple(sorted((image.target for image in code.images if image.kind == kind), key=target_order))
+        return tuple(sorted((target for own, target in code.images if own == kind), key=target_order))
 
     return Containers(
         sass=of("sass"),
         ptx=of("ptx"),
         amdgpu=of("amdgpu"),
         size=code.end - code.start,
-        stub=code.stub,
+        # A container without images is damaged or empty, and no stub of nvcc's.
+        stub=bool(code.images) and not code.kernels,
     )
 
 
@@ -435,8 +361,8 @@ class _Assembly:
         path: str,
         size: int,
         kept: _Kept,
-        placed: Callable[[list[_Place]], dict[_Place, list[_Code]]],
-        codes: Iterable[_Code],
+        placed: Callable[[list[_Place]], dict[_Place, list[FoundCode]]],
+        codes: Iterable[FoundCode],
     ) -> None:
         self._path, self._size, self._kept, self._placed, self._codes = path, size, kept, placed, codes
         self._problems: list[str] = []
@@ -588,7 +514,7 @@ class _Assembly:
                 loadable=section.name in _LOADABLE,
             )
 
-    def _check(self, place: _Place, codes: list[_Code]) -> None:
+    def _check(self, place: _Place, codes: list[FoundCode]) -> None:
         """Report the faults of a section."""
         noun = "container" if place.family == "cuda" else "bundle"
         at, exact = place.start, True

@@ -12,13 +12,12 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from dataclasses import dataclass, field
 
 import stringzilla
 import zstandard
 
-from tfdock.host.block_stream import Program, TakeRequest
-from tfdock.wheel.facts import Packing
+from tfdock.host.block_stream import Program, Reader, TakeRequest
+from tfdock.wheel.facts import FoundCode, Images, Kind, Packing
 
 MAGIC, COMPRESSED_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__", b"CCOB"
 ALIGNMENT = 4096
@@ -37,23 +36,6 @@ _COMPRESSED = tuple(
 _LAYOUTS = {1: ("", "<I", 20), 2: ("<I", "<I", 24), 3: ("<Q", "<Q", 32)}
 
 
-@dataclass(slots=True, kw_only=True)
-class OffloadBundle:
-    """A bundle: where it lies in the file, and the code objects in it, target -> bytes.
-
-    `end` is where it ends, and in a section the next one starts at the multiple of 4096 after that; in version 1 of
-    the compressed form it is not written down, and is that of its first page. Sizes in a compressed bundle are those
-    of the unpacked code: it is packed as a whole. `problem` is half a sentence on what is damaged.
-    """
-
-    start: int
-    end: int
-    targets: dict[str, int] = field(default_factory=dict)
-    packing: Packing = "raw"
-    ends_somewhere: bool = False
-    problem: str = ""
-
-
 def find(data: bytes, base: int, start: int) -> int:
     """Return the next offset where a bundle may start.
 
@@ -68,9 +50,14 @@ def find(data: bytes, base: int, start: int) -> int:
     return plain
 
 
-def bundle(start: int, stop: int) -> Program[OffloadBundle]:
-    """Read the bundle that starts there and must end before `stop`."""
-    parsed = OffloadBundle(start=start, end=start + len(MAGIC))
+def bundle(start: int, stop: int) -> Program[FoundCode]:
+    """Read the bundle that starts there and must end before `stop`.
+
+    In a section the next one starts at the multiple of 4096 after its end. Version 1 of the compressed form does not
+    say where it ends: `end` is then that of its first page. Sizes in a compressed bundle are those of the unpacked
+    code: it is packed as a whole.
+    """
+    parsed = FoundCode(family="hip", start=start, end=start + len(MAGIC), kernels=True)
     magic = yield TakeRequest(start, len(MAGIC))
     if magic == MAGIC:
         yield from _plain(parsed, stop)
@@ -81,75 +68,82 @@ def bundle(start: int, stop: int) -> Program[OffloadBundle]:
     return parsed
 
 
-def _plain(parsed: OffloadBundle, stop: int) -> Program[None]:
-    table = _Table(parsed.start)
-    at, length = parsed.start + len(MAGIC), 8
-    # Where no entry follows, the magic is a constant of a program: other code may follow it at once, so those bytes
-    # are still asked for.
-    kept, read = parsed.start, parsed.end
-    while length:
-        data = yield TakeRequest(kept, at + length - kept)
-        after = at + length
-        at, length = table.feed(at, data[at - kept :], length)
-        if table.entries:
-            kept, read = at, after
-    parsed.targets, parsed.problem = table.targets, table.problem
-    if not parsed.problem and table.end > stop:
-        parsed.problem = "a code object reaches beyond its section"
-    parsed.end = read if parsed.problem else table.end
+def _plain(parsed: FoundCode, stop: int) -> Program[None]:
+    table = _Table(start=parsed.start)
+    yield from table.read()
+    if not table.problem and table.end > stop:
+        table.problem = "a code object reaches beyond its section"
+    if not table.problem:
+        parsed.end = table.end
+    elif table.entries:
+        parsed.end = table.at
+    parsed.images, parsed.problem = table.images("raw"), table.problem
+
+
+class _Damaged(Exception):
+    """Half a sentence on what is damaged in a table."""
 
 
 class _Table:
-    """The table of entries, asked for field by field: `feed` says where the next one lies, length 0 at the end."""
+    """The entries of a bundle that begins at `start`, read field by field. `at` is where the next field lies."""
 
     def __init__(self, start: int) -> None:
-        self.targets: dict[str, int] = {}
-        self.end = start
+        self.at = start + len(MAGIC)
+        self.end = start  # of the table and of its code objects
         self.entries = 0
         self.problem = ""
         self._start = start
-        self._left = -1
-        self._entry = (0, 0)
+        self._targets: dict[str, int] = {}
 
-    def feed(self, at: int, data: bytes, length: int) -> tuple[int, int]:
-        self.end = max(self.end, at + length)
-        if len(data) < length:
-            self.problem = "its table breaks off"
-        elif self._left < 0:
-            (self._left,) = struct.unpack("<Q", data)
-            if self._left > _MOST_ENTRIES:
-                self.problem = f"it claims {self._left} entries"
-            elif self._left:
-                return at + length, 24
-        elif self._entry == (0, 0) and length == 24:
-            offset, size, name = struct.unpack("<QQQ", data)
-            self._entry = (offset, size)
-            if 0 < name <= _MOST_ID:
-                return at + length, name
-            self.problem = f"an entry's name has {name} bytes"
-        elif not _NAME.fullmatch(data):
-            self.problem = f"an entry's name is no text: {data[:40]!r}"
-        else:
-            self._add(data.decode())
-            self.entries += 1
-            self._left -= 1
-            if self._left:
-                return at + length, 24
-        return at, 0
+    def images(self, packing: Packing) -> dict[tuple[Kind, str], Images]:
+        """Return the code objects of the entries that were read."""
+        images: dict[tuple[Kind, str], Images] = {}
+        for target, size in self._targets.items():
+            kind: Kind = "amdgpu" if target.startswith("gfx") else "unknown"
+            images[kind, target] = Images(kind=kind, target=target, count=1, size=size, packing=(packing,))
+        return images
 
-    def _add(self, name: str) -> None:
-        offset, size = self._entry
-        self._entry = (0, 0)
+    def read(self) -> Program[None]:
+        """Read all entries, up to the first damage."""
+        try:
+            (count,) = struct.unpack("<Q", (yield from self._field(8)))
+            if count > _MOST_ENTRIES:
+                raise _Damaged(f"it claims {count} entries")
+            for _ in range(count):
+                yield from self._entry()
+        except _Damaged as damage:
+            self.problem = str(damage)
+
+    def _entry(self) -> Program[None]:
+        offset, size, length = struct.unpack("<QQQ", (yield from self._field(24)))
+        if not 0 < length <= _MOST_ID:
+            raise _Damaged(f"an entry's name has {length} bytes")
+        name = yield from self._field(length)
+        if not _NAME.fullmatch(name):
+            raise _Damaged(f"an entry's name is no text: {name[:40]!r}")
+        self.entries += 1
         self.end = max(self.end, self._start + offset + size)
         # Older ids have one hyphen before the target (`hip-amdgcn-amd-amdhsa-gfx906`), newer ones two.
-        kind, mark, target = name.partition("-gfx")
+        kind, mark, target = name.decode().partition("-gfx")
         # The first entry is the host's. It has no code, and its spelling changed from ROCm 5.6 to 5.7.
         if size and kind.partition("-")[0] != "host":
-            code = f"gfx{target}" if mark else name  # SPIR-V, for example, is for no target yet
-            self.targets[code] = self.targets.get(code, 0) + size
+            code = f"gfx{target}" if mark else name.decode()  # SPIR-V, for example, is for no target yet
+            self._targets[code] = self._targets.get(code, 0) + size
+
+    def _field(self, length: int) -> Program[bytes]:
+        # Where no entry follows, the magic is a constant of a program: other code may follow it at once, so those
+        # bytes are still asked for.
+        kept = self.at if self.entries else self._start
+        data = yield TakeRequest(kept, self.at + length - kept)
+        field: bytes = data[self.at - kept :]
+        self.at += length
+        self.end = max(self.end, self.at)
+        if len(field) < length:
+            raise _Damaged("its table breaks off")
+        return field
 
 
-def _compressed(parsed: OffloadBundle, stop: int) -> Program[None]:
+def _compressed(parsed: FoundCode, stop: int) -> Program[None]:
     head = yield TakeRequest(parsed.start, 32)
     version, method = struct.unpack_from("<HH", head, 4) if len(head) >= 20 else (0, 0)
     layout = _LAYOUTS.get(version)
@@ -157,28 +151,24 @@ def _compressed(parsed: OffloadBundle, stop: int) -> Program[None]:
         parsed.problem = f"it is compressed in a form that is not known (version {version}, method {method})"
         return
     total, _, data_at = layout
-    parsed.packing = "zstd" if method else "zlib"
+    packing: Packing = "zstd" if method else "zlib"
     end = parsed.start + struct.unpack_from(total, head, 8)[0] if total else stop
     if end > stop or end < parsed.start + data_at:
         parsed.problem = "it claims more bytes than there are"
         return
-    parsed.ends_somewhere = not total
+    parsed.exact = bool(total)
     # Its first page belongs to it: the packed data begin with the long magic, which is not another bundle.
-    parsed.end = parsed.start + ALIGNMENT if parsed.ends_somewhere else end
+    parsed.end = end if parsed.exact else parsed.start + ALIGNMENT
     data = yield TakeRequest(parsed.start + data_at, min(end - parsed.start - data_at, _HEAD))
     # Offsets in a packed bundle count from its unpacked start, so they say nothing about the file.
-    table = _Table(0)
-    _read_table(table, _unpacked(data, parsed.packing))
-    parsed.targets, parsed.problem = table.targets, table.problem
-
-
-def _read_table(table: _Table, data: bytes) -> None:
-    if not data.startswith(MAGIC):
+    table, unpacked = _Table(start=0), _unpacked(data, packing)
+    if unpacked.startswith(MAGIC):
+        reader = Reader(table.read())
+        reader.feed(unpacked)
+        reader.close()
+    else:
         table.problem = "it does not unpack to a bundle"
-        return
-    at, length = len(MAGIC), 8
-    while length:
-        at, length = table.feed(at, data[at : at + length], length)
+    parsed.images, parsed.problem = table.images(packing), table.problem
 
 
 def _unpacked(data: bytes, packing: Packing) -> bytes:

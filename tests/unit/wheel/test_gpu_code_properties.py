@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdock.wheel.facts import GpuCode, Library
-from tfdock.wheel.library import read_library
+from tfdock.wheel.facts import GpuCode
 
 from .. import elf_files as elf
 from ..elf_files import Image
-
-
-def read(data: bytes, size: int = 1 << 20) -> Library:
-    return read_library("lib.so", len(data), lambda: (data[at : at + size] for at in range(0, len(data), size)))
-
-
-def cut(data: bytes, lengths: Sequence[int]) -> Iterable[bytes]:
-    """The data in blocks of those lengths, in turn."""
-    at, turn = 0, 0
-    while at < len(data):
-        length = lengths[turn % len(lengths)]
-        yield data[at : at + length]
-        at, turn = at + length, turn + 1
-
+from .test_library import read
 
 # --- layouts --------------------------------------------------------------------------------------------------------
 
@@ -304,7 +290,7 @@ def test_blocks_of_any_size_give_the_same_library(data: bytes, size: int) -> Non
 @settings(max_examples=50)
 @given(BOTH, st.lists(st.integers(20, 5000), min_size=1, max_size=8))
 def test_blocks_of_changing_size_give_the_same_library(data: bytes, lengths: list[int]) -> None:
-    assert read_library("lib.so", len(data), lambda: cut(data, lengths)) == read(data)
+    assert read(data, *lengths) == read(data)
 
 
 # --- damage ---------------------------------------------------------------------------------------------------------

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 
 import pytest
 
 from tfdock.wheel.facts import Library
-from tfdock.wheel.library import read_library
+from tfdock.wheel.library import LibraryScan
 
 from .. import elf_files as elf
 
 
-def read(data: bytes) -> Library:
-    return read_library("lib.so", len(data), lambda: iter([data]))
+def read(data: bytes, *lengths: int) -> Library:
+    """The library in blocks of those lengths, in turn."""
+    scan = LibraryScan("lib.so", len(data))
+    while (found := scan.library()) is None:
+        blocks, at = itertools.cycle(lengths or (1 << 20,)), 0
+        while at < len(data):
+            length = next(blocks)
+            scan.feed(data[at : at + length])
+            at += length
+    return found
 
 
 @pytest.mark.parametrize(
