@@ -30,9 +30,9 @@ from tfdock.oci.manifest import MANIFEST, Manifest
 from tfdock.offline import bundle_format
 from tfdock.plan import lock_file
 from tfdock.profile import profile
+from tfdock.wheel.facts import WheelError
 from tfdock.wheel.inspection import inspect_wheel, toolkit_extra
 from tfdock.wheel.requirements import wanted
-from tfdock.wheel.wheel import WheelError
 from tfdock.wheelhouse import catalogue
 from tfdock.wheelhouse.build_record import read_record
 from tfdock.wheelhouse.store import Wheelhouse

@@ -28,6 +28,8 @@ from tfdock.run.supervisor import step_heading
 from tfdock.verify import verification as verify
 from tfdock.verify.trial_container import MEMORY, TrialEnvironment
 from tfdock.wheel import wheel as wheel_files
+from tfdock.wheel.facts import WheelError
+from tfdock.wheel.zip_archive import deflate_backend
 from tfdock.wheelhouse import build_record
 from tfdock.wheelhouse.publication import publish
 from tfdock.wheelhouse.store import WheelFile
@@ -84,7 +86,7 @@ def _seal_wheel(plan: BuildPlan, raw: Path, folder: Path) -> tuple[Path, WheelFi
             facts = wheel_files.read_wheel(file, name)
     except InvalidWheelFilename as error:
         raise WheelRefused.of("wheel-bad-name", str(error), "report this with the log") from error
-    except wheel_files.WheelError as error:
+    except WheelError as error:
         raise WheelRefused.of(error.code, f"{raw.name}: {error.message}", error.fix) from error
     _check(plan, name, facts)
     return target.rename(folder / name), WheelFile(file=name, sha256=facts.sha256, size=facts.size)
@@ -252,7 +254,7 @@ def _record(
         "engine": {"name": info.name, "version": info.version, "local": info.local},
         "untested": [problem.message for problem in plan.resolution.untested],
         # Equal contents are equal bytes only from the same implementation.
-        "deflate": wheel_files.deflate_backend(),
+        "deflate": deflate_backend(),
         "verification": verification,
         "started": _utc(run.started),
         "finished": _utc(time.time()),

@@ -84,7 +84,7 @@ def static_checks(
         _version(inspection, resolution),
         _python(inspection, resolution),
         _gpu_code(knowledge, inspection, resolution, strict=strict),
-        *_components(knowledge, inspection, resolution),
+        *(_component(row, name, inspection, resolution) for name, row in _accelerators(knowledge).items()),
         _cpu_baseline(knowledge, resolution, options),
         _manylinux(inspection, manylinux),
         _size(knowledge, inspection),
@@ -107,9 +107,8 @@ def unsound_checks(knowledge: KnowledgeBase, error: WheelError) -> tuple[Check, 
 
 def static_names(knowledge: KnowledgeBase) -> tuple[str, ...]:
     """Return the names of the static checks, in order. Each component of an accelerator's row has its own check."""
-    components = [name for row in knowledge.accelerators.values() for name in row.components]
     before = ("file-integrity", "name", "version", "python", "gpu-code")
-    return (*before, *dict.fromkeys(components), "cpu-baseline", "manylinux", "size", "build-paths")
+    return (*before, *_accelerators(knowledge), "cpu-baseline", "manylinux", "size", "build-paths")
 
 
 def build_traces() -> tuple[bytes, ...]:
@@ -297,20 +296,19 @@ def _format_targets(targets: Iterable[str]) -> str:
 # --- toolkit and libraries ------------------------------------------------------------------------------------------
 
 
-def _components(knowledge: KnowledgeBase, inspection: Inspection, resolution: Resolution | None) -> Iterable[Check]:
-    """Compare the version of each accelerator's components in `build_info` with the profile."""
-    seen: set[str] = set()
+def _accelerators(knowledge: KnowledgeBase) -> dict[str, Accelerator]:
+    """Return each component's accelerator. Some share a component, and a check has one name: the first counts."""
+    accelerators: dict[str, Accelerator] = {}
     for accelerator in knowledge.accelerators.values():
         for component in accelerator.components:
-            # Accelerators may share a component, and a check has one name.
-            if component not in seen:
-                yield _component(accelerator, component, inspection, resolution)
-            seen.add(component)
+            accelerators.setdefault(component, accelerator)
+    return accelerators
 
 
 def _component(
     accelerator: Accelerator, component: str, inspection: Inspection, resolution: Resolution | None
 ) -> Check:
+    """Compare a component's version in `build_info` with the profile."""
     title = accelerator.titles.get(component, component)
     found = built_with(inspection, component)
     if resolution is None:

@@ -217,7 +217,8 @@ def judge_results(
         if name in plan.skipped:
             checks.append(Check(name=name, status="skipped", reason=plan.skipped[name]))
         elif name in results:
-            checks.append(_judge_check(knowledge, inspection, plan, results, name))
+            case = _Case(knowledge=knowledge, inspection=inspection, plan=plan, results=results, name=name)
+            checks.append(_judge_check(case))
         else:
             status: Status = "skipped" if missing else "failed"
             reason = "the container had ended before" if missing else f"no result: {unfinished}"
@@ -234,8 +235,12 @@ class _Case:
     inspection: Inspection
     plan: Trial
     results: Mapping[str, Result]
-    result: Result
     name: str
+
+    @property
+    def result(self) -> Result:
+        """The result of the check."""
+        return self.results[self.name]
 
     def check(self, ok: bool, expected: object, found: object, reason: str = "") -> Check:
         status: Status = "passed" if ok else "failed"
@@ -251,16 +256,12 @@ class _Case:
         return Check(name=self.name, status="skipped", found=_plain_text(found), reason=reason)
 
 
-def _judge_check(
-    knowledge: KnowledgeBase, inspection: Inspection, plan: Trial, results: Mapping[str, Result], name: str
-) -> Check:
-    result = results[name]
-    case = _Case(knowledge=knowledge, inspection=inspection, plan=plan, results=results, result=result, name=name)
-    judge = _JUDGES.get(name)
-    reads = result.outcome == "passed" or (name in _READS_FAILURES and result.outcome == "failed")
+def _judge_check(case: _Case) -> Check:
+    result, judge = case.result, _JUDGES.get(case.name)
+    reads = result.outcome == "passed" or (case.name in _READS_FAILURES and result.outcome == "failed")
     if judge is None or not reads:
         return Check(
-            name=name,
+            name=case.name,
             status=result.outcome,
             expected=_plain_text(result.expected),
             found=_plain_text(result.found),

@@ -96,7 +96,17 @@ def verify_wheel(
     Raises the engine's errors if the engine is lost, Interrupted, TimeLimit, OutOfMemory and DiskFull. The reason why
     a trial could not begin is in the result instead.
     """
-    static = _static_checks(knowledge, inspection, request)
+    # Here, not above: a build loads this module at its start, and auditwheel's policies take a fifth of a second.
+    from tfdock.verify.manylinux import audit
+
+    static = statics.static_checks(
+        knowledge,
+        inspection,
+        request.resolution,
+        strict=request.strict,
+        options=request.options,
+        manylinux=audit(inspection),
+    )
     verification = Verification(
         checks=(*static, *skip_all(request.run)),
         gpu_code=merged(library.loadable for library in own_libraries(knowledge, inspection.libraries)),
@@ -126,20 +136,6 @@ def unsound_wheel(knowledge: KnowledgeBase, error: WheelRefused) -> Verification
         raise error
     checks = statics.unsound_checks(knowledge, error.__cause__)
     return Verification(checks=(*checks, *skip_all("the file is not a sound wheel")))
-
-
-def _static_checks(knowledge: KnowledgeBase, inspection: Inspection, request: TrialRequest) -> tuple[Check, ...]:
-    # Here, not above: a build loads this module at its start, and auditwheel's policies take a fifth of a second.
-    from tfdock.verify.manylinux import audit
-
-    return statics.static_checks(
-        knowledge,
-        inspection,
-        request.resolution,
-        strict=request.strict,
-        options=request.options,
-        manylinux=audit(inspection),
-    )
 
 
 def _runtime(knowledge: KnowledgeBase, inspection: Inspection, resolution: Resolution | None) -> ImageRef | None:

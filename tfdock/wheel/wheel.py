@@ -17,7 +17,7 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from email import message_from_string
 from email.message import Message
@@ -30,7 +30,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from tfdock.host.thread_jobs import ThreadJob, run_both
-from tfdock.wheel.facts import FIXES, WheelError, fail
+from tfdock.wheel.facts import fail
 from tfdock.wheel.zip_archive import (
     EARLIEST_EPOCH,
     Archive,
@@ -38,24 +38,10 @@ from tfdock.wheel.zip_archive import (
     Member,
     ZipWriter,
     blocks,
-    deflate_backend,
     document,
     open_archive,
     pieces,
 )
-
-__all__ = [
-    "FIXES",
-    "RecordProblem",
-    "WheelError",
-    "WheelFacts",
-    "WheelMetadata",
-    "core_metadata",
-    "deflate_backend",
-    "metadata",
-    "normalize",
-    "read_wheel",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,24 +191,22 @@ def normalize(
     rows, problems = _record_rows(archive)
     # A new RECORD would bless whatever damage the old one shows, so refuse the damage first.
     _raise_record_problems([*problems, *_listing_problems(archive, rows)])
-    folders = _Folders.between(archive.dist_info, None if version is None else new.version)
+    stem = archive.dist_info.removesuffix(".dist-info")
+    if version is not None:
+        stem = f"{stem.rpartition('-')[0]}-{new.version}"
     documents = {} if version is None else {f"{archive.dist_info}/METADATA": _with_version(archive, version)}
     if platform is not None:
         documents[f"{archive.dist_info}/WHEEL"] = _with_platform(archive, platform)
     target.seek(0)
     writer = ZipWriter(target, epoch)
-    entries = [
-        _copy_member(archive.source, member, path, documents.get(member.name), rows, writer)
-        for member, path in _moves(archive, folders)
+    written = [
+        _copy_member(archive.source, member, path, documents.get(member.name), rows[member.name], writer)
+        for member, path in _moves(archive, stem)
     ]
-    writer.add_bytes(f"{folders.dist_info}/RECORD", _record_bytes(entries, folders.dist_info))
+    record = f"{stem}.dist-info/RECORD"
+    writer.add_bytes(record, _record_bytes(written, record))
     writer.finish()
     return new.text
-
-
-def metadata(file: BinaryIO) -> WheelMetadata:
-    """Read METADATA. Raises `WheelError` for an unsound archive and for METADATA missing or not parsing."""
-    return metadata_of(open_archive(file))
 
 
 def core_metadata(file: BinaryIO, filename: str) -> tuple[WheelMetadata, bytes]:
@@ -316,32 +300,6 @@ def _normal_version(version: str) -> str:
         fail("wheel-bad-rewrite", f"`{version}` is not a version.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Folders:
-    """Where the two folders named after the wheel move. Names are those of top-level folders."""
-
-    old_stem: str
-    new_stem: str
-
-    @classmethod
-    def between(cls, dist_info: str, new_version: str | None) -> _Folders:
-        old_stem = dist_info.removesuffix(".dist-info")
-        name = old_stem.rpartition("-")[0]
-        return cls(old_stem=old_stem, new_stem=old_stem if new_version is None else f"{name}-{new_version}")
-
-    @property
-    def dist_info(self) -> str:
-        return f"{self.new_stem}.dist-info"
-
-    def moved(self, path: str) -> str:
-        top, slash, rest = path.partition("/")
-        # Installers find both folders by the version, so both must follow a new one.
-        for suffix in (".dist-info", ".data"):
-            if top == self.old_stem + suffix:
-                return f"{self.new_stem}{suffix}{slash}{rest}"
-        return path
-
-
 # --- METADATA and WHEEL -----------------------------------------------------------------------------------
 
 
@@ -397,7 +355,7 @@ def _check_same(name: _FileName, found_name: str, found_version: str, where: str
 
 
 def metadata_of(archive: Archive) -> WheelMetadata:
-    """Return METADATA of an open archive."""
+    """Return METADATA of an open archive. Raises `WheelError` if it is missing or does not parse."""
     raw, unparsed = _parse_metadata(_checked_head(archive, "METADATA"))
     for field in ("name", "version"):
         # Two names or versions: readers would differ on which of them counts.
@@ -507,11 +465,6 @@ def _split_head(data: bytes) -> tuple[bytes, bytes, bytes]:
 _STRONG_HASHES = frozenset({"sha256", "sha384", "sha512"})
 
 
-class _Hasher(Protocol):
-    def update(self, data: bytes, /) -> None: ...
-    def digest(self) -> bytes: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
     """A line of RECORD: `hash` and `size` as written, either may be empty."""
@@ -522,15 +475,6 @@ class _Row:
     @property
     def algorithm(self) -> str:
         return self.hash.partition("=")[0]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    """What the new RECORD says of a file: its path, sha256 (raw bytes) and size in bytes."""
-
-    path: str
-    sha256: bytes
-    size: int
 
 
 # A TensorFlow wheel has up to 20,000 members, most of them small: a job for each is too fine.
@@ -659,14 +603,12 @@ def _raise_record_problems(problems: Iterable[RecordProblem]) -> None:
         fail("wheel-record-mismatch", f"RECORD is wrong: {ordered[0].message}{more}")
 
 
-def _record_bytes(entries: Iterable[_Entry], dist_info: str) -> bytes:
+def _record_bytes(rows: Iterable[tuple[str, str, int]], record: str) -> bytes:
     """Return RECORD: lines end in LF and are sorted by path; RECORD's own, without hash and size, is last."""
     # No translation of line ends: the bytes must be the same on every system.
     text = io.StringIO(newline="")
-    lines = csv.writer(text, lineterminator="\n")
-    for entry in sorted(entries, key=lambda entry: entry.path.encode()):
-        lines.writerow((entry.path, f"sha256={_urlsafe(entry.sha256)}", entry.size))
-    lines.writerow((f"{dist_info}/RECORD", "", ""))
+    ordered = sorted(rows, key=lambda row: row[0].encode())
+    csv.writer(text, lineterminator="\n").writerows([*ordered, (record, "", "")])
     return text.getvalue().encode()
 
 
@@ -675,43 +617,50 @@ def _urlsafe(digest: bytes) -> str:
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-def _hashed(contents: Iterable[bytes], hashers: Collection[_Hasher]) -> Iterator[bytes]:
-    for block in contents:
-        for hasher in hashers:
-            hasher.update(block)
-        yield block
-
-
 # --- copying ----------------------------------------------------------------------------------------------
 
 
-def _moves(archive: Archive, folders: _Folders) -> list[tuple[Member, str]]:
-    """Return each member to copy and its new path, by the bytes of that path, those of `.dist-info` last."""
-    kept = [(m, folders.moved(m.name)) for m in archive.members if m.name not in archive.unhashed]
+def _moves(archive: Archive, stem: str) -> list[tuple[Member, str]]:
+    """Return each member to copy and its new path, by the bytes of that path, those of `.dist-info` last.
+
+    `stem` is the new name of the two folders that are named after the wheel.
+    """
+    old_stem = archive.dist_info.removesuffix(".dist-info")
+    # Installers find both folders by the version, so both must follow a new one.
+    folders = {f"{old_stem}{suffix}": f"{stem}{suffix}" for suffix in (".dist-info", ".data")}
+    moves = []
+    for member in archive.members:
+        top, slash, rest = member.name.partition("/")
+        if member.name not in archive.unhashed:
+            moves.append((member, f"{folders.get(top, top)}{slash}{rest}"))
     # PEP 427 encourages archivers to place the `.dist-info` files physically at the end.
-    return sorted(kept, key=lambda pair: (pair[1].startswith(f"{folders.dist_info}/"), pair[1].encode()))
+    return sorted(moves, key=lambda move: (move[1].startswith(f"{stem}.dist-info/"), move[1].encode()))
 
 
 def _copy_member(
-    source: ByteSource,
-    member: Member,
-    path: str,
-    document: bytes | None,
-    rows: Mapping[str, _Row],
-    writer: ZipWriter,
-) -> _Entry:
-    """Copy a member to `path`, or write `document` there instead. Raises when RECORD has another hash."""
-    row = rows[member.name]
-    hashers: dict[str, _Hasher] = {name: hashlib.new(name) for name in {"sha256", row.algorithm}}
-    contents = _hashed(blocks(source, member), hashers.values())
+    source: ByteSource, member: Member, path: str, document: bytes | None, row: _Row, writer: ZipWriter
+) -> tuple[str, str, int]:
+    """Copy a member to `path`, or write `document` there instead; return its line in the new RECORD.
+
+    Raises when the old RECORD has another hash.
+    """
+    hashers = {name: hashlib.new(name) for name in {"sha256", row.algorithm}}
+
+    def contents() -> Iterator[bytes]:
+        for block in blocks(source, member):
+            for hasher in hashers.values():
+                hasher.update(block)
+            yield block
+
     if document is None:
-        writer.add(path, member.mode, member.size, contents)
+        writer.add(path, member.mode, member.size, contents())
+        size = member.size
     else:
         # The replaced contents are read all the same, to compare them with the old RECORD.
-        for _ in contents:
+        for _ in contents():
             pass
         writer.add_bytes(path, document, member.mode)
+        size = len(document)
     _raise_record_problems(_content_problems(member, row, hashers[row.algorithm].digest()))
-    if document is None:
-        return _Entry(path=path, sha256=hashers["sha256"].digest(), size=member.size)
-    return _Entry(path=path, sha256=hashlib.sha256(document).digest(), size=len(document))
+    sha256 = hashers["sha256"] if document is None else hashlib.sha256(document)
+    return path, f"sha256={_urlsafe(sha256.digest())}", size

@@ -27,8 +27,8 @@ from typing import Any, cast
 import pytest
 import zstandard
 
+from tfdock.wheel.facts import WheelError
 from tfdock.wheel.inspection import inspect_wheel
-from tfdock.wheel.wheel import WheelError
 
 from .. import elf_files as elf
 from ..samples import SOAK, sample
@@ -604,8 +604,8 @@ INSPECTOR = f"""
 import json, resource, signal, sys
 wall = {MOST_MIB} * 4 << 20
 resource.setrlimit(resource.RLIMIT_AS, (wall, wall))
+from tfdock.wheel.facts import WheelError
 from tfdock.wheel.inspection import inspect_wheel
-from tfdock.wheel.wheel import WheelError
 
 def late(*_):
     raise TimeoutError

@@ -34,7 +34,7 @@ from tfdock.wheel.identity import (
     runs_on_python,
     same_version,
 )
-from tfdock.wheel.wheel import metadata, normalize, read_wheel
+from tfdock.wheel.wheel import core_metadata, normalize, read_wheel
 from tfdock.wheelhouse.publication import publish
 from tfdock.wheelhouse.store import WheelFile, Wheelhouse
 
@@ -121,7 +121,7 @@ def test_a_wheel_bears_its_local_version_wherever_its_version_stands(made: Wheel
     )
     assert len(filename.encode()) <= 255
     assert parse_wheel_filename(filename)[1] == Version(version)
-    assert Version(metadata(target).version) == Version(version)
+    assert Version(core_metadata(target, filename)[0].version) == Version(version)
     facts = read_wheel(target, filename)
     assert facts.version == normal_version(version)
     assert facts.record_ok

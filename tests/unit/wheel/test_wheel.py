@@ -26,16 +26,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdock.wheel.wheel import (
-    FIXES,
-    WheelError,
-    WheelFacts,
-    deflate_backend,
-    metadata,
-    normalize,
-    read_wheel,
-)
-from tfdock.wheel.zip_archive import ZipWriter
+from tfdock.wheel.facts import FIXES, WheelError
+from tfdock.wheel.wheel import WheelFacts, core_metadata, normalize, read_wheel
+from tfdock.wheel.zip_archive import ZipWriter, deflate_backend
 
 FILENAME = "demo_pkg-1.0-cp311-cp311-linux_x86_64.whl"
 INFO = "demo_pkg-1.0.dist-info"
@@ -200,7 +193,7 @@ def test_compressed_tags_and_a_build_tag_agree_with_one_tag_line_per_combination
 
 
 def test_metadata_is_read_without_judging_it() -> None:
-    found = metadata(io.BytesIO(make_wheel()))
+    found, _ = core_metadata(io.BytesIO(make_wheel()), FILENAME)
     assert (found.name, found.version, found.requires_python) == ("demo-pkg", "1.0", ">=3.9")
     assert found.requires_dist == ("numpy<2,>=1.26", 'nccl; extra == "gpu"')
 
