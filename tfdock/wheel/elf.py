@@ -125,30 +125,30 @@ def segments(data: bytes, head: ElfHeader) -> tuple[Segment, ...]:
     return tuple(headers)
 
 
-def section_table(first: bytes, head: ElfHeader) -> tuple[int, int]:
-    """Return the number of sections and the index of the names.
+_SectionRow = tuple[int, int, int, int]  #: Offset of the name in the table of names, kind, offset, size.
 
-    Large counts stand in the first section header.
-    """
+
+def section_headers(read: Callable[[int, int], bytes], head: ElfHeader) -> tuple[list[_SectionRow], _SectionRow]:
+    """Return the rows of all sections, and that of the table of names. `read(offset, length)` reads from the file."""
     # A count of 0 and an index of 0xFFFF lead to `sh_size` and `sh_link` of section 0 (ABI, chapter 4).
+    first = read(head.section_headers, SECTION_HEADER_SIZE)
     size, link = _unpack("<QI", first, 32, "its section headers break off")
     # From 65,280 sections on (SHN_LORESERVE) the header's count is 0; -ffunction-sections can make so many.
     count = head.section_count or size
     index = link if head.names_index == 0xFFFF else head.names_index
     if count > _MOST_ENTRIES:
         raise ElfError(f"it claims to have {count} sections")
-    return count, index
-
-
-def sections(data: bytes, count: int) -> list[tuple[int, int, int, int]]:
-    """Read section headers from their bytes: (offset of the name in the table of names, kind, offset, size)."""
+    data = read(head.section_headers, count * SECTION_HEADER_SIZE)
     if len(data) < count * SECTION_HEADER_SIZE:
         raise ElfError("its section headers break off")
-    rows = struct.iter_unpack("<IIQQQQ24x", data[: count * SECTION_HEADER_SIZE])
-    return [(name, kind, offset, size) for name, kind, _, _, offset, size in rows]
+    unpacked = struct.iter_unpack("<IIQQQQ24x", data)
+    rows = [(name, kind, offset, size) for name, kind, _, _, offset, size in unpacked]
+    if not 0 <= index < len(rows):
+        raise ElfError("its sections have no names")
+    return rows, rows[index]
 
 
-def named_sections(rows: list[tuple[int, int, int, int]], names: bytes, wanted: Iterable[str]) -> list[Section]:
+def named_sections(rows: list[_SectionRow], names: bytes, wanted: Iterable[str]) -> list[Section]:
     """Return the sections of these names. Linkers let one name be the end of another, so a name may lie anywhere."""
     places = {}
     for name in wanted:
@@ -229,14 +229,9 @@ def has_kernel(cubin: bytes) -> bool:
     if head.machine != EM_CUDA:
         # The payload of a cubin entry can be any file. Another one tells nothing about kernels.
         raise ElfError("a cubin is of another machine")
-    table = cubin[head.section_headers :]
-    count, names_index = section_table(table[:SECTION_HEADER_SIZE], head)
-    headers = sections(table, count)
-    if not 0 <= names_index < len(headers):
-        raise ElfError("a cubin has no section names")
-    _, _, offset, size = headers[names_index]
-    texts = cubin[offset : offset + size]
-    return any(length and texts.startswith(b".text.", name) for name, _, _, length in headers)
+    rows, (_, _, offset, size) = section_headers(lambda start, length: cubin[start : start + length], head)
+    names = cubin[offset : offset + size]
+    return any(length and names.startswith(b".text.", name) for name, _, _, length in rows)
 
 
 def _unpack(layout: str, data: bytes, at: int, part: str) -> tuple[int, ...]:

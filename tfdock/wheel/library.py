@@ -465,17 +465,13 @@ class _Assembly:
                 return []
             # Section headers can be stripped. Then no one can tell relocatable code from loadable.
             raise elf.ElfError("it has no section headers, which would say what the GPU code in it is for")
-        count, names_index = elf.section_table(self._kept.read(head.section_headers, elf.SECTION_HEADER_SIZE), head)
-        headers = elf.sections(self._kept.read(head.section_headers, count * elf.SECTION_HEADER_SIZE), count)
-        if not 0 <= names_index < len(headers):
-            raise elf.ElfError("its sections have no names")
-        _, _, offset, size = headers[names_index]
+        rows, (_, _, offset, size) = elf.section_headers(self._kept.read, head)
         if size > _MOST_NAMES:
             raise elf.ElfError(f"its section names have {size} bytes")
         names = self._kept.read(offset, size)
         if len(names) < size:
             raise elf.ElfError("its section names break off")
-        return elf.named_sections(headers, names, (*_LOADABLE, *_RELOCATABLE, *_DEBUG))
+        return elf.named_sections(rows, names, (*_LOADABLE, *_RELOCATABLE, *_DEBUG))
 
     def _gpu_code(self, sections: Iterable[elf.Section]) -> tuple[GpuCode, GpuCode, GpuCode]:
         """Return (loadable, relocatable, embedded)."""

@@ -81,9 +81,9 @@ def _required_package(requirement: Requirement) -> RequiredPackage:
     exact = next((text for spec in requirement.specifier if (text := _exact(spec))), "")
     if exact:
         return RequiredPackage(package=package, oldest=exact, exact=True)
-    lower = [bound for spec in requirement.specifier if (bound := _lower(spec))]
-    upper = [bound for spec in requirement.specifier if (bound := _upper(spec))]
-    oldest, before = max(lower, key=_parts, default=""), min(upper, key=_parts, default=None)
+    bounds = [_bounds(spec) for spec in requirement.specifier]
+    oldest = max((lower for lower, _ in bounds if lower), key=_parts, default="")
+    before = min((upper for _, upper in bounds if upper), key=_parts, default=None)
     return RequiredPackage(package=package, oldest=oldest, before=before)
 
 
@@ -92,22 +92,22 @@ def _exact(spec: Specifier) -> str:
     return "" if spec.operator not in ("==", "===") or spec.version.endswith(".*") else _release(spec)
 
 
-def _lower(spec: Specifier) -> str:
-    """Return the version that a specifier begins at; empty without such a bound."""
-    return _release(spec) if spec.operator in (">=", ">", "~=", "==") else ""
-
-
-def _upper(spec: Specifier) -> str:
-    """Return the first version that is too new for a specifier; empty without such a bound."""
+def _bounds(spec: Specifier) -> tuple[str, str]:
+    """Return the version that a specifier begins at, and the first that is too new for it; empty without a bound."""
     release = _release(spec)
-    if not release or spec.operator == "<":
-        return release if spec.operator == "<" else ""
-    if spec.operator == "<=":
-        return f"{release}.1"  # any version after it
-    # `~=12.5.1` stands for `>=12.5.1, ==12.5.*` (PEP 440, compatible release).
-    if spec.operator == "~=":
-        return _next(release.rpartition(".")[0])
-    return _next(release) if spec.operator == "==" else ""
+    match spec.operator if release else "":
+        case ">=" | ">":
+            return release, ""
+        case "<":
+            return "", release
+        case "<=":
+            return "", f"{release}.1"  # any version after it
+        # `~=12.5.1` stands for `>=12.5.1, ==12.5.*` (PEP 440, compatible release).
+        case "~=":
+            return release, _next(release.rpartition(".")[0])
+        case "==":
+            return release, _next(release)
+    return "", ""
 
 
 def _release(spec: Specifier) -> str:

@@ -103,9 +103,7 @@ def read_record(data: bytes) -> dict[str, Any]:
 
 def verified(record: Mapping[str, Any]) -> Verified:
     """Return how the wheels of a build were verified. A record may come from anybody: malformed parts are ignored."""
-    verification = record.get("verification")
-    checks = verification.get("checks") if isinstance(verification, dict) else None
-    rows = [row for row in checks if isinstance(row, dict)] if isinstance(checks, list) else []
+    rows = [row for row in _list(_map(record.get("verification")).get("checks")) if isinstance(row, dict)]
     statuses = {str(row.get("name")): row.get("status") for row in rows}
     # First: a wheel may be imported well, and fail another check.
     if "failed" in statuses.values():
