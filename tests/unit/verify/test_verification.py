@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -42,47 +42,52 @@ KNOWLEDGE = loader.knowledge()
 IMAGE = "python:3.11-slim-bookworm"
 
 
+@dataclass(kw_only=True)
+class Bench:
+    """A wheel, an engine in memory that has its image, and an environment for its trial."""
+
+    engine: FakeEngine
+    wheel: Path
+    heard: list[events.Event]
+    environment: TrialEnvironment
+
+    @property
+    def inspection(self) -> Inspection:
+        return inspected(self.wheel)
+
+    def verified(self, inspection: Inspection | None = None, request: TrialRequest | None = None) -> Verification:
+        return verify_wheel(
+            self.environment, KNOWLEDGE, self.wheel, inspection or self.inspection, request or TrialRequest()
+        )
+
+    def found(self, inspection: Inspection | None = None, built_in: str = "", **changes: object) -> Verification:
+        """The verification of a wheel that requires nothing, by the shipped knowledge but for some tables."""
+        tables = {table: [(f"{table}.yaml", str(text))] for table, text in changes.items()}
+        inspection = inspection or self.inspection
+        inspection = replace(inspection, metadata=replace(inspection.metadata, requires_dist=()))
+        request = TrialRequest(built_in=built_in)
+        return verify_wheel(
+            self.environment, KnowledgeBase({**KNOWLEDGE._texts, **tables}), self.wheel, inspection, request
+        )
+
+    @property
+    def created(self) -> list[ContainerSpec]:
+        """The containers that were created."""
+        return [spec for (spec,) in self.engine.called("create")]  # type: ignore[misc]
+
+
 @pytest.fixture
-def engine() -> FakeEngine:
-    engine = FakeEngine()
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    engine, heard = FakeEngine(), list[events.Event]()
     engine.registry[IMAGE] = ImageInfo(id="sha256:" + "a" * 64)
-    return engine
-
-
-@pytest.fixture
-def heard() -> list[events.Event]:
-    return []
-
-
-@pytest.fixture
-def bench(engine: FakeEngine, heard: list[events.Event], tmp_path: Path) -> Iterator[TrialEnvironment]:
+    wheel = tmp_path / NAME
+    wheel.write_bytes(wheel_of({"tensorflow/__init__.py": b""}))
     settings = Settings(cache_dir=tmp_path / "cache", state_dir=tmp_path / "state")
     log = tmp_path / "cache/verify/log"
-    with trial_environment(engine, settings, lambda event: heard.append(event), Stop(), log, NAME) as bench:
-        yield bench
+    with trial_environment(engine, settings, lambda event: heard.append(event), Stop(), log, NAME) as environment:
+        yield Bench(engine=engine, wheel=wheel, heard=heard, environment=environment)
     assert engine.containers("io.tfdock.run") == []
     assert [*tmp_path.glob("cache/output/*"), *tmp_path.glob("state/runs/*")] == []
-
-
-@pytest.fixture
-def wheel(tmp_path: Path) -> Path:
-    path = tmp_path / NAME
-    path.write_bytes(wheel_of({"tensorflow/__init__.py": b""}))
-    return path
-
-
-def found(
-    bench: TrialEnvironment, wheel: Path, inspection: Inspection | None = None, built_in: str = "", **changes: object
-) -> Verification:
-    """The verification of a wheel that requires nothing, by the shipped knowledge but for some tables."""
-    texts: dict[str, list[tuple[str, str]]] = {
-        file.stem: [(file.name, file.read_text())]
-        for file in (Path(loader.__file__).parents[1] / "knowledge").glob("*.yaml")
-    }
-    texts |= {table: [(f"{table}.yaml", str(text))] for table, text in changes.items()}
-    inspection = inspection or inspected(wheel)
-    inspection = replace(inspection, metadata=replace(inspection.metadata, requires_dist=()))
-    return verify_wheel(bench, KnowledgeBase(texts), wheel, inspection, TrialRequest(built_in=built_in))
 
 
 def is_impossible(result: Verification, code: str, kind: type[TfdockError] = TfdockError) -> str:
@@ -96,35 +101,29 @@ def is_impossible(result: Verification, code: str, kind: type[TfdockError] = Tfd
     return problem.message
 
 
-def test_a_wheel_for_a_python_without_an_image_is_not_tried(
-    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
-) -> None:
+def test_a_wheel_for_a_python_without_an_image_is_not_tried(bench: Bench) -> None:
     only = "rows:\n- {python: '2.7', image: 'python:2.7', source: x}\n"
-    message = is_impossible(found(bench, wheel, runtimes=only), "runtime-unknown")
+    message = is_impossible(bench.found(runtimes=only), "runtime-unknown")
     assert "cp311" in message
-    assert engine.called("create") == []
+    assert bench.created == []
 
 
-def test_a_wheel_that_links_what_the_image_lacks_is_not_tried(
-    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
-) -> None:
+def test_a_wheel_that_links_what_the_image_lacks_is_not_tried(bench: Bench) -> None:
     library = Library(
         path="tensorflow/a.so", size=1, machine="x86_64", versions={}, needed=("libamdhip64.so.6", "libc.so.6")
     )
-    inspection = replace(inspected(wheel), libraries=(library,), build_info={"is_rocm_build": True})
-    message = is_impossible(found(bench, wheel, inspection), "runtime-lacks-libraries")
+    inspection = replace(bench.inspection, libraries=(library,), build_info={"is_rocm_build": True})
+    message = is_impossible(bench.found(inspection), "runtime-lacks-libraries")
     assert message == f"the wheel links libamdhip64.so.6, which {IMAGE} does not have"
     # A bundle has what the wheel requires for the image of the profile alone.
-    engine.images["built-in"] = engine.registry[IMAGE]
-    bundled = replace(bench, given={IMAGE: IMAGE})
-    assert is_impossible(found(bundled, wheel, inspection, "built-in"), "runtime-lacks-libraries") == message
+    bench.engine.images["built-in"] = bench.engine.registry[IMAGE]
+    bench.environment = replace(bench.environment, given={IMAGE: IMAGE})
+    assert is_impossible(bench.found(inspection, "built-in"), "runtime-lacks-libraries") == message
 
 
-def test_an_image_in_which_no_check_has_a_result_is_unfit(
-    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
-) -> None:
-    engine.on_run = lambda _: FakeRun(output=[b"sh: 1: exec: : not found\n"], exit_code=127)
-    message = is_impossible(found(bench, wheel), "runtime-unfit")
+def test_an_image_in_which_no_check_has_a_result_is_unfit(bench: Bench) -> None:
+    bench.engine.on_run = lambda _: FakeRun(output=[b"sh: 1: exec: : not found\n"], exit_code=127)
+    message = is_impossible(bench.found(), "runtime-unfit")
     assert message.endswith("the container ended with exit status 127: sh: 1: exec: : not found")
 
 
@@ -139,55 +138,49 @@ def reporting(*results: Mapping[str, object], status: int = 137) -> Callable[[Co
     return run
 
 
-def test_an_image_whose_python_has_no_pip_is_unfit_and_nothing_has_passed(
-    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
-) -> None:
+def test_an_image_whose_python_has_no_pip_is_unfit_and_nothing_has_passed(bench: Bench) -> None:
     reasons = [{"check": name, "outcome": "skipped", "reason": "no pip"} for name in RUN if name not in GPU]
-    engine.on_run = reporting(*reasons)
-    assert is_impossible(found(bench, wheel), "runtime-unfit").endswith(": no pip")
+    bench.engine.on_run = reporting(*reasons)
+    assert is_impossible(bench.found(), "runtime-unfit").endswith(": no pip")
 
 
 @pytest.mark.parametrize("status", [137, 143])
-def test_a_container_that_is_killed_from_outside_says_nothing_of_the_wheel(
-    bench: TrialEnvironment, engine: FakeEngine, wheel: Path, status: int
-) -> None:
-    engine.on_run = reporting({"check": "install", "outcome": "passed"}, status=status)
+def test_a_container_that_is_killed_from_outside_says_nothing_of_the_wheel(bench: Bench, status: int) -> None:
+    bench.engine.on_run = reporting({"check": "install", "outcome": "passed"}, status=status)
     with pytest.raises(EngineLost) as caught:
-        found(bench, wheel)
+        bench.found()
     assert caught.value.problems[0].code == "container-killed"
 
 
-def test_a_disk_that_is_full_before_the_first_result_is_told_as_that(
-    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
-) -> None:
-    engine.on_run = lambda _: FakeRun(output=[b"OSError: [Errno 28] No space left on device: '/x'\n"], exit_code=1)
+def test_a_disk_that_is_full_before_the_first_result_is_told_as_that(bench: Bench) -> None:
+    bench.engine.on_run = lambda _: FakeRun(
+        output=[b"OSError: [Errno 28] No space left on device: '/x'\n"], exit_code=1
+    )
     with pytest.raises(DiskFull):
-        found(bench, wheel)
+        bench.found()
 
 
 def test_a_disk_that_is_full_when_the_environment_is_made_is_told_as_that_and_the_image_is_not_blamed(
-    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
+    bench: Bench,
 ) -> None:
     why = "the image's Python makes no environment: Error: [Errno 28] No space left on device: '/tfdock/work/x'"
-    engine.on_run = reporting({"check": "install", "outcome": "skipped", "reason": why}, status=0)
+    bench.engine.on_run = reporting({"check": "install", "outcome": "skipped", "reason": why}, status=0)
     with pytest.raises(DiskFull):
-        found(bench, wheel)
+        bench.found()
 
 
 @pytest.mark.parametrize(
     ("line", "status"), [(b"there is no python3.11\n", 127), (b"/usr/bin/python: No module named pip\n", 1)]
 )
 def test_an_image_in_which_pip_cannot_run_is_unfit_and_the_network_is_not_blamed(
-    bench: TrialEnvironment, engine: FakeEngine, wheel: Path, line: bytes, status: int
+    bench: Bench, line: bytes, status: int
 ) -> None:
-    engine.on_run = lambda _: FakeRun(output=[line], exit_code=status)
-    result = verify_wheel(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
+    bench.engine.on_run = lambda _: FakeRun(output=[line], exit_code=status)
+    result = bench.verified()
     assert is_impossible(result, "runtime-unfit").endswith(line.decode().strip())
 
 
-def test_what_one_wheel_could_not_fetch_whole_is_not_left_for_the_next(
-    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
-) -> None:
+def test_what_one_wheel_could_not_fetch_whole_is_not_left_for_the_next(bench: Bench) -> None:
     codes = iter((1, 0, 0))
 
     def some(spec: ContainerSpec) -> FakeRun:
@@ -198,101 +191,92 @@ def test_what_one_wheel_could_not_fetch_whole_is_not_left_for_the_next(
                 (Path(mount.source) / f"wheels/{code}.whl").touch()
         return FakeRun(exit_code=code)
 
-    engine.on_run = some
+    bench.engine.on_run = some
     for _ in range(2):
-        verify_wheel(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
-    (folder,) = bench.settings.cache_dir.glob("dependencies/*")
+        bench.verified()
+    (folder,) = bench.environment.settings.cache_dir.glob("dependencies/*")
     assert [path.name for path in folder.iterdir()] == ["0.whl"]
 
 
-def test_what_was_fetched_for_another_python_of_the_same_image_is_not_used(
-    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
-) -> None:
-    engine.registry["python:3.12-slim-bookworm"] = engine.registry[IMAGE]
+def test_what_was_fetched_for_another_python_of_the_same_image_is_not_used(bench: Bench) -> None:
+    bench.engine.registry["python:3.12-slim-bookworm"] = bench.engine.registry[IMAGE]
     for tag in ("cp311", "cp312"):
-        inspection = inspected(wheel)
+        inspection = bench.inspection
         other = replace(inspection.wheel, python_tag=tag, abi_tag=tag)
-        verify_wheel(bench, KNOWLEDGE, wheel, replace(inspection, wheel=other), TrialRequest())
-    assert len([*bench.settings.cache_dir.glob("dependencies/*")]) == 2
+        bench.verified(replace(inspection, wheel=other))
+    assert len([*bench.environment.settings.cache_dir.glob("dependencies/*")]) == 2
 
 
 def test_certificates_of_pip_may_be_named_from_the_current_folder(
-    bench: TrialEnvironment, engine: FakeEngine, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ca.pem").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIP_CERT", "ca.pem")
-    verify_wheel(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
-    (spec, *_) = [spec for (spec,) in engine.called("create")]
-    assert str(tmp_path / "ca.pem") in [mount.source for mount in spec.mounts]  # type: ignore[attr-defined]
+    bench.verified()
+    spec = bench.created[0]
+    assert str(tmp_path / "ca.pem") in [mount.source for mount in spec.mounts]
 
 
 # --- with a GPU runtime ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def for_gpus(engine: FakeEngine, wheel: Path) -> Inspection:
+def for_gpus(bench: Bench) -> Inspection:
     """A wheel for GPUs, on an engine that says it gives containers some."""
-    engine.engine_info = replace(engine.engine_info, runtimes=("nvidia", "runc"))
-    return replace(inspected(wheel), build_info={"is_cuda_build": True})
+    bench.engine.engine_info = replace(bench.engine.engine_info, runtimes=("nvidia", "runc"))
+    bench.environment = replace(bench.environment, info=bench.engine.info())
+    return replace(bench.inspection, build_info={"is_cuda_build": True})
 
 
-def test_an_engine_that_has_no_gpu_to_give_tries_the_wheel_without(
-    engine: FakeEngine, wheel: Path, for_gpus: Inspection, bench: TrialEnvironment
-) -> None:
-    engine.fail_next("start", EngineError(Problem(code="engine-refused", message="no device")))
-    engine.on_run = lambda _: FakeRun(exit_code=127)
-    is_impossible(found(bench, wheel, for_gpus), "runtime-unfit")
-    assert [spec.gpus for (spec,) in engine.called("create")] == [True, False]  # type: ignore[attr-defined]
+def test_an_engine_that_has_no_gpu_to_give_tries_the_wheel_without(bench: Bench, for_gpus: Inspection) -> None:
+    bench.engine.fail_next("start", EngineError(Problem(code="engine-refused", message="no device")))
+    bench.engine.on_run = lambda _: FakeRun(exit_code=127)
+    is_impossible(bench.found(for_gpus), "runtime-unfit")
+    assert [spec.gpus for spec in bench.created] == [True, False]
 
 
-def test_an_engine_that_hangs_is_not_taken_for_one_without_gpus(
-    engine: FakeEngine, wheel: Path, for_gpus: Inspection, bench: TrialEnvironment
-) -> None:
-    engine.fail_next("start", EngineHung(Problem(code="engine-hung", message="it answers nothing")))
+def test_an_engine_that_hangs_is_not_taken_for_one_without_gpus(bench: Bench, for_gpus: Inspection) -> None:
+    bench.engine.fail_next("start", EngineHung(Problem(code="engine-hung", message="it answers nothing")))
     with pytest.raises(EngineHung):
-        found(bench, wheel, for_gpus)
+        bench.found(for_gpus)
 
 
-def test_gpus_by_device_files_want_all_of_them(engine: FakeEngine, tmp_path: Path) -> None:
+def test_gpus_by_device_files_want_all_of_them(tmp_path: Path) -> None:
     files = str(tmp_path / "kfd"), str(tmp_path / "dri")
     rocm = KNOWLEDGE.accelerators["rocm"].model_copy(update={"device_files": files})
     Path(files[0]).touch()
-    assert f"{files[0]} and {files[1]}" in gpu_access(rocm, engine.info()).missing
+    assert f"{files[0]} and {files[1]}" in gpu_access(rocm, FakeEngine().info()).missing
     Path(files[1]).mkdir()
-    access = gpu_access(rocm, engine.info())
+    access = gpu_access(rocm, FakeEngine().info())
     assert (access.missing, access.devices) == ("", files)
 
 
-def test_requirements_that_cannot_be_had_are_told_with_pips_own_words(
-    bench: TrialEnvironment, engine: FakeEngine, wheel: Path
-) -> None:
-    engine.on_run = lambda _: FakeRun(output=[b"noise\nERROR: no numpy\n"], exit_code=1)
-    result = verify_wheel(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest())
+def test_requirements_that_cannot_be_had_are_told_with_pips_own_words(bench: Bench) -> None:
+    bench.engine.on_run = lambda _: FakeRun(output=[b"noise\nERROR: no numpy\n"], exit_code=1)
+    result = bench.verified()
     assert is_impossible(result, "dependencies-unavailable").endswith("ERROR: no numpy")
 
 
-def test_a_folder_of_wheels_is_used_as_it_is(
-    bench: TrialEnvironment, engine: FakeEngine, wheel: Path, tmp_path: Path
-) -> None:
-    engine.on_run = lambda _: FakeRun(exit_code=127)
-    verify_wheel(bench, KNOWLEDGE, wheel, inspected(wheel), TrialRequest(dependencies=tmp_path))
-    (spec,) = [spec for (spec,) in engine.called("create")]
-    assert tmp_path in [Path(mount.source) for mount in spec.mounts if mount.read_only]  # type: ignore[attr-defined]
+def test_a_folder_of_wheels_is_used_as_it_is(bench: Bench, tmp_path: Path) -> None:
+    bench.engine.on_run = lambda _: FakeRun(exit_code=127)
+    bench.verified(request=TrialRequest(dependencies=tmp_path))
+    (spec,) = bench.created
+    assert tmp_path in [Path(mount.source) for mount in spec.mounts if mount.read_only]
 
 
-def test_a_disk_that_is_full_under_our_own_files_is_told_like_any_other(engine: FakeEngine, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_under_our_own_files_is_told_like_any_other(tmp_path: Path) -> None:
     settings = Settings(cache_dir=tmp_path / "cache", state_dir=tmp_path / "state")
-    with pytest.raises(DiskFull), trial_environment(engine, settings, lambda _: None, Stop(), tmp_path / "log", NAME):
+    place = FakeEngine(), settings, lambda _: None, Stop(), tmp_path / "log", NAME
+    with pytest.raises(DiskFull), trial_environment(*place):
         raise OSError(errno.ENOSPC, "no room")
 
 
-def test_a_trial_is_a_phase_of_its_own_that_is_announced_and_ends(
-    bench: TrialEnvironment, heard: list[events.Event]
-) -> None:
-    assert isinstance(heard[0], events.PhaseStarted)
-    assert (heard[0].phase, heard[0].build_id) == ("verify", NAME)
-    assert bench.folder.parent.name == "output"
+def test_a_trial_is_a_phase_of_its_own_that_is_announced_and_ends(bench: Bench) -> None:
+    first = bench.heard[0]
+    assert isinstance(first, events.PhaseStarted)
+    assert (first.phase, first.build_id) == ("verify", NAME)
+    assert bench.environment.folder.parent.name == "output"
 
 
 # --- requirements ---------------------------------------------------------------------------------------------------
@@ -333,27 +317,23 @@ def test_a_wheel_cannot_give_pip_options_or_addresses(line: str) -> None:
 # --- the Python -----------------------------------------------------------------------------------------------------
 
 
+OWN = f"cp{sys.version_info.major}{sys.version_info.minor}"
+
+
 @pytest.mark.parametrize(
     ("python_tag", "abi_tag", "ok"),
     [
-        (
-            f"cp{sys.version_info.major}{sys.version_info.minor}",
-            f"cp{sys.version_info.major}{sys.version_info.minor}",
-            True,
-        ),
+        (OWN, OWN, True),
         ("cp38", "cp38", False),
         ("cp38", "abi3", True),
         ("py3", "none", True),
     ],
 )
 def test_a_wheel_is_tried_with_its_own_python_and_no_other(
-    tmp_path: Path, wheel: Path, python_tag: str, abi_tag: str, ok: bool
+    tmp_path: Path, python_tag: str, abi_tag: str, ok: bool
 ) -> None:
     (tmp_path / "python3").symlink_to(sys.executable)
-    facts = replace(inspected(wheel).wheel, python_tag=python_tag, abi_tag=abi_tag)
-    command = python_command(
-        (facts.python_tag, facts.abi_tag), "-c", "import sys; print('ran', *sys.argv[1:])", "a b"
-    )
+    command = python_command((python_tag, abi_tag), "-c", "import sys; print('ran', *sys.argv[1:])", "a b")
     done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
     assert done.stdout == ("ran a b\n" if ok else "there is no python3.8\n")
     assert done.returncode == (0 if ok else 127)

@@ -19,6 +19,7 @@ import pytest
 
 from tfdock.verify.trial import MarkedLines
 
+from .. import houses
 from ..samples import sample
 from ..small_wheels import wheel_of
 
@@ -180,16 +181,14 @@ def test_variables_of_a_check_are_its_own_and_its_scratch_folder_is_empty(trial:
 # --- pip ------------------------------------------------------------------------------------------------------------
 
 
-def distribution(folder: Path, name: str, version: str, requires: str = "") -> None:
-    """A wheel without contents."""
-    import zipfile
+FOR_3_11 = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the wheel is for Python 3.11")
 
-    info = f"{name}-{version}.dist-info"
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
-        lines = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}"
-        archive.writestr(f"{info}/METADATA", lines)
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
+
+def offer(trial: Trial, numpy: str) -> None:
+    """Put the wheel and that version of what it requires where the trial looks."""
+    name, data = houses.wheel("numpy", numpy, headers="")
+    (trial.folder / "wheels" / WHEEL).write_bytes(wheel_of(FILES))
+    (trial.folder / "wheels" / name).write_bytes(data)
 
 
 FILES = {"tensorflow/__init__.py": b"VERSION = '2.18.0'\n"}
@@ -201,10 +200,9 @@ NEEDS = {"dependencies": ["install"], "import": ["install"]}
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the wheel is for Python 3.11")
+@FOR_3_11
 def test_a_wheel_is_installed_with_what_it_requires_into_an_environment_of_its_own(trial: Trial) -> None:
-    (trial.folder / "wheels" / WHEEL).write_bytes(wheel_of(FILES))
-    distribution(trial.folder / "wheels", "numpy", "1.26.4")
+    offer(trial, "1.26.4")
     found = trial.run(BY_PIP, NEEDS)
     assert [one["outcome"] for one in found] == ["passed"] * 3
     assert found[0]["found"].startswith("2 distributions, with pip ")
@@ -212,34 +210,31 @@ def test_a_wheel_is_installed_with_what_it_requires_into_an_environment_of_its_o
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the wheel is for Python 3.11")
+@FOR_3_11
 def test_another_tensorflow_that_the_image_has_is_not_the_one_that_is_tried(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (trial.folder / "image/tensorflow").mkdir(parents=True)
     (trial.folder / "image/tensorflow/__init__.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(trial.folder / "image"))
-    (trial.folder / "wheels" / WHEEL).write_bytes(wheel_of(FILES))
-    distribution(trial.folder / "wheels", "numpy", "1.26.4")
+    offer(trial, "1.26.4")
     found = trial.run(BY_PIP, NEEDS)
     assert found[2]["found"].startswith(str(trial.folder / "work" / "environment"))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the wheel is for Python 3.11")
+@FOR_3_11
 def test_a_wheel_whose_requirement_is_not_in_the_folder_is_not_installed(trial: Trial) -> None:
-    (trial.folder / "wheels" / WHEEL).write_bytes(wheel_of(FILES))
-    distribution(trial.folder / "wheels", "numpy", "2.2")
+    offer(trial, "2.2")
     found = trial.run(BY_PIP, NEEDS)
     assert [one["outcome"] for one in found] == ["failed", "skipped", "skipped"]
     assert "numpy<2.1" in found[0]["reason"]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the wheel is for Python 3.11")
+@FOR_3_11
 def test_requirements_that_contradict_one_another_are_found_by_pip_check(trial: Trial) -> None:
-    (trial.folder / "wheels" / WHEEL).write_bytes(wheel_of(FILES))
-    distribution(trial.folder / "wheels", "numpy", "1.26.4")
+    offer(trial, "1.26.4")
     # Found by what is installed alone: pip itself would not put these together.
     broken = "import os, sys\nfrom probe import passed\ndef probe(facts):\n"
     broken += "    place = [one for one in sys.path if one.endswith('site-packages')][0]\n"

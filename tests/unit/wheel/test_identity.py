@@ -320,30 +320,3 @@ def test_what_wants_a_newer_one_replaces_the_wheel_unless_the_constraints_refuse
         assert pip.installed == {"tensorflow": "2.18.0+cuda12.5.sm86"}
     else:
         assert pip.installed == {"tensorflow": "2.19.0", "takes-new": "1.0"}
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"wheels": "tensorflow.whl"},
-        {"wheels": [{"file": "a.whl"}]},
-        {"wheels": [{"file": "../a.whl", "sha256": "0" * 64, "size": 1}]},
-        {"wheels": [5]},
-        {"build_id": None},
-        {"log": 5},
-        {"seconds": []},
-        {"attempts": "one"},
-    ],
-    ids=str,
-)
-def test_a_record_that_does_not_say_what_was_built_is_none(tmp_path: Path, damage: dict[str, object]) -> None:
-    house, name, key = Wheelhouse(tmp_path), BuildId("tf2.9"), "f" * 64
-    whole = {"build_id": name, "fingerprint": key, "log": "r.log", "wheels": [], "seconds": {}, "attempts": 1}
-    folder = house.record_folder(name, key).path
-    folder.mkdir(parents=True)
-    (folder / "record.json").write_text(json.dumps(whole))
-    assert house.complete_record(name, key) == whole
-    (folder / "record.json").write_text(json.dumps(whole | damage))
-    assert house.complete_record(name, key) is None
-    assert list(house.records()) == []
-    house.check_replaceable(name, WheelFile(file="a.whl", sha256="0" * 64, size=1), "release")

@@ -240,16 +240,6 @@ def test_a_replaced_wheel_is_read_again_and_a_lost_page_is_written_again(house: 
     assert named(house)[path.name]["href"] != before
 
 
-@pytest.mark.parametrize("spoil", [lambda path: path.write_bytes(b"{"), lambda path: path.unlink()])
-def test_what_was_known_may_be_lost(house: Wheelhouse, spoil: Callable[[Path], Any]) -> None:
-    houses.publish(house)
-    WheelIndex(house).update()
-    before = contents(house)
-    spoil(house.root / ".tfdock" / "index.json")
-    WheelIndex(house).update()
-    assert contents(house) == before
-
-
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -263,26 +253,39 @@ def test_what_was_known_may_be_lost(house: Wheelhouse, spoil: Callable[[Path], A
     ],
 )  # fmt: skip
 def test_what_was_known_may_be_anything(house: Wheelhouse, path: tuple[Any, ...], value: Any) -> None:
+    def spoil(state: Path) -> None:
+        document: Any = {"all": json.loads(state.read_text())}
+        *folders, last = ("all", *path)
+        node = document
+        for key in folders:
+            node = node[key]
+        node[last] = value
+        state.write_text(json.dumps(document["all"]))
+
+    assert_made_anew(house, spoil)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda state: state.unlink(), id="gone"),
+        pytest.param(lambda state: state.write_text("{"), id="cut"),
+        pytest.param(lambda state: state.write_text("[" * 100_000), id="deeper than can be read"),
+    ],
+)
+def test_what_was_known_may_be_lost(house: Wheelhouse, spoil: Callable[[Path], Any]) -> None:
+    assert_made_anew(house, spoil)
+
+
+def assert_made_anew(house: Wheelhouse, spoil: Callable[[Path], Any]) -> None:
+    """Nothing of a spoilt state is believed, and the index comes out the same."""
     houses.publish(house)
     WheelIndex(house).update()
-    before, state = contents(house), house.root / ".tfdock" / "index.json"
-    document: Any = {"all": json.loads(state.read_text())}
-    *folders, last = ("all", *path)
-    node = document
-    for key in folders:
-        node = node[key]
-    node[last] = value
-    state.write_text(json.dumps(document["all"]))
+    before = contents(house)
+    spoil(house.root / ".tfdock" / "index.json")
     assert WheelIndex(house).hashes() == {}
     WheelIndex(house).update()
     assert contents(house) == before
-
-
-def test_what_was_known_may_be_deeper_than_can_be_read(house: Wheelhouse) -> None:
-    houses.publish(house)
-    WheelIndex(house).update()
-    (house.root / ".tfdock" / "index.json").write_text("[" * 100_000)
-    assert WheelIndex(house).hashes() == {}
 
 
 def test_another_programs_index_is_neither_replaced_nor_followed(house: Wheelhouse) -> None:

@@ -10,7 +10,6 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,7 +28,7 @@ from tfdock.wheelhouse import wheelhouse_pruning
 from tfdock.wheelhouse.build_record import WheelClaims, claims_of_build_info, claims_of_record
 from tfdock.wheelhouse.catalogue import StoredWheel
 from tfdock.wheelhouse.index import WheelIndex
-from tfdock.wheelhouse.store import PULLED, Wheelhouse
+from tfdock.wheelhouse.store import PULLED, WheelFile, Wheelhouse
 from tfdock.wheelhouse.wheelhouse_pruning import Rules, choose
 
 from .. import houses, small_wheels
@@ -288,18 +287,34 @@ def test_a_pulled_wheel_says_where_from(house: Wheelhouse) -> None:
     assert "registry.example/wheels:1" in run(house, "list").stdout
 
 
-SPOILT = '{"wheels": [{"file": ["x"], "sha256": "x", "size": 1}]}'
+WHOLE_WHEEL = {"file": "a.whl", "sha256": "0" * 64, "size": 1}
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", "{}", '{"wheels": 3}', '{"wheels": [{}]}', '{"wheels": [3]}', "not json", SPOILT]
-)
-def test_a_spoilt_record_is_none(house: Wheelhouse, text: str) -> None:
-    houses.publish(house)
+    "damage",
+    [
+        "[]", "{}", "not json",
+        {"wheels": None}, {"wheels": 3}, {"wheels": "tensorflow.whl"}, {"wheels": [{}]}, {"wheels": [3]},
+        {"wheels": [{"file": "a.whl"}]}, {"build_id": None}, {"log": 5}, {"seconds": []}, {"attempts": "one"},
+        *({"wheels": [WHOLE_WHEEL | {"file": name}]} for name in (["x"], "", ".", "..", "a\0b.whl", "../x.whl")),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_record_that_does_not_say_what_was_built_is_none(
+    house: Wheelhouse, damage: str | dict[str, object]
+) -> None:
+    path = houses.publish(house)
     (file,) = houses.record_files(house)
-    file.write_text(text)
+    whole = json.loads(file.read_text())
+    fingerprint = whole["fingerprint"]
+    assert house.complete_record(houses.build_id(), fingerprint) == whole
+    file.write_text(damage if isinstance(damage, str) else json.dumps(whole | damage))
+    assert list(house.records()) == []
+    assert house.complete_record(houses.build_id(), fingerprint) is None
+    assert not house.has(houses.build_id(), fingerprint, "release")
     (row,) = document(house, "list")["wheels"]
-    assert row["origin"] == "foreign"
+    assert (row["file"], row["origin"]) == (path.name, "foreign")
+    house.check_replaceable(houses.build_id(), WheelFile(**WHOLE_WHEEL), "release")  # type: ignore[arg-type]
 
 
 def test_the_last_moment_of_all_is_told() -> None:
@@ -540,9 +555,9 @@ def test_an_index_that_is_made_meanwhile_names_no_wheel_that_goes(
     assert set(named(house)) == {three["foreign"].name}
 
 
-@contextmanager
-def at(moment: float, path: Path) -> Iterator[None]:
-    yield
+def leave(path: Path, days: float) -> None:
+    """Give a folder and all in it a time so long ago."""
+    moment = time.time() - days * DAY
     for one in (*path.rglob("*"), path):
         os.utime(one, (moment, moment))
 
@@ -568,18 +583,6 @@ def test_a_run_killed_while_it_replaces_a_wheel_leaves_none_that_no_record_knows
     assert houses.publish(house, salt="three").exists(), "and nobody is refused for what was left"
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a\0b.whl", "../x.whl"])
-def test_a_record_whose_wheel_has_no_name_of_a_file_is_none(house: Wheelhouse, name: str) -> None:
-    houses.publish(house)
-    (file,) = houses.record_files(house)
-    record = json.loads(file.read_text())
-    record["wheels"][0]["file"] = name
-    file.write_text(json.dumps(record))
-    assert list(house.records()) == []
-    assert not house.has(houses.build_id(), record["fingerprint"], "release")
-    assert house.complete_record(houses.build_id(), record["fingerprint"]) is None
-
-
 KILLED = "20261101-000001-bbbbbb"
 
 
@@ -590,8 +593,7 @@ def test_what_killed_runs_left_goes(house: Wheelhouse) -> None:
     for name in (KILLED, f"pruned-{KILLED}", "20261101-000002-cccccc", "thesis"):
         (staging / name / "raw").mkdir(parents=True)
     for name in (KILLED, f"pruned-{KILLED}", "thesis"):
-        with at(time.time() - 2 * DAY, staging / name):
-            pass
+        leave(staging / name, 2)
     link, thesis = staging / "20261101-000003-dddddd", staging / "thesis"
     link.symlink_to(thesis)
     os.utime(link, (NOW - 900 * DAY, NOW - 900 * DAY), follow_symlinks=False)
@@ -622,8 +624,8 @@ def test_what_a_pull_left_goes_when_nobody_will_go_on_with_it(house: Wheelhouse)
         folders[gpu].mkdir(parents=True)
     for folder in folders.values():
         (folder / "pull-0123456789abcdef.part").write_bytes(b"x" * 1000)
-    with at(time.time() - 8 * DAY, folders["whole"]), at(time.time() - 8 * DAY, folders["sm89"]):
-        pass
+    leave(folders["whole"], 8)
+    leave(folders["sm89"], 8)
     with house.locked(houses.build_id("sm89")):
         assert len(prune(house, dry_run=True).leftovers) == 1
     done = prune(house)
@@ -636,8 +638,7 @@ def test_staging_of_a_run_that_is_not_known_here_stays_while_that_holds_its_buil
     (house.record_folder(name, "0123456789ab").path).mkdir(parents=True)
     (house.record_folder(name, "0123456789ab").path / f"{run}.log").write_text("it compiles, for days")
     house.staging(run).mkdir(parents=True)
-    with at(time.time() - 2 * DAY, house.staging(run)):
-        pass
+    leave(house.staging(run), 2)
     with house.locked(name):
         assert prune(house).leftovers == ()
     assert [one.path.path for one in prune(house).leftovers] == [house.staging(run)]
@@ -675,9 +676,7 @@ def test_what_fills_the_disk_can_be_removed_while_it_is_full(
 ) -> None:
     staging = house.staging("x").parent
     (staging / KILLED).mkdir(parents=True)
-    with at(time.time() - 2 * DAY, staging / KILLED):
-        pass
-
+    leave(staging / KILLED, 2)
     prune(house, dry_run=True)  # so that there is a state folder: on another disk, or of earlier runs
 
     def while_there_is_room(function: Callable[..., None]) -> Callable[..., None]:
