@@ -26,9 +26,10 @@ from tfdock.verify.checks import (
 )
 from tfdock.wheel.facts import FIXES, Containers, GpuCode, Images, Kind, Library, WheelError
 from tfdock.wheel.inspection import Inspection
-from tfdock.wheel.wheel import RecordProblem, WheelFacts, WheelMetadata
+from tfdock.wheel.wheel import RecordProblem
 
 from ..desk import Desk
+from ..small_wheels import inspection_of
 
 KNOWLEDGE = loader.knowledge()
 DESK = Desk(knowledge=KNOWLEDGE, templates=loader.templates())
@@ -93,20 +94,8 @@ def inspection(
     **changes: Any,
 ) -> Inspection:
     """The wheel that the profile CUDA asks for."""
-    wheel = WheelFacts(
-        name="tensorflow", version=LOCAL, build="", python_tag="cp311", abi_tag="cp311", platform_tag="linux_x86_64",
-        size=90 * MIB, sha256="0" * 64, members=20000, record_ok=True, record_problems=(),
-    )  # fmt: skip
-    metadata = WheelMetadata(
-        name="tensorflow", version=LOCAL, requires_python=">=3.9", requires_dist=(), provides_extra=()
-    )
-    return Inspection(
-        wheel=replace(wheel, **changes),
-        metadata=metadata,
-        libraries=tuple(libraries),
-        build_info=build_info,
-        traces=traces or {},
-    )
+    sound = inspection_of(LOCAL, libraries, build_info)
+    return replace(sound, traces=traces or {}, wheel=replace(sound.wheel, **{"size": 90 * MIB} | changes))
 
 
 def checked(
@@ -222,42 +211,40 @@ def test_names_are_compared_as_pip_does() -> None:
     assert failed(inspection(), profile) == ["name"]
 
 
+BRANCH = CUDA.replace('"2.18.0"', '{release: "2.18.0", ref: r2.18}')
+ON_BRANCH, OF_FORK = (f"+{DESK.resolve(profile).local_version}" for profile in (BRANCH, ROCM))
+
+
 @pytest.mark.parametrize(
-    ("version", "ok"),
+    ("profile", "version", "ok"),
     [
-        (LOCAL, True),
-        ("2.18.0", False),
-        (LOCAL.replace("18.0", "18.1"), False),
-        (LOCAL.replace("18.0", "18.0.dev0"), False),
-        ("2.18.0+cuda12.5.sm80", False),
+        (CUDA, LOCAL, True),
+        (CUDA, "2.18.0", False),
+        (CUDA, LOCAL.replace("18.0", "18.1"), False),
+        (CUDA, LOCAL.replace("18.0", "18.0.dev0"), False),
+        (CUDA, "2.18.0+cuda12.5.sm80", False),
+        # Of another source than the release's tag only the local part is held against the profile.
+        (BRANCH, f"2.18.7.dev1{ON_BRANCH}", True),
+        (BRANCH, "2.18.0", False),
+        (BRANCH, LOCAL, False),
+        # The branch of a fork may have gone on to a later patch of the release.
+        (ROCM, f"2.18.0{OF_FORK}", True),
+        (ROCM, f"2.18.9{OF_FORK}", True),
+        (ROCM, "2.18.0", False),
+        # A portable wheel for the CPU has no local part.
+        (CPU, "2.18.0", True),
+        (CPU, "2.18.0+cpu", False),
     ],
 )
-def test_the_version_is_the_releases_with_the_local_part_of_the_profile(version: str, ok: bool) -> None:
-    check = checked(inspection(version=version))["version"]
-    assert check.status == ("passed" if ok else "failed")
-    assert (check.expected, check.found) == (LOCAL, version)
+def test_the_version_is_the_releases_with_the_local_part_of_the_profile(profile: str, version: str, ok: bool) -> None:
+    check = checked(inspection(version=version), profile)["version"]
+    assert (check.status, check.found) == ("passed" if ok else "failed", version)
+    assert check.expected == LOCAL or profile != CUDA
 
 
-def test_of_another_source_than_the_releases_tag_only_the_local_part_is_held_against_the_profile() -> None:
-    profile = CUDA.replace('"2.18.0"', '{release: "2.18.0", ref: r2.18}')
-    local = DESK.resolve(profile).local_version
-    assert local
-    assert failed(inspection(version=f"2.18.7.dev1+{local}"), profile) == []
-    assert failed(inspection(version="2.18.0"), profile) == ["version"]
-    assert failed(inspection(version=LOCAL), profile) == ["version"]
-
-
-def test_the_branch_of_a_fork_may_have_gone_on_to_a_later_patch_of_the_release() -> None:
-    local = DESK.resolve(ROCM).local_version
-    for version in ("2.18.0", "2.18.9"):
-        assert checked(inspection(version=f"{version}+{local}"), ROCM)["version"].status == "passed"
-    assert checked(inspection(version="2.18.0"), ROCM)["version"].status == "failed"
-
-
-def test_a_portable_cpu_wheel_has_no_local_part() -> None:
-    wheel: dict[str, Any] = {"libraries": [library(CC)], "build_info": {"is_cuda_build": False}}
-    assert failed(inspection(version="2.18.0", **wheel), CPU) == []
-    assert failed(inspection(version="2.18.0+cpu", **wheel), CPU) == ["version"]
+def test_a_portable_cpu_wheel_passes_every_check() -> None:
+    wheel = inspection(version="2.18.0", libraries=[library(CC)], build_info={"is_cuda_build": False})
+    assert failed(wheel, CPU) == []
 
 
 @pytest.mark.parametrize(

@@ -81,18 +81,13 @@ def tried(inspection: Inspection, *, xla: bool | None = None, without_gpu: str =
 # --- what is tried --------------------------------------------------------------------------------------------------
 
 
-def test_every_release_has_a_script_for_every_check_that_needs_no_gpu() -> None:
+@pytest.mark.parametrize("info", [CPU_INFO, {**CUDA_INFO, "cuda_version": "12.5"}], ids=["CPU", "CUDA"])
+def test_every_release_has_a_script_for_every_check_that_its_wheels_can_have(info: Mapping[str, object]) -> None:
+    skipped = dict.fromkeys(GPU, "the wheel is for the CPU") if info is CPU_INFO else {}
     for release in KNOWLEDGE.releases.values():
-        found = tried(wheel(f"{release.newest}", CPU_INFO))
-        assert [task.check for task in found.tasks] == [name for name in RUN if name not in GPU], release.release
-        assert found.skipped == dict.fromkeys(GPU, "the wheel is for the CPU")
-
-
-def test_every_release_has_a_script_for_every_check_on_a_gpu_of_its_accelerator() -> None:
-    for release in KNOWLEDGE.releases.values():
-        info = {"is_cuda_build": True, "cuda_version": "12.5", "cudnn_version": "9"}
-        found = tried(wheel(release.newest, info), without_gpu="")
-        assert [task.check for task in found.tasks] == list(RUN), release.release
+        found = tried(wheel(release.newest, info), without_gpu=NO_GPU if skipped else "")
+        assert [task.check for task in found.tasks] == [name for name in RUN if name not in skipped], release.release
+        assert found.skipped == skipped
 
 
 def test_scripts_of_the_rows_are_there_and_no_script_is_without_a_row() -> None:
@@ -134,9 +129,9 @@ def test_xla_is_left_out_where_the_profile_leaves_it_out() -> None:
 
 def test_a_row_may_say_that_a_release_has_no_such_thing() -> None:
     row = "rows:\n- {check: xla, releases: '2.18', absent: it has none, source: x}\n"
-    texts = {name: list(loader.knowledge()._texts[name]) for name in loader.TABLES}
-    texts["probes"].append(("mine.yaml", row))
-    found = plan_trial(KnowledgeBase(texts), wheel(), xla=None, without_gpu=NO_GPU)
+    probes = [*KNOWLEDGE._texts["probes"], ("mine.yaml", row)]
+    mine = KnowledgeBase({**KNOWLEDGE._texts, "probes": probes})
+    found = plan_trial(mine, wheel(), xla=None, without_gpu=NO_GPU)
     assert found.skipped["xla"] == "it has none"
 
 
@@ -328,18 +323,22 @@ def test_libraries_for_a_gpu_are_missed_only_where_there_is_one() -> None:
     assert "libcupti.so.12 (nvidia-cuda-cupti-cu12, for the profiler)" in on_gpu.found
 
 
-def test_machine_code_is_expected_only_of_a_wheel_that_has_it_for_the_gpu() -> None:
-    for capability, status in (("8.6", "failed"), ("8.9", "failed"), ("9.0", "skipped"), ("7.5", "skipped")):
-        devices = [{"name": "some GPU", "capability": capability}]
-        found = checks({"gpu-devices": devices, "gpu-native": bad("no kernel image")}, gpu=True)["gpu-native"]
-        assert found.status == status, capability
-    assert found.reason == "the wheel has no machine code for 7.5"
-
-
-def test_machine_code_is_expected_for_the_gpu_that_ran_and_not_for_others_beside_it() -> None:
-    devices = [{"name": "one", "capability": "8.6"}, {"name": "other", "capability": "9.0"}]
-    found = checks({"gpu-devices": devices, "gpu-native": bad("wrong")}, gpu=True)["gpu-native"]
-    assert (found.status, found.reason) == ("failed", "wrong")
+@pytest.mark.parametrize(
+    ("capabilities", "status", "reason"),
+    [
+        (["8.6"], "failed", "no kernel image"),
+        (["8.9"], "failed", "no kernel image"),
+        (["9.0"], "skipped", "the wheel has no machine code for 9.0"),
+        (["7.5"], "skipped", "the wheel has no machine code for 7.5"),
+        (["8.6", "9.0"], "failed", "no kernel image"),  # the first GPU ran, the other is beside it
+    ],
+)
+def test_machine_code_is_expected_only_of_a_wheel_that_has_it_for_the_gpu_that_ran(
+    capabilities: list[str], status: str, reason: str
+) -> None:
+    devices = [{"name": "some GPU", "capability": capability} for capability in capabilities]
+    found = checks({"gpu-devices": devices, "gpu-native": bad("no kernel image")}, gpu=True)["gpu-native"]
+    assert (found.status, found.reason) == (status, reason)
 
 
 def test_what_was_not_tried_because_no_gpu_is_used_has_not_failed_too() -> None:

@@ -82,6 +82,14 @@ def server(house: Wheelhouse) -> Iterator[Server]:
         yield server
 
 
+def ended(server: Server, number: signal.Signals = signal.SIGTERM) -> str:
+    """End a server; return what it said meanwhile."""
+    server.process.send_signal(number)
+    output, errors = server.process.communicate(timeout=60)
+    assert (server.process.returncode, output) == (0, "")
+    return errors
+
+
 NAME = "tensorflow-2.18.0+cuda12.5.sm86-py3-none-any.whl"
 
 
@@ -215,9 +223,7 @@ def test_it_ends_cleanly_even_while_somebody_reads(house: Wheelhouse, number: si
     with Server(house.root) as server, socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         client.sendall(b"GET /simple/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert client.recv(12) == b"HTTP/1.1 200"
-        server.process.send_signal(number)
-        output, errors = server.process.communicate(timeout=60)
-    assert (server.process.returncode, output) == (0, "")
+        errors = ended(server, number)
     assert "200 GET /simple/" in errors
     assert errors.endswith("stopped\n")
     assert "Traceback" not in errors
@@ -227,8 +233,7 @@ def test_it_ends_cleanly_even_while_somebody_reads(house: Wheelhouse, number: si
 def test_it_says_how_to_install_and_listens_to_this_machine_alone(house: Wheelhouse) -> None:
     with Server(house.root) as server:
         assert server.url == f"http://127.0.0.1:{server.port}/simple/"
-        server.process.send_signal(signal.SIGINT)
-        _, errors = server.process.communicate(timeout=60)
+        errors = ended(server)
     assert f"pip install --extra-index-url {server.url} tensorflow==2.18.0+cuda12.5.sm86\n" in errors
     assert f"uv pip install --index {server.url} tensorflow==2.18.0+cuda12.5.sm86\n" in errors
     assert "note:" not in errors
@@ -249,20 +254,12 @@ def test_the_lines_that_install_have_the_extra_for_the_wheels_own_cuda(tmp_path:
 @pytest.mark.slow
 def test_beyond_this_machine_it_warns_and_pip_is_told_to_trust_it(house: Wheelhouse) -> None:
     with Server(house.root, "--host", "0.0.0.0") as server:
-        server.process.send_signal(signal.SIGINT)
-        _, errors = server.process.communicate(timeout=60)
+        errors = ended(server)
     assert "note: whoever reaches this machine can read it" in errors
     assert f"--trusted-host {socket.gethostname()} --extra-index-url http://{socket.gethostname()}:" in errors
 
 
 # --- many clients ---------------------------------------------------------------------------------------------------
-
-
-def ended(server: Server) -> str:
-    server.process.send_signal(signal.SIGTERM)
-    errors: str = server.process.communicate(timeout=60)[1]
-    assert server.process.returncode == 0
-    return errors
 
 
 @pytest.mark.slow
@@ -388,5 +385,4 @@ def test_an_address_of_ipv6_stands_in_brackets(house: Wheelhouse) -> None:
         with socket.create_connection(("::1", server.port), timeout=60) as client:
             client.sendall(b"GET /simple/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert client.recv(12) == b"HTTP/1.1 200"
-        server.process.send_signal(signal.SIGTERM)
-        assert "--trusted-host" not in server.process.communicate(timeout=60)[1]
+        assert "--trusted-host" not in ended(server)
