@@ -34,10 +34,11 @@ from tfdock.verify.trial_plan import (
     read_results,
     skip_all,
 )
-from tfdock.wheel.facts import Containers, GpuCode, Images, Library
+from tfdock.wheel.facts import Library
 from tfdock.wheel.inspection import Inspection
 
 from ..small_wheels import inspection_of
+from .test_checks import container, library
 
 KNOWLEDGE = loader.knowledge()
 NO_GPU = "the engine gives containers none"
@@ -45,24 +46,13 @@ CUDA_INFO = {"cuda_version": "12.5.1", "cudnn_version": "9", "is_cuda_build": Tr
 CPU_INFO = {"is_cuda_build": False, "is_rocm_build": False}
 
 
-def library(path: str, *needed: str, sass: Sequence[str] = (), ptx: Sequence[str] = ()) -> Library:
-    images = [Images(kind="sass", target=one, count=1, size=1, packing=("raw",)) for one in sass]
-    images += [Images(kind="ptx", target=one, count=1, size=1, packing=("raw",)) for one in ptx]
-    containers = (Containers(sass=tuple(sass), ptx=tuple(ptx)),) if images else ()
-    return Library(
-        path=path,
-        size=1,
-        machine="x86_64",
-        versions={},
-        needed=needed,
-        soname=path.rpartition("/")[2],
-        loadable=GpuCode(images=tuple(images), containers=containers),
-    )
-
-
 OWN = (
-    library("tensorflow/libtensorflow_cc.so.2", "libtensorflow_framework.so.2", "libc.so.6", sass=("sm_80", "sm_86")),
-    library("tensorflow/libtensorflow_framework.so.2", "libstdc++.so.6", "libc.so.6"),
+    library(
+        "tensorflow/libtensorflow_cc.so.2",
+        container("sm_80", "sm_86"),
+        needed=("libtensorflow_framework.so.2", "libc.so.6"),
+    ),
+    library("tensorflow/libtensorflow_framework.so.2", needed=("libstdc++.so.6", "libc.so.6")),
 )
 
 
@@ -190,7 +180,7 @@ def test_a_cpu_wheel_opens_none_and_the_drivers_own_count_where_there_is_a_drive
 
 
 def test_a_wheel_that_links_its_accelerators_libraries_is_known() -> None:
-    linking = (library("tensorflow/a.so", "libcublas.so.8.0", "libcuda.so.1", "libm.so.6"),)
+    linking = (library("tensorflow/a.so", needed=("libcublas.so.8.0", "libcuda.so.1", "libm.so.6")),)
     assert linked_to_accelerator(KNOWLEDGE, wheel("1.4.0", {"is_cuda_build": True}, linking)) == (
         "libcublas.so.8.0",
         "libcuda.so.1",

@@ -32,11 +32,11 @@ from tfdock.verify.trial_container import (
 )
 from tfdock.verify.trial_plan import GPU, RUN
 from tfdock.verify.verification import Verification, verify_wheel
-from tfdock.wheel.facts import Library
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel_file import inspected
 
 from ..small_wheels import NAME, wheel_of
+from .test_checks import library
 
 KNOWLEDGE = loader.knowledge()
 IMAGE = "python:3.11-slim-bookworm"
@@ -109,10 +109,8 @@ def test_a_wheel_for_a_python_without_an_image_is_not_tried(bench: Bench) -> Non
 
 
 def test_a_wheel_that_links_what_the_image_lacks_is_not_tried(bench: Bench) -> None:
-    library = Library(
-        path="tensorflow/a.so", size=1, machine="x86_64", versions={}, needed=("libamdhip64.so.6", "libc.so.6")
-    )
-    inspection = replace(bench.inspection, libraries=(library,), build_info={"is_rocm_build": True})
+    linking = library("tensorflow/a.so", needed=("libamdhip64.so.6", "libc.so.6"))
+    inspection = replace(bench.inspection, libraries=(linking,), build_info={"is_rocm_build": True})
     message = is_impossible(bench.found(inspection), "runtime-lacks-libraries")
     assert message == f"the wheel links libamdhip64.so.6, which {IMAGE} does not have"
     # A bundle has what the wheel requires for the image of the profile alone.

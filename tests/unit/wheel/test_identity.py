@@ -38,7 +38,7 @@ from tfdock.wheel.wheel import core_metadata, normalize, read_wheel
 from tfdock.wheelhouse.publication import publish
 from tfdock.wheelhouse.store import WheelFile, Wheelhouse
 
-from .test_wheel import File, documents, pack, record_file, record_of
+from .test_wheel import File, make_wheel
 
 BUILD = BuildId("tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64")
 TAGS = "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: false\nTag: {tag}\n"
@@ -53,9 +53,7 @@ def packed(name: str, version: str, *, requires: str = "", tag: str = "py3-none-
     ]
     lines = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     lines += f"Requires-Dist: {requires}\n" if requires else ""
-    info = f"{stem}.dist-info"
-    files += documents(metadata=lines, tags=TAGS.format(tag=tag), info=info)
-    return pack([*files, record_file(record_of(files, info), info)])
+    return make_wheel(contents=files, metadata=lines, tags=TAGS.format(tag=tag), info=f"{stem}.dist-info")
 
 
 # --- local versions -------------------------------------------------------------------------------------------------
