@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from tfdock.gpu.compatibility import own_libraries
@@ -214,7 +215,7 @@ def _gpu_code(
     if not resolution.targets:
         # Bundled libraries count here: a CPU wheel should have GPU code in none.
         return _no_gpu_code([library for library in inspection.libraries if _held_targets(library)])
-    expected = _format_targets(_asked_code(resolution))
+    expected = _format_targets(chain(*_asked_code(resolution)))
     # Skipped, not passed: nobody has looked.
     if resolution.accelerator.target_field == _UNREAD_FIELD:
         reason = f"nothing here reads the code of {resolution.accelerator.accelerator}"
@@ -235,17 +236,9 @@ def _union(libraries: Iterable[Library]) -> str:
     return _format_targets(target for library in libraries for target in _held_targets(library))
 
 
-def _asked_code(resolution: Resolution) -> tuple[str, ...]:
-    """Return the code that the targets make: `compute_86` makes SASS and PTX where targets are capabilities."""
-    if not resolution.accelerator.capabilities:
-        return resolution.targets
-    sass, ptx = code_of(resolution.targets)
-    return (*sass, *ptx)
-
-
-def _machine_code(resolution: Resolution) -> tuple[str, ...]:
-    """Return the machine code among the asked code. NCCL's containers, made by the device linker, have no PTX."""
-    return code_of(resolution.targets)[0] if resolution.accelerator.capabilities else resolution.targets
+def _asked_code(resolution: Resolution) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the machine code and the PTX that the targets make. `compute_86` makes both, an AMD target no PTX."""
+    return code_of(resolution.targets) if resolution.accelerator.capabilities else (resolution.targets, ())
 
 
 def _held_targets(library: Library) -> frozenset[str]:
@@ -258,7 +251,8 @@ def _held_targets(library: Library) -> frozenset[str]:
 
 def _differences(holding: Sequence[Library], resolution: Resolution, *, strict: bool) -> list[str]:
     """Return a phrase for each difference between libraries and profile, and for incomplete containers."""
-    asked, machine_code = frozenset(_asked_code(resolution)), frozenset(_machine_code(resolution))
+    machine_code, ptx = map(frozenset, _asked_code(resolution))
+    asked = machine_code | ptx
     groups: dict[str, list[str]] = {}
     for library in holding:
         held = _held_targets(library)
@@ -267,7 +261,8 @@ def _differences(holding: Sequence[Library], resolution: Resolution, *, strict: 
         words += (
             [f"but {_format_targets(extra)}" if missing else f"{_format_targets(extra)} besides"] if extra else []
         )
-        # A target that the library lacks altogether is told above.
+        # A target that the library lacks altogether is told above. NCCL's containers, made by the device linker, have
+        # no PTX.
         lacking = _incomplete(library, machine_code & held)
         for phrase in ([", ".join(words)] if words else []) + lacking:
             groups.setdefault(phrase, []).append(library.path)

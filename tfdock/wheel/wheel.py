@@ -189,7 +189,6 @@ def normalize(
     if problem := _tag_problem(archive, old):
         fail("wheel-tag-mismatch", problem)
     rows, problems = _record_rows(archive)
-    # A new RECORD would bless whatever damage the old one shows, so refuse the damage first.
     _raise_record_problems([*problems, *_listing_problems(archive, rows)])
     stem = archive.dist_info.removesuffix(".dist-info")
     if version is not None:
