@@ -277,11 +277,7 @@ def test_its_code_is_read() -> None:
 # --- blocks ---------------------------------------------------------------------------------------------------------
 
 
-def test_blocks_of_one_byte_give_the_same_library() -> None:
-    assert read(CUDA, 1) == read(CUDA)
-
-
-@pytest.mark.parametrize("size", [7, 4096, 1 << 20])
+@pytest.mark.parametrize("size", [1, 7, 4096, 1 << 20])
 @pytest.mark.parametrize("data", [CUDA, HIP], ids=["CUDA", "HIP"])
 def test_blocks_of_any_size_give_the_same_library(data: bytes, size: int) -> None:
     assert read(data, size) == read(data, len(data))

@@ -158,16 +158,9 @@ def read(data: bytes, filename: str = FILENAME) -> WheelFacts:
     return read_wheel(io.BytesIO(data), filename)
 
 
-def normal(
-    data: bytes,
-    filename: str = FILENAME,
-    *,
-    epoch: int = 315532800,
-    version: str | None = None,
-    platform: str | None = None,
-) -> tuple[str, bytes]:
+def normal(data: bytes, filename: str = FILENAME, **changes: Any) -> tuple[str, bytes]:
     target = io.BytesIO(b"rubbish from an earlier attempt" * 10_000)
-    renamed = normalize(io.BytesIO(data), filename, target, epoch=epoch, version=version, platform=platform)
+    renamed = normalize(io.BytesIO(data), filename, target, **changes)
     return renamed, target.getvalue()
 
 

@@ -740,13 +740,10 @@ def test_the_command_says_what_went_and_warns_where_that_is_too_little(
 # --- publishing ---------------------------------------------------------------------------------------------------
 
 
-def test_a_name_that_belongs_to_another_build_is_not_taken_and_nothing_changes(house: Wheelhouse) -> None:
+def test_a_name_that_belongs_to_another_build_is_not_taken_and_is_for_its_own(house: Wheelhouse) -> None:
     houses.publish(house)
     WheelIndex(house).update()
-    before = contents(house), len(houses.record_files(house))
-    with pytest.raises(WheelRefused, match="belongs to"):
-        houses.publish(house, salt="other bytes", name=houses.build_id("sm90"))
-    assert (contents(house), len(houses.record_files(house))) == before
+    assert "belongs to" in refused(house, salt="other bytes", name=houses.build_id("sm90"))
     houses.publish(house, salt="other bytes")
     assert len(named(house)) == 1
 
