@@ -315,9 +315,9 @@ def _component(
         return _check(component, False, "none", found, f"its build_info names a {title} that the profile does not")
     if found:
         reason = f"its build_info names another {title}"
-        return _check(
-            component, _versions_agree(expected, found), expected, found, reason, _coarser_note(expected, found)
-        )
+        less = len(Version(found).parts) < len(Version(expected).parts)
+        note = f"the wheel says no more than {found}" if less else ""
+        return _check(component, _versions_agree(expected, found), expected, found, reason, note)
     if inspection.build_info is None:
         return _skipped(component, "the wheel has no build_info", expected=expected)
     # Some releases do not list the versions: a missing entry is no proof of another build.
@@ -330,11 +330,6 @@ def _versions_agree(expected: str, found: str) -> bool:
     """Return whether two versions agree as far as both are written: 12.5.1 and 12.5, 9.3.0 and 9."""
     asked, reported = Version(expected), Version(found)
     return bool(reported.parts) and (asked.matches(reported) or reported.matches(asked))
-
-
-def _coarser_note(expected: str, found: str) -> str:
-    less = len(Version(found).parts) < len(Version(expected).parts)
-    return f"the wheel says no more than {found}" if less else ""
 
 
 # --- CPU code -------------------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def named_sections(rows: list[_SectionRow], names: bytes, wanted: Iterable[str])
 
 
 # Without a limit, a table of one endless name costs a copy of the table for each entry.
-def text_at(table: bytes, at: int, longest: int = 256) -> str:
+def text_at(table: bytes, at: int, longest: int) -> str:
     """Return the NUL-terminated text at an offset of a string table, of at most `longest` bytes."""
     end = table.find(b"\0", at, at + longest + 1)
     if not 0 <= at < len(table) or end < 0:

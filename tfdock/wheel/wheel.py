@@ -24,7 +24,7 @@ from email.message import Message
 from itertools import chain
 from typing import BinaryIO, Protocol
 
-from packaging.metadata import RawMetadata, parse_email
+from packaging.metadata import parse_email
 from packaging.tags import Tag, parse_tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
@@ -304,10 +304,14 @@ def _normal_version(version: str) -> str:
 
 def _check_identity(archive: Archive, name: _FileName) -> None:
     """Raise `WheelError` unless file name, folders and METADATA agree on name and version."""
-    for folder in _named_folders(archive):
-        stem = folder.rpartition(".")[0]
-        folder_name, _, folder_version = stem.rpartition("-")
-        _check_same(name, folder_name, folder_version.replace("_", "-"), f"the folder `{folder}`")
+    stem = archive.dist_info.removesuffix(".dist-info")
+    tops = {member.name.partition("/")[0] for member in archive.members if "/" in member.name}
+    for folder in sorted(top for top in tops if top.endswith(".data")):
+        # Installers differ: some spread any `.data` folder, others only the one with the wheel's name.
+        if folder != f"{stem}.data":
+            fail("wheel-name-mismatch", f"The folder `{folder}` does not belong to `{archive.dist_info}`.")
+    folder_name, _, folder_version = stem.rpartition("-")
+    _check_same(name, folder_name, folder_version.replace("_", "-"), f"the folder `{archive.dist_info}`")
     metadata = metadata_of(archive)
     _check_same(name, metadata.name, metadata.version, "METADATA")
 
@@ -328,17 +332,6 @@ def _tag_problem(archive: Archive, name: _FileName) -> str:
     return ""
 
 
-def _named_folders(archive: Archive) -> list[str]:
-    tops = {member.name.partition("/")[0] for member in archive.members if "/" in member.name}
-    stem = archive.dist_info.removesuffix(".dist-info")
-    data_folders = sorted(top for top in tops if top.endswith(".data"))
-    for folder in data_folders:
-        # Installers differ: some spread any `.data` folder, others only the one with the wheel's name.
-        if folder != f"{stem}.data":
-            fail("wheel-name-mismatch", f"The folder `{folder}` does not belong to `{archive.dist_info}`.")
-    return [archive.dist_info, *data_folders]
-
-
 def _check_same(name: _FileName, found_name: str, found_version: str, where: str) -> None:
     if canonicalize_name(found_name) != name.canonical:
         fail("wheel-name-mismatch", f"The file is named `{name.text}`, but {where} names `{found_name}`.")
@@ -355,7 +348,12 @@ def _check_same(name: _FileName, found_name: str, found_version: str, where: str
 
 def metadata_of(archive: Archive) -> WheelMetadata:
     """Return METADATA of an open archive. Raises `WheelError` if it is missing or does not parse."""
-    raw, unparsed = _parse_metadata(_checked_head(archive, "METADATA"))
+    head = _checked_head(archive, "METADATA")
+    try:
+        raw, unparsed = parse_email(head)
+    except Exception as error:
+        # Whatever the parsers raise, the wheel is at fault.
+        fail("wheel-bad-metadata", f"METADATA does not parse: {error}.")
     for field in ("name", "version"):
         # Two names or versions: readers would differ on which of them counts.
         if field in unparsed:
@@ -391,14 +389,6 @@ def _checked_head(archive: Archive, name: str) -> bytes:
     if _LONG_NUMBER.search(head):
         fail("wheel-bad-metadata", f"{name} has a number of 1,000 digits or more.")
     return head
-
-
-def _parse_metadata(head: bytes) -> tuple[RawMetadata, dict[str, list[str]]]:
-    try:
-        return parse_email(head)
-    except Exception as error:
-        # Whatever the parsers raise, the wheel is at fault.
-        fail("wheel-bad-metadata", f"METADATA does not parse: {error}.")
 
 
 def _wheel_message(archive: Archive) -> Message:

@@ -130,6 +130,8 @@ def _stored_wheel(
         claims, problem = _foreign_claims(path, accelerators)
     if candidates and not newest:
         problem = problem or "not the bytes that a build published under this name"
+    pulled = house.pulled_from(newest.record) if newest else None
+    reference = (pulled or {}).get("reference")
     return StoredWheel(
         path=path.path,
         size=status.st_size,
@@ -142,7 +144,7 @@ def _stored_wheel(
         sha256=newest.sha256 if newest else sha256,
         build_id=newest.build_id if newest else None,
         fingerprint=newest.record["fingerprint"] if newest else None,
-        pulled_from=_pull_reference(house.pulled_from(newest.record)) if newest else None,
+        pulled_from=reference if isinstance(reference, str) else None,
         problem=problem,
     )
 
@@ -172,8 +174,3 @@ def _foreign_claims(path: UntrustedPath, accelerators: Callable[[], Iterable[str
     except OSError as error:
         return WheelClaims(), f"it cannot be read: {error.strerror}"
     return (claims_of_build_info(info, accelerators()) if info else WheelClaims()), ""
-
-
-def _pull_reference(pulled: Mapping[str, Any] | None) -> str | None:
-    reference = (pulled or {}).get("reference")
-    return reference if isinstance(reference, str) else None

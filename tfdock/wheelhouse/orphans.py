@@ -64,11 +64,6 @@ class Orphan:
         return not _has_wheel(self.path) and _trace_of(self.path) == self.trace
 
 
-def build_ids(house: Wheelhouse) -> set[BuildId]:
-    """Return the build ids that have a folder here."""
-    return {BuildId(folder.parent.name) for folder in house.record_folders()}
-
-
 def find_orphans(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterator[Orphan]:
     """Yield what killed runs and broken pulls left, except what a run may still use.
 

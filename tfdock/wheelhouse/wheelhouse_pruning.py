@@ -17,7 +17,7 @@ from tfdock.host.untrusted_folders import NotPlain, UntrustedPath
 from tfdock.types import BuildId
 from tfdock.wheelhouse.catalogue import StoredWheel, list_wheels
 from tfdock.wheelhouse.index import WheelIndex, signature
-from tfdock.wheelhouse.orphans import Orphan, build_ids, find_orphans, remove_orphan
+from tfdock.wheelhouse.orphans import Orphan, find_orphans, remove_orphan
 from tfdock.wheelhouse.store import Wheelhouse
 
 
@@ -58,7 +58,8 @@ def prune(house: Wheelhouse, state: Path, rules: Rules, *, dry_run: bool = False
 
     `state` is the folder of the journal of runs.
     """
-    busy = {build_id for build_id in sorted(build_ids(house)) if not _is_free(house, build_id)}
+    build_ids = sorted({BuildId(folder.parent.name) for folder in house.record_folders()})
+    busy = {build_id for build_id in build_ids if not _is_free(house, build_id)}
     # `tuple`: no accelerators are needed to judge foreign wheels, which stay in any case.
     wheels = list_wheels(house, tuple)
     gone, left = _choose_sound(wheels, rules, busy)
