@@ -417,20 +417,10 @@ def _located(source: ByteSource, members: Iterable[Member], directory: _Director
     return located
 
 
-class _Local(NamedTuple):
-    """A local header: as `Member` has it, but for the name, which is not decoded."""
-
-    name: bytes
-    flags: int
-    method: int
-    crc: int
-    packed: int
-    size: int
-    data: int
-
-
-def _local_header(source: ByteSource, at: int, name: str) -> _Local | None:
-    """Return the local header that starts there, or None; `name` is the member's name in messages."""
+def _local_header(source: ByteSource, at: int, name: str) -> tuple[bytes, Member] | None:
+    """Return the name in the local header that starts there, and the rest as a member called `name`; None without
+    a header.
+    """
     header: tuple[bytes, int, int, int, int, int, int, int, int, int, int] = _LOCAL.unpack(
         source.read(at, _LOCAL.size)
     )
@@ -440,20 +430,18 @@ def _local_header(source: ByteSource, at: int, name: str) -> _Local | None:
     rest = source.read(at + _LOCAL.size, name_length + extra_length)
     size, packed = _widen((size, packed), _extras(rest[name_length:], name), name)
     data = at + _LOCAL.size + len(rest)
-    return _Local(rest[:name_length], flags, method, crc, packed, size, data)
+    return rest[:name_length], Member(name, flags, method, crc, packed, size, at, data, 0)
 
 
 def _check_local_header(source: ByteSource, member: Member) -> int:
     """Compare a member's local header with its directory entry; return where its packed bytes start."""
-    local = _local_header(source, member.header, member.name)
-    if local is None:
+    found = _local_header(source, member.header, member.name)
+    if found is None:
         fail("wheel-header-mismatch", f"`{member.name}` has no local header where the directory says.")
+    name, local = found
     # Readers of streams take the local name, others the directory's: both must get the same file.
-    if local.name != member.name.encode():
-        fail(
-            "wheel-header-mismatch",
-            f"`{member.name}` has another name in its local header: {local.name!r}.",
-        )
+    if name != member.name.encode():
+        fail("wheel-header-mismatch", f"`{member.name}` has another name in its local header: {name!r}.")
     stated = (local.crc, local.packed, local.size)
     expected: tuple[int, ...] = (member.crc, member.packed, member.size)
     if local.flags & _DESCRIPTOR_FLAG:  # the values follow the contents and may be zero here
@@ -476,14 +464,17 @@ def members_ahead(source: ByteSource) -> Iterator[Member]:
     """
     at, total = 0, 0
     for _ in range(MAX_MEMBERS):
-        local = _local_header(source, at, f"the member at byte {at}") if at + _LOCAL.size <= source.size else None
+        found = _local_header(source, at, f"the member at byte {at}") if at + _LOCAL.size <= source.size else None
+        if found is None:
+            return
+        local = found[1]._replace(name="")
         # With a data descriptor the size stands behind the contents, so the next header cannot be found.
-        if local is None or local.method not in (_STORED, _DEFLATED) or local.flags & _DESCRIPTOR_FLAG:
+        if local.method not in (_STORED, _DEFLATED) or local.flags & _DESCRIPTOR_FLAG:
             return
         total += local.size
         if total > MAX_UNPACKED_BYTES or total > max(RATIO_FREE_BYTES, MAX_RATIO * source.size):
             return
-        yield Member("", local.flags, local.method, local.crc, local.packed, local.size, at, local.data, 0)
+        yield local
         at = local.data + local.packed
 
 
