@@ -67,17 +67,32 @@ gfx = st.builds(
     st.sampled_from(["", ":xnack+", ":xnack-", ":sramecc+:xnack-"]),
 )
 features = st.sampled_from(["avx2", "sse4.1", "avx512vpopcntdq", "amx-tile", "fma", "avx512bitalg", "vpclmulqdq"])
+PARTS = WheelNameParts(
+    version=Dotted("2.18.0"),
+    python="3.11",
+    accelerator="rocm",
+    toolkit="rocm",
+    components=(("rocm", "6.0.0"),),
+    targets=("gfx90a:xnack+", "gfx90a:xnack-", "gfx90a:sramecc+:xnack-"),
+    compiler="",
+    cpu="portable",
+    debug=False,
+    cloud=True,
+    xla=True,
+    source=Source(kind="git", location="x", official=True),
+    project="",
+    machine="x86_64",
+)
 names = st.builds(
-    WheelNameParts,
-    version=st.just(Dotted("2.18.0")),
-    python=st.just("3.11"),
-    accelerator=st.just("cuda"),
+    replace,
+    st.just(replace(PARTS, accelerator="cuda")),
     toolkit=st.sampled_from([None, "cuda", "rocm"]),
     components=st.sampled_from([(), (("cuda", "12.5.1"), ("cudnn", "9.3.0")), (("rocm", "6.0"),)]),
     targets=st.lists(capabilities, max_size=20).map(tuple) | st.lists(gfx, max_size=12).map(tuple),
     compiler=st.sampled_from(["", "nvcc", "clang"]),
     cpu=st.sampled_from(["portable", "native"]) | st.lists(features, min_size=1, max_size=9).map(tuple),
     debug=st.booleans(),
+    cloud=st.booleans(),
     xla=st.booleans(),
     source=st.builds(
         Source,
@@ -87,7 +102,6 @@ names = st.builds(
         official=st.booleans(),
     ),
     project=st.sampled_from(["", "my_tensorflow", "long" * 20]),
-    machine=st.just("x86_64"),
 )
 
 
@@ -136,27 +150,10 @@ def test_a_wheel_bears_its_local_version_wherever_its_version_stands(made: Wheel
 
 
 def test_features_of_a_target_stay_apart_in_names() -> None:
-    targets = ("gfx90a:xnack+", "gfx90a:xnack-", "gfx90a:sramecc+:xnack-")
-    base = WheelNameParts(
-        version=Dotted("2.18.0"),
-        python="3.11",
-        accelerator="rocm",
-        toolkit="rocm",
-        components=(("rocm", "6.0.0"),),
-        targets=targets,
-        compiler="",
-        cpu="portable",
-        debug=False,
-        cloud=True,
-        xla=True,
-        source=Source(kind="git", location="x", official=True),
-        project="",
-        machine="x86_64",
-    )
-    assert base.local_version == "rocm6.0.gfx90axnackon.gfx90axnackoff.gfx90asrameccononxnackoff".replace(
+    assert PARTS.local_version == "rocm6.0.gfx90axnackon.gfx90axnackoff.gfx90asrameccononxnackoff".replace(
         "onon", "on"
     )
-    assert base.build_id.endswith("-gfx90axnackon-gfx90axnackoff-gfx90asrameccon" + "xnackoff-x86_64")
+    assert PARTS.build_id.endswith("-gfx90axnackon-gfx90axnackoff-gfx90asrameccon" + "xnackoff-x86_64")
 
 
 # --- as the standards read them -------------------------------------------------------------------------------------
