@@ -59,11 +59,7 @@ _MOST = 1000  #: Results that are kept: a wheel can print any number of them.
 
 
 class WheelTrial(TrialContainers):
-    """One wheel's trial in an environment.
-
-    The results are the wheel's own word: they come out of a container in which its code ran. A wheel that lies can
-    pass them all. It can change no other check: these come from the bytes of the file, read on this side.
-    """
+    """One wheel's trial in an environment. Its results are the wheel's own word, for its code runs there."""
 
     _alternatives = ("give a folder of wheels: `tfdock verify --dependencies DIR`",)
 

@@ -242,8 +242,7 @@ class _Case:
         """The result of the check."""
         return self.results[self.name]
 
-    def check(self, ok: bool, expected: object, found: object, reason: str = "") -> Check:
-        status: Status = "passed" if ok else "failed"
+    def ended(self, status: Status, expected: object, found: object, reason: str) -> Check:
         return Check(
             name=self.name,
             status=status,
@@ -252,21 +251,18 @@ class _Case:
             reason=_plain_text(reason),
         )
 
+    def check(self, ok: bool, expected: object, found: object, reason: str = "") -> Check:
+        return self.ended("passed" if ok else "failed", expected, found, reason)
+
     def skipped(self, found: object, reason: str) -> Check:
-        return Check(name=self.name, status="skipped", found=_plain_text(found), reason=reason)
+        return self.ended("skipped", "", found, reason)
 
 
 def _judge_check(case: _Case) -> Check:
     result, judge = case.result, _JUDGES.get(case.name)
     reads = result.outcome == "passed" or (case.name in _READS_FAILURES and result.outcome == "failed")
     if judge is None or not reads:
-        return Check(
-            name=case.name,
-            status=result.outcome,
-            expected=_plain_text(result.expected),
-            found=_plain_text(result.found),
-            reason=result.reason,
-        )
+        return case.ended(result.outcome, result.expected, result.found, result.reason)
     try:
         return judge(case)
     # The result is the wheel's word, and may have any shape.

@@ -210,31 +210,26 @@ class _Place:
     loadable: bool
 
 
-class _CachedSearch:
-    """A search that knows its last answer: it is asked for the same stretch after every match of the other kind."""
-
-    def __init__(self, find: Find) -> None:
-        self._find = find
-        self._stretch = (0, 0)
-        self._start, self._at = 0, -1
-
-    def __call__(self, data: bytes, base: int, start: int) -> int:
-        # Without memory, each match of one kind repeats the search for the other: quadratic time.
-        known = self._stretch == (base, len(data)) and self._start <= start
-        if not known or -1 < self._at < start:
-            self._stretch, self._start, self._at = (base, len(data)), start, self._find(data, base, start)
-        return self._at
-
-
 class _FindAny:
     """Finds the next container or bundle, whichever comes first."""
 
     def __init__(self) -> None:
-        self._searches = (_CachedSearch(fatbin.find), _CachedSearch(offload.find))
+        self._stretch = (0, 0)
+        self._answers: dict[Find, tuple[int, int]] = {}  # in that stretch: where a search began, and its answer
 
     def __call__(self, data: bytes, base: int, start: int) -> int:
-        hits = (search(data, base, start) for search in self._searches)
-        return min((at for at in hits if at >= 0), default=-1)
+        if self._stretch != (base, len(data)):
+            self._stretch, self._answers = (base, len(data)), {}
+        hits = []
+        for find in (fatbin.find, offload.find):
+            began, at = self._answers.get(find, (len(data) + 1, -1))
+            # Without memory, each match of one kind repeats the search for the other: quadratic time.
+            if began > start or -1 < at < start:
+                at = find(data, base, start)
+                self._answers[find] = (start, at)
+            if at >= 0:
+                hits.append(at)
+        return min(hits, default=-1)
 
 
 def _code_at(start: int, stop: int) -> Program[FoundCode]:
