@@ -21,52 +21,19 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from tfdock.errors import Problem, ProfileError
-from tfdock.knowledge.evidence_rows import Edit, ReportedBuild, is_of
-from tfdock.knowledge.gpu_rows import Architecture, Fork, Gpu, TargetReport
-from tfdock.knowledge.image_rows import (
-    ArchiveRow,
-    Distribution,
-    ImageRow,
-    ImageTags,
-    Interpreter,
-    RuntimeRow,
+from tfdock.knowledge import (
+    evidence_rows,
+    gpu_rows,
+    image_rows,
+    program_rows,
+    release_rows,
+    toolkit_rows,
+    wheel_rows,
 )
-from tfdock.knowledge.program_rows import CiAction, ErrorCode
-from tfdock.knowledge.release_rows import (
-    BazelOption,
-    Cachebuster,
-    Config,
-    CpuFeature,
-    Estimate,
-    Flag,
-    HarmlessOption,
-    Release,
-    SourceArchive,
-    Variable,
-    applies,
-)
+from tfdock.knowledge.evidence_rows import ReportedBuild, is_of
+from tfdock.knowledge.gpu_rows import Fork
+from tfdock.knowledge.release_rows import Release, applies
 from tfdock.knowledge.rows import Accelerator, Row
-from tfdock.knowledge.toolkit_rows import (
-    Compiler,
-    Driver,
-    LibraryRow,
-    PackagedCompiler,
-    Redistributable,
-    RuntimeCompiler,
-    RuntimeToolkit,
-    Toolkit,
-)
-from tfdock.knowledge.wheel_rows import (
-    BenchOperation,
-    Companion,
-    GeneratedKernels,
-    Probe,
-    RequirementLimit,
-    RuntimeLibrary,
-    SizeLimit,
-    SlowCause,
-    WheelLibrary,
-)
 from tfdock.profile import yaml_nodes
 
 # At run time the rows of failures are imported late: see `failures`.
@@ -128,44 +95,45 @@ class KnowledgeBase:
         self._reports: dict[str, tuple[ReportedBuild, ...]] = {}
 
     evidence = _keyed(ReportedBuild)  #: A report's id -> row.
-    edits = _listed(Edit)  #: Changes of sources that mend what is known to fail.
-    variables = _ordered(Variable)  #: The variables of the contract, in order.
-    flags = _ordered(Flag)  #: The Bazel flags of the contract, in order; overlay rows come last, so that they win.
-    configs = _listed(Config)  #: Configurations that are of no use here.
-    bazel_options = _ordered(BazelOption, "bazel")  #: Options of Bazel itself, by purpose and version.
-    cachebusters = _listed(Cachebuster)  #: Variables that keep images from sharing a cache.
+    edits = _listed(evidence_rows.Edit)  #: Changes of sources that mend what is known to fail.
+    variables = _ordered(release_rows.Variable)  #: The variables of the contract, in order.
+    #: The Bazel flags of the contract, in order; overlay rows come last, so that they win.
+    flags = _ordered(release_rows.Flag)
+    configs = _listed(release_rows.Config)  #: Configurations that are of no use here.
+    bazel_options = _ordered(release_rows.BazelOption, "bazel")  #: Options of Bazel itself, by purpose and version.
+    cachebusters = _listed(release_rows.Cachebuster)  #: Variables that keep images from sharing a cache.
     #: Options of a profile with which a build may share the trust domain `release`.
-    harmless_options = _listed(HarmlessOption)
-    toolkits = _keyed(Toolkit)  #: (toolkit, minor version) -> row.
-    compilers = _keyed(Compiler)  #: (compiler, version) -> row.
-    host_compilers = _keyed(PackagedCompiler)  #: (compiler, first version) -> row.
-    drivers = _keyed(Driver)  #: (toolkit, major version) -> row.
-    architectures = _listed(Architecture)  #: Generations of GPUs.
-    target_reports = _listed(TargetReport)  #: What others say of targets.
+    harmless_options = _listed(release_rows.HarmlessOption)
+    toolkits = _keyed(toolkit_rows.Toolkit)  #: (toolkit, minor version) -> row.
+    compilers = _keyed(toolkit_rows.Compiler)  #: (compiler, version) -> row.
+    host_compilers = _keyed(toolkit_rows.PackagedCompiler)  #: (compiler, first version) -> row.
+    drivers = _keyed(toolkit_rows.Driver)  #: (toolkit, major version) -> row.
+    architectures = _listed(gpu_rows.Architecture)  #: Generations of GPUs.
+    target_reports = _listed(gpu_rows.TargetReport)  #: What others say of targets.
     forks = _listed(Fork)  #: Forks of TensorFlow that use more GPUs.
-    libraries = _listed(LibraryRow)  #: What versions of libraries run on and with.
-    redistributables = _keyed(Redistributable)  #: (component, version) -> row.
-    interpreters = _keyed(Interpreter)  #: Python minor version -> row.
+    libraries = _listed(toolkit_rows.LibraryRow)  #: What versions of libraries run on and with.
+    redistributables = _keyed(toolkit_rows.Redistributable)  #: (component, version) -> row.
+    interpreters = _keyed(image_rows.Interpreter)  #: Python minor version -> row.
     #: Archives of components, in order of preference: overlay rows first.
-    archives = _ordered(ArchiveRow, newest_first=True)
-    source_archives = _listed(SourceArchive)  #: Archives of source trees whose own addresses are dead.
-    cpu_features = _keyed(CpuFeature)  #: Feature -> row.
-    bench_operations = _listed(BenchOperation)  #: What `bench` times.
-    slow_causes = _listed(SlowCause)  #: Why programs are slow, what hides the rest first.
-    size_limits = _listed(SizeLimit)  #: How large wheels may be, where.
-    runtimes = _keyed(RuntimeRow)  #: Python minor version -> row.
-    probes = _ordered(Probe, newest_first=True)  #: How wheels are tried, overlay rows first.
-    requirement_limits = _listed(RequirementLimit)  #: What is too new for wheels that require it.
-    runtime_libraries = _listed(RuntimeLibrary)  #: Libraries that are opened at run time.
-    runtime_toolkits = _listed(RuntimeToolkit)  #: What releases call of a toolkit at run time.
-    estimates = _ordered(Estimate, newest_first=True)  #: Figures for planning, overlay rows first.
-    companions = _listed(Companion)  #: What comes with official wheels.
-    generated_kernels = _listed(GeneratedKernels)  #: What MLIR generated for official wheels.
-    runtime_compilers = _listed(RuntimeCompiler)  #: How releases compile at run time.
+    archives = _ordered(image_rows.ArchiveRow, newest_first=True)
+    source_archives = _listed(release_rows.SourceArchive)  #: Archives of source trees whose own addresses are dead.
+    cpu_features = _keyed(release_rows.CpuFeature)  #: Feature -> row.
+    bench_operations = _listed(wheel_rows.BenchOperation)  #: What `bench` times.
+    slow_causes = _listed(wheel_rows.SlowCause)  #: Why programs are slow, what hides the rest first.
+    size_limits = _listed(wheel_rows.SizeLimit)  #: How large wheels may be, where.
+    runtimes = _keyed(image_rows.RuntimeRow)  #: Python minor version -> row.
+    probes = _ordered(wheel_rows.Probe, newest_first=True)  #: How wheels are tried, overlay rows first.
+    requirement_limits = _listed(wheel_rows.RequirementLimit)  #: What is too new for wheels that require it.
+    runtime_libraries = _listed(wheel_rows.RuntimeLibrary)  #: Libraries that are opened at run time.
+    runtime_toolkits = _listed(toolkit_rows.RuntimeToolkit)  #: What releases call of a toolkit at run time.
+    estimates = _ordered(release_rows.Estimate, newest_first=True)  #: Figures for planning, overlay rows first.
+    companions = _listed(wheel_rows.Companion)  #: What comes with official wheels.
+    generated_kernels = _listed(wheel_rows.GeneratedKernels)  #: What MLIR generated for official wheels.
+    runtime_compilers = _listed(toolkit_rows.RuntimeCompiler)  #: How releases compile at run time.
     #: Whose the libraries of a wheel are: overlay rows first.
-    wheel_libraries = _ordered(WheelLibrary, newest_first=True)
-    ci_actions = _keyed(CiAction)  #: An action's name -> row.
-    codes = _keyed(ErrorCode)  #: A problem's code -> row.
+    wheel_libraries = _ordered(wheel_rows.WheelLibrary, newest_first=True)
+    ci_actions = _keyed(program_rows.CiAction)  #: An action's name -> row.
+    codes = _keyed(program_rows.ErrorCode)  #: A problem's code -> row.
 
     @cached_property
     def failures(self) -> dict[str, Failure]:
@@ -196,10 +164,11 @@ class KnowledgeBase:
 
         return self.keyed("switches", Switch)
 
-    gpus = _keyed(Gpu)  #: Canonical short name -> row.
-    images = _ordered(ImageRow, newest_first=True)  #: Base images in order of preference: overlay rows first.
-    image_tags = _listed(ImageTags)  #: Which tags of a repository exist.
-    distributions = _keyed(Distribution)  #: Name -> row.
+    gpus = _keyed(gpu_rows.Gpu)  #: Canonical short name -> row.
+    #: Base images in order of preference: overlay rows first.
+    images = _ordered(image_rows.ImageRow, newest_first=True)
+    image_tags = _listed(image_rows.ImageTags)  #: Which tags of a repository exist.
+    distributions = _keyed(image_rows.Distribution)  #: Name -> row.
     accelerators = _keyed(Accelerator)  #: Name -> row.
 
     def reports_on(self, release: str) -> tuple[ReportedBuild, ...]:
