@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import IntEnum
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict, Unpack
 
 OR = "; or "  #: Between several fixes where a document has one text for them.
 
@@ -54,6 +54,7 @@ def joined(words: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+Severity = Literal["error", "warning"]
 Fix = str | Sequence[str]  #: What to do about a problem: one text, or several, any of which is enough.
 
 
@@ -70,24 +71,22 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Problem:
-    """One thing that is wrong: a stable kebab-case code, what and why, and what to do about it.
+    """One thing that is wrong. Texts that are not known are empty, places that are not known null.
 
-    `message` says what, `why` who wanted what and what would happen. Any of the `fixes` is enough; the `ways`
-    that ask nothing are among them. `line` and `column` count from 1. `field` is the dotted path in the profile
-    (`gpus[1]`). `severity` is `error` or `warning`. `compiler_errors` are the compiler's own; the message has them
-    too.
+    The `ways` that ask nothing are among the fixes. The message has the compiler's errors too.
     """
 
-    code: str
-    message: str
-    why: str
-    fixes: tuple[str, ...]
-    ways: tuple[Suggestion, ...]
-    severity: str
-    file: str | None
-    line: int | None
-    column: int | None
-    field: str | None
+    code: str  #: A stable code in kebab-case; `tfdock explain CODE` says more.
+    message: str  #: What is wrong.
+    why: str  #: Who wanted what, and what would happen.
+    fixes: tuple[str, ...]  #: What to do; several fixes, any of which is enough, are joined by `; or `.
+    ways: tuple[Suggestion, ...]  #: Changes of the profile that were tried.
+    severity: Severity  #: How bad it is.
+    file: str | None  #: The file that it is about.
+    line: int | None  #: The line in that file, from 1.
+    column: int | None  #: The column in that line, from 1.
+    field: str | None  #: The field of the profile, dotted, such as `gpus[1]`.
+    #: The first errors of a compiler or linker, three at most, such as `a/b.cc:3:10: error: expected ';'`.
     compiler_errors: tuple[str, ...]
 
     def __init__(
@@ -99,7 +98,7 @@ class Problem:
         why: str = "",
         fixes: Sequence[str] = (),
         ways: tuple[Suggestion, ...] = (),
-        severity: str = "error",
+        severity: Severity = "error",
         file: str | None = None,
         line: int | None = None,
         column: int | None = None,
@@ -137,9 +136,12 @@ def as_document(value: Any) -> dict[str, Any]:
 
 
 def _members(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {
-        ("fix" if name == "fixes" else name): OR.join(value) if name == "fixes" else value for name, value in members
-    }
+    return {document_key(name): OR.join(value) if name == "fixes" else value for name, value in members}
+
+
+def document_key(field: str) -> str:
+    """Return the key that documents have for a field of a dataclass."""
+    return "fix" if field == "fixes" else field
 
 
 class ProblemFields(TypedDict, total=False):
@@ -147,7 +149,7 @@ class ProblemFields(TypedDict, total=False):
 
     why: str
     fixes: Sequence[str]
-    severity: str
+    severity: Severity
     file: str | None
     line: int | None
     column: int | None

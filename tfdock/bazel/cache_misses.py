@@ -58,15 +58,12 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheMissReport:
-    """The comparison of a build with the last one.
+    """The comparison of a build with the last one."""
 
-    `since` names the build that it was compared with. `sentences` are for the user.
-    """
-
-    since: Mapping[str, str] | None = None
-    sentences: tuple[str, ...] = ()
-    differences: tuple[InputDifference, ...] = ()
-    not_compared: tuple[str, ...] = ()
+    since: Mapping[str, str] | None = None  #: The build that it was compared with; null without one.
+    sentences: tuple[str, ...] = ()  #: The answer in words.
+    differences: tuple[InputDifference, ...] = ()  #: What differs.
+    not_compared: tuple[str, ...] = ()  #: What could not be compared.
 
 
 # --- what is compared ---------------------------------------------------------------------------------------------

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
 from tfdock.bazel.build_events import Step
-from tfdock.bazel.cache_misses import InputDifference
+from tfdock.bazel.cache_misses import CacheMissReport
 from tfdock.diagnose.diagnosis import Finding
-from tfdock.documents.document_parts import (
-    GpuAnswerJson,
-    InstallableWheelJson,
-    MachineJson,
-    ProblemJson,
-    TargetsJson,
-)
+from tfdock.documents.document_parts import GpuAnswerJson, InstallableWheelJson, MachineJson, TargetsJson
 from tfdock.documents.matrix_documents import MatrixResultJson
 from tfdock.documents.plan_documents import BuildPlanJson
+from tfdock.errors import Problem
 from tfdock.verify.checks import Check
 from tfdock.wheelhouse.store import WheelFile
 
@@ -39,13 +35,10 @@ class CriticalPathJson(TypedDict):
     actions: Sequence[Step]  #: The actions, in order; empty where they are not known.
 
 
-class ColdReasonsJson(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdReasonsJson(CacheMissReport):
     """Why actions were executed again."""
 
-    since: Mapping[str, str] | None  #: The build that it was compared with; null without one.
-    sentences: Sequence[str]  #: The answer in words.
-    differences: Sequence[InputDifference]  #: What differs.
-    not_compared: Sequence[str]  #: What could not be compared.
     #: Null. Earlier versions counted actions here, by kind and reason.
     misses: Mapping[str, Mapping[str, int]] | None
 
@@ -198,7 +191,7 @@ class BuiltProfileJson(TypedDict):
     #: `refused`: it cannot be built, or its wheel is not what was asked for.
     status: Literal["built", "pulled", "up-to-date", "refused", "failed", "interrupted"]
     origin: str | None  #: The image that it was pulled from; null where it was built.
-    problems: Sequence[ProblemJson]  #: Why there is no wheel.
+    problems: Sequence[Problem]  #: Why there is no wheel.
     wheels: Sequence[InstallableWheelJson]  #: The wheels.
     record: str | None  #: The path of the record.
     log: str | None  #: The path of the log.
@@ -236,7 +229,7 @@ class PulledNameJson(TypedDict):
     """What became of one name that was to be pulled."""
 
     name: str  #: The image, profile or build id.
-    problems: Sequence[ProblemJson]  #: Why nothing was pulled.
+    problems: Sequence[Problem]  #: Why nothing was pulled.
     builds: Sequence[PulledBuildJson]  #: What was pulled.
 
 
@@ -270,7 +263,7 @@ class RunDocument(TypedDict):
     at_once: int  #: How many builds ran side by side.
     started: str  #: When it began, such as `2026-01-31T09:30:00+00:00`.
     ended: NotRequired[str]  #: When it ended; not there while it runs, and where it was killed.
-    problems: NotRequired[Sequence[ProblemJson]]  #: How it ended.
+    problems: NotRequired[Sequence[Problem]]  #: How it ended.
     error: NotRequired[str]  #: How it ended, where that is a mistake in tfdock.
 
 

@@ -9,34 +9,17 @@ from typing import Literal, NotRequired
 from typing_extensions import TypedDict
 
 from tfdock.diagnose.diagnosis import Finding
-from tfdock.errors import Suggestion
+from tfdock.errors import Problem
 from tfdock.gpu.compatibility import LibraryService
 from tfdock.wheel.facts import Containers, Images
 
 Runs = Literal["native", "native-same-major", "ptx-jit", "no"]
 
 
-class ProblemJson(TypedDict):
-    """One thing that is wrong. Texts that are not known are empty, places that are not known null."""
-
-    code: str  #: A stable code in kebab-case; `tfdock explain CODE` says more.
-    message: str  #: What is wrong.
-    why: str  #: Who wanted what, and what would happen.
-    fix: str  #: What to do; several fixes, any of which is enough, are joined by `; or `.
-    ways: Sequence[Suggestion]  #: Changes of the profile that were tried.
-    severity: Literal["error", "warning"]  #: How bad it is.
-    file: str | None  #: The file that it is about.
-    line: int | None  #: The line in that file, from 1.
-    column: int | None  #: The column in that line, from 1.
-    field: str | None  #: The field of the profile, dotted, such as `gpus[1]`.
-    #: The first errors of a compiler or linker, three at most, such as `a/b.cc:3:10: error: expected ';'`.
-    compiler_errors: Sequence[str]
-
-
 class RefusedDocument(TypedDict):
     """What any command prints instead of its answer when it ends with an error."""
 
-    problems: Sequence[ProblemJson]  #: Why there is no answer.
+    problems: Sequence[Problem]  #: Why there is no answer.
 
 
 class MachineJson(TypedDict):

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from tfdock.documents.document_parts import GpuAnswerJson, ProblemJson
+from tfdock.documents.document_parts import GpuAnswerJson
+from tfdock.errors import Problem
 from tfdock.knowledge.release_rows import Release
-from tfdock.resolve.advice import SizePlan, VendorWheel
-from tfdock.resolve.gpu_support import ReleaseFor
+from tfdock.resolve.advice import AdvisedWheel, SizePlan, VendorWheel
+from tfdock.resolve.gpu_support import TargetFacts
 from tfdock.types import Choice
 
 
-class AdvisedWheelJson(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvisedWheelJson(AdvisedWheel):
     """An official wheel."""
 
-    project: str  #: The project's name.
-    release: str  #: The minor release, such as `2.18`.
-    version: str  #: The version.
-    pythons: Sequence[str]  #: The Pythons that it is for.
-    targets: Sequence[str]  #: The targets of its GPU code.
-    requirement: str  #: What to tell pip.
-    installs: Sequence[str]  #: The Pythons with which that installs what works.
-    needs: Sequence[str]  #: What pip does not bring, such as `CUDA 11.2`.
-    pins: Sequence[str]  #: What to tell pip besides.
     install: str | None  #: The whole command; null where the wheel has no GPU code.
 
 
@@ -62,7 +56,7 @@ class AdviseDocument(TypedDict):
     alternative_plan: SizePlan | None  #: Each GPU with code of its own.
     #: The text of a profile of the release that was asked for, which nobody is known to have tested.
     untested_profile: str | None
-    refused: Sequence[ProblemJson]  #: Why the release that was asked for does not do.
+    refused: Sequence[Problem]  #: Why the release that was asked for does not do.
     jit: FigureJson | None  #: How long a first start takes that compiles PTX.
     figures: Sequence[FigureJson]  #: The figures behind the sizes and times.
 
@@ -75,39 +69,18 @@ class InitDocument(TypedDict):
     text: str  #: Its text.
 
 
-class KnowledgeRowJson(TypedDict):
-    """What every row of the knowledge base has."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownGpuJson(TargetFacts):
+    """A GPU, and what is known of its target."""
 
+    gpu: str  #: The name in profiles, such as `rtx3080`.
+    names: Sequence[str]  #: Names as the driver prints them.
+    memory_gib: float | None  #: Gibibytes of memory.
+    machine: str | None  #: The processor beside it, where it is sold with one only.
     source: Sequence[str] | str  #: Where it comes from: names of `sources`, or words.
     checked: str  #: The day on which it was compared with its source, such as `2026-01-31`.
     note: str | None  #: What else to know.
     unverified: bool | str  #: What nobody has checked; false where nothing is left to check.
-
-
-class KnownGpuJson(KnowledgeRowJson):
-    """A GPU, and what is known of its target."""
-
-    gpu: str  #: The name in profiles, such as `rtx3080`.
-    accelerator: str  #: Such as `cuda`.
-    target: str  #: The compute capability (`8.6`) or gfx target.
-    names: Sequence[str]  #: Names as the driver prints them.
-    memory_gib: float | None  #: Gibibytes of memory.
-    machine: str | None  #: The processor beside it, where it is sold with one only.
-    toolkit: str  #: The toolkit that compiles for it, such as `cuda`.
-    written: str  #: The target as compilers take it, such as `sm_86`.
-    architecture: str | None  #: The generation.
-    embedded: bool  #: Whether it is a GPU of an embedded system.
-    toolkits: Sequence[str]  #: Versions of the toolkit that compile for it.
-    last_toolkit: bool  #: Whether the newest known version is among them.
-    releases: Sequence[ReleaseFor]  #: Releases that can compile for it.
-    driver: str | None  #: The oldest driver that knows it; null where that is not known.
-    driver_max: str | None  #: The newest driver that knows it; null where none has dropped it.
-    toolkit_driver: str | None  #: The oldest driver that runs what its first toolkit compiles.
-    toolkit_driver_windows: str | None  #: The same on Windows.
-    needs_driver: str | None  #: The newer of both: what it needs.
-    needs_driver_windows: str | None  #: The same on Windows.
-    reports: Sequence[str]  #: What forks of TensorFlow and users make of such GPUs, a sentence each.
-    open_modules: bool  #: Whether the driver's open kernel modules alone drive it.
 
 
 class GpusDocument(TypedDict):
@@ -137,7 +110,7 @@ class ExplainedCodeJson(TypedDict):
 class ExplainDocument(ExplainedCodeJson):
     """`tfdock explain CODE`: what a code means."""
 
-    problems: Sequence[ProblemJson]  #: What the profile is answered with.
+    problems: Sequence[Problem]  #: What the profile is answered with.
 
 
 class SwitchJson(TypedDict):

@@ -7,7 +7,8 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-from tfdock.documents.document_parts import ProblemJson, WheelPathJson
+from tfdock.documents.document_parts import WheelPathJson
+from tfdock.errors import Problem
 
 
 class IncludedCellJson(TypedDict):
@@ -37,7 +38,7 @@ class ExcludedCellJson(TypedDict):
     file: str  #: The file that says so.
     line: int | None  #: The line in that file, from 1.
     column: int | None  #: The column in that line, from 1.
-    problems: Sequence[ProblemJson]  #: What is wrong.
+    problems: Sequence[Problem]  #: What is wrong.
 
 
 class MatrixPlanDocument(TypedDict):
@@ -71,7 +72,7 @@ class CellResultJson(TypedDict):
     code: str | None  #: The code of the reason why there is no wheel.
     reason: str | None  #: That reason.
     place: str | None  #: `file:line:column` of what keeps the cell from being built.
-    problems: Sequence[ProblemJson]  #: What is wrong.
+    problems: Sequence[Problem]  #: What is wrong.
     origin: str | None  #: The image that it was pulled from.
     wheels: Sequence[WheelPathJson]  #: The wheels, by their names.
     log: str | None  #: The log's path in the wheelhouse.

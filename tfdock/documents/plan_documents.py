@@ -8,9 +8,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from tfdock.documents.document_parts import MachineJson, ProblemJson, TrustJson
+from tfdock.documents.document_parts import MachineJson, TrustJson
+from tfdock.errors import Problem
 from tfdock.offline.availability import Availability
 from tfdock.plan.lock_file import LockDifference
+from tfdock.plan.preflight import PreflightCheck
 from tfdock.plan.resources import BuildResources
 from tfdock.types import Choice
 
@@ -30,9 +32,9 @@ class CheckedProfileJson(TypedDict):
     build_id: str | None  #: The build id; null where the profile is refused.
     #: What is known of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom.
     evidence: Choice | None
-    problems: Sequence[ProblemJson]  #: Why it is refused.
-    untested: Sequence[ProblemJson]  #: What nobody is known to have tested, and is allowed.
-    warnings: Sequence[ProblemJson]  #: What else to know, and what this machine lacks.
+    problems: Sequence[Problem]  #: Why it is refused.
+    untested: Sequence[Problem]  #: What nobody is known to have tested, and is allowed.
+    warnings: Sequence[Problem]  #: What else to know, and what this machine lacks.
     skipped: Sequence[SkippedRuleJson]  #: Checks of this machine that could not be made.
     online: Sequence[Availability]  #: What the build downloads, asked with `--online`; else empty.
 
@@ -149,24 +151,10 @@ class RenderDocument(TypedDict):
     files: Sequence[str]  #: Paths of the files, from the folder on, sorted.
 
 
-class DoctorCheckJson(TypedDict):
-    """One check of this machine."""
-
-    name: str  #: The check.
-    #: `warning`: a build may work; `failed`: it will not; `skipped`: `found` says why.
-    status: Literal["ok", "warning", "failed", "skipped"]
-    found: str  #: What was found.
-    code: str  #: The code of the problem; empty without one.
-    needed: str  #: What is needed; may be empty.
-    fix: str  #: What to do; may be empty.
-    exit_code: int  #: The exit code that it leads to; 0 where it leads to none.
-    profile: str | None  #: The profile that it concerns; null where it concerns any build.
-
-
 class DoctorDocument(TypedDict):
     """`tfdock doctor`: what this machine lacks for building, or an environment for running TensorFlow."""
 
-    checks: Sequence[DoctorCheckJson]  #: The checks, in order.
+    checks: Sequence[PreflightCheck]  #: The checks, in order.
 
 
 # Not a class: `from` is no name in Python.
@@ -193,7 +181,7 @@ class LockedProfileJson(TypedDict):
     knowledge: str | None  #: The digest of the knowledge base; null where it failed.
     pins: Sequence[PinJson]  #: Everything that is pinned.
     moved: Sequence[LockDifference]  #: What has changed since the last lock.
-    problems: Sequence[ProblemJson]  #: Why it failed.
+    problems: Sequence[Problem]  #: Why it failed.
 
 
 class LockDocument(TypedDict):
@@ -220,7 +208,7 @@ class FetchedJson(TypedDict):
     build_id: str | None  #: The build id; null where it failed.
     profile: str  #: The profile.
     status: Literal["fetched", "failed"]  #: Whether everything is there.
-    problems: Sequence[ProblemJson]  #: Why it failed.
+    problems: Sequence[Problem]  #: Why it failed.
 
 
 class BundleFileJson(TypedDict):

@@ -15,6 +15,7 @@ from pydantic_core.core_schema import DataclassSchema, ModelSchema, TypedDictSch
 from typing_extensions import get_original_bases
 
 from tfdock.documents import document_parts, published
+from tfdock.errors import document_key
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -89,8 +90,12 @@ class _Schemas(GenerateJsonSchema):
 
 
 def _whole(type_: type, schema: Schema) -> Schema:
-    """Return the schema of a value of the program: a document holds its defaults too."""
-    return _described(type_, {**schema, "required": list(schema["properties"])})
+    """Return the schema of a value of the program: a document holds its defaults too, and fixes as one text."""
+    described = _described(type_, schema)
+    properties = {document_key(field): value for field, value in described["properties"].items()}
+    if "fix" in properties:
+        properties["fix"] = {"type": "string", "description": properties["fix"]["description"]}
+    return {**described, "properties": properties, "required": list(properties)}
 
 
 def _described(type_: type, schema: Schema) -> Schema:

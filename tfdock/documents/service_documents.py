@@ -8,7 +8,8 @@ from typing import Literal, NotRequired
 from typing_extensions import TypedDict
 
 from tfdock.diagnose.diagnosis import GoodEnd
-from tfdock.documents.document_parts import LoggedFindingJson, ProblemJson
+from tfdock.documents.document_parts import LoggedFindingJson
+from tfdock.errors import Problem
 
 
 class WrittenPipelineJson(TypedDict):
@@ -23,7 +24,7 @@ class CiRenderDocument(TypedDict):
 
     service: Literal["github", "gitlab"]  #: The service.
     files: Sequence[WrittenPipelineJson]  #: The files.
-    warnings: Sequence[ProblemJson]  #: What to know.
+    warnings: Sequence[Problem]  #: What to know.
 
 
 class CheckedPipelineJson(TypedDict):
@@ -38,8 +39,8 @@ class CheckedPipelineJson(TypedDict):
 class CiCheckDocument(TypedDict):
     """`tfdock ci check`: whether pipelines are as they would be rendered."""
 
-    problems: Sequence[ProblemJson]  #: What is not.
-    warnings: Sequence[ProblemJson]  #: What to know.
+    problems: Sequence[Problem]  #: What is not.
+    warnings: Sequence[Problem]  #: What to know.
     files: Sequence[CheckedPipelineJson]  #: The files.
 
 
@@ -67,4 +68,4 @@ class DiagnoseDocument(TypedDict):
     logs: Sequence[ReadLogJson]  #: The logs.
     suspects: Sequence[SuspectLineJson]  #: Lines to look at in logs in which nothing known was found.
     warnings: NotRequired[Sequence[LoggedFindingJson]]  #: With `--explain-warnings`: what looks bad and is harmless.
-    problems: NotRequired[Sequence[ProblemJson]]  #: Logs that could not be read.
+    problems: NotRequired[Sequence[Problem]]  #: Logs that could not be read.

@@ -9,12 +9,8 @@ from typing_extensions import TypedDict
 
 from tfdock.bench.comparison import Comparison
 from tfdock.diagnose.diagnosis import Finding
-from tfdock.documents.document_parts import (
-    GpuAnswerJson,
-    GpuCodeJson,
-    ProblemJson,
-    TargetsJson,
-)
+from tfdock.documents.document_parts import GpuAnswerJson, GpuCodeJson, TargetsJson
+from tfdock.errors import Problem
 from tfdock.gpu.coverage import Coverage
 from tfdock.verify.checks import Check
 from tfdock.wheel.wheel import RecordProblem
@@ -96,7 +92,7 @@ class VerifyDocument(TypedDict):
     checks: Sequence[Check]  #: The checks, in order.
     told_by_wheel: Sequence[str]  #: Checks that the wheel's own code answered.
     runtime: str | None  #: The image in which it was tried.
-    problems: Sequence[ProblemJson]  #: Why it could not be tried.
+    problems: Sequence[Problem]  #: Why it could not be tried.
     name: NotRequired[str]  #: The project's name, normalised.
     version: NotRequired[str]  #: The version, normalised.
     python_tag: NotRequired[str]  #: Such as `cp311`.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from typing_extensions import TypedDict
 
-from tfdock.documents.document_parts import ProblemJson
+from tfdock.errors import Problem
 from tfdock.images.runtime.runtime_image import BuiltRuntimeImage
+from tfdock.wheelhouse.index import IndexUpdate
 from tfdock.wheelhouse.store import WheelFile
 
 
@@ -41,19 +43,16 @@ class WheelhouseListDocument(TypedDict):
 
     wheelhouse: str  #: The folder.
     size: int  #: Bytes of all wheels.
-    problems: Sequence[ProblemJson]  #: Records that cannot be read.
+    problems: Sequence[Problem]  #: Records that cannot be read.
     wheels: Sequence[HeldWheelJson]  #: The wheels.
 
 
-class WheelhouseIndexDocument(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelhouseIndexDocument(IndexUpdate):
     """`tfdock wheelhouse index`: the index for pip and uv."""
 
     index: str  #: Its folder.
     page: str | None  #: Null: earlier versions made a page.
-    wheels: Sequence[str]  #: The wheels in it.
-    added: Sequence[str]  #: Those that are new.
-    removed: Sequence[str]  #: Those that are gone.
-    left_out: Sequence[ProblemJson]  #: Files that are not in it, and why.
 
 
 class WheelhouseServeDocument(TypedDict):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tfdock.errors import BuildFailed, Problem, ProfileError
+from tfdock.errors import BuildFailed, Problem, ProfileError, Severity
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.profile import yaml_nodes
@@ -336,7 +336,7 @@ def compare(locked: Iterable[Pin], now: Iterable[Pin]) -> tuple[LockDifference, 
 
 
 def moved(
-    locked: Iterable[Pin], now: Iterable[Pin], file: str, *, severity: str = "error", why: str = ""
+    locked: Iterable[Pin], now: Iterable[Pin], file: str, *, severity: Severity = "error", why: str = ""
 ) -> Problem | None:
     """Return the refusal, or a warning, for pins that have changed: `now` was found where `locked` came from."""
     differences = compare(locked, now)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Literal, Protocol
 
-from tfdock.errors import OR, ExitCode, Problem, joined
+from tfdock.errors import OR, ExitCode, Problem, Severity, joined
 from tfdock.gpu import verdict
 from tfdock.gpu.devices import architecture_of, find_gpu, gpu_driver, is_embedded, needs_open_modules
 from tfdock.knowledge.fits import own_driver, toolkit_floor, toolkit_of_ptx
@@ -20,7 +20,10 @@ from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.rules import judge
 from tfdock.types import Capability, EngineInfo, Host, LocalGpu, Machine, Version, WritableFolder
 
-OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
+OK: Final = "ok"
+WARNING: Final = "warning"
+FAILED: Final = "failed"
+SKIPPED: Final = "skipped"
 
 #: Of the engine: Docker 20.10's. The API's version and not the engine's own: podman counts its versions otherwise.
 OLDEST_API = Version("1.41")
@@ -36,21 +39,17 @@ _MEMORY_ADVISED, _MEMORY_LEAST = 16 * GIB, 3 * GIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightCheck:
-    """One question to this machine, and the answer.
+    """One check of this machine."""
 
-    `status` is `ok`, `warning` (a build may work), `failed` (it will not, and ends with `exit_code`) or `skipped`
-    (`found` says why). `code` is that of a problem, empty where there is none; `profile` is the file that was
-    compared, None where it is about any build. Any of the `fixes` is enough.
-    """
-
-    name: str
-    status: str
-    found: str
-    code: str = ""
-    needed: str = ""
-    fixes: tuple[str, ...] = ()
-    exit_code: ExitCode = ExitCode.OK
-    profile: str | None = None
+    name: str  #: The check.
+    #: `warning`: a build may work; `failed`: it will not; `skipped`: `found` says why.
+    status: Literal["ok", "warning", "failed", "skipped"]
+    found: str  #: What was found.
+    code: str = ""  #: The code of the problem; empty without one.
+    needed: str = ""  #: What is needed; may be empty.
+    fixes: tuple[str, ...] = ()  #: What to do, any of which is enough; may be empty.
+    exit_code: int = ExitCode.OK  #: The exit code that it leads to; 0 where it leads to none.
+    profile: str | None = None  #: The profile that it concerns; null where it concerns any build.
 
     @property
     def fix(self) -> str:
@@ -61,7 +60,7 @@ class PreflightCheck:
     def problem(self) -> Problem:
         """A failed check or a warning as a problem."""
         message = f"{self.found}; needed: {self.needed}" if self.needed else self.found
-        severity = "error" if self.status == FAILED else "warning"
+        severity: Severity = "error" if self.status == FAILED else "warning"
         return Problem(self.code, message, fixes=self.fixes, severity=severity, file=self.profile)
 
 

@@ -13,6 +13,7 @@ from typing import Union, get_args, get_origin, get_type_hints
 
 from tfdock.documents.build_documents import RecordDocument, RunDocument
 from tfdock.documents.plan_documents import BuildPlanJson
+from tfdock.errors import document_key
 
 #: Name -> the fields inside, or None: everything inside goes through, such as the variables of an environment.
 Fields = Mapping[str, "Fields | None"]
@@ -21,7 +22,7 @@ Fields = Mapping[str, "Fields | None"]
 def _fields(kind: object) -> Fields | None:
     """Return the fields of a published type, or of the items of a sequence; None for a type without named fields."""
     if is_dataclass(kind) or hasattr(kind, "__required_keys__"):  # a TypedDict
-        return {name: _fields(hint) for name, hint in get_type_hints(kind).items()}
+        return {document_key(name): _fields(hint) for name, hint in get_type_hints(kind).items()}
     # `X | None` and a list have the fields of what is inside.
     if get_origin(kind) in (Sequence, list, tuple, Union, UnionType):
         inner = [fields for fields in map(_fields, get_args(kind)) if fields is not None]

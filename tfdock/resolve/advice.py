@@ -43,21 +43,17 @@ _COMMENT_COLUMNS = 78
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvisedWheel:
-    """An official wheel: `targets` are what was compiled into it, empty where nobody knows of any for such GPUs.
+    """An official wheel."""
 
-    `requirement` is what to tell pip, with one of the Pythons `installs`; `pins` are what to tell it beside, where
-    the newest of a library has dropped one of the GPUs. `needs` (`CUDA 11.2`) is what pip does not bring.
-    """
-
-    project: str
-    release: str
-    version: str
-    pythons: tuple[str, ...]
-    targets: tuple[str, ...]
-    requirement: str
-    installs: tuple[str, ...]
-    needs: tuple[str, ...] = ()
-    pins: tuple[str, ...] = ()
+    project: str  #: The project's name.
+    release: str  #: The minor release, such as `2.18`.
+    version: str  #: The version.
+    pythons: tuple[str, ...]  #: The Pythons that it is for.
+    targets: tuple[str, ...]  #: The targets of its GPU code; empty where nobody knows of any for such GPUs.
+    requirement: str  #: What to tell pip.
+    installs: tuple[str, ...]  #: The Pythons with which that installs what works.
+    needs: tuple[str, ...] = ()  #: What pip does not bring, such as `CUDA 11.2`.
+    pins: tuple[str, ...] = ()  #: What to tell pip besides, where the newest of a library has dropped a GPU.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

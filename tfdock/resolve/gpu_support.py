@@ -59,31 +59,25 @@ class ReleaseFor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetFacts:
-    """One target (`8.6`, `gfx90a`), the toolkit versions (minor) that compile for it, and what follows from that.
+    """One target of GPUs, what compiles for it, and what follows from that."""
 
-    `driver` is the oldest one that knows the GPU, `toolkit_driver` the oldest one that runs what its first
-    toolkit compiled, `needs_driver` the newer of both, which is the one that counts; None is not known.
-    `open_modules`: the open kernel modules alone drive the GPU. `reports` are what forks of TensorFlow and users make
-    of it, a sentence each.
-    """
-
-    accelerator: str
-    toolkit: str
-    target: str
-    written: str
-    architecture: str | None
-    embedded: bool
-    toolkits: tuple[str, ...]
-    last_toolkit: bool
-    releases: tuple[ReleaseFor, ...]
-    driver: str | None
-    driver_max: str | None
-    toolkit_driver: str | None
-    toolkit_driver_windows: str | None
-    needs_driver: str | None
-    needs_driver_windows: str | None
-    reports: tuple[str, ...]
-    open_modules: bool
+    accelerator: str  #: Such as `cuda`.
+    toolkit: str  #: The toolkit that compiles for it, such as `cuda`.
+    target: str  #: The compute capability (`8.6`) or gfx target.
+    written: str  #: The target as compilers take it, such as `sm_86`.
+    architecture: str | None  #: The generation.
+    embedded: bool  #: Whether it is a GPU of an embedded system.
+    toolkits: tuple[str, ...]  #: Minor versions of the toolkit that compile for it.
+    last_toolkit: bool  #: Whether the newest known version is among them.
+    releases: tuple[ReleaseFor, ...]  #: Releases that can compile for it.
+    driver: str | None  #: The oldest driver that knows it; null where that is not known.
+    driver_max: str | None  #: The newest driver that knows it; null where none has dropped it.
+    toolkit_driver: str | None  #: The oldest driver that runs what its first toolkit compiles.
+    toolkit_driver_windows: str | None  #: The same on Windows.
+    needs_driver: str | None  #: The newer of both: what it needs.
+    needs_driver_windows: str | None  #: The same on Windows.
+    reports: tuple[str, ...]  #: What forks of TensorFlow and users make of such GPUs, a sentence each.
+    open_modules: bool  #: Whether the driver's open kernel modules alone drive it.
 
 
 def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:

@@ -59,12 +59,12 @@ class _State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexUpdate:
-    """The result of updating the index: all wheels, the added and the removed ones, and why some were left out."""
+    """The result of updating the index."""
 
-    wheels: tuple[str, ...]
-    added: tuple[str, ...]
-    removed: tuple[str, ...]
-    left_out: tuple[Problem, ...] = ()
+    wheels: tuple[str, ...]  #: The wheels in it.
+    added: tuple[str, ...]  #: Those that are new.
+    removed: tuple[str, ...]  #: Those that are gone.
+    left_out: tuple[Problem, ...] = ()  #: Files that are not in it, and why.
 
 
 @dataclass
