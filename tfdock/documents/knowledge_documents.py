@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 from tfdock.documents.document_parts import GpuAnswerJson
 from tfdock.errors import Problem
 from tfdock.knowledge.release_rows import Release
+from tfdock.knowledge.switch_rows import SwitchFacts
 from tfdock.resolve.advice import AdvisedWheel, SizePlan, VendorWheel
 from tfdock.resolve.gpu_support import TargetFacts
 from tfdock.types import Choice
@@ -113,22 +114,10 @@ class ExplainDocument(ExplainedCodeJson):
     problems: Sequence[Problem]  #: What the profile is answered with.
 
 
-class SwitchJson(TypedDict):
+class SwitchJson(SwitchFacts):
     """A switch of TensorFlow, or of a library below it."""
 
-    switch: str  #: Its name.
-    kind: str  #: `variable` of the environment, `flag` of XLA's in such a variable, or `setting` in a program.
     variable: str  #: The variable that carries it; empty for a setting.
-    reads: str  #: What reads it.
-    values: str  #: What it may be.
-    default: str  #: What it is where nobody sets it.
-    does: str  #: What it shows or changes.
-    use: str  #: When to use it.
-    python: str  #: TensorFlow 2's call for it.
-    releases: str | None  #: The releases of TensorFlow whose official wheels hold its name.
-    since: str  #: The first version of what reads it.
-    until: str  #: The last version of what reads it.
-    presets: Mapping[str, str]  #: Presets that set it, and to which value.
     sources: Sequence[str]  #: Where that stands.
 
 

@@ -9,34 +9,35 @@ from typing import Literal
 
 from pydantic import Field
 
-from tfdock.knowledge.rows import ReleaseRange, Row, in_range
+from tfdock.knowledge.rows import ReleaseRange, Row, RowPart, in_range
 
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*|--(?:tf_)?xla_[a-z0-9_]+)=(.*)")
 _CARRIERS = ("TF_XLA_FLAGS", "XLA_FLAGS")
 
 
-class Switch(Row):
-    """A variable, a flag of XLA's (`--xla_dump_to`), or a setting in a program (`gpu_options.allow_growth`).
+class SwitchFacts(RowPart):
+    """A switch of TensorFlow, or of a library below it."""
 
-    `reads` is the library that reads it. `releases` are those of TensorFlow whose official wheels hold its name, of
-    the newest patch release each; `since` and `until` are versions of the library. `python` is TensorFlow 2's call.
-    `presets` maps names of presets, which set several at once, to the value in each.
-    """
+    switch: str  #: Its name.
+    #: `variable` of the environment, `flag` of XLA's in such a variable, or `setting` in a program.
+    kind: Literal["variable", "flag", "setting"]
+    reads: str  #: What reads it.
+    values: str = ""  #: What it may be.
+    default: str = ""  #: What it is where nobody sets it.
+    does: str  #: What it shows or changes.
+    use: str  #: When to use it.
+    python: str = ""  #: TensorFlow 2's call for it.
+    #: The releases of TensorFlow whose official wheels hold its name, of the newest patch release each.
+    releases: ReleaseRange | None = None
+    since: str = ""  #: The first version of what reads it.
+    until: str = ""  #: The last version of what reads it.
+    presets: Mapping[str, str] = Field(default_factory=dict)  #: Presets that set it, and to which value.
+
+
+class Switch(SwitchFacts, Row):
+    """A variable, a flag of XLA's (`--xla_dump_to`), or a setting in a program (`gpu_options.allow_growth`)."""
 
     KEY = ("switch",)
-
-    switch: str
-    kind: Literal["variable", "flag", "setting"]
-    reads: str
-    values: str = ""
-    default: str = ""
-    does: str
-    use: str
-    python: str = ""
-    releases: ReleaseRange | None = None
-    since: str = ""
-    until: str = ""
-    presets: Mapping[str, str] = Field(default_factory=dict)
 
     @property
     def variable(self) -> str:
