@@ -20,8 +20,7 @@ from tfdock.builder.session import BuildRequest
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.errors import BuildFailed, DiskFull, OutOfMemory, TimeLimit
 from tfdock.host.supervise import Limit
-from tfdock.plan.resources import usable
-from tfdock.plan.schedule import MachineShare
+from tfdock.plan.resources import MachineShare, usable
 from tfdock.run.disk_space import DiskSpace
 from tfdock.types import Machine
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tfdock.plan.build_plan import BuildPlan
-from tfdock.plan.resources import BuildResources
-from tfdock.plan.schedule import MachineShare, next_share, within
+from tfdock.plan.resources import BuildResources, MachineShare, next_share, share
 from tfdock.types import BuildId, Machine
 
 _T = TypeVar("_T")
@@ -33,9 +32,9 @@ class Ledger:
             self.unserved.discard(plan.build_id)
             shares = list(self._taken.values())
             # Shared with the builds that may still start beside this one: the last one gets all that is left.
-            share = next_share(machine, shares, min(self.count - len(shares), len(self.unserved) + 1))
-            self._taken[plan.build_id] = share if own is None or share.memory >= own.memory else own
-            return within(plan, machine, self._taken[plan.build_id])
+            part = next_share(machine, shares, min(self.count - len(shares), len(self.unserved) + 1))
+            self._taken[plan.build_id] = part if own is None or part.memory >= own.memory else own
+            return share(plan.asked, plan.resolution.release.cost, machine, self._taken[plan.build_id])
 
     def end(self, plan: BuildPlan) -> None:
         """Free the share of a build that ended."""

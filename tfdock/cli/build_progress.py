@@ -140,13 +140,14 @@ class Building:
     def _side_by_side(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
         # One build at a time, the usual case, needs no schedule.
         from tfdock.builder.parallel import Ledger, build_side_by_side
-        from tfdock.plan.schedule import at_once
+        from tfdock.plan.resources import at_once
 
         plans = [build.plan for build in prepared]
         machine = plans[0].machine
         with suppress(TfdockError):  # without an engine each build says so itself
             machine = self.session.machine(plans[0])
-        count = at_once(plans, machine, None if self.at_once == "auto" else int(self.at_once))
+        costs = [plan.resolution.release.cost for plan in plans]
+        count = at_once(costs, machine, None if self.at_once == "auto" else int(self.at_once))
         ledger = Ledger(count, {plan.build_id for plan in plans})
 
         def build_one(place: int) -> Result:

@@ -1,4 +1,4 @@
-"""Plans: a resolution becomes a `BuildPlan`: Dockerfile, commands, resources, schedule, estimate, lock file.
+"""Plans: a resolution becomes a `BuildPlan`: Dockerfile, commands, resources, estimate, lock file.
 
 In: a profile's file, a `Resolution`, a `Machine`. Out: what `tfdock plan` prints and `tfdock build` runs. `prepare`
 is the way from a file to a plan; `preflight` holds a plan against this machine.

@@ -1,4 +1,4 @@
-"""The part of a machine that a build takes: jobs, Bazel's own memory, the container's limits. Decided only here.
+"""The part of a machine that a build takes, alone or beside others: jobs, Bazel's own memory, the container's limits.
 
 Bazel knows nothing of control groups, and what it thinks a compile or a link takes is far from what TensorFlow's take
 (bazelbuild/bazel#17368: 50 MB for a link that took 8 GB). No Bazel that a release of TensorFlow is built with can be
@@ -7,6 +7,7 @@ told to run fewer links than compilations at a time: the number of jobs is what 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -27,6 +28,8 @@ _ENOUGH_HEAP = 2 * GIB
 #: tensorflow/tensorflow issue 89272: 823 packages, 58,036 targets, 34,286 actions.
 _MUCH, _MUCH_HEAP = 24 * GIB, 4 * GIB
 _PIDS = 16384
+_CORES_A_BUILD = 4  #: With fewer cores a build gains more from each than from company.
+_AT_LEAST = 2  #: At once even on a small machine: while one links or is verified, another has something to compile.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,14 @@ class BuildResources:
         return max(self.memory - self.heap, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class MachineShare:
+    """A part of a machine: jobs, and bytes of memory."""
+
+    jobs: int
+    memory: int
+
+
 def size(asked: Asked, cost: Cost, machine: Machine) -> BuildResources:
     """Return jobs and memory for the machine: a TensorFlow compile job needs RAM, and `nproc` of them swap to death.
 
@@ -59,12 +70,37 @@ def size(asked: Asked, cost: Cost, machine: Machine) -> BuildResources:
     return _sized(asked, cost, cpus=machine.cpus, memory=memory)
 
 
-def share(asked: Asked, cost: Cost, machine: Machine, *, jobs: int, memory: int) -> BuildResources:
-    """Return the same for a part of a machine: at most `memory` bytes and `jobs`, whatever the profile asks."""
+def share(asked: Asked, cost: Cost, machine: Machine, part: MachineShare) -> BuildResources:
+    """Return the same for a part of a machine, whatever the profile asks. The kernel shares out the cores by load."""
     # `auto` takes the whole share. A number asks for less at most.
-    wanted = parse_bytes(asked.memory) if asked.memory != "auto" else memory
-    sized = _sized(asked, cost, cpus=machine.cpus, memory=min(wanted, memory))
-    return replace(sized, jobs=min(sized.jobs, jobs))
+    wanted = parse_bytes(asked.memory) if asked.memory != "auto" else part.memory
+    sized = _sized(asked, cost, cpus=machine.cpus, memory=min(wanted, part.memory))
+    return replace(sized, jobs=min(sized.jobs, part.jobs))
+
+
+def at_once(costs: Sequence[Cost], machine: Machine, asked: int | None) -> int:
+    """Return how many of the builds run at a time: as many as requested or, by default, as is worthwhile.
+
+    Never more than fit: each of as many equal shares has room for Bazel and one job.
+    """
+    worth = max(machine.cpus // _CORES_A_BUILD, min(_AT_LEAST, machine.cpus))
+    builds = min(len(costs), asked if asked is not None else worth)
+    least = max(map(least_memory, costs), default=0)
+    # Too little memory for each means fewer at a time.
+    while builds > 1 and usable(machine.memory) // builds < least:
+        builds -= 1
+    return max(builds, 1)
+
+
+def next_share(machine: Machine, running: Sequence[MachineShare], more: int) -> MachineShare:
+    """Return the part of the machine's free resources that one of `more` builds gets.
+
+    All memory together stays within the machine's. So do all jobs within its cores, except that every build has one.
+    """
+    jobs = machine.cpus - sum(part.jobs for part in running)
+    memory = usable(machine.memory) - sum(part.memory for part in running)
+    # A build without a job would never end. The kernel shares out a core that two builds use.
+    return MachineShare(jobs=max(1, jobs // max(more, 1)), memory=max(memory // max(more, 1), 0))
 
 
 def usable(memory: int) -> int:

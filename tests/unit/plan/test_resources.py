@@ -14,14 +14,18 @@ from tfdock.plan.resources import (
     LEAST_HEAP,
     MIB,
     BuildResources,
+    MachineShare,
     after_memory,
+    at_once,
     heap_in,
     jobs_in,
     least_free,
     least_memory,
+    next_share,
+    share,
     usable,
 )
-from tfdock.plan.schedule import MachineShare, at_once, next_share, within
+from tfdock.profile.profile import Resources
 from tfdock.types import Machine
 
 from ..desk import Desk
@@ -137,8 +141,8 @@ def test_what_must_stay_free_goes_with_the_disk(total: int, free: int) -> None:
 def test_as_many_builds_at_once_as_are_worth_it_and_fit(
     desk: Desk, cpus: int, memory: int, asked: int | None, count: int
 ) -> None:
-    plans = [desk.plan(CPU)] * 4
-    assert at_once(plans, Machine(cpus=cpus, memory=memory * GIB), asked) == count
+    costs = [desk.resolve(CPU).release.cost] * 4
+    assert at_once(costs, Machine(cpus=cpus, memory=memory * GIB), asked) == count
 
 
 @given(st.integers(1, 128), st.integers(1, 512), st.integers(1, 8), st.lists(st.booleans(), min_size=1, max_size=24))
@@ -150,9 +154,9 @@ def test_all_shares_together_never_exceed_the_machine(cpus: int, memory: int, co
             taken.pop(0)
         if len(taken) < count:
             taken.append(next_share(machine, taken, count - len(taken)))
-        assert sum(share.memory for share in taken) <= usable(machine.memory)
-        assert sum(share.jobs for share in taken) <= max(cpus, len(taken))
-        assert all(share.jobs >= 1 for share in taken)
+        assert sum(part.memory for part in taken) <= usable(machine.memory)
+        assert sum(part.jobs for part in taken) <= max(cpus, len(taken))
+        assert all(part.jobs >= 1 for part in taken)
 
 
 def test_the_last_build_gets_what_the_others_have_left() -> None:
@@ -165,11 +169,10 @@ def test_the_last_build_gets_what_the_others_have_left() -> None:
 
 def test_a_share_limits_what_a_profile_asks_for(desk: Desk) -> None:
     machine = Machine(cpus=8, memory=33 * GIB)
-    plan = desk.plan(CPU + "resources: {jobs: 16, memory: 24GiB}\n", machine=machine)
-    limits = within(plan, machine, MachineShare(4, 16 * GIB))
+    cost, part = desk.resolve(CPU).release.cost, MachineShare(4, 16 * GIB)
+    limits = share(Resources(jobs=16, memory="24GiB"), cost, machine, part)
     assert (limits.jobs, limits.memory, limits.cpus) == (4, 16 * GIB, 8)
-    modest = desk.plan(CPU + "resources: {jobs: 1, memory: 6GiB}\n", machine=machine)
-    limits = within(modest, machine, MachineShare(4, 16 * GIB))
+    limits = share(Resources(jobs=1, memory="6GiB"), cost, machine, part)
     assert (limits.jobs, limits.memory) == (1, 6 * GIB)
 
 
