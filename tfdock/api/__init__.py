@@ -74,7 +74,8 @@ def runs_on(wheel: Inspection, gpu: str) -> Compatibility:
 
 def diagnose(log: str | Path, *, profile: str = "") -> Diagnosis:
     """Return what went wrong in a log, the most probable cause first; with the profile it was a build of, more."""
-    context = _preparer((), {}).context(profile) if profile else None
+    preparer = _preparer((), {})
+    context = preparer.context(preparer.read(profile)) if profile else None
     return diagnose_file(str(log), _knowledge(), context)
 
 

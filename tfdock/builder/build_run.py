@@ -20,6 +20,7 @@ from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
 from tfdock.errors import EngineError, Interrupted, NetworkError, TfdockError
 from tfdock.host.proxies import Proxies, proxies_for_containers
 from tfdock.plan.build_plan import (
+    CONTAINER_ENVIRONMENT,
     DISK_CACHE,
     DOWNLOADS,
     GIVEN,
@@ -179,13 +180,13 @@ def phase_container(
         command=tuple(word.replace("{toolchain}", image.toolchain) for word in phase.command),
         environment={
             **(run.proxies.variables if connected_to != "none" else {}),
-            **plan.container_environment,
+            **CONTAINER_ENVIRONMENT,
             **plan.environment,
             # phase.sh writes the run's name into the marker `done`, so that no other run's marker counts.
             "TFDOCK_RUN": run.name,
         },
         mounts=mounts,
-        labels={RUN_LABEL: run.name, **plan.labels},
+        labels={RUN_LABEL: run.name, "io.tfdock.build-id": plan.build_id},
         # As the caller: another user's files in mounted folders could not be removed by the caller.
         user=caller_user(run.session.engine_info, os.getuid(), os.getgid()),
         workdir=SOURCE,

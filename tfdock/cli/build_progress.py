@@ -220,7 +220,7 @@ def _diagnosis(
         preparer = Preparer(session.settings, hardware.local_machine(), knowledge=session.knowledge)
         # The profile may be gone by now: then the diagnosis does without it.
         with suppress(TfdockError, OSError):
-            known = preparer.context_of(prepared.written)
+            known = preparer.context(prepared.written)
     context = replace(known, resolution=prepared.plan.resolution, resources=prepared.plan.resources)
     return diagnose_run_log(log, session.knowledge, context)
 

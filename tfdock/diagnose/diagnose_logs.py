@@ -97,6 +97,6 @@ def diagnose_run_log(log: Path | None, knowledge: KnowledgeBase, context: Contex
 def load_context(name: str, preparer: Preparer) -> Context | None:
     """Return a profile as the context of a diagnosis; None where its file is gone or the profile is refused."""
     try:
-        return preparer.context(name)
+        return preparer.context(preparer.read(name))
     except (TfdockError, OSError):
         return None

@@ -27,6 +27,19 @@ FINGERPRINT_SCHEMA = 1
 #: action key and empty the cache.
 EPOCH = 315532800
 
+#: What every container gets besides the release's own variables: nothing of the caller's machine.
+CONTAINER_ENVIRONMENT = {
+    # The caller's uid has no home and no name in the image. Bazel and Python ask for both.
+    "HOME": "/tmp",
+    "USER": "tfdock",
+    # The language and the zone of a machine would show in output and file times.
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+    # Equal inputs must give equal bytes: a fixed order of sets, and no time of the build.
+    "PYTHONHASHSEED": "0",
+    "SOURCE_DATE_EPOCH": str(EPOCH),
+}
+
 # Paths inside the containers: the same everywhere, because they end up in what is compiled.
 SOURCE = "/tf/tensorflow"
 OUTPUT = "/tf/output"
@@ -91,7 +104,6 @@ class BuildPlan:
     resolution: Resolution
     context: BuildContext
     environment: Mapping[str, str]
-    container_environment: Mapping[str, str]
     startup_options: tuple[str, ...]
     local_startup_options: tuple[str, ...]
     bazel_flags: tuple[str, ...]
@@ -102,7 +114,6 @@ class BuildPlan:
     resources: BuildResources
     asked: Asked
     machine: Machine  #: What the limits were sized for.
-    labels: Mapping[str, str]
     remote: Remote = NOWHERE
     #: The profile takes the GPUs of this machine (`gpus: local`): what they cannot run is not worth building.
     for_this_machine: bool = False
@@ -157,7 +168,6 @@ def make_plan(
         resolution=resolution,
         context=context,
         environment=resolution.environment,
-        container_environment=_container_environment(),
         startup_options=(
             f"--output_user_root={OUTPUT}/user",
             f"--output_base={OUTPUT}/base",
@@ -176,7 +186,6 @@ def make_plan(
         resources=resources,
         asked=profile.resources,
         machine=machine,
-        labels={"io.tfdock.build-id": resolution.build_id},
         remote=_within(remotes.asked(profile.cache, remote), domain),
         for_this_machine=profile.for_this_machine,
         trust=domain,
@@ -222,21 +231,6 @@ def through_mirror(phase: Phase, mirror: str, bazel: str, knowledge: KnowledgeBa
     place = phase.command.index("--") + 1
     command = (*phase.command[:place], *options, *phase.command[place:])
     return replace(phase, command=("/bin/sh", "-c", write, mirror, *command))
-
-
-def _container_environment() -> dict[str, str]:
-    """Return what every container gets besides the release's own variables: nothing of the caller's machine."""
-    return {
-        # The caller's uid has no home and no name in the image. Bazel and Python ask for both.
-        "HOME": "/tmp",
-        "USER": "tfdock",
-        # The language and the zone of a machine would show in output and file times.
-        "LC_ALL": "C.UTF-8",
-        "TZ": "UTC",
-        # Equal inputs must give equal bytes: a fixed order of sets, and no time of the build.
-        "PYTHONHASHSEED": "0",
-        "SOURCE_DATE_EPOCH": str(EPOCH),
-    }
 
 
 def _phase(
@@ -374,7 +368,7 @@ def as_json(plan: BuildPlan) -> dict[str, object]:
             },
         },
         "environment": dict(plan.environment),
-        "container_environment": dict(plan.container_environment),
+        "container_environment": CONTAINER_ENVIRONMENT,
         "startup_options": list(plan.startup_options),
         "local_startup_options": list(plan.local_startup_options),
         "bazel_flags": list(plan.bazel_flags),

@@ -69,24 +69,9 @@ class ResolvedProfile:
     resources: BuildResources
 
     @property
-    def file(self) -> str:
-        """The profile's file."""
-        return self.written.file
-
-    @property
-    def profile(self) -> Profile:
-        """The profile."""
-        return self.written.profile
-
-    @property
-    def document(self) -> Node:
-        """The profile as YAML, with its places."""
-        return self.written.document
-
-    @property
     def for_this_machine(self) -> bool:
         """The profile takes the GPUs of this machine."""
-        return self.profile.for_this_machine
+        return self.written.profile.for_this_machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +141,7 @@ class Preparer:
         """Render and plan a resolved profile."""
         context = render(resolved.resolution, self._templates)
         plan = make_plan(
-            resolved.profile,
+            resolved.written.profile,
             resolved.resolution,
             context,
             self.knowledge,
@@ -225,14 +210,7 @@ class Preparer:
         # Read once: `check` and `build` may ask twice.
         return read_stdin()
 
-    def context(self, name: str) -> Context:
-        """Read a profile beside a log of its build, be it refused as it stands or not.
-
-        Raises ProfileError or OSError.
-        """
-        return self.context_of(self.read(name))
-
-    def context_of(self, written: WrittenProfile) -> Context:
+    def context(self, written: WrittenProfile) -> Context:
         """Return what the diagnosis of a build takes from its profile, be it refused as it stands or not."""
         from tfdock.plan.profile_fixes import Context
 

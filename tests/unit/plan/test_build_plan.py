@@ -367,7 +367,7 @@ def test_a_bazel_that_cannot_write_a_profile_is_not_asked_to(desk: Desk) -> None
 
 
 def test_containers_get_nothing_of_the_callers_environment(desk: Desk) -> None:
-    assert dict(desk.plan(HEAD).container_environment) == {
+    assert as_json(desk.plan(HEAD))["container_environment"] == {
         "HOME": "/tmp", "USER": "tfdock", "LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0",
         "SOURCE_DATE_EPOCH": "315532800",
     }  # fmt: skip

@@ -132,11 +132,11 @@ def _check_profile(preparer: Preparer, places: Sequence[WritableFolder], name: s
     # `gpus: local` that this machine's driver cannot serve contradicts itself; memory and disk may be another's.
     against = [check for check in machine if check.status == "failed" and check.exit_code is ExitCode.INCOMPATIBLE]
     if against:
-        problems = [placed(replace(check.problem, field="gpus"), wanted.document, name) for check in against]
+        problems = [placed(replace(check.problem, field="gpus"), wanted.written.document, name) for check in against]
         return _CheckResult(file=name, exit_code=int(ExitCode.INCOMPATIBLE), problems=problems)
     return _CheckResult(
         file=name,
-        path=wanted.file,
+        path=wanted.written.file,
         build_id=wanted.resolution.build_id,
         untested=wanted.resolution.untested,
         warnings=wanted.resolution.warnings,

@@ -69,7 +69,8 @@ def diagnose(
         raise typer.BadParameter("name a log, or send one to standard input")
     base, context = knowledge_for(settings), None
     if profile:
-        context = preparer_for(settings).context(profile)
+        preparer = preparer_for(settings)
+        context = preparer.context(preparer.read(profile))
     diagnoses, problems, codes = _read_all(names, base, context)
     if as_json:
         document = diagnose_document(diagnoses, with_warnings=explain_warnings)

@@ -105,7 +105,7 @@ def verify(
     shown = None
     # Without a trial there is no log.
     if verification.failed and inspection and not wanted.run:
-        context = preparer_for(settings, allow_untested=allow_untested).context(profile) if profile else None
+        context = preparer_for(settings, allow_untested=allow_untested).context(asked.written) if asked else None
         shown = diagnose_run_log(_log(settings, inspection), base, context)
     document["diagnosis"] = shown.findings_json if shown else []
     _show(document, verification, as_json=as_json)
