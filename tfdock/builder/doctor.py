@@ -100,7 +100,7 @@ def before_build(
 
 def engine_findings(info: EngineInfo, settings: Settings) -> list[PreflightCheck]:
     """Return the checks of an engine that answers: whether it is new enough, and what it cannot do."""
-    return [_engine_check(info), *_abilities(info, settings)]
+    return [preflight.engine_check(info), *_abilities(info, settings)]
 
 
 def before_image(plan: BuildPlan, settings: Settings, engine: Engine, info: EngineInfo) -> list[PreflightCheck]:
@@ -154,10 +154,6 @@ def build_places(settings: Settings, info: EngineInfo | None = None) -> list[Wri
     return places
 
 
-def _engine_check(info: EngineInfo) -> PreflightCheck:
-    return preflight.engine_check(info.name, info.version, info.api_version, where=info.address, local=info.local)
-
-
 def _abilities(info: EngineInfo | None, settings: Settings) -> Iterator[PreflightCheck]:
     if info is not None:
         yield from preflight.engine_ability_checks(info, uid=os.getuid(), network=settings.network)
@@ -176,7 +172,7 @@ def _ask_engine(engine: Engine) -> tuple[EngineInfo | None, PreflightCheck]:
             fixes=problem.fixes,
             exit_code=ExitCode.ENGINE,
         )
-    return info, _engine_check(info)
+    return info, preflight.engine_check(info)
 
 
 def _accelerators(settings: Settings, knowledge: KnowledgeBase | None) -> Iterable[Accelerator]:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tfdock.knowledge.rows import Row, text_like
+from tfdock.knowledge.rows import Row, lies_within, text_like
 from tfdock.types import Version, same_minor
 
 _SPAN = r"(?:\d+(?:\.\d+)*(?:-?(?:alpha|beta|rc)\d+)?|\d+(?:\.\d+)*\.\.(?:\d+(?:\.\d+)*)?|\.\.\d+(?:\.\d+)*)"
@@ -159,8 +159,4 @@ def spoken(part: str) -> str:
 def _spans(span: str, version: str) -> bool:
     """Return whether a version lies in `12.8` (a minor version), `11.2..11.7`, `13..` or `..11`."""
     first, dots, last = span.partition("..")
-    if not dots:
-        return same_minor(span, version)
-    low, high, held = Version(first).parts, Version(last).parts, Version(version).parts
-    # As far as both are written: 12 may be 12.8, and 11.7.1 is 11.7.
-    return held[: len(low)] >= low[: len(held)] and (not high or held[: len(high)] <= high)
+    return lies_within(version, first, last) if dots else same_minor(span, version)

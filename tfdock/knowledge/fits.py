@@ -18,7 +18,7 @@ from tfdock.knowledge.contract import version_facts
 from tfdock.knowledge.gpu_rows import TargetReport
 from tfdock.knowledge.image_rows import ArchiveRow, Distribution, ImageRow, ImageTags
 from tfdock.knowledge.release_rows import Release, SourceArchive, applies
-from tfdock.knowledge.rows import Accelerator, placeholders
+from tfdock.knowledge.rows import Accelerator, lies_within, placeholders
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit
 from tfdock.knowledge.wheel_rows import Companion
@@ -138,14 +138,9 @@ def reports(knowledge: KnowledgeBase, name: str, gpu: str) -> tuple[str, ...]:
 @lru_cache(maxsize=1024)
 def libraries(knowledge: KnowledgeBase, component: str, version: str) -> tuple[LibraryRow, ...]:
     """Return the rows of a component's version: one, or several for an incomplete version."""
-    wanted = Version(version).parts
-
-    def within(row: LibraryRow) -> bool:
-        since, until = Version(row.since).parts, Version(row.until).parts if row.until else wanted
-        # As many parts as both have: `9` is in each range of a 9.x.
-        return wanted[: len(since)] >= since[: len(wanted)] and wanted[: len(until)] <= until[: len(wanted)]
-
-    return tuple(row for row in knowledge.libraries if row.component == component and within(row))
+    rows = (row for row in knowledge.libraries if row.component == component)
+    # `9` is in each range of a 9.x.
+    return tuple(row for row in rows if lies_within(version, row.since, row.until or ""))
 
 
 def is_made_for(row: LibraryRow, toolkit: str) -> bool:

@@ -40,16 +40,20 @@ def _shipped(folder: str) -> Path:
 
 
 def templates() -> dict[str, str]:
-    """Return every file below `dockerfiles/`, by its path there, without Python's compiled leftovers."""
-    root = _shipped("dockerfiles")
-    files = (path for path in sorted(root.rglob("*.*")) if path.suffix != ".pyc")
-    return {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in files}
+    """Return every file below `dockerfiles/`, by its path there."""
+    return _texts("dockerfiles")
 
 
 def pipeline_templates() -> dict[str, str]:
     """Return every file below `ci/templates/`, by its path there."""
-    root = _shipped("ci/templates")
-    return {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in sorted(root.rglob("*.*"))}
+    return _texts("ci/templates")
+
+
+def _texts(folder: str) -> dict[str, str]:
+    """Return every file below a shipped folder, by its path there, without Python's compiled leftovers."""
+    root = _shipped(folder)
+    files = (path for path in sorted(root.rglob("*.*")) if path.suffix != ".pyc")
+    return {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in files}
 
 
 def profiles() -> Path:

@@ -106,6 +106,15 @@ def in_range(release: str, span: str) -> bool:
     return first <= wanted and (last is None or wanted <= last)
 
 
+def lies_within(version: str, first: str, last: str) -> bool:
+    """Return whether a version lies between two, as far as each is written: 12 may be 12.8, and 11.7.1 is 11.7.
+
+    Both ends belong to it. An empty `last` leaves it open.
+    """
+    low, high, held = Version(first).parts, Version(last).parts, Version(version).parts
+    return held[: len(low)] >= low[: len(held)] and (not high or held[: len(high)] <= high)
+
+
 class RowPart(BaseModel):
     """A row, or a map in one."""
 

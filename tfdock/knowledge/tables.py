@@ -27,6 +27,7 @@ from tfdock.knowledge import (
     image_rows,
     program_rows,
     release_rows,
+    switch_rows,
     toolkit_rows,
     wheel_rows,
 )
@@ -39,7 +40,6 @@ from tfdock.profile import yaml_nodes
 # At run time the rows of failures are imported late: see `failures`.
 if TYPE_CHECKING:
     from tfdock.knowledge.failure_rows import CameAndWent, Failure, LogPart
-    from tfdock.knowledge.switch_rows import Switch
 
 _MEMORY = "memory"
 _R = TypeVar("_R", bound=Row)
@@ -134,6 +134,7 @@ class KnowledgeBase:
     wheel_libraries = _ordered(wheel_rows.WheelLibrary, newest_first=True)
     ci_actions = _keyed(program_rows.CiAction)  #: An action's name -> row.
     codes = _keyed(program_rows.ErrorCode)  #: A problem's code -> row.
+    switches = _keyed(switch_rows.Switch)  #: A switch's name -> row.
 
     @cached_property
     def failures(self) -> dict[str, Failure]:
@@ -156,13 +157,6 @@ class KnowledgeBase:
         from tfdock.knowledge.failure_rows import CameAndWent
 
         return tuple(self.keyed("came_and_went", CameAndWent).values())
-
-    @cached_property
-    def switches(self) -> dict[str, Switch]:
-        """A switch's name -> row."""
-        from tfdock.knowledge.switch_rows import Switch
-
-        return self.keyed("switches", Switch)
 
     gpus = _keyed(gpu_rows.Gpu)  #: Canonical short name -> row.
     #: Base images in order of preference: overlay rows first.

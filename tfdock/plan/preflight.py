@@ -446,12 +446,12 @@ def folder_checks(places: Iterable[WritableFolder]) -> Iterator[PreflightCheck]:
 # --- engine -------------------------------------------------------------------------------------------------------
 
 
-def engine_check(name: str, version: str, api_version: str, *, where: str = "", local: bool = True) -> PreflightCheck:
-    """Check that an engine is new enough. `where` is its address, if that is known."""
-    found = f"{name} {version}, API {api_version}" + (f", at {where}" if where else "")
-    if not local:
+def engine_check(info: EngineInfo) -> PreflightCheck:
+    """Check that an engine is new enough."""
+    found = f"{info.name} {info.version}, API {info.api_version}" + (f", at {info.address}" if info.address else "")
+    if not info.local:
         found += ", elsewhere: builds keep their caches there, in volumes"
-    if Version(api_version) < OLDEST_API:
+    if Version(info.api_version) < OLDEST_API:
         return PreflightCheck(
             name="engine",
             code="engine-too-old",

@@ -13,7 +13,7 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import preflight
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, PreflightCheck
-from tfdock.types import Host, LocalGpu, Machine, Version, WritableFolder
+from tfdock.types import EngineInfo, Host, LocalGpu, Machine, Version, WritableFolder
 
 from ..desk import GIB, MADE_UP_TABLES, Desk
 
@@ -414,7 +414,8 @@ def test_a_folder_of_no_use_is_told_with_the_option_for_another() -> None:
      ("1.51", False, ""), ("1.40", False, "engine-too-old")],
 )  # fmt: skip
 def test_an_engine_must_be_new_enough_wherever_it_is(api: str, local: bool, code: str) -> None:
-    check = preflight.engine_check("docker", "x", api, local=local)
+    info = EngineInfo(name="docker", version="x", api_version=api, cpus=1, memory=GIB, data_root="", local=local)
+    check = preflight.engine_check(info)
     assert (check.code, check.exit_code) == (code, ExitCode.ENGINE if code else ExitCode.OK)
 
 
