@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import string
 from collections.abc import Iterable
 from datetime import date
 from itertools import pairwise
@@ -15,11 +14,12 @@ import yaml
 
 import tfdock
 from tfdock.errors import ProfileError
-from tfdock.knowledge.fits import distribution_of, libraries
+from tfdock.knowledge.contract import holds
+from tfdock.knowledge.fits import distribution_of, libraries, serves
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.image_rows import ImageRow
 from tfdock.knowledge.release_rows import Flag, Release, Variable
-from tfdock.knowledge.rows import in_range
+from tfdock.knowledge.rows import in_range, placeholders
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit
 from tfdock.profile.yaml_nodes import MAX_BYTES
@@ -59,24 +59,11 @@ def _plain(table: str) -> dict[str, Any]:
     return document
 
 
-def _wanted(want: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (want,) if isinstance(want, str) else want
-
-
 _Contract = TypeVar("_Contract", Variable, Flag)
 
 
 def _applying(rows: Iterable[_Contract], release: str, **facts: str) -> list[_Contract]:
-    return [
-        row
-        for row in rows
-        if in_range(release, row.releases)
-        and all(facts.get(name, "") in _wanted(want) for name, want in row.when.items())
-    ]
-
-
-def _placeholders(text: str) -> set[str]:
-    return {name for _, name, _, _ in string.Formatter().parse(text) if name}
+    return [row for row in rows if in_range(release, row.releases) and holds(row.when, facts)]
 
 
 def _combinations(release: Release) -> list[dict[str, str]]:
@@ -501,10 +488,10 @@ def test_rows_use_only_the_facts_and_channels_there_are(knowledge: KnowledgeBase
     conditions = [row.when for row in knowledge.variables] + [row.when for row in knowledge.flags]
     for when in conditions:
         for name, want in when.items():
-            assert set(_wanted(want)) <= CONDITIONS[name], when
+            assert ({want} if isinstance(want, str) else {*want}) <= CONDITIONS[name], when
     assert {row.channel for row in knowledge.variables} == {"environment", "repo_env"}
     for text in [row.value for row in knowledge.variables] + [row.flag for row in knowledge.flags]:
-        assert _placeholders(text) <= FACTS, text
+        assert {*placeholders(text)} <= FACTS, text
 
 
 def test_every_range_holds_a_known_release(knowledge: KnowledgeBase) -> None:
@@ -714,17 +701,6 @@ def _range(row: LibraryRow) -> tuple[Version, Version]:
     return Version(row.since), Version(row.until or "99.99")
 
 
-def _covering(knowledge: KnowledgeBase, component: str, version: str) -> list[LibraryRow]:
-    """Rows with a full version of what is asked for, or that lie around it where its patch releases are not told."""
-    asked = Version(version)
-
-    def within(row: LibraryRow) -> bool:
-        first, last = (bound.parts[: len(asked.parts)] for bound in _range(row))
-        return first <= asked.parts[: len(_range(row)[0].parts)] and asked.parts[: len(_range(row)[1].parts)] <= last
-
-    return [row for row in knowledge.libraries if row.component == component and within(row)]
-
-
 def test_ranges_of_a_library_follow_each_other_without_gap(knowledge: KnowledgeBase) -> None:
     assert {row.component for row in knowledge.libraries} == {"cudnn"}
     for older, newer in pairwise(knowledge.libraries):
@@ -753,7 +729,7 @@ def test_a_librarys_versions_and_toolkits_are_known_ones(knowledge: KnowledgeBas
 def test_what_a_release_was_tested_with_fits_together(knowledge: KnowledgeBase) -> None:
     for release in knowledge.releases.values():
         cuda, cudnn = (Version(release.components[name].tested or "") for name in ("cuda", "cudnn"))
-        rows = _covering(knowledge, "cudnn", str(cudnn))
+        rows = libraries(knowledge, "cudnn", str(cudnn))
         assert any(cuda.matches(Version(one)) for row in rows for one in row.toolkits), release.release
 
 
@@ -766,7 +742,7 @@ def test_what_a_release_was_tested_with_fits_together(knowledge: KnowledgeBase) 
     ],
 )  # fmt: skip
 def test_cudnn_has_code_for_these_gpus(knowledge: KnowledgeBase, cudnn: str, gpu: str, native: bool) -> None:
-    rows = _covering(knowledge, "cudnn", cudnn)
+    rows = libraries(knowledge, "cudnn", cudnn)
     assert any(Version(row.lowest or "") <= Version(gpu) <= Version(row.highest or "") for row in rows) is native
 
 
@@ -779,23 +755,15 @@ def test_cudnn_has_code_for_these_gpus(knowledge: KnowledgeBase, cudnn: str, gpu
     ],
 )  # fmt: skip
 def test_cudnn_is_made_for_these_toolkits(knowledge: KnowledgeBase, cudnn: str, cuda: str, made: bool) -> None:
-    wanted = [one for row in _covering(knowledge, "cudnn", cudnn) for one in row.toolkits]
+    wanted = [one for row in libraries(knowledge, "cudnn", cudnn) for one in row.toolkits]
     assert any(Version(cuda).matches(Version(one)) for one in wanted) is made
-    assert (
-        any(
-            Version(cuda).matches(Version(one))
-            for row in libraries(knowledge, "cudnn", cudnn)
-            for one in row.toolkits
-        )
-        is made
-    )
 
 
 @pytest.mark.parametrize(("cuda", "native"), [("12.6", False), ("12.8", True), ("12.9", True)])
 def test_cudnn_has_code_for_blackwell_beside_the_libraries_of_cuda_12_8(
     knowledge: KnowledgeBase, cuda: str, native: bool
 ) -> None:
-    rows = [row for row in _covering(knowledge, "cudnn", "9.8.0") if cuda in row.toolkits]
+    rows = [row for row in libraries(knowledge, "cudnn", "9.8.0") if cuda in row.toolkits]
     assert [Version("12.0") <= Version(row.highest or "") for row in rows] == [native]
 
 
@@ -832,11 +800,8 @@ def test_every_nvidia_gpu_is_compilable_by_some_toolkit(knowledge: KnowledgeBase
     assert [gpu.gpu for gpu in rows if Capability.of_gpu(gpu.target).number not in able] == []
 
 
-def test_every_target_of_a_gpu_has_a_generation_and_a_setting_leads_to_a_known_target(
-    knowledge: KnowledgeBase,
-) -> None:
+def test_a_setting_and_a_fork_lead_to_a_known_target(knowledge: KnowledgeBase) -> None:
     targets = {target for row in knowledge.architectures for target in row.targets}
-    assert {gpu.target for gpu in knowledge.gpus.values()} <= targets
     assert {row.runs_as or row.target for row in knowledge.target_reports} <= targets
     assert {target for row in knowledge.forks for target in row.targets} <= targets
 
@@ -882,23 +847,22 @@ def test_a_name_sold_with_two_capabilities_is_no_row(knowledge: KnowledgeBase, n
 # --- images ---------------------------------------------------------------------------------------------------------
 
 
-def _image_fits(row: ImageRow, release: str, accelerator: str, components: dict[str, str]) -> bool:
-    return (
-        in_range(release, row.releases)
-        and not row.compilers
-        and (not row.accelerators or accelerator in row.accelerators)
-        and all(Version(components.get(name, "")).matches(Version(want)) for name, want in row.components.items())
-    )
+def _images(knowledge: KnowledgeBase, release: Release, accelerator: str) -> list[ImageRow]:
+    """Return the images for what the release was tested with, whatever the host compiler."""
+    tested = {name: support.tested or "" for name, support in release.components.items()}
+    family = knowledge.accelerators[accelerator]
+    rows = (row for row in knowledge.images if not row.compilers)
+    return [row for row in rows if serves(knowledge, row, release, family, tested)]
 
 
 def test_every_release_and_accelerator_has_an_image(knowledge: KnowledgeBase) -> None:
     for release in knowledge.releases.values():
-        tested = {name: support.tested or "" for name, support in release.components.items()}
         for accelerator in ("cuda", "cpu", "rocm"):
             # No image of AMD's for releases before 2.9 is known.
-            if accelerator == "rocm" and ("rocm" not in tested or Version(release.release) < Version("2.9")):
+            has_rocm = "rocm" in release.components and Version(release.release) >= Version("2.9")
+            if accelerator == "rocm" and not has_rocm:
                 continue
-            rows = [row for row in knowledge.images if _image_fits(row, release.release, accelerator, tested)]
+            rows = _images(knowledge, release, accelerator)
             pythons = {python for row in rows for python in row.pythons or release.pythons}
             assert pythons & set(release.pythons), (release.release, accelerator)
             # Where TensorFlow's own images exist they hold every Python, or nearly.
@@ -908,20 +872,17 @@ def test_every_release_and_accelerator_has_an_image(knowledge: KnowledgeBase) ->
 
 def test_an_image_has_the_tools_its_builds_need(knowledge: KnowledgeBase) -> None:
     for release in knowledge.releases.values():
-        tested = {name: support.tested or "" for name, support in release.components.items()}
         host = next(iter(release.compilers))
         for accelerator in ("cuda", "cpu", "rocm"):
-            first = next(
-                (row for row in knowledge.images if _image_fits(row, release.release, accelerator, tested)), None
-            )
-            if first is None:
+            rows = _images(knowledge, release, accelerator)
+            if not rows:
                 continue
             facts = {"accelerator": accelerator, "host_compiler": host}
             if accelerator == "cuda":
                 facts["gpu_compiler"] = release.gpu_compiler or ""
             for variable in _applying(knowledge.variables, release.release, **facts):
-                needed = {name.removesuffix("_path") for name in _placeholders(variable.value) & PATH_FACTS}
-                assert needed <= set(first.paths), (release.release, accelerator, variable.variable, first.image)
+                needed = {name.removesuffix("_path") for name in {*placeholders(variable.value)} & PATH_FACTS}
+                assert needed <= set(rows[0].paths), (release.release, accelerator, variable.variable, rows[0].image)
 
 
 def test_images_are_named_as_registries_name_them(knowledge: KnowledgeBase) -> None:
@@ -976,7 +937,7 @@ def test_a_compiler_in_an_image_stands_there_by_its_version(knowledge: Knowledge
 
 def test_a_compiler_that_is_installed_stands_where_its_package_puts_it(knowledge: KnowledgeBase) -> None:
     for compiler in knowledge.host_compilers.values():
-        assert _placeholders(compiler.path) <= {"major", "minor"}, compiler
+        assert {*placeholders(compiler.path)} <= {"major", "minor"}, compiler
     installed = [
         (*key.split("-"), path)
         for row in knowledge.images
@@ -1009,7 +970,7 @@ def test_what_an_image_holds_is_a_full_version_that_exists_and_that_its_row_asks
     for row in knowledge.images:
         for name, version in row.holds.items():
             rows: list[Toolkit | LibraryRow] = [one for one in knowledge.toolkits.values() if one.toolkit == name]
-            rows += [one for one in _covering(knowledge, name, version) if name != "cuda"]
+            rows += [one for one in libraries(knowledge, name, version) if name != "cuda"]
             assert version in [patch for one in rows for patch in one.patches], (row.image, name)
             assert Version(version).matches(Version(row.components.get(name, version)))
             # A tag that names the component's version holds just that.
