@@ -159,14 +159,6 @@ def test_what_a_profile_asks_for_reaches_the_fingerprint(desk: Desk, text: str) 
     assert desk.plan(f"{HEAD}{text}\n").fingerprint != desk.plan(HEAD).fingerprint
 
 
-def test_the_machine_is_not_in_the_fingerprint_but_in_the_flags(desk: Desk) -> None:
-    small, large = (desk.plan(HEAD, machine=Machine(cpus=cpus, memory=cpus * 4 * GIB)) for cpus in (2, 64))
-    assert small.fingerprint == large.fingerprint
-    assert small.image_name == large.image_name
-    assert small.bazel_flags == large.bazel_flags
-    assert small.local_flags != large.local_flags
-
-
 def test_a_fingerprint_is_a_sha256_and_names_the_image(desk: Desk) -> None:
     plan = desk.plan(HEAD)
     assert len(plan.fingerprint) == 64

@@ -358,14 +358,14 @@ def distribution(folder: Path, module: bytes, *, name: str = "Some_Thing", extra
     return folder
 
 
-def written(folder: Path, tmp_path: Path) -> list[str]:
+def written(folder: Path, tmp_path: Path, **environment: str) -> list[str]:
     """What the script writes down where Python sees that folder and Bazel is a program of four bytes."""
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir(exist_ok=True)
     (bin_folder / "bazel").write_bytes(b"real")
     (bin_folder / "bazel").chmod(0o755)
     (tmp_path / "pins.py").write_text(SCRIPT)
-    environment = {"PATH": str(bin_folder), "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= {"PATH": str(bin_folder), "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-S", str(tmp_path / "pins.py"), str(tmp_path / "pins")]
     subprocess.run(command, env=environment, check=True)
     return (tmp_path / "pins").read_text().splitlines()
@@ -398,12 +398,8 @@ def test_behind_a_wrapper_script_the_program_itself_is_meant_and_of_bazelisk_wha
     downloaded = tmp_path / "bazelisk/downloads/bazelbuild/bazel-7.4.1-linux-x86_64/bin"
     downloaded.mkdir(parents=True)
     (downloaded / "bazel").write_bytes(b"downloaded")
-    (tmp_path / "pins.py").write_text(SCRIPT)
-    environment = {"PATH": str(tmp_path / "bin"), "BAZELISK_HOME": str(tmp_path / "bazelisk")}
-    subprocess.run(
-        [sys.executable, "-S", str(tmp_path / "pins.py"), str(tmp_path / "pins")], env=environment, check=True
-    )
-    assert f"bazel {hashlib.sha256(b'downloaded').hexdigest()}" in (tmp_path / "pins").read_text()
+    rows = written(tmp_path, tmp_path, BAZELISK_HOME=str(tmp_path / "bazelisk"))
+    assert f"bazel {hashlib.sha256(b'downloaded').hexdigest()}" in rows
 
 
 def test_the_script_is_written_for_the_oldest_python_that_an_image_may_have() -> None:

@@ -236,12 +236,6 @@ def test_patches_keep_their_order_and_get_harmless_names(desk: Desk) -> None:
     assert "COPY tfdock/patches/ /opt/tfdock/patches/" in files["Dockerfile"].decode()
 
 
-def test_without_patches_there_is_no_patch_step(desk: Desk) -> None:
-    files = desk.render(HEAD).files
-    assert "tfdock/patch.sh" not in files
-    assert "patch" not in files["Dockerfile"].decode()
-
-
 def test_the_environment_file_is_sorted_and_one_variable_a_line(desk: Desk) -> None:
     lines = desk.render(HEAD).files["tfdock/environment"].decode().splitlines()
     assert lines == sorted(lines)

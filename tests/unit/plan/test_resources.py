@@ -64,7 +64,11 @@ def test_what_a_machine_has_changes_nothing_that_is_built(desk: Desk) -> None:
     small, large = (desk.plan(CPU, machine=Machine(cpus=n, memory=n * 4 * GIB)) for n in (1, 64))
     assert small.local_startup_options != large.local_startup_options
     assert small.local_flags != large.local_flags
-    assert (small.fingerprint, small.context) == (large.fingerprint, large.context)
+    assert (small.fingerprint, small.context, small.image_name) == (
+        large.fingerprint,
+        large.context,
+        large.image_name,
+    )
     assert (small.startup_options, small.bazel_flags) == (large.startup_options, large.bazel_flags)
 
 
