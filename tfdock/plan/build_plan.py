@@ -214,8 +214,8 @@ def with_resources(plan: BuildPlan, resources: BuildResources, knowledge: Knowle
         local_startup_options=startup,
         local_flags=local,
         phases=(
-            _phase("fetch", fetching, plan, network=True),
-            _phase("compile", compiling, plan, network=False, before=remotes.command(plan.remote)),
+            _phase("fetch", fetching, plan),
+            _phase("compile", compiling, plan),
         ),
     )
 
@@ -233,10 +233,9 @@ def through_mirror(phase: Phase, mirror: str, bazel: str, knowledge: KnowledgeBa
     return replace(phase, command=("/bin/sh", "-c", write, mirror, *command))
 
 
-def _phase(
-    name: str, words: tuple[str, ...], plan: BuildPlan, *, network: bool, before: tuple[str, ...] = ()
-) -> Phase:
+def _phase(name: str, words: tuple[str, ...], plan: BuildPlan) -> Phase:
     disk, compiles = plan.trust.cache_key("{toolchain}"), name == "compile"
+    before = remotes.command(plan.remote) if compiles else ()
     mounts = [
         Mount(source="{output}", target=OUTPUT),
         # Read-only while compiling: all downloads happen in the fetch phase.
@@ -250,7 +249,7 @@ def _phase(
         # Read-only: the container must not change the program that reaches the endpoint.
         mounts.append(Mount(source="{remote}", target=remotes.FOLDER, read_only=True))
     command = (*before, "/bin/bash", "/opt/tfdock/phase.sh", name, *words)
-    return Phase(name=name, command=command, mounts=tuple(mounts), network=network)
+    return Phase(name=name, command=command, mounts=tuple(mounts), network=not compiles)
 
 
 def _local_flags(resolution: Resolution, knowledge: KnowledgeBase, resources: BuildResources) -> tuple[str, ...]:

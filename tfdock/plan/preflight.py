@@ -117,6 +117,12 @@ def device_checks(
 
     They stop a build for the GPUs of this machine. Any other build may be for another machine's GPUs.
     """
+    for check in _device_checks(resolution, knowledge, host):
+        stops = for_this_machine and check.status == WARNING
+        yield replace(check, status=FAILED, exit_code=ExitCode.INCOMPATIBLE) if stops else check
+
+
+def _device_checks(resolution: Resolution, knowledge: KnowledgeBase, host: Host | None) -> Iterator[PreflightCheck]:
     accelerator = resolution.accelerator
     # A CPU build has no toolkit, and needs no driver.
     if not accelerator.toolkit:
@@ -125,21 +131,21 @@ def device_checks(
         yield PreflightCheck(name="driver", status=SKIPPED, found="this machine's driver was not asked for")
         return
     if accelerator.accelerator in host.troubles:
-        yield trouble_check(host, accelerator.accelerator, for_this_machine=for_this_machine)
+        yield trouble_check(host, accelerator.accelerator)
     gpus = [gpu for gpu in host.gpus if gpu.accelerator == accelerator.accelerator]
     # Cards that are alike are told once.
     distinct = {(gpu.name, gpu.target): gpu for gpu in gpus}.values()
-    checks = [_gpu_check(resolution, knowledge, gpu, for_this_machine=for_this_machine) for gpu in distinct]
+    checks = [_gpu_check(resolution, knowledge, gpu) for gpu in distinct]
     yield from checks
-    driver = _driver_check(resolution, knowledge, host, gpus, for_this_machine=for_this_machine)
+    driver = _driver_check(resolution, knowledge, host, gpus)
     # Do not advise a newer driver for a GPU that no newer driver knows.
     if driver.status in (OK, SKIPPED) or not any(check.code == "driver-gpu-conflict" for check in checks):
         yield driver
 
 
-def trouble_check(host: Host, accelerator: str, *, for_this_machine: bool = False) -> PreflightCheck:
+def trouble_check(host: Host, accelerator: str) -> PreflightCheck:
     """Return the check for a driver's tool that failed: there is a driver, and nothing will run on it."""
-    check = PreflightCheck(
+    return PreflightCheck(
         name="driver",
         code="driver-broken",
         status=WARNING,
@@ -148,21 +154,10 @@ def trouble_check(host: Host, accelerator: str, *, for_this_machine: bool = Fals
             "a driver that was just updated wants a restart of the machine; else install it anew. A build needs none",
         ),
     )
-    return _weighed(check, for_this_machine=for_this_machine)
-
-
-def _weighed(check: PreflightCheck, *, for_this_machine: bool) -> PreflightCheck:
-    """Return the check, failed if the build is for this machine: one may build here for another machine."""
-    return replace(check, status=FAILED, exit_code=ExitCode.INCOMPATIBLE) if for_this_machine else check
 
 
 def _driver_check(
-    resolution: Resolution,
-    knowledge: KnowledgeBase,
-    host: Host,
-    gpus: Sequence[LocalGpu],
-    *,
-    for_this_machine: bool,
+    resolution: Resolution, knowledge: KnowledgeBase, host: Host, gpus: Sequence[LocalGpu]
 ) -> PreflightCheck:
     accelerator = resolution.accelerator
     floors = driver_floors(resolution, knowledge, gpus, wsl=host.wsl)
@@ -183,8 +178,7 @@ def _driver_check(
     if Version(here) >= highest.version:
         return PreflightCheck(name="driver", status=OK, found=found, needed=needed)
     fix = _newer_driver(resolution, knowledge, highest, Version(here), wsl=host.wsl)
-    check = PreflightCheck(name="driver", code=highest.code, status=WARNING, found=found, needed=needed, fixes=(fix,))
-    return _weighed(check, for_this_machine=for_this_machine)
+    return PreflightCheck(name="driver", code=highest.code, status=WARNING, found=found, needed=needed, fixes=(fix,))
 
 
 def driver_floors(
@@ -271,9 +265,7 @@ def _newer_driver(
     return ", ".join(ways)
 
 
-def _gpu_check(
-    resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu, *, for_this_machine: bool
-) -> PreflightCheck:
+def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) -> PreflightCheck:
     named = f"{gpu.name} ({gpu.target})" if gpu.target else gpu.name
     row = architecture_of(knowledge, gpu.accelerator, gpu.target)
     name = resolution.accelerator.toolkit or ""
@@ -281,7 +273,7 @@ def _gpu_check(
     floor = toolkit_floor(knowledge, name, Version(resolution.components.get(name, "")))
     # `driver_max` is a branch (`470`): only the first part of a driver's version.
     if row and row.driver_max and floor and floor.parts[:1] > Version(row.driver_max).parts:
-        conflict = PreflightCheck(
+        return PreflightCheck(
             name="gpu",
             code="driver-gpu-conflict",
             status=WARNING,
@@ -289,14 +281,13 @@ def _gpu_check(
             needed=f"driver {floor}, which {title} {resolution.components[name]} starts at",
             fixes=(f"take an older {title}: no driver runs both",),
         )
-        return _weighed(conflict, for_this_machine=for_this_machine)
     how = _judge_gpu(resolution, knowledge, gpu)
     if how is None:
         found = f"{named}: its driver does not tell what code it runs"
         return PreflightCheck(name="gpu", status=SKIPPED, found=found)
     if how.runs != "no":
         return PreflightCheck(name="gpu", status=OK, found=f"{named}: {how.reason}")
-    check = PreflightCheck(
+    return PreflightCheck(
         name="gpu",
         code="gpu-not-served",
         status=WARNING,
@@ -304,7 +295,6 @@ def _gpu_check(
         needed=f"code for {gpu.target}, if the wheel is for this machine",
         fixes=("add this GPU to `gpus:`, or write `gpus: local`",),
     )
-    return _weighed(check, for_this_machine=for_this_machine)
 
 
 def _judge_gpu(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) -> verdict.Verdict | None:
