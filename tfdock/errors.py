@@ -6,6 +6,7 @@ command line alone turns them into text, JSON and an exit code.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import IntEnum
@@ -133,6 +134,13 @@ class Problem:
 def as_document(value: Any) -> dict[str, Any]:
     """Return what documents say of a problem, or of a dataclass with problems in it: fixes are one text there."""
     return asdict(value, dict_factory=_members)
+
+
+def document_text(document: Mapping[str, Any]) -> str:
+    """Return a document as the text of a JSON file."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, default=as_document)
+    # Half a character, as a file's name may hold, is no UTF-8: Python's escape of it is JSON's.
+    return text.encode("utf-8", "backslashreplace").decode() + "\n"
 
 
 def _members(members: list[tuple[str, Any]]) -> dict[str, Any]:

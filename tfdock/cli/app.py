@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import os
 import re
 import signal
@@ -19,7 +18,7 @@ import typer
 
 from tfdock.cli import completion, console
 from tfdock.cli.lazy_commands import app as app
-from tfdock.errors import TfdockError, as_document
+from tfdock.errors import TfdockError, document_text
 from tfdock.host import hardware, settings
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Limit, Stop
@@ -288,9 +287,7 @@ def profile_names(profiles: Sequence[str] | None, wish: Wish) -> list[str]:
 
 def print_json(schema: str, ok: bool, document: dict[str, Any]) -> None:
     """Print a document of this schema on standard output."""
-    text = json.dumps({"schema": schema, "ok": ok, **document}, indent=2, ensure_ascii=False, default=as_document)
-    # Half a character, as a file's name may hold, is no UTF-8: Python's escape of it is JSON's.
-    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
+    sys.stdout.write(document_text({"schema": schema, "ok": ok, **document}))
     sys.stdout.flush()  # a full disk is reported here; when Python exits, nobody could
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from tfdock.cli import ci_log, console
 from tfdock.cli.build_progress import Building, Result
 from tfdock.cli.pages import matrix_page
-from tfdock.errors import ExitCode, Problem, TfdockError, combined_exit_code
+from tfdock.errors import ExitCode, Problem, TfdockError, combined_exit_code, document_text
 from tfdock.host.files import make_folder, write_text
 from tfdock.host.settings import Settings
 from tfdock.matrix import matrix_report, planned_matrix
@@ -24,7 +24,7 @@ from tfdock.profile.yaml_nodes import shown
 from tfdock.wheelhouse.store import Wheelhouse
 
 #: The files of a report, and what writes each.
-FILES = {"report.json": matrix_report.as_json, "report.html": matrix_page.page, "junit.xml": matrix_page.junit}
+FILES = {"report.json": document_text, "report.html": matrix_page.page, "junit.xml": matrix_page.junit}
 
 _COLUMNS = ("Outcome", "Wheel", "What")
 #: The status of a pull that brought nothing, by its exit code; any other code is `failed`.

@@ -63,19 +63,14 @@ def _keyed(kind: type[_R]) -> cached_property[dict[Any, _R]]:
     return table
 
 
-def _listed(kind: type[_R]) -> cached_property[tuple[_R, ...]]:
-    """Return a table as its rows; of rows with equal keys the last one holds."""
-    table: cached_property[tuple[_R, ...]] = cached_property(
-        lambda base: tuple(base.keyed(str(table.attrname), kind).values())
-    )
-    return table
+def _listed(kind: type[_R], name: str = "", *, newest_first: bool = False) -> cached_property[tuple[_R, ...]]:
+    """Return a table as its rows in order; of rows with equal keys the last one holds."""
 
+    def listed(base: KnowledgeBase) -> tuple[_R, ...]:
+        own = name or str(table.attrname)
+        return tuple(base.keyed(own, kind).values()) if kind.KEY else base.rows(own, kind, newest_first=newest_first)
 
-def _ordered(kind: type[_R], name: str = "", *, newest_first: bool = False) -> cached_property[tuple[_R, ...]]:
-    """Return a table as all its rows in order."""
-    table: cached_property[tuple[_R, ...]] = cached_property(
-        lambda base: base.rows(name or str(table.attrname), kind, newest_file_first=newest_first)
-    )
+    table = cached_property(listed)
     return table
 
 
@@ -96,11 +91,11 @@ class KnowledgeBase:
 
     evidence = _keyed(ReportedBuild)  #: A report's id -> row.
     edits = _listed(evidence_rows.Edit)  #: Changes of sources that mend what is known to fail.
-    variables = _ordered(release_rows.Variable)  #: The variables of the contract, in order.
+    variables = _listed(release_rows.Variable)  #: The variables of the contract, in order.
     #: The Bazel flags of the contract, in order; overlay rows come last, so that they win.
-    flags = _ordered(release_rows.Flag)
+    flags = _listed(release_rows.Flag)
     configs = _listed(release_rows.Config)  #: Configurations that are of no use here.
-    bazel_options = _ordered(release_rows.BazelOption, "bazel")  #: Options of Bazel itself, by purpose and version.
+    bazel_options = _listed(release_rows.BazelOption, "bazel")  #: Options of Bazel itself, by purpose and version.
     cachebusters = _listed(release_rows.Cachebuster)  #: Variables that keep images from sharing a cache.
     #: Options of a profile with which a build may share the trust domain `release`.
     harmless_options = _listed(release_rows.HarmlessOption)
@@ -115,23 +110,23 @@ class KnowledgeBase:
     redistributables = _keyed(toolkit_rows.Redistributable)  #: (component, version) -> row.
     interpreters = _keyed(image_rows.Interpreter)  #: Python minor version -> row.
     #: Archives of components, in order of preference: overlay rows first.
-    archives = _ordered(image_rows.ArchiveRow, newest_first=True)
+    archives = _listed(image_rows.ArchiveRow, newest_first=True)
     source_archives = _listed(release_rows.SourceArchive)  #: Archives of source trees whose own addresses are dead.
     cpu_features = _keyed(release_rows.CpuFeature)  #: Feature -> row.
     bench_operations = _listed(wheel_rows.BenchOperation)  #: What `bench` times.
     slow_causes = _listed(wheel_rows.SlowCause)  #: Why programs are slow, what hides the rest first.
     size_limits = _listed(wheel_rows.SizeLimit)  #: How large wheels may be, where.
     runtimes = _keyed(image_rows.RuntimeRow)  #: Python minor version -> row.
-    probes = _ordered(wheel_rows.Probe, newest_first=True)  #: How wheels are tried, overlay rows first.
+    probes = _listed(wheel_rows.Probe, newest_first=True)  #: How wheels are tried, overlay rows first.
     requirement_limits = _listed(wheel_rows.RequirementLimit)  #: What is too new for wheels that require it.
     runtime_libraries = _listed(wheel_rows.RuntimeLibrary)  #: Libraries that are opened at run time.
     runtime_toolkits = _listed(toolkit_rows.RuntimeToolkit)  #: What releases call of a toolkit at run time.
-    estimates = _ordered(release_rows.Estimate, newest_first=True)  #: Figures for planning, overlay rows first.
+    estimates = _listed(release_rows.Estimate, newest_first=True)  #: Figures for planning, overlay rows first.
     companions = _listed(wheel_rows.Companion)  #: What comes with official wheels.
     generated_kernels = _listed(wheel_rows.GeneratedKernels)  #: What MLIR generated for official wheels.
     runtime_compilers = _listed(toolkit_rows.RuntimeCompiler)  #: How releases compile at run time.
     #: Whose the libraries of a wheel are: overlay rows first.
-    wheel_libraries = _ordered(wheel_rows.WheelLibrary, newest_first=True)
+    wheel_libraries = _listed(wheel_rows.WheelLibrary, newest_first=True)
     ci_actions = _keyed(program_rows.CiAction)  #: An action's name -> row.
     codes = _keyed(program_rows.ErrorCode)  #: A problem's code -> row.
     switches = _keyed(switch_rows.Switch)  #: A switch's name -> row.
@@ -160,7 +155,7 @@ class KnowledgeBase:
 
     gpus = _keyed(gpu_rows.Gpu)  #: Canonical short name -> row.
     #: Base images in order of preference: overlay rows first.
-    images = _ordered(image_rows.ImageRow, newest_first=True)
+    images = _listed(image_rows.ImageRow, newest_first=True)
     image_tags = _listed(image_rows.ImageTags)  #: Which tags of a repository exist.
     distributions = _keyed(image_rows.Distribution)  #: Name -> row.
     accelerators = _keyed(Accelerator)  #: Name -> row.
@@ -226,11 +221,11 @@ class KnowledgeBase:
         return {key(row): row for row in self.rows(table, kind, only)}
 
     def rows(
-        self, table: str, kind: type[_R], only: _Only = _all_rows, *, newest_file_first: bool = False
+        self, table: str, kind: type[_R], only: _Only = _all_rows, *, newest_first: bool = False
     ) -> tuple[_R, ...]:
         files = list(self._texts.get(table, ()))
         # The first row that fits is used, so rows of an overlay must come before the shipped ones.
-        if newest_file_first:
+        if newest_first:
             files.reverse()
         return tuple(row for file, text in files for row in self._file_rows(file, text, kind, only))
 

@@ -70,7 +70,8 @@ def expand(matrix: Matrix) -> tuple[CellCombination, ...]:
         raise ProfileError(rules[0].place.problem(matrix.file, "matrix-too-large", message, fix))
     # Included cells are wanted by name, so that no exclusion applies to them.
     both, overrides = _Rules(*matrix.exclude, *matrix.overrides), _Rules(*matrix.overrides)
-    product = (_cell(matrix, fields, place, both) for fields, place in _product(matrix))
+    axes = matrix.document.at(("axes",)).keys
+    product = (_cell(matrix, fields, place, both, axes) for fields, place in _product(matrix))
     included = (_cell(matrix, node.entries, node, overrides, node.keys) for node in matrix.include)
     return (*product, *included)
 
@@ -164,10 +165,9 @@ def _cell(
     fields: Mapping[str, Node],
     place: Node,
     rules: _Rules,
-    keys: Mapping[str, tuple[int, int]] | None = None,
+    keys: Mapping[str, tuple[int, int]],
 ) -> CellCombination:
-    axes = matrix.document.entries.get("axes", place).keys
-    document = profiles.overlaid(matrix.base, nested(fields, place, axes if keys is None else keys))
+    document = profiles.overlaid(matrix.base, nested(fields, place, keys))
     # All rules match the cell as it was: the order of overrides changes values, and no matches.
     matching = rules.of(document)
     runner = matrix.runner

@@ -207,10 +207,3 @@ def _inside(path: str | None, wheelhouse: Path) -> str | None:
     if path is None:
         return None
     return Path(path).relative_to(wheelhouse).as_posix() if Path(path).is_relative_to(wheelhouse) else path
-
-
-def as_json(report: Document) -> str:
-    """Return the document as the text of a JSON file."""
-    text = json.dumps(report, indent=2, ensure_ascii=False, default=as_document)
-    # Half a character, which a file's name may hold, cannot be written as UTF-8.
-    return text.encode("utf-8", "backslashreplace").decode() + "\n"

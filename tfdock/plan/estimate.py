@@ -151,7 +151,6 @@ def remaining(expected: float | None, elapsed: float, done: int, total: int) -> 
     hundred.
     """
     part = min(done / total, 1.0) if total else 0.0
-    # The first actions are small, so Bazel's pace says nothing yet.
     if part < _FIRST or elapsed < _EARLY:
         return expected - elapsed if expected is not None and expected > elapsed else None
     seconds = elapsed / part

@@ -262,9 +262,8 @@ class Preparer:
         Raises ProfileError (`endpoint-not-allowed`) for a remote cache or executor that no setting allows.
         """
         profile, document, file = written.profile, written.document, written.file
-        # Before anything else: this process would connect to whatever a stranger's profile names.
+        # Before anything else.
         self._check_endpoints(profile, document, file)
-        # One resolver for the profile and for all changes that the suggestions try.
         resolver = self._resolver(written)
         resolution = resolve_or_suggest(resolver, profile) if suggest else resolver.resolve(profile)
         resolution = pinned(resolution) if pinned else resolution

@@ -130,7 +130,6 @@ def _sized(asked: Asked, cost: Cost, *, cpus: int, memory: int) -> BuildResource
 
 def heap_in(memory: int) -> int:
     """Return Bazel's Java heap in a container with so many bytes."""
-    # Without a limit Java takes a quarter of the memory, which compilers need, and keeps it.
     enough = _MUCH_HEAP if memory >= _MUCH else _ENOUGH_HEAP
     return min(max(memory // 6, LEAST_HEAP), enough, max(memory // 2, MIB))
 

@@ -79,7 +79,6 @@ def recorded(record: Mapping[str, Any]) -> str:
     """Return the domain that a record names, or `UNKNOWN`; a record older than domains is in `release`."""
     plan = record.get("plan")
     trust = plan.get("trust") if isinstance(plan, Mapping) else None
-    # A record from before trust domains counts as one of `release`.
     if trust is None:
         return RELEASE
     name = trust.get("domain") if isinstance(trust, Mapping) else None

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdock.cli.pages.matrix_page import counts, junit, page, table
-from tfdock.errors import Problem, as_document
-from tfdock.matrix.matrix_report import OUTCOMES, as_json, fields_text, report_document
+from tfdock.errors import Problem, as_document, document_text
+from tfdock.matrix.matrix_report import OUTCOMES, fields_text, report_document
 
 SCHEMA = xmlschema.XMLSchema(Path(__file__).parents[1] / "data/junit.xsd")
 HOSTILE = """]]><script>x=1</script>"'&amp;&\x00\x1b[31m\ud800\ufffe\u202e\r\n\t{{ 1 }}| ::error::"""
@@ -69,14 +69,14 @@ def test_the_document_counts_and_says_how_it_ended() -> None:
     assert found["ok"] is False
     assert found["counts"] == dict.fromkeys(OUTCOMES, 1)
     assert told(cell("built"), cell("impossible", 1))["ok"] is True
-    assert json.loads(as_json(found))["cells"][0]["problems"] == [
+    assert json.loads(document_text(found))["cells"][0]["problems"] == [
         json.loads(json.dumps(as_document(ALL[0]["problems"][0])))
     ]
 
 
 def test_every_telling_has_the_same_cells_with_the_same_outcome() -> None:
     found = told(*ALL)
-    outcomes = {one["name"]: one["status"] for one in json.loads(as_json(found))["cells"]}
+    outcomes = {one["name"]: one["status"] for one in json.loads(document_text(found))["cells"]}
     words = {name: OUTCOMES[status] for name, status in outcomes.items()}
     assert {name: word for word, name, _ in table(found)} == {name: one.word for name, one in words.items()}
     suite = ElementTree.fromstring(junit(found))
@@ -135,7 +135,7 @@ def test_nothing_that_stands_in_a_cell_is_more_than_text(text: str) -> None:
     assert [one.tag for one in ElementTree.fromstring(xml.encode()).iter()] == [
         one.tag for one in ElementTree.fromstring(junit(plain)).iter()
     ]
-    json.loads(as_json(found).encode())
+    json.loads(document_text(found).encode())
     html = page(found)
     html.encode()
     assert re.findall("<(script|img|a href=//)", html) == []
