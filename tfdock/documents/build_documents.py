@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from tfdock.bazel.build_events import Step
 from tfdock.bazel.cache_misses import CacheMissReport
 from tfdock.diagnose.diagnosis import Finding
-from tfdock.documents.document_parts import GpuAnswerJson, InstallableWheelJson, MachineJson, TargetsJson
+from tfdock.documents.document_parts import BuildStatus, GpuAnswerJson, InstallableWheelJson, MachineJson, TargetsJson
 from tfdock.documents.matrix_documents import MatrixResultJson
 from tfdock.documents.plan_documents import BuildPlanJson
 from tfdock.errors import Problem
@@ -189,7 +189,7 @@ class BuiltProfileJson(TypedDict):
     build_id: str | None  #: The build id; null where the profile is refused.
     profile: str  #: The profile.
     #: `refused`: it cannot be built, or its wheel is not what was asked for.
-    status: Literal["built", "pulled", "up-to-date", "refused", "failed", "interrupted"]
+    status: BuildStatus
     origin: str | None  #: The image that it was pulled from; null where it was built.
     problems: Sequence[Problem]  #: Why there is no wheel.
     wheels: Sequence[InstallableWheelJson]  #: The wheels.

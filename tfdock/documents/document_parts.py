@@ -11,9 +11,11 @@ from typing_extensions import TypedDict
 from tfdock.diagnose.diagnosis import Finding
 from tfdock.errors import Problem
 from tfdock.gpu.compatibility import LibraryService
+from tfdock.gpu.verdict import Runs
 from tfdock.wheel.facts import Containers, Images
 
-Runs = Literal["native", "native-same-major", "ptx-jit", "no"]
+#: What became of a build. `refused`: it cannot be built, or its wheel is not what was asked for.
+BuildStatus = Literal["built", "pulled", "up-to-date", "refused", "failed", "interrupted"]
 
 
 class RefusedDocument(TypedDict):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-from tfdock.documents.document_parts import WheelPathJson
+from tfdock.documents.document_parts import BuildStatus, WheelPathJson
 from tfdock.errors import Problem
 
 
@@ -57,18 +57,7 @@ class CellResultJson(TypedDict):
     fields: Mapping[str, object]  #: What the cell says over the base, by dotted name.
     runner: Sequence[str]  #: Labels of the machine that is to build it.
     #: What became of it.
-    status: Literal[
-        "failed",
-        "refused",
-        "interrupted",
-        "built",
-        "pulled",
-        "up-to-date",
-        "missing",
-        "registry",
-        "impossible",
-        "excluded",
-    ]
+    status: Literal[BuildStatus, "missing", "registry", "impossible", "excluded"]
     code: str | None  #: The code of the reason why there is no wheel.
     reason: str | None  #: That reason.
     place: str | None  #: `file:line:column` of what keeps the cell from being built.

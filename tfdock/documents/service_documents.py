@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NotRequired
+from typing import NotRequired
 
 from typing_extensions import TypedDict
 
+from tfdock.ci.pipeline import Service
 from tfdock.diagnose.diagnosis import GoodEnd
 from tfdock.documents.document_parts import LoggedFindingJson
 from tfdock.errors import Problem
@@ -22,7 +23,7 @@ class WrittenPipelineJson(TypedDict):
 class CiRenderDocument(TypedDict):
     """`tfdock ci render`: the files of a pipeline."""
 
-    service: Literal["github", "gitlab"]  #: The service.
+    service: Service  #: The service.
     files: Sequence[WrittenPipelineJson]  #: The files.
     warnings: Sequence[Problem]  #: What to know.
 
@@ -30,7 +31,7 @@ class CiRenderDocument(TypedDict):
 class CheckedPipelineJson(TypedDict):
     """A file of a pipeline that was compared."""
 
-    service: Literal["github", "gitlab"]  #: The service.
+    service: Service  #: The service.
     path: str  #: Its path.
     state: str  #: `fresh`: it is as it would be rendered.
     difference: str  #: The difference as a patch; empty without one.

@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 
 from tfdock.errors import Problem
 from tfdock.images.runtime.runtime_image import BuiltRuntimeImage
+from tfdock.wheelhouse.build_record import Verified
 from tfdock.wheelhouse.index import IndexUpdate
 from tfdock.wheelhouse.store import WheelFile
 
@@ -29,7 +30,7 @@ class HeldWheelJson(TypedDict):
     toolkit: str | None  #: The toolkit's version; null where that is not known.
     gpu_code: Sequence[str] | None  #: The targets of its GPU code; null where that is not known.
     #: `tried`: imported in a container; `files`: its files alone were checked.
-    verified: Literal["tried", "files", "failed", "no"]
+    verified: Verified
     finished: str  #: When it was made, such as `2026-01-31T09:30:00+00:00`.
     origin: Literal["built", "pulled", "foreign"]  #: `foreign`: it has no record here.
     pulled_from: str | None  #: The image that it was pulled from.
