@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 
 from tfdock.documents.document_parts import GpuAnswerJson
 from tfdock.errors import Problem
+from tfdock.knowledge.program_rows import ExplainedCode
 from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.switch_rows import SwitchFacts
 from tfdock.resolve.advice import AdvisedWheel, SizePlan, VendorWheel
@@ -97,18 +98,7 @@ class ReleasesDocument(TypedDict):
     sources: Mapping[str, str]  #: What the short names in `source` stand for.
 
 
-class ExplainedCodeJson(TypedDict):
-    """What a code means."""
-
-    code: str  #: The code.
-    title: str  #: In a few words.
-    cause: str  #: What it means.
-    ways: Sequence[str]  #: What can be done.
-    profile: str | None  #: A profile that provokes it.
-    example: str | None  #: What is printed, where no profile provokes it.
-
-
-class ExplainDocument(ExplainedCodeJson):
+class ExplainDocument(ExplainedCode):
     """`tfdock explain CODE`: what a code means."""
 
     problems: Sequence[Problem]  #: What the profile is answered with.
@@ -139,6 +129,6 @@ class PresetDocument(PresetJson):
 class CodesDocument(TypedDict):
     """`tfdock explain`: what all codes and switches mean."""
 
-    codes: Sequence[ExplainedCodeJson]  #: The codes, sorted.
+    codes: Sequence[ExplainedCode]  #: The codes, sorted.
     switches: Sequence[SwitchJson]  #: The switches.
     presets: Sequence[PresetJson]  #: The presets, sorted.

@@ -93,7 +93,7 @@ def _whole(type_: type, schema: Schema) -> Schema:
     """Return the schema of a value of the program: a document holds its defaults too, and fixes as one text."""
     described = _described(type_, schema)
     properties = {document_key(field): value for field, value in described["properties"].items()}
-    if "fix" in properties:
+    if "fixes" in described["properties"]:
         properties["fix"] = {"type": "string", "description": properties["fix"]["description"]}
     return {**described, "properties": properties, "required": list(properties)}
 

@@ -6,20 +6,24 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tfdock.knowledge.rows import Row
+from tfdock.knowledge.rows import Row, RowPart
 
 
-class ErrorCode(Row):
-    """A problem's code: what it means, an example, and the ways out. `profile` is a profile that provokes it."""
+class ExplainedCode(RowPart):
+    """What a code means."""
+
+    code: str  #: The code.
+    title: str  #: In a few words.
+    cause: str  #: What it means.
+    ways: tuple[str, ...]  #: What can be done.
+    profile: str | None = None  #: A profile that provokes it.
+    example: str | None = None  #: What is printed, where no profile provokes it.
+
+
+class ErrorCode(ExplainedCode, Row):
+    """A problem's code."""
 
     KEY = ("code",)
-
-    code: str
-    title: str
-    cause: str
-    ways: tuple[str, ...]
-    profile: str | None = None
-    example: str | None = None
 
 
 class CiAction(Row):
