@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from tfdock.errors import Fix, Incompatible, Problem, ProfileError
 from tfdock.host.project_files import Project
-from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.matrix import matrix_file as matrices
 from tfdock.matrix.cells import CellCombination, cover, expand, idle, misspelt
 from tfdock.matrix.matrix_file import Matrix
@@ -130,11 +129,6 @@ class Cells:
     cells: tuple[Cell, ...]
     warnings: tuple[Problem, ...]
     planner: _Planner = field(repr=False)
-
-    @property
-    def knowledge(self) -> KnowledgeBase:
-        """The knowledge that the cells were planned by."""
-        return self.planner.preparer.knowledge
 
     @property
     def wanted(self) -> tuple[Cell, ...]:
