@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -100,29 +100,9 @@ class Settings:
 
 
 _PREFIX = "TFDOCK_"
-_VARIABLES = {
-    "wheelhouse": "TFDOCK_WHEELHOUSE",
-    "cache_dir": "TFDOCK_CACHE_DIR",
-    "state_dir": "TFDOCK_STATE_DIR",
-    "knowledge": "TFDOCK_KNOWLEDGE",
-    "mirrors": "TFDOCK_REGISTRY_MIRROR",
-    "archives": "TFDOCK_ARCHIVES",
-    "registries": "TFDOCK_REGISTRIES",
-    "plain_http": "TFDOCK_PLAIN_HTTP",
-    "allow_paths": "TFDOCK_ALLOW_PATHS",
-    "allow_endpoints": "TFDOCK_ALLOW_ENDPOINTS",
-    "network": "TFDOCK_NETWORK",
-    "memory": "TFDOCK_MEMORY",
-    "cpus": "TFDOCK_CPUS",
-    "keep_output": "TFDOCK_KEEP_OUTPUT",
-    "remote_cache": "TFDOCK_REMOTE_CACHE",
-    "remote_executor": "TFDOCK_REMOTE_EXECUTOR",
-    "remote_instance": "TFDOCK_REMOTE_INSTANCE",
-    "remote_jobs": "TFDOCK_REMOTE_JOBS",
-    "remote_upload": "TFDOCK_REMOTE_UPLOAD",
-    "remote_credential_helper": "TFDOCK_REMOTE_CREDENTIAL_HELPER",
-}
-
+#: Setting -> its variable.
+_VARIABLES = {item.name: f"{_PREFIX}{item.name.upper()}" for item in fields(Settings)}
+_VARIABLES["mirrors"] = "TFDOCK_REGISTRY_MIRROR"
 
 #: How alike, of 1, a name is that was meant for another. Pipelines have names of their own: `TFDOCK_REGISTRY`.
 _ALIKE = 0.8
@@ -160,7 +140,7 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str] | None = No
     values |= {name: value for name, value in flags.items() if value is not None and value != ()}
     for name, flag in (("registries", "--registry"), ("allow_endpoints", "--allow-endpoint")):
         if flags.get(name):
-            values[name] = _NAMES[name](flags[name], flag)  # type: ignore[arg-type]
+            values[name] = _parse_names(name, flags[name], flag)  # type: ignore[arg-type]
     return Settings(**values)  # type: ignore[arg-type]
 
 
@@ -195,7 +175,7 @@ def _parse_node(name: str, node: yaml_nodes.Node, file: str) -> object:
     if name in _FOLDERS and node.kind == "list":
         return tuple(Path(item.raw).expanduser() for item in node.items)
     if name in _NAMES and node.kind == "list":
-        return _NAMES[name]([item.raw for item in node.items], file)
+        return _parse_names(name, [item.raw for item in node.items], file)
     if node.kind in ("map", "list"):
         message = f"`{name}` cannot be a {node.kind}"
         raise ProfileError(node.problem(file, "settings-bad-value", message, f"write `{name}: value`"))
@@ -208,65 +188,56 @@ def _parse_text(name: str, text: str, where: str) -> object:
     if name in _FOLDERS:
         return tuple(Path(part).expanduser() for part in text.split(os.pathsep) if part)
     if name in _NAMES:
-        return _NAMES[name]([part.strip() for part in text.split(",") if part.strip()], where)
+        return _parse_names(name, [part.strip() for part in text.split(",") if part.strip()], where)
     if name == "mirrors":
         pairs = [part.partition("=") for part in text.split(",") if part]
         if not all(registry and mirror for registry, _, mirror in pairs):
-            raise ProfileError.of(
-                "settings-bad-value",
-                f"`{text}` is not a list of mirrors",
-                "write `docker.io=registry.example:5000`, several with commas",
-                file=where,
-            )
+            fix = "write `docker.io=registry.example:5000`, several with commas"
+            raise _bad_value(f"`{text}` is not a list of mirrors", fix, where)
         return {registry: mirror for registry, _, mirror in pairs}
     if name == "keep_output" and text not in _KEEP_OUTPUT:
         message, fix = f"`keep_output` cannot be `{yaml_nodes.shown(text)}`", f"known: {', '.join(_KEEP_OUTPUT)}"
-        raise ProfileError.of("settings-bad-value", message, fix, file=where)
-    if name in ("memory", "cpus"):
-        return _parse_limit(name, text, where)
-    if name == "archives":
-        return _parse_archives(text, where)
-    if name in _REMOTE:
-        return _parse_remote(name, text, where)
-    return text
+        raise _bad_value(message, fix, where)
+    return _parse_form(name, text, where) if name in _FORMS else text
 
 
-def _parse_repositories(names: Iterable[str], where: str) -> tuple[str, ...]:
-    """Return the repositories. A name with a tag is refused: it is one image, and no place to look in."""
-    unique = tuple(dict.fromkeys(names))
-    for name in unique:
-        try:
-            image = ImageRef.parse(name)
-        except ValueError:
-            image = None
-        if image is None or image.tag or image.digest:
-            message = f"`{yaml_nodes.shown(name)}` is no repository of a registry"
-            fix = "write `host/name`, such as `ghcr.io/me/wheels`: no `https://`, no tag, no capitals"
-            raise ProfileError.of("settings-bad-value", message, fix, file=where)
+def _bad_value(message: str, fix: str, where: str) -> ProfileError:
+    return ProfileError.of("settings-bad-value", message, fix, file=where)
+
+
+def _parse_names(name: str, values: Iterable[str], where: str) -> tuple[str, ...]:
+    """Return the values of a setting that is a list of names, none twice."""
+    unique = tuple(dict.fromkeys(values))
+    for value in unique:
+        _NAMES[name](value, where)
     return unique
 
 
-def _parse_hosts(names: Iterable[str], where: str) -> tuple[str, ...]:
-    unique = tuple(dict.fromkeys(names))
-    for name in unique:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d{1,5})?", name):
-            message = f"`{yaml_nodes.shown(name)}` is no registry"
-            fix = "write `registry.lan:5000`: no `http://`, no path"
-            raise ProfileError.of("settings-bad-value", message, fix, file=where)
-    return unique
+def _check_repository(name: str, where: str) -> None:
+    """Refuse what is no repository. A name with a tag is one image, and no place to look in."""
+    try:
+        image = ImageRef.parse(name)
+    except ValueError:
+        image = None
+    if image is None or image.tag or image.digest:
+        fix = "write `host/name`, such as `ghcr.io/me/wheels`: no `https://`, no tag, no capitals"
+        raise _bad_value(f"`{yaml_nodes.shown(name)}` is no repository of a registry", fix, where)
 
 
-def _parse_endpoints(addresses: Iterable[str], where: str) -> tuple[str, ...]:
-    """Return the addresses of remote caches and executors."""
-    unique = tuple(dict.fromkeys(addresses))
-    for address in unique:
-        _parse_remote("allow_endpoints", address, where)
-    return unique
+def _check_host(name: str, where: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d{1,5})?", name):
+        fix = "write `registry.lan:5000`: no `http://`, no path"
+        raise _bad_value(f"`{yaml_nodes.shown(name)}` is no registry", fix, where)
 
 
-#: Lists of names, and how they are read.
-_NAMES = {"registries": _parse_repositories, "plain_http": _parse_hosts, "allow_endpoints": _parse_endpoints}
+def _check_endpoint(address: str, where: str) -> None:
+    _parse_form("allow_endpoints", address, where)
+
+
+#: Lists of names, and how each name is checked.
+_NAMES = {"registries": _check_repository, "plain_http": _check_host, "allow_endpoints": _check_endpoint}
 _FOLDERS = ("knowledge", "allow_paths")  #: Lists of folders.
+_KEEP_OUTPUT = ("never", "failed")
 
 
 def plain_http(registry: str) -> bool:
@@ -274,53 +245,33 @@ def plain_http(registry: str) -> bool:
     return registry in load({}).plain_http
 
 
-_KEEP_OUTPUT = ("never", "failed")
-
-
-def _parse_limit(name: str, text: str, where: str) -> int:
-    if name == "memory" and re.fullmatch(MEMORY, text, re.ASCII):
-        return parse_bytes(text)
-    # Without ASCII, `\d` takes the digits of every script.
-    if name == "cpus" and re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
-        return int(text)
-    example = "24GiB" if name == "memory" else "8"
-    message, fix = f"`{name}` cannot be `{yaml_nodes.shown(text)}`", f"write it like `{example}`"
-    raise ProfileError.of("settings-bad-value", message, fix, file=where)
-
-
-def _parse_archives(text: str, where: str) -> str:
-    if endpoint.has_login(text):
-        message = "`archives` holds a user or a password"
-        fix = "give a mirror that needs no login: the address stands in logs"
-    elif not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?(/[A-Za-z0-9._~/-]*)?", text, re.ASCII):
-        message, fix = (
-            f"`archives` cannot be `{yaml_nodes.shown(text)}`",
-            "write it like `https://mirror.example/archives`",
-        )
-    else:
-        return text.rstrip("/")
-    raise ProfileError.of("settings-bad-value", message, fix, file=where)
-
-
-#: What a setting of a remote cache must look like, and an example.
-_REMOTE = {
-    "remote_cache": (endpoint.CACHE, "https://cache.example:8443"),
-    "remote_executor": (endpoint.EXECUTOR, "grpcs://executor.example:443"),
-    "allow_endpoints": (endpoint.SERVER, "grpcs://cache.example:443"),
-    "remote_instance": (r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}", "main"),
-    "remote_jobs": (r"[1-9]\d{0,3}", "200"),
-    "remote_upload": (r"true|false", "false"),
+#: What the text of a setting must look like, an example, and what makes its value.
+_FORMS: Mapping[str, tuple[str, str, Callable[[str], object]]] = {
+    "archives": (
+        r"https?://[A-Za-z0-9.-]+(:\d{1,5})?(/[A-Za-z0-9._~/-]*)?",
+        "https://mirror.example/archives",
+        lambda text: text.rstrip("/"),
+    ),
+    "memory": (MEMORY, "24GiB", parse_bytes),
+    "cpus": (r"[1-9]\d{0,3}", "8", int),
+    "remote_cache": (endpoint.CACHE, "https://cache.example:8443", str),
+    "remote_executor": (endpoint.EXECUTOR, "grpcs://executor.example:443", str),
+    "allow_endpoints": (endpoint.SERVER, "grpcs://cache.example:443", str),
+    "remote_instance": (r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}", "main", str),
+    "remote_jobs": (r"[1-9]\d{0,3}", "200", int),
+    "remote_upload": (r"true|false", "false", "true".__eq__),
 }
 _ADDRESSES = ("remote_cache", "remote_executor")
 
 
-def _parse_remote(name: str, text: str, where: str) -> object:
-    expression, example = _REMOTE[name]
+def _parse_form(name: str, text: str, where: str) -> object:
+    expression, example, value_of = _FORMS[name]
     if endpoint.has_login(text):
-        message = f"`{name}` holds a user or a password"
         fix = "remove what stands before the `@`; credentials come from TFDOCK_REMOTE_HEADER or a helper"
-    elif not re.fullmatch(expression, text, re.ASCII) or (name in _ADDRESSES and not endpoint.is_address(text)):
-        message, fix = f"`{name}` cannot be `{yaml_nodes.shown(text)}`", f"write it like `{example}`"
-    else:
-        return text == "true" if name == "remote_upload" else int(text) if name == "remote_jobs" else text
-    raise ProfileError.of("settings-bad-value", message, fix, file=where)
+        if name == "archives":
+            fix = "give a mirror that needs no login: the address stands in logs"
+        raise _bad_value(f"`{name}` holds a user or a password", fix, where)
+    # Without ASCII, `\d` takes the digits of every script.
+    if not re.fullmatch(expression, text, re.ASCII) or (name in _ADDRESSES and not endpoint.is_address(text)):
+        raise _bad_value(f"`{name}` cannot be `{yaml_nodes.shown(text)}`", f"write it like `{example}`", where)
+    return value_of(text)
