@@ -159,23 +159,18 @@ class UntrustedFolder:
 
     def open(self, name: str, *, unnoticed: bool = False) -> BufferedReader:
         """Open a regular file to read. With `unnoticed`, reading leaves its time of access alone where possible."""
-        folder, last = self._parent(name)
-        try:
-            return os.fdopen(_open_file(folder._descriptor, last, os.O_NOATIME if unnoticed else 0), "rb")
-        finally:
-            folder.close()
+        with self._parent(name) as (at, last):
+            return os.fdopen(_open_file(at, last, os.O_NOATIME if unnoticed else 0), "rb")
 
     def status(self, name: str) -> os.stat_result:
         """Return the status of a name. No link is followed."""
-        folder, last = self._parent(name)
-        with folder:
-            return os.stat(last, dir_fd=folder._descriptor, follow_symlinks=False)
+        with self._parent(name) as (at, last):
+            return os.stat(last, dir_fd=at, follow_symlinks=False)
 
     def link(self, name: str) -> str:
         """Return where a link says that it leads."""
-        folder, last = self._parent(name)
-        with folder:
-            return os.readlink(last, dir_fd=folder._descriptor)
+        with self._parent(name) as (at, last):
+            return os.readlink(last, dir_fd=at)
 
     def entries(self, depth: int = 0, *, most: int | None = None) -> Iterator[FoundFile]:
         """Yield what is in this folder and in its folders, `depth` levels down, sorted by name in each folder.
@@ -240,11 +235,9 @@ class UntrustedFolder:
         """Write a file as `write` does, around what is done meanwhile. The data is on the disk before, and has its
         name after it.
         """
-        folder, last = self._parent(name, make=True)
-        # Nobody can guess the name and take it first. A name has at most 255 bytes.
-        temporary = f".{last[:200]}.{os.getpid()}-{secrets.randbelow(1 << 64)}"
-        with folder:
-            at = folder._descriptor
+        with self._parent(name, make=True) as (at, last):
+            # Nobody can guess the name and take it first. A name has at most 255 bytes.
+            temporary = f".{last[:200]}.{os.getpid()}-{secrets.randbelow(1 << 64)}"
             try:
                 # The mode is given when the file is made: a later chmod leaves a moment for others to open it.
                 descriptor = os.open(temporary, _NEW_FILE, 0o666 if mode is None else mode, dir_fd=at)
@@ -268,47 +261,36 @@ class UntrustedFolder:
 
     def create(self, name: str) -> FileIO:
         """Make a new file to write, without a buffer. Raises FileExistsError."""
-        folder, last = self._parent(name)
-        with folder:
-            at = folder._descriptor
+        with self._parent(name) as (at, last):
             return FileIO(os.open(last, _NEW_FILE, 0o666, dir_fd=at), "wb")
 
     def update(self, name: str) -> FileIO:
         """Open a regular file to read and write, without a buffer. Make it, and its folders, if they do not exist."""
-        folder, last = self._parent(name, make=True)
-        with folder:
-            return FileIO(_open_file(folder._descriptor, last, os.O_RDWR | os.O_CREAT), "r+b")
+        with self._parent(name, make=True) as (at, last):
+            return FileIO(_open_file(at, last, os.O_RDWR | os.O_CREAT), "r+b")
 
     def make_link(self, name: str, target: str) -> None:
         """Make a link that leads to a text, wherever that is. Create the folders; raises FileExistsError."""
-        folder, last = self._parent(name, make=True)
-        with folder:
-            os.symlink(target, last, dir_fd=folder._descriptor)
+        with self._parent(name, make=True) as (at, last):
+            os.symlink(target, last, dir_fd=at)
 
     def receive(self, file: Path, name: str) -> None:
         """Move a file of the caller's to a name. Create the folders that do not exist."""
-        folder, last = self._parent(name, make=True)
-        with folder:
-            os.replace(file, last, dst_dir_fd=folder._descriptor)
+        with self._parent(name, make=True) as (at, last):
+            os.replace(file, last, dst_dir_fd=at)
 
     def remove(self, name: str) -> None:
         """Remove a name that is not a folder, or nothing if it is gone. Of a link it removes the link."""
-        try:
-            folder, last = self._parent(name)
-        except FileNotFoundError:
-            return
-        with folder, suppress(FileNotFoundError):
+        with suppress(FileNotFoundError), self._parent(name) as (at, last):
             # By descriptor: a link that replaces a folder above cannot redirect the removal.
-            os.unlink(last, dir_fd=folder._descriptor)
+            os.unlink(last, dir_fd=at)
 
     def remove_folder(self, name: str) -> None:
         """Remove a folder with everything in it, or nothing if it is gone."""
-        with suppress(FileNotFoundError):
-            folder, last = self._parent(name)
-            with folder:
-                with _open_with_access(folder._descriptor, last, folder.path) as below:
-                    below.empty()
-                os.rmdir(last, dir_fd=folder._descriptor)
+        with suppress(FileNotFoundError), self._parent(name) as (at, last):
+            with _open_with_access(at, last, (self.path / name).parent) as below:
+                below.empty()
+            os.rmdir(last, dir_fd=at)
 
     def empty(self) -> None:
         """Remove everything in the folder, whatever the modes of the folders in it. What is gone already is fine."""
@@ -352,10 +334,12 @@ class UntrustedFolder:
         os.rename(name, moved, src_dir_fd=self._descriptor, dst_dir_fd=top._descriptor)
         deep.append(moved)
 
-    def _parent(self, name: str, *, make: bool = False) -> tuple[UntrustedFolder, str]:
-        """Open the folder that a name lies in; return it with the name's last part."""
+    @contextmanager
+    def _parent(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """Open the folder that a name lies in, for a while: its descriptor, and the name's last part."""
         *above, last = _parts(name)
-        return self.folder("/".join(above), make=make), last
+        with self.folder("/".join(above), make=make) as folder:
+            yield folder._descriptor, last
 
 
 class TooLarge(OSError):
@@ -508,10 +492,8 @@ class UntrustedPath:
 
     def remove_empty(self) -> None:
         """Remove a folder; raises OSError if something is in it."""
-        with self._opened() as (root, name):
-            above, last = root._parent(name)
-            with above:
-                os.rmdir(last, dir_fd=above._descriptor)
+        with self._opened() as (root, name), root._parent(name) as (at, last):
+            os.rmdir(last, dir_fd=at)
 
     def update(self) -> FileIO:
         """Open a regular file to read and write, without a buffer, as `UntrustedFolder.update` does."""
@@ -546,18 +528,18 @@ def open_up(path: Path, depth: int) -> None:
 
     Folders of other users stay as they are. Do nothing where the folder does not exist. Raises OSError.
     """
-    above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        _open_up(above, path.name, path.parent, depth)
-    finally:
-        os.close(above)
+    with UntrustedFolder.opened(path.parent, follow=True) as above:
+        _open_up(above, path.name, depth)
 
 
-def _open_up(at: int, name: str, path: Path, depth: int) -> None:
-    with suppress(FileNotFoundError, PermissionError, NotPlain), _open_with_access(at, name, path) as folder:
+def _open_up(above: UntrustedFolder, name: str, depth: int) -> None:
+    with (
+        suppress(FileNotFoundError, PermissionError, NotPlain),
+        _open_with_access(above._descriptor, name, above.path) as folder,
+    ):
         for inner, is_folder in folder._list_some(set()) if depth else ():
             if is_folder:
-                _open_up(folder._descriptor, inner, folder.path, depth - 1)
+                _open_up(folder, inner, depth - 1)
 
 
 def _parts(name: str) -> list[str]:
