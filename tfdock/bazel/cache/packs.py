@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import IO, Annotated, Any, cast
+from typing import Annotated, Any, BinaryIO
 
 import zstandard
 
@@ -172,14 +172,13 @@ def most_packed(contents: PackContents) -> int:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_entries(contents: PackContents, read: Callable[[int], bytes]) -> Iterator[tuple[PackEntry, bytes, bool]]:
+def read_entries(contents: PackContents, pack: BinaryIO) -> Iterator[tuple[PackEntry, bytes, bool]]:
     """Yield the entries of a pack as they come: the entry, a piece of it, and whether that is its last.
 
-    `read(size)` returns bytes of the pack, none at its end. Memory is bounded, and the table of contents bounds what
-    is unpacked. Raises Malformed if the pack differs, at the latest after its last entry. A complete entry
-    has the sha256 of the table.
+    Memory is bounded, and the table of contents bounds what is unpacked. Raises Malformed if the pack differs, at the
+    latest after its last entry. A complete entry has the sha256 of the table.
     """
-    stream = _Stream(read)
+    stream = _Stream(pack)
     for entry in contents.entries:
         # A comparison, not a parser: no name in the pack is ever interpreted.
         if stream.exactly(BLOCK) != plain_header(entry.name, entry.size):
@@ -200,16 +199,16 @@ def read_entries(contents: PackContents, read: Callable[[int], bytes]) -> Iterat
             raise Malformed(f"there is something behind the entry {entry.name}")
         yield entry, piece if entry.size else b"", True
     # Bytes behind the end would be in the digest, and be seen by nobody.
-    if stream.exactly(len(END)) != END or not stream.is_at_end(read):
+    if stream.exactly(len(END)) != END or not stream.is_at_end():
         raise Malformed("the pack does not end where it should")
 
 
 class _Stream:
     """The unpacked bytes, in pieces of the requested sizes."""
 
-    def __init__(self, read: Callable[[int], bytes]) -> None:
-        source = cast("IO[bytes]", _Source(read))
-        self._reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(source, read_size=_READ)
+    def __init__(self, pack: BinaryIO) -> None:
+        self._pack = pack
+        self._reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(pack, read_size=_READ)
 
     def some(self, most: int) -> bytes:
         """Return at least one byte."""
@@ -227,16 +226,9 @@ class _Stream:
             data += self.some(size - len(data))
         return data
 
-    def is_at_end(self, read: Callable[[int], bytes]) -> bool:
+    def is_at_end(self) -> bool:
         """Return whether nothing follows, packed or not."""
         try:
-            return not self._reader.read(1) and not read(1)
+            return not self._reader.read(1) and not self._pack.read(1)
         except zstandard.ZstdError as error:
             raise Malformed("the pack cannot be unpacked") from error
-
-
-class _Source:
-    """The file object that zstandard reads from."""
-
-    def __init__(self, read: Callable[[int], bytes]) -> None:
-        self.read = read

@@ -10,11 +10,13 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, BinaryIO, cast
 
 from tfdock.bazel.cache import packs
 from tfdock.bazel.cache.packs import CONTENTS_TYPE, PACK_TYPE, PackContents, PackEntry
+from tfdock.engine.engine_archives import ChunkReader
 from tfdock.host.foreign_json import Malformed, below, matching, parse
 from tfdock.oci import manifest as oci
 from tfdock.oci.artifact import ArtifactKind, NamedArtifact, from_blob
@@ -191,7 +193,7 @@ class StoredCache(NamedArtifact):
             # Checked before the download, which the table of contents bounds.
             if pack.layer.size > packs.most_packed(contents):
                 raise Malformed(f"it has {pack.layer.size} bytes, too many for what it should hold")
-            yield from from_blob(pieces, packs.read_entries(contents, _Pieces(pieces).read))
+            yield from from_blob(pieces, packs.read_entries(contents, BufferedReader(ChunkReader(pieces))))
 
     def pack(
         self, toolchain: str, entries: tuple[PackEntry, ...], read: Callable[[PackEntry], Iterable[bytes]], near: Path
@@ -241,17 +243,3 @@ class StoredCache(NamedArtifact):
         digest = self.repository.put_manifest(self.reference, oci.MANIFEST, manifest)
         after = self.manifest()
         return digest if after and after.digest == digest else None
-
-
-class _Pieces:
-    """A reader of bytes that come in pieces of any size."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces, self._rest = pieces, b""
-
-    def read(self, size: int) -> bytes:
-        """Return at most so many bytes; none at the end."""
-        if not self._rest:
-            self._rest = next(self._pieces, b"")
-        data, self._rest = self._rest[:size], self._rest[size:]
-        return data
