@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tfdock.errors import BuildFailed, DiskFull, Fix, Locked, Problem, ProfileError, TfdockError, clean
-from tfdock.host.hardware import free_disk, nearest
+from tfdock.host.hardware import free_disk, nearest, text_of
 from tfdock.host.untrusted_folders import UntrustedFolder, UntrustedPath
 
 _MOST_TEXT = 16 << 20  #: Bytes of a text file. The largest table of knowledge has a fiftieth.
@@ -33,12 +33,19 @@ def read_text(path: Path) -> str:
             data = file.read(_MOST_TEXT + 1)
         if len(data) <= _MOST_TEXT:
             return data.decode("utf-8")  # its line ends stay, which `read_text` would translate
-        message, fix = f"it has more than {_MOST_TEXT:,} bytes", "is this the right file? Name a smaller one"
-    except UnicodeDecodeError as error:
-        message, fix = f"not UTF-8 text (byte {error.start})", "save it as UTF-8; is it a YAML file at all?"
-    except OSError as error:
-        message, fix = f"cannot be read: {error.strerror}", "check the file's owner and mode"
+    except (UnicodeDecodeError, OSError) as error:
+        raise unreadable(path, error) from None
+    message, fix = f"it has more than {_MOST_TEXT:,} bytes", "is this the right file? Name a smaller one"
     raise ProfileError.of("file-unreadable", message, fix, file=str(path))
+
+
+def unreadable(path: Path, error: UnicodeDecodeError | OSError, code: str = "file-unreadable") -> ProfileError:
+    """Return the error for a text file that could not be read."""
+    if isinstance(error, UnicodeDecodeError):
+        message, fix = f"not UTF-8 text (byte {error.start})", "save it as UTF-8; is it a YAML file at all?"
+    else:
+        message, fix = f"cannot be read: {error.strerror}", "check the file's owner and mode"
+    return ProfileError.of(code, message, fix, file=str(path))
 
 
 def write_text(path: Path, text: str, *, follow: bool = False) -> None:
@@ -278,23 +285,13 @@ def _taken(descriptor: int, *, alone: bool) -> bool:
 def _lock_holders(descriptor: int) -> str:
     """Return who holds a lock file, by the kernel's own list: `process 4242 (tfdock build rtx3080)`."""
     inode = os.fstat(descriptor).st_ino
-    locks = _kernel_locks()
-    # The inode alone: on btrfs, `stat` tells another device than the kernel's list does.
-    processes = dict.fromkeys(pid for kind, pid, where in locks if kind == "FLOCK" and where.endswith(f":{inode}"))
-    return ", ".join(_describe_process(pid) for pid in processes) or "another process"
-
-
-def _kernel_locks() -> Iterator[tuple[str, int, str]]:
-    """Yield kind, process and `major:minor:inode` of every held lock; nothing if the kernel lists none."""
-    try:
-        lines = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        words = line.split()
-        # `5: -> FLOCK …` is a process that waits.
-        if len(words) > 5 and words[1] != "->" and words[4].isdigit():
-            yield words[1], int(words[4]), words[5]
+    processes = dict[int, None]()
+    # `5: FLOCK ADVISORY WRITE <process> <major:minor:inode> …`; `5: -> FLOCK …` is a process that waits.
+    for words in map(str.split, text_of("/proc/locks").splitlines()):
+        # The inode alone: on btrfs, `stat` tells another device than the kernel's list does.
+        if len(words) > 5 and words[1] == "FLOCK" and words[4].isdigit() and words[5].endswith(f":{inode}"):
+            processes[int(words[4])] = None
+    return ", ".join(map(_describe_process, processes)) or "another process"
 
 
 def _describe_process(pid: int) -> str:

@@ -58,16 +58,24 @@ def control_groups(cgroup: str, mountinfo: str) -> tuple[Path, ...]:
     """
     own = dict(_memberships(cgroup))
     folders: dict[Path, None] = {}
+    for root, folder, kind, _, options in _mounts(mountinfo):
+        if kind in ("cgroup", "cgroup2"):
+            controllers = {""} if kind == "cgroup2" else {"memory", "cpu"} & set(options.split(","))
+            for path in (own[controller] for controller in controllers if controller in own):
+                folders |= dict.fromkeys(_up(Path(folder), _below(path, root)))
+    return tuple(folders)
+
+
+def _mounts(mountinfo: str) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield root, folder, type, source and options of each mount in the text of /proc/self/mountinfo."""
     for line in mountinfo.splitlines():
         # A lone hyphen ends the optional fields, of which there may be any number (proc(5)).
         left, _, right = line.partition(" - ")
         before, after = left.split(), right.split()
-        if len(before) < 5 or len(after) < 3 or after[0] not in ("cgroup", "cgroup2"):
-            continue
-        controllers = ("",) if after[0] == "cgroup2" else tuple({"memory", "cpu"} & set(after[2].split(",")))
-        for path in (own[controller] for controller in controllers if controller in own):
-            folders |= dict.fromkeys(_up(Path(before[4]), _below(path, before[3])))
-    return tuple(folders)
+        if len(before) > 4 and len(after) > 2:
+            # Spaces in names are written `\040`.
+            folder = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), before[4])
+            yield before[3], folder, after[0], after[1], after[2]
 
 
 def _memberships(cgroup: str) -> Iterator[tuple[str, str]]:
@@ -178,13 +186,8 @@ def mounted_from(mountinfo: str, path: Path) -> str | None:
 
     Device numbers say less: subvolumes of one btrfs have a number each, and one free space.
     """
-    sources: dict[str, str] = {}
-    for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        before, after = left.split(), right.split()
-        if len(before) > 4 and len(after) > 1:
-            # Spaces in names are written `\040`; of two mounts at one place the later one hides the other.
-            sources[re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), before[4])] = after[1]
+    # Of two mounts at one place the later one hides the other.
+    sources = {folder: source for _, folder, _, source, _ in _mounts(mountinfo)}
     source = next((sources[str(folder)] for folder in (path, *path.parents) if str(folder) in sources), "")
     # `tmpfs` and `overlay` are the source of many mounts that share no disk.
     return source if source.startswith("/dev/") else None
@@ -208,12 +211,7 @@ def _trouble(there: Path, flags: int, *, executes: bool) -> str:
 
 @functools.cache
 def local_host() -> Host:
-    """Return this machine's devices. The drivers are asked once a process."""
-    return read_host()
-
-
-def read_host() -> Host:
-    """Return this machine's devices as the drivers' own tools list them; none without a tool."""
+    """Return the devices here as the drivers' own tools list them; none without a tool. Asked once a process."""
     families = {"cuda": _nvidia(), "rocm": _amd()}
     return Host(
         gpus=tuple(gpu for devices in families.values() for gpu in devices.gpus),
@@ -315,7 +313,7 @@ def _nvidia() -> HostDevices:
             break
     devices = nvidia_devices(answer.text, fields, ended_well=answer.status == 0)
     # After an update the library may be newer than the module that runs. The module decides.
-    return HostDevices(gpus=devices.gpus, driver=loaded or devices.driver, trouble=devices.trouble)
+    return replace(devices, driver=loaded or devices.driver)
 
 
 def loaded_driver(text: str) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfdock.errors import Fix, ProfileError
+from tfdock.host.files import unreadable
 from tfdock.host.untrusted_folders import NotPlain, TooLarge, UntrustedPath
 from tfdock.profile import yaml_nodes
 from tfdock.profile.yaml_nodes import Node
@@ -95,23 +96,22 @@ class Project:
             return UntrustedPath(base, inside).read(most)
         except NotPlain as error:
             message = f"`{label}` is {error.kind}, not a plain file"
-            raise _refused("file-not-plain", message, "name a plain file") from error
+            raise ProfileError.of("file-not-plain", message, "name a plain file") from error
         except TooLarge as error:
             message = f"`{label}` has more than {most:,} bytes"
-            raise _refused("file-too-large", message, "is this the right file? Name a smaller one") from error
+            raise ProfileError.of("file-too-large", message, "is this the right file? Name a smaller one") from error
 
     def text(
         self, path: Path, most: int = MOST_TEXT, *, code: str = "file-unreadable", name: str | None = None
     ) -> str:
         """Return a text file's text, its line ends as they are; raises ProfileError, and FileNotFoundError."""
         try:
-            return _decoded(self.read(path, most, name=name), code, str(path))
+            return self.read(path, most, name=name).decode("utf-8")
         # The caller knows who asked for the file, and says so.
         except FileNotFoundError:
             raise
-        except OSError as error:
-            message, fix = f"cannot be read: {error.strerror}", "check the file's owner and mode"
-            raise ProfileError.of(code, message, fix, file=str(path)) from error
+        except (UnicodeDecodeError, OSError) as error:
+            raise unreadable(path, error, code) from None
 
     def patch(self, path: Path, *, name: str) -> bytes:
         """Return a patch's bytes; raises ProfileError, also for what is no patch, and OSError."""
@@ -120,7 +120,7 @@ class Project:
             message = (
                 f"`{_shown(name)}` is not a patch: it has no `diff --git` line, and no `---`, `+++` and `@@` lines"
             )
-            raise _refused("patch-malformed", message, "write it with `git diff` or `git format-patch`")
+            raise ProfileError.of("patch-malformed", message, "write it with `git diff` or `git format-patch`")
         return data
 
 
@@ -131,15 +131,10 @@ def read_stdin() -> str:
         raise _refused(
             "file-too-large", f"standard input has more than {MOST_TEXT:,} bytes", "pipe a profile into it"
         )
-    return _decoded(data, "profile-unreadable", "<stdin>")
-
-
-def _decoded(data: bytes, code: str, file: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        message, fix = f"not UTF-8 text (byte {error.start})", "save it as UTF-8; is it a YAML file at all?"
-        raise ProfileError.of(code, message, fix, file=file) from error
+        raise unreadable(Path("<stdin>"), error, "profile-unreadable") from None
 
 
 #: What `git apply` takes: the mails of `git format-patch` have such lines as well.
@@ -163,11 +158,7 @@ def _shown(text: str) -> str:
 
 
 def _outside(message: str, fix: Fix, why: str = "") -> ProfileError:
-    return _refused("path-outside", message, fix, why)
-
-
-def _refused(code: str, message: str, fix: Fix, why: str = "") -> ProfileError:
-    return ProfileError.of(code, message, fix, why=why)
+    return ProfileError.of("path-outside", message, fix, why=why)
 
 
 def _permission(folder: Path, root: Path) -> tuple[str, ...]:

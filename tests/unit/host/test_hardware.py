@@ -111,12 +111,13 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(hardware, "_WSL_TOOL", str(tmp_path / "not-wsl"))
     monkeypatch.setattr(hardware, "_ROCM_TOOL", str(tmp_path / "not-rocm"))
     monkeypatch.setattr(hardware, "text_of", lambda _: "")
+    monkeypatch.setattr(hardware, "local_host", hardware.local_host.__wrapped__)  # which asks each time
     return tmp_path
 
 
 @pytest.mark.usefixtures("path")
 def test_without_their_tools_there_are_no_gpus_and_no_trouble() -> None:
-    host = hardware.read_host()
+    host = hardware.local_host()
     assert (host.gpus, dict(host.drivers), dict(host.troubles)) == ((), {}, {})
 
 
@@ -126,7 +127,7 @@ def test_an_older_nvidia_smi_is_asked_again_for_less(path: Path) -> None:
         --query-gpu=name,driver_version,memory.total) echo 'GeForce GTX 1080, 460.32.03, 8119 MiB' ;;
         esac"""
     imitate(path, "nvidia-smi", script)
-    host = hardware.read_host()
+    host = hardware.local_host()
     assert host.gpus == (cuda("GeForce GTX 1080", memory=8119),)
     assert (host.drivers["cuda"], dict(host.troubles)) == ("460.32.03", {})
 
@@ -137,7 +138,7 @@ def test_the_loaded_module_wins_over_a_library_that_does_not_match_it(
     imitate(path, "nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
     module = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.07  Sat Feb 17 22:55:48 UTC 2024\n"
     monkeypatch.setattr(hardware, "text_of", lambda path: module if "nvidia" in str(path) else "")
-    host = hardware.read_host()
+    host = hardware.local_host()
     assert (host.drivers["cuda"], host.gpus) == ("535.161.07", ())
     assert "version mismatch" in host.troubles["cuda"]
 
@@ -148,7 +149,7 @@ def test_a_tool_that_never_answers_is_asked_once_and_goes_with_all_that_it_start
 ) -> None:
     monkeypatch.setattr(hardware, "_ANSWER_SECONDS", 0.5)
     imitate(path, "nvidia-smi", f"echo $$ >> {path}/asked; /bin/sleep 3600 & wait")
-    assert "no answer" in hardware.read_host().troubles["cuda"]
+    assert "no answer" in hardware.local_host().troubles["cuda"]
     (group,) = (path / "asked").read_text().split()
     end = time.monotonic() + 60
     while still_run(int(group)) and time.monotonic() < end:
@@ -178,7 +179,7 @@ def test_a_tool_that_never_answers_is_left_even_if_it_does_not_die(
         if not dies:
             patch.setattr(os, "killpg", lambda group, _: killed.append(group))
         imitate(path, "nvidia-smi", "exec /bin/sleep 60")
-        assert "no answer" in hardware.read_host().troubles["cuda"]
+        assert "no answer" in hardware.local_host().troubles["cuda"]
     for group in killed:
         os.killpg(group, signal.SIGKILL)
         os.waitpid(group, 0)
@@ -187,7 +188,7 @@ def test_a_tool_that_never_answers_is_left_even_if_it_does_not_die(
 def test_a_tool_that_cannot_be_run_is_told_on(path: Path) -> None:
     (path / "rocminfo").write_bytes(b"\x7fELF for another machine")
     (path / "rocminfo").chmod(0o755)
-    assert "cannot be run" in hardware.read_host().troubles["rocm"]
+    assert "cannot be run" in hardware.local_host().troubles["rocm"]
 
 
 def test_on_wsl_the_tool_of_windows_is_found_beside_the_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +196,7 @@ def test_on_wsl_the_tool_of_windows_is_found_beside_the_path(path: Path, monkeyp
     imitate(path / "wsl", "nvidia-smi", "echo 'NVIDIA GeForce RTX 4090, 8.9, 581.29, 24564 MiB'")
     monkeypatch.setattr(hardware, "_WSL_TOOL", str(path / "wsl" / "nvidia-smi"))
     monkeypatch.setattr(hardware, "text_of", lambda _: "6.6.87.2-microsoft-standard-WSL2\n")
-    host = hardware.read_host()
+    host = hardware.local_host()
     assert (host.wsl, host.drivers["cuda"]) == (True, "581.29")
 
 
