@@ -224,12 +224,11 @@ class _Connection:
     def _refuse(self, stream: int) -> None:
         """Answer a call in the endpoint's place."""
         self.refused.add(stream)
-        # In words that neither use nor change the table of headers, which is the endpoint's and the client's.
-        block = (
-            # `\x88` is `:status: 200` (RFC 7541, appendix A): gRPC tells errors by `grpc-status` alone.
-            b"\x88" + _literal(b"content-type", b"application/grpc") + _literal(b"grpc-status", _PERMISSION_DENIED)
-        )
-        self.client.write(_frames(stream, _END_STREAM, block))
+        # No header may enter the table, which is the endpoint's and the client's: these two would, and `:status: 200`
+        # is in every table (RFC 7541, appendix A). gRPC tells errors by `grpc-status` alone.
+        named = (b"content-type", b"application/grpc"), (b"grpc-status", _PERMISSION_DENIED)
+        headers = [(b":status", b"200"), *(hpack.NeverIndexedHeaderTuple(*pair) for pair in named)]
+        self.client.write(_frames(stream, _END_STREAM, hpack.Encoder().encode(headers, huffman=False)))
 
     def _forget(self, frame: Frame) -> None:
         """Drop a frame of a refused call, and give back its share of the connection's window."""
@@ -308,12 +307,6 @@ def _frames(stream: int, end: int, block: bytes) -> bytes:
 def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
     # RFC 9113, section 4.1: length, type, flags, stream.
     return len(body).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + body
-
-
-def _literal(name: bytes, value: bytes) -> bytes:
-    """Return a header in HPACK that needs no table; both parts are shorter than 127 bytes."""
-    # RFC 7541, section 6.2.2: a literal without indexing, with a new name.
-    return b"\0" + bytes((len(name),)) + name + bytes((len(value),)) + value
 
 
 async def _serve_offline(reader: Reader, writer: Writer) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdock import events
+from tfdock.bazel.cache.action_cache import EMPTY
 from tfdock.bazel.remote import relay, relay_grpc, relay_line
 from tfdock.errors import EngineError, NetworkError, TfdockError
 from tfdock.host.files import make_folder
@@ -31,8 +32,6 @@ TIMEOUT = 10.0
 _LONGEST = 30.0  #: Seconds after which an answer that is still incomplete counts as no answer.
 _HELPER_TIMEOUT = 30.0
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
-#: The sha256 of no bytes: the name of an action that no cache knows.
-_NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 _DENIED = (401, 403)
 
 Headers = tuple[tuple[str, str], ...]
@@ -80,7 +79,7 @@ def _add_header(headers: dict[str, tuple[str, str]], name: object, value: object
     """Add a header that can be sent. An invalid one is not shown in the error: its name and value may be secret."""
     is_valid = isinstance(name, str) and isinstance(value, str) and _HEADER.fullmatch(name)
     if not is_valid or not (str(value).isascii() and str(value).isprintable()):
-        raise _problem(
+        raise NetworkError.of(
             "remote-credentials",
             f"{where} gives something else than headers",
             f"lines `Name: value` in {VARIABLE}; from a helper, the answer of Bazel's credential helper protocol",
@@ -116,7 +115,7 @@ def _helper_headers(role: str, endpoint: Endpoint, helper: str) -> Mapping[str, 
     except Malformed:
         failure = "answers something else than the protocol says"
     # `from None`: the errors hold what the helper printed, which may be secret.
-    raise _problem(
+    raise NetworkError.of(
         "remote-credentials",
         f"the credential helper {helper} for the remote {role} {failure}",
         f'ask it yourself: `{helper} get`, with {{"uri": …}} on its standard input',
@@ -132,7 +131,7 @@ def check(remote: Remote, settings: Settings) -> None:
         try:
             _ask_http(line) if line.endpoint.http else _ask_grpc(line, remote.instance)
         except _AccessDenied as refused:
-            raise _problem(
+            raise NetworkError.of(
                 "remote-denied",
                 f"the remote {role} {line.endpoint} does not take the credentials: {refused}"
                 if line.headers
@@ -140,21 +139,21 @@ def check(remote: Remote, settings: Settings) -> None:
                 f"give {VARIABLE}='Authorization: …' with {_variable(role)}, or set `remote_credential_helper`",
             ) from None
         except _UnexpectedAnswer as strange:
-            raise _problem(
+            raise NetworkError.of(
                 "remote-unusable",
                 f"the remote {role} {line.endpoint} answers, but not as one: {strange}",
                 "check its address, path and instance name",
             ) from None
         # Before OSError, which it is as well.
         except ssl.SSLCertVerificationError as error:
-            raise _problem(
+            raise NetworkError.of(
                 "remote-untrusted",
                 f"the remote {role} {line.endpoint} cannot be trusted: {relay_line.failure_reason(error)}",
                 "give its authority's certificates with SSL_CERT_FILE, or add them to this machine's",
             ) from None
         except (OSError, ValueError, http.client.HTTPException) as error:
             why = _reason(line, error)
-            raise _problem(
+            raise NetworkError.of(
                 "remote-unreachable",
                 f"the remote {role} {line.endpoint} cannot be reached: {why}",
                 f"start it, correct the address, or build without it (leave out {_variable(role)}, or `cache:`)",
@@ -224,7 +223,7 @@ def _ask_http(line: relay_line.RelayLine) -> None:
     connection = http.client.HTTPConnection(line.endpoint.host, line.endpoint.port, timeout=TIMEOUT)
     with _connected(line.endpoint) as connection.sock, closing(connection):
         headers = {"host": line.endpoint.authority, **dict(line.headers)}
-        connection.request("GET", f"{line.endpoint.path}/ac/{_NOTHING}", headers=headers)
+        connection.request("GET", f"{line.endpoint.path}/ac/{EMPTY}", headers=headers)
         answer = connection.getresponse()
     if answer.status in _DENIED:
         raise _AccessDenied(f"HTTP status {answer.status}")
@@ -249,10 +248,6 @@ def _ask_grpc(line: relay_line.RelayLine, instance: str) -> None:
     if status not in ("0", "12"):
         # What a server says may repeat what it was sent, so that it is not shown where that was a secret.
         raise _UnexpectedAnswer(f"gRPC status {status} {'' if line.headers else message}".strip()[:200])
-
-
-def _problem(code: str, message: str, fix: str) -> TfdockError:
-    return NetworkError.of(code, message, fix)
 
 
 # --- while it compiles --------------------------------------------------------------------------------------------
