@@ -73,6 +73,11 @@ class FoundFile:
         return stat.S_ISREG(self.status.st_mode)
 
     @property
+    def is_folder(self) -> bool:
+        """Return whether the name stands for a folder."""
+        return stat.S_ISDIR(self.status.st_mode)
+
+    @property
     def kind(self) -> str:
         """Return what the name stands for: "a link", "a FIFO"."""
         return kind_of(self.status)
@@ -167,6 +172,13 @@ class UntrustedFolder:
         with self._parent(name) as (at, last):
             return os.stat(last, dir_fd=at, follow_symlinks=False)
 
+    def exists(self, name: str) -> bool:
+        """Return whether there is something of that name, if only a link."""
+        try:
+            return bool(self.status(name))
+        except FileNotFoundError:
+            return False
+
     def link(self, name: str) -> str:
         """Return where a link says that it leads."""
         with self._parent(name) as (at, last):
@@ -211,7 +223,7 @@ class UntrustedFolder:
                 with suppress(OSError):
                     file = FoundFile(entry.name, os.stat(entry.name, dir_fd=self._descriptor, follow_symlinks=False))
                     yield file
-                    if depth and stat.S_ISDIR(file.status.st_mode):
+                    if depth and file.is_folder:
                         with self.folder(entry.name) as below:
                             for inside in below.walk(depth - 1):
                                 yield FoundFile(f"{entry.name}/{inside.name}", inside.status)
@@ -616,4 +628,4 @@ def folder_size(path: Path) -> int:
 
 def size_of(folder: UntrustedFolder) -> int:
     """Return the bytes of all files in an open folder, as `folder_size` does."""
-    return sum(file.status.st_size for file in folder.walk() if not stat.S_ISDIR(file.status.st_mode))
+    return sum(file.status.st_size for file in folder.walk() if not file.is_folder)

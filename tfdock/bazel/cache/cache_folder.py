@@ -342,7 +342,7 @@ def _check_writable(folder: UntrustedFolder, depth: int) -> None:
     if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder.fileno()):
         raise BuildFailed(_not_writable(folder))
     for entry in folder.entries() if depth else ():
-        if stat.S_ISDIR(entry.status.st_mode):
+        if entry.is_folder:
             try:
                 subfolder = folder.folder(entry.name)
             except FileNotFoundError:

@@ -40,21 +40,9 @@ class PrunePlan:
     """The entries that go from one disk cache."""
 
     toolchain: str
-    actions: frozenset[str] = frozenset()
-    blobs: frozenset[str] = frozenset()
-    size: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CachePrunePlan:
-    """The entries that go from all disk caches.
-
-    `left` bytes stay; `reached` is False if they are more than allowed.
-    """
-
-    disks: tuple[PrunePlan, ...] = ()
-    left: int = 0
-    reached: bool = True
+    actions: frozenset[str]
+    blobs: frozenset[str]
+    size: int
 
 
 @dataclass
@@ -69,6 +57,12 @@ class _Decision:
         self.keep = dict(self.contents.actions)
         # `set`: two equal outputs of an action have the same digest, and are one user of the blob.
         self.users = Counter(blob for action in self.keep.values() for blob in set(action.blobs))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the actions that stay, and of the blobs that they need."""
+        needed = sum(size for blob, size in self.contents.blobs.items() if self.users[blob])
+        return needed + sum(action.size for action in self.keep.values())
 
     def drop(self, key: str) -> int:
         """Drop an action; return the bytes that go with it."""
@@ -95,9 +89,10 @@ class _Decision:
 
 def prune(
     disks: Iterable[CacheContents], *, others: int = 0, max_size: int | None = None, before: float | None = None
-) -> CachePrunePlan:
-    """Choose the entries that go. `others` are bytes that stay in any case; actions last used before `before` go.
+) -> tuple[tuple[PrunePlan, ...], int]:
+    """Choose the entries that go, and return how many bytes stay.
 
+    `others` are bytes that stay in any case; actions last used before `before` go.
     For a size, the least recently used actions go first. Each goes with the blobs that no other action needs.
     """
     decisions = [_Decision(contents) for contents in disks]
@@ -110,21 +105,12 @@ def prune(
         ),
         key=lambda candidate: candidate[:3],
     )
-    left = others + sum(_size(decision) for decision in decisions)
+    left = others + sum(decision.size for decision in decisions)
     for used, _, key, decision in candidates:
         if (before is None or used >= before) and (max_size is None or left <= max_size):
             break
         left -= decision.drop(key)
-    return CachePrunePlan(
-        disks=tuple(decision.result() for decision in decisions),
-        left=left,
-        reached=max_size is None or left <= max_size,
-    )
-
-
-def _size(decision: _Decision) -> int:
-    needed = sum(size for blob, size in decision.contents.blobs.items() if decision.users[blob])
-    return needed + sum(action.size for action in decision.keep.values())
+    return tuple(decision.result() for decision in decisions), left
 
 
 # --- what people type -----------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from tfdock.bazel.cache.cache_push import Say, format_megabytes
 from tfdock.bazel.cache.packs import PackEntry
 from tfdock.bazel.cache.registry_cache import Pack, Shelf, StoredCache
 from tfdock.host.files import check_space, make_folder
-from tfdock.host.untrusted_folders import UntrustedFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +123,7 @@ class CachePull:
     def _reveal(self, name: str, file: Path) -> None:
         with self.disk.opened() as folder:
             # What a build here has found out meanwhile about an action is as good.
-            if name.startswith("ac") and _exists(folder, name):
+            if name.startswith("ac") and folder.exists(name):
                 file.unlink()
             else:
                 # A blob that another build has written meanwhile has the same bytes.
@@ -146,11 +145,3 @@ class CachePull:
 
     def _all_here(self, needed: Iterable[action_cache.Digest]) -> bool:
         return all(digest.hash in self.blobs or digest.hash == EMPTY for digest in needed)
-
-
-def _exists(folder: UntrustedFolder, name: str) -> bool:
-    try:
-        folder.status(name)
-    except FileNotFoundError:
-        return False
-    return True

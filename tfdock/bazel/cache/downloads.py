@@ -6,14 +6,13 @@ content_addressable/<algorithm>/<hash of the bytes>/id-<hash>      empty: for wh
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import re
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from hashlib import file_digest
 from pathlib import Path
-from typing import BinaryIO
 
 from tfdock.bazel.cache.cache_folder import opened
 from tfdock.host.untrusted_folders import FoundFile, UntrustedFolder, has_holes, open_up
@@ -58,9 +57,13 @@ def remove_changed_downloads(repository: Path, since: int) -> list[str]:
             folder.empty()
             return [EVERYTHING]
         # A list first: otherwise entries would be removed from folders that are being read.
-        return [
-            name for name, is_reported in list(_changed_names(folder, since)) if _remove(folder, name) and is_reported
-        ]
+        changed = list(_changed_names(folder, since))
+        for name, _ in changed:
+            if stat.S_ISDIR(folder.status(name).st_mode):
+                folder.remove_folder(name)
+            else:
+                folder.remove(name)
+        return [name for name, is_reported in changed if is_reported]
     return []
 
 
@@ -71,7 +74,7 @@ def _changed_names(folder: UntrustedFolder, since: int) -> Iterator[tuple[str, b
     """
     for entry in folder.entries(2):
         match = _ENTRY.fullmatch(entry.name)
-        if not match or len(match["hash"]) != _DIGITS.get(match["algorithm"], 0) or not _is_folder(entry):
+        if not match or len(match["hash"]) != _DIGITS.get(match["algorithm"], 0) or not entry.is_folder:
             if entry.status.st_ctime_ns >= since and not _is_expected_folder(entry):
                 yield entry.name, True
             continue
@@ -79,14 +82,10 @@ def _changed_names(folder: UntrustedFolder, since: int) -> Iterator[tuple[str, b
             yield from _changed_names_in(download, entry, match, since)
 
 
-def _is_folder(entry: FoundFile) -> bool:
-    return stat.S_ISDIR(entry.status.st_mode)
-
-
 def _is_expected_folder(entry: FoundFile) -> bool:
     parts = entry.name.split("/")
     expected = parts[0] == "content_addressable" and (len(parts) == 1 or parts[1] in _DIGITS)
-    return _is_folder(entry) and expected and len(parts) < 3
+    return entry.is_folder and expected and len(parts) < 3
 
 
 def _changed_names_in(
@@ -104,20 +103,11 @@ def _changed_names_in(
         elif file.name == "file" and file.is_plain:
             with entry.open("file", unnoticed=True) as content:
                 # No download has holes, and hashing terabytes of nothing would take days.
-                if has_holes(content.fileno()) or _file_hash(content, match["algorithm"]) != match["hash"]:
+                if (
+                    has_holes(content.fileno())
+                    or file_digest(content, match["algorithm"]).hexdigest() != match["hash"]
+                ):
                     yield name, True
         # Bazel asks only whether a mark exists. One with contents is not Bazel's.
         elif not (_MARK.fullmatch(file.name) and file.is_plain and file.status.st_size == 0):
             yield name, True
-
-
-def _file_hash(file: BinaryIO, algorithm: str) -> str:
-    return hashlib.file_digest(file, algorithm).hexdigest()  # type: ignore[arg-type]
-
-
-def _remove(folder: UntrustedFolder, name: str) -> bool:
-    if stat.S_ISDIR(folder.status(name).st_mode):
-        folder.remove_folder(name)
-    else:
-        folder.remove(name)
-    return True

@@ -338,7 +338,7 @@ def prune(
     downloads = sum(download.size for download in old)
     gone = sum(entry.size for entry in half) + sum(output.size for output in output_folders) + downloads
     others = folder_size(cache.root) - gone
-    decided = cache_pruning.prune(
+    plans, left = cache_pruning.prune(
         contents := [listed.contents() for listed in listings],
         others=max(0, others - sum(disk.size for disk in contents)),
         max_size=max_size,
@@ -350,16 +350,16 @@ def prune(
             remove_folder(output.path)
         for download in old:
             download.remove()
-        for listed, disk in zip(listings, decided.disks, strict=True):
+        for listed, plan in zip(listings, plans, strict=True):
             _remove_entries(listed.disk, listed.half)
-            _apply(listed, disk)
+            _apply(listed, plan)
     return PrunedCache(
-        disks=decided.disks,
+        disks=plans,
         half_written=sum(entry.size for entry in half),
         outputs=tuple(output_folders),
         downloads=downloads,
-        left=decided.left,
-        reached=decided.reached,
+        left=left,
+        reached=max_size is None or left <= max_size,
     )
 
 

@@ -10,7 +10,6 @@ import json
 import re
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 
 from tfdock.errors import NetworkError
@@ -60,9 +59,7 @@ def example_row(url: str, sha256: str, release: str) -> str:
 
 def has_archive(repository: UntrustedFolder, row: SourceArchive) -> bool:
     """Return whether a repository cache has an archive. Its content was checked when it came."""
-    with suppress(FileNotFoundError):
-        return bool(repository.status(_name(row)))
-    return False
+    return repository.exists(_name(row))
 
 
 def download(row: SourceArchive, repository: UntrustedFolder, mirror: str | None, check: Callable[[], None]) -> None:
