@@ -3,7 +3,5 @@
 In: text and files that Bazel wrote. Out: progress, figures, causes of cache misses. `cache` has the caches on this
 machine and in a registry, `remote` the endpoints past this machine.
 
-Modules of this folder are pure. Imports: `host`, `plan`, `oci`.
-
-Pure.
+Pure. Imports: `host`, `plan`, `oci`, `engine`.
 """

@@ -127,12 +127,8 @@ def last_build(records: Iterable[Mapping[str, Any]], build_id: str) -> Mapping[s
 # --- differences --------------------------------------------------------------------------------------------------
 
 
-def differences(before: Inputs, after: Inputs) -> tuple[InputDifference, ...]:
-    """Return all differences, those with the widest effect first."""
-    return tuple(_differences(before, after))
-
-
-def _differences(before: Inputs, after: Inputs) -> Iterator[InputDifference]:
+def differences(before: Inputs, after: Inputs) -> Iterator[InputDifference]:
+    """Yield all differences, those with the widest effect first."""
     if before.base != after.base or (before.base_digest != after.base_digest):
         old, new = (_short(inputs.base_digest) or inputs.base for inputs in (before, after))
         name = f"{before.base} -> {after.base}, " if before.base != after.base else ""
@@ -292,7 +288,7 @@ def explain(
         text = "no earlier build of it is in this wheelhouse" if executed else ""
         return CacheMissReport(sentences=tuple(filter(None, [text])))
     before, old = last
-    changes = differences(old, inputs)
+    changes = tuple(differences(old, inputs))
     uncompared = tuple(_not_compared(old, inputs))
     reaching = [change.text for change in changes if change.reaches]
     sentences = reaching or [_nothing_differs(uncompared, cache_was_empty=cache_was_empty)]

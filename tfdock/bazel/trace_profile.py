@@ -1,8 +1,7 @@
 """Read Bazel's JSON trace profile (`--profile`): which action ran when, where, and from which cache. Pure.
 
 Bazel has written two shapes: a list, and an object with `traceEvents`. Both have one event a line and are read line
-by
-line, because a profile of TensorFlow is too large for memory. A profile that was cut off gives the events it has.
+by line, because a profile of TensorFlow is too large for memory. A profile that was cut off gives the events it has.
 """
 
 from __future__ import annotations

@@ -62,7 +62,9 @@ def control_groups(cgroup: str, mountinfo: str) -> tuple[Path, ...]:
         if kind in ("cgroup", "cgroup2"):
             controllers = {""} if kind == "cgroup2" else {"memory", "cpu"} & set(options.split(","))
             for path in (own[controller] for controller in controllers if controller in own):
-                folders |= dict.fromkeys(_up(Path(folder), _below(path, root)))
+                below = _below(path, root)
+                # The limits of a group hold for all groups below it.
+                folders |= dict.fromkeys(Path(folder) / group for group in (below, *below.parents))
     return tuple(folders)
 
 
@@ -95,13 +97,6 @@ def _below(path: str, root: str) -> Path:
     if root == "/":
         return Path(path.lstrip("/"))
     return Path(path[len(root) :].lstrip("/")) if path == root or path.startswith(f"{root}/") else Path()
-
-
-def _up(mount: Path, below: Path) -> Iterator[Path]:
-    yield mount / below
-    if below.parts:
-        # The limits of a group hold for all groups below it.
-        yield from (mount / parent for parent in below.parents)
 
 
 def memory_limits(groups: Iterable[Path]) -> Iterator[int]:

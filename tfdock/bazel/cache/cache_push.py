@@ -120,12 +120,12 @@ class CachePush:
         while True:
             key = inventory.disk.key
             # What this push has sent already is as good as there, if it is still of use.
-            spare = self.sent.get(key, []) if self._plan(inventory, shelf).sends else []
+            spare = self.sent.get(key, []) if self._plan(inventory, shelf).bundles else []
             plan = self._plan(inventory, replace(shelf, packs=(*shelf.packs, *spare)))
             outcome = self.outcomes.setdefault(key, PushedCache(toolchain=key, there=plan.there))
             gone = max(outcome.gone, plan.gone)
             self.outcomes[key] = replace(outcome, incomplete=inventory.incomplete, native=inventory.native, gone=gone)
-            if not plan.sends and not spare:
+            if not plan.bundles and not spare:
                 return None
             try:
                 return (*plan.kept, *self._send(inventory, plan.bundles))

@@ -1,9 +1,8 @@
 """Carry out `cache push` and `cache pull` between Bazel's disk caches here and a cache in a registry.
 
 A push makes its packs visible all at once, by one manifest. A push that is killed leaves nothing visible. A pull
-makes
-a pack's blobs visible when all of it has arrived and is verified. An action becomes visible only when everything that
-it needs is there. Builds may run meanwhile.
+makes a pack's blobs visible when all of it has arrived and is verified. An action becomes visible only when
+everything that it needs is there. Builds may run meanwhile.
 """
 
 from __future__ import annotations

@@ -40,20 +40,13 @@ class PushedAction:
 class Plan:
     """The plan for a shelf: the packs that stay, entries for each new pack, and how many packs go.
 
-    `missing` counts the entries that the registry lacks, `there` those that it has; both count only entries that can
-    be hits.
+    `there` counts the entries that the registry has, as far as they can be hits.
     """
 
     kept: tuple[Pack, ...]
     bundles: tuple[tuple[PackEntry, ...], ...] = ()
     gone: int = 0
-    missing: int = 0
     there: int = 0
-
-    @property
-    def sends(self) -> bool:
-        """Whether there is anything to send."""
-        return bool(self.bundles)
 
 
 def complete(actions: Iterable[PushedAction], blobs: Mapping[str, PackEntry]) -> tuple[PushedAction, ...]:
@@ -89,7 +82,6 @@ def plan(
         kept=kept,
         bundles=tuple(_bundles(actions, blobs, lacking=frozenset(filter(lacking, wanted.values())))),
         gone=gone,
-        missing=len(missing),
         there=len(wanted) - len(missing),
     )
 

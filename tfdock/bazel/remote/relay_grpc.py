@@ -1,8 +1,7 @@
 """Relay gRPC: HTTP/2 frames pass unchanged; requests get the endpoint's name and credentials.
 
 Only header blocks are opened. Data, settings and windows pass unchanged between the two sides. Headers to the
-endpoint
-are encoded without a table, so that no agreement about the table's size is needed.
+endpoint are encoded without a table, so that no agreement about the table's size is needed.
 """
 
 from __future__ import annotations

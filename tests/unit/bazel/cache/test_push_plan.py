@@ -75,7 +75,7 @@ class Desk:
 
     def push(self, actions: Iterable[PushedAction]) -> Plan:
         found = self.plan(actions)
-        if found.sends:
+        if found.bundles:
             packs = (*found.kept, *map(self._pack, found.bundles))
             self.layers = with_packs(self.layers, {KEY: packs})
         return found
@@ -103,8 +103,8 @@ def test_only_what_is_missing_is_sent_and_the_packs_that_are_there_stay() -> Non
     before = desk.shelf.packs
     found = desk.push([first, second])
     assert [pack.layer for pack in found.kept] == [pack.layer for pack in before]
-    assert (found.missing, found.there, len(names(found.bundles))) == (3, 2, 3)
-    assert not desk.push([first, second]).sends
+    assert (found.there, len(names(found.bundles))) == (2, 3)
+    assert not desk.push([first, second]).bundles
     assert desk.shelf.pushes == 2, "a push that has nothing to send changes nothing"
 
 
