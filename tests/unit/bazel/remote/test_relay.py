@@ -21,34 +21,28 @@ import pytest
 
 from tfdock.bazel.remote import relay, relay_grpc, relay_line, remote_session
 from tfdock.bazel.remote.relay_grpc import PREFACE
-from tfdock.errors import TfdockError
 from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
 from tfdock.profile.endpoint import parse
 from tfdock.types import Remote
 
-from .test_remote_session import KEY, SECRET, Cache, Client, grpc_server, helper, http_cache, relayed, told
+from .test_remote_session import (
+    KEY,
+    SECRET,
+    Cache,
+    Client,
+    dialled,
+    grpc_server,
+    helper,
+    http_cache,
+    raw_server,
+    refusal,
+    relayed,
+    told,
+)
 
 DENIED = b"HTTP/1.1 403 Forbidden"
 API = "/build.bazel.remote.execution.v2."
-
-
-@contextlib.contextmanager
-def raw_server(talk: Callable[[socket.socket], object]) -> Iterator[int]:
-    """A port of this machine where each connection is talked to like that."""
-
-    def one(connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            talk(connection)
-
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=one, args=(server.accept()[0],), daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=serve, daemon=True).start()
-        yield server.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -58,14 +52,6 @@ def before(
     """A relay to an HTTP server that talks like that."""
     with raw_server(talk) as port, relayed(folder, f"http://127.0.0.1:{port}/pre", *headers) as line:
         yield line
-
-
-@contextlib.contextmanager
-def dialled(path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(path))  # with a timeout it would not wait for its turn
-        connection.settimeout(20)
-        yield connection
 
 
 def said(connection: socket.socket) -> bytes:
@@ -231,9 +217,8 @@ def test_what_is_no_answer_is_a_miss_and_no_word_of_pythons(
 
 def test_a_server_that_answers_but_does_not_serve_is_told_of_in_one_line(tmp_path: Path) -> None:
     with http_cache(Cache()) as cache:
-        line = relay_line.RelayLine(parse(cache.url))
         cache.refuse |= {"GET": 503, "PUT": 413}
-        with relay.running({"cache": line}, tmp_path), Client(tmp_path / "cache") as client:
+        with relayed(tmp_path, cache.url) as line, Client(tmp_path / "cache") as client:
             assert client.ask("PUT", KEY, b"x") == (200, b"")
             assert client.ask("GET", KEY) == (404, b"")
             (text,) = told(line)
@@ -275,8 +260,8 @@ def test_an_answer_that_breaks_off_is_not_taken_for_whole(tmp_path: Path) -> Non
 # --- gRPC ---------------------------------------------------------------------------------------------------------
 
 
-def asked_by(path: Path, *calls: tuple[tuple[str, str], ...]) -> dict[int, bytes]:
-    """Stream -> status of calls with these headers, on one connection."""
+def asked_by(path: Path, *calls: tuple[tuple[str, str], ...], data: bytes = b"") -> dict[int, bytes]:
+    """Stream -> status of calls with these headers, each with that data, on one connection."""
     connection = h2.connection.H2Connection(
         h2.config.H2Configuration(
             header_encoding=None, validate_outbound_headers=False, normalize_outbound_headers=False
@@ -286,12 +271,15 @@ def asked_by(path: Path, *calls: tuple[tuple[str, str], ...]) -> dict[int, bytes
     found: dict[int, bytes] = {}
     with dialled(path) as plain:
         for number, headers in enumerate(calls):
-            connection.send_headers(2 * number + 1, headers, end_stream=True)
+            connection.send_headers(2 * number + 1, headers, end_stream=not data)
+            if data:
+                connection.send_data(2 * number + 1, data, end_stream=True)
         while len(found) < len(calls):
             plain.sendall(connection.data_to_send())
             for event in connection.receive_data(plain.recv(1 << 16)):
                 if isinstance(event, h2.events.ResponseReceived):
                     found[event.stream_id] = dict(event.headers or ())[b"grpc-status"]
+    assert connection.outbound_flow_control_window >= 65_535 - len(data), "the window of refused data was given back"
     return found
 
 
@@ -322,6 +310,15 @@ def test_who_may_not_write_may_call_what_is_known_to_read_and_an_executor_gets_w
         found = asked_by(tmp_path / "cache", *(call_of(path) for path in every))
     assert [one[":path"] for one in asked] == passed
     assert [status for _, status in sorted(found.items())] == [b"0" if path in passed else b"7" for path in every]
+
+
+def test_a_call_that_is_refused_gives_back_its_share_of_the_window(tmp_path: Path) -> None:
+    asked: list[dict[str, str]] = []
+    write, read = (f"/google.bytestream.ByteStream/{method}" for method in ("Write", "Read"))
+    with grpc_server("0", asked) as url, relayed(tmp_path, url, upload=False):
+        found = asked_by(tmp_path / "cache", call_of(write), call_of(read), data=b"x" * 10_000)
+    assert found == {1: b"7", 3: b"0"}
+    assert [one[":path"] for one in asked] == [read]
 
 
 @pytest.mark.parametrize("names", [(), (":PATH",), (":path", ":path"), (":path", ":PATH")])
@@ -399,14 +396,6 @@ def test_nothing_of_a_client_that_speaks_another_protocol_reaches_the_endpoint(t
 # --- asked at the start -------------------------------------------------------------------------------------------
 
 
-def problem_of(url: str, machine: Settings | None = None) -> str:
-    with pytest.raises(TfdockError) as caught:
-        remote_session.check(Remote(cache=parse(url)), machine or Settings())
-    (problem,) = caught.value.problems
-    assert problem.fix
-    return f"{problem.code}: {problem.message} {problem.fix}"
-
-
 @pytest.mark.slow
 def test_large_frames_that_never_come_keep_no_other_call_waiting_and_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -430,8 +419,8 @@ def test_large_frames_that_never_come_keep_no_other_call_waiting_and_end(
 
 def test_a_name_that_none_can_have_is_an_error_of_ours() -> None:
     for host in ("a..b", "a" * 70 + ".example"):
-        assert problem_of(f"http://{host}").startswith("remote-unreachable: ")
-        assert "its name" in problem_of(f"grpc://{host}:1")
+        assert refusal(f"http://{host}").startswith("remote-unreachable: ")
+        assert "its name" in refusal(f"grpc://{host}:1")
 
 
 @pytest.mark.slow
@@ -445,7 +434,7 @@ def test_a_server_that_answers_for_ever_is_not_waited_for(monkeypatch: pytest.Mo
 
     with raw_server(talk) as port:
         for scheme in ("http", "https", "grpc", "grpcs"):
-            assert problem_of(f"{scheme}://127.0.0.1:{port}").startswith("remote-unreachable: ")
+            assert refusal(f"{scheme}://127.0.0.1:{port}").startswith("remote-unreachable: ")
 
 
 def test_what_speaks_something_else_is_told_as_that() -> None:
@@ -456,31 +445,21 @@ def test_what_speaks_something_else_is_told_as_that() -> None:
     ):
         talk, _ = speaking(answer)
         with raw_server(talk) as port:
-            assert f"what it speaks is not {name}" in problem_of(f"{scheme}://127.0.0.1:{port}")
+            assert f"what it speaks is not {name}" in refusal(f"{scheme}://127.0.0.1:{port}")
 
 
 def test_what_a_server_repeats_and_the_path_of_an_address_are_not_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def echo(connection: socket.socket) -> None:
-        speaker = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
-        speaker.initiate_connection()
-        while True:
-            connection.sendall(speaker.data_to_send())
-            for event in speaker.receive_data(connection.recv(1 << 16)):
-                if isinstance(event, h2.events.RequestReceived):
-                    got = {str(name): str(value) for name, value in event.headers or ()}
-                    head = [(":status", "200"), ("grpc-status", "3"), ("grpc-message", got["x-key"])]
-                    speaker.send_headers(event.stream_id, head, end_stream=True)
-
-    with raw_server(echo) as port:
-        url = f"grpc://127.0.0.1:{port}"
+    asked: list[dict[str, str]] = []
+    with grpc_server("3", asked, lambda headers: headers["x-key"]) as url:
         monkeypatch.setenv(remote_session.VARIABLE, f"X-Key: {SECRET}")
-        found = problem_of(url, Settings(remote_cache=url))
+        found = refusal(url, Settings(remote_cache=url))
         assert found.startswith("remote-unusable")
         assert SECRET not in found
+        assert asked[0]["x-key"] == SECRET
     machine = Settings(remote_credential_helper=helper(tmp_path, "exit 3"))
-    found = problem_of(f"https://cache.example/{SECRET}", machine)
+    found = refusal(f"https://cache.example/{SECRET}", machine)
     assert found.startswith("remote-credentials")
     assert SECRET not in found
 
@@ -505,7 +484,7 @@ def test_a_certificate_of_another_host_is_not_trusted(tmp_path: Path, monkeypatc
     with raw_server(talk) as port:
         url = f"https://127.0.0.1:{port}"
         monkeypatch.setenv(remote_session.VARIABLE, f"X-Key: {SECRET}")
-        found = problem_of(url, Settings(remote_cache=url))
+        found = refusal(url, Settings(remote_cache=url))
         assert found.startswith("remote-untrusted")
         with relayed(tmp_path, url, ("X-Key", SECRET)) as line, Client(tmp_path / "cache") as client:
             assert client.ask("GET", KEY) == (404, b"")

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -240,6 +240,35 @@ def test_credentials_that_cannot_be_had_are_told_and_not_repeated(
     assert not program or caught.value.__cause__ is None
 
 
+# --- servers and clients ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def raw_server(talk: Callable[[socket.socket], object]) -> Iterator[int]:
+    """A port of this machine where each connection is talked to like that."""
+
+    def one(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            talk(connection)
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=one, args=(server.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+@contextlib.contextmanager
+def dialled(path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))  # with a timeout it would not wait for its turn
+        connection.settimeout(20)
+        yield connection
+
+
 # --- an HTTP cache that can be told what to do --------------------------------------------------------------------
 
 
@@ -412,21 +441,20 @@ def test_credentials_that_run_out_and_uploads_that_are_refused_end_in_one_line_e
 
 
 def test_a_server_that_breaks_off_is_a_miss_and_the_next_question_is_asked_again(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        answers = [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"]
+    answers = iter([b"", b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"])
 
-        def serve() -> None:
-            for answer in answers:
-                with server.accept()[0] as connection:
-                    connection.recv(1 << 16)
-                    connection.sendall(answer)
+    def talk(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(next(answers))
 
-        threading.Thread(target=serve, daemon=True).start()
-        with relayed(tmp_path, url) as line, Client(tmp_path / "cache") as client:
-            assert client.ask("GET", KEY) == (404, b"")
-            assert client.ask("GET", KEY) == (200, b"ok")
-        assert line.lost is None
+    with (
+        raw_server(talk) as port,
+        relayed(tmp_path, f"http://127.0.0.1:{port}") as line,
+        Client(tmp_path / "cache") as client,
+    ):
+        assert client.ask("GET", KEY) == (404, b"")
+        assert client.ask("GET", KEY) == (200, b"ok")
+    assert line.lost is None
 
 
 def test_a_folder_deeper_than_a_sockets_path_may_be_serves_too(tmp_path: Path) -> None:
@@ -441,39 +469,32 @@ def test_a_folder_deeper_than_a_sockets_path_may_be_serves_too(tmp_path: Path) -
 
 
 @contextlib.contextmanager
-def grpc_server(status: str, asked: list[dict[str, str]]) -> Iterator[str]:
-    """An address that answers every call with that status, and what it was asked."""
+def grpc_server(
+    status: str, asked: list[dict[str, str]], message: Callable[[dict[str, str]], str] = lambda _: "as told"
+) -> Iterator[str]:
+    """An address that answers every call with that status and a message, and what it was asked."""
 
     def talk(plain: socket.socket) -> None:
         connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
         connection.initiate_connection()
-        with plain, contextlib.suppress(OSError):
-            while True:
-                plain.sendall(connection.data_to_send())
-                data = plain.recv(1 << 16)
-                if not data:
-                    return
-                for event in connection.receive_data(data):
-                    if isinstance(event, h2.events.RequestReceived):
-                        asked.append({str(name): str(value) for name, value in event.headers or ()})
-                        head = [(":status", "200"), ("grpc-status", status), ("grpc-message", "as told")]
-                        connection.send_headers(event.stream_id, head, end_stream=True)
+        while True:
+            plain.sendall(connection.data_to_send())
+            data = plain.recv(1 << 16)
+            if not data:
+                return
+            for event in connection.receive_data(data):
+                if isinstance(event, h2.events.RequestReceived):
+                    asked.append({str(name): str(value) for name, value in event.headers or ()})
+                    head = [(":status", "200"), ("grpc-status", status), ("grpc-message", message(asked[-1]))]
+                    connection.send_headers(event.stream_id, head, end_stream=True)
 
-    def serve(server: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=talk, args=(server.accept()[0],), daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=serve, args=(server,), daemon=True).start()
-        yield f"grpc://127.0.0.1:{server.getsockname()[1]}"
+    with raw_server(talk) as port:
+        yield f"grpc://127.0.0.1:{port}"
 
 
 def call(path: Path) -> tuple[str, str]:
     """Ask what can be done, through a relay, as Bazel would with an address of its own loopback."""
-    with socket.socket(socket.AF_UNIX) as plain:
-        plain.settimeout(20)
-        plain.connect(str(path))
+    with dialled(path) as plain:
         mine = relay_line.RelayLine(Endpoint("grpc", "127.0.0.1", 8980))
         return capabilities(mine, "main", plain.sendall, lambda: plain.recv(1 << 16))
 
@@ -488,79 +509,47 @@ def test_a_call_gets_the_endpoints_name_and_credentials(tmp_path: Path) -> None:
     assert headers[":path"].endswith("Capabilities/GetCapabilities")
 
 
-def test_a_job_that_may_not_write_is_stopped_before_a_server_that_speaks_grpc_too(tmp_path: Path) -> None:
-    asked: list[dict[str, str]] = []
-    with (
-        grpc_server("0", asked) as url,
-        relayed(tmp_path, url, upload=False),
-        socket.socket(socket.AF_UNIX) as plain,
-    ):
-        plain.settimeout(20)
-        plain.connect(str(tmp_path / "cache"))
-        connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding=None))
-        connection.initiate_connection()
-        told: dict[int, bytes] = {}
-        for stream, method in (1, "Write"), (3, "Read"):
-            path = f"/google.bytestream.ByteStream/{method}"
-            head = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x")]
-            connection.send_headers(stream, head)
-            connection.send_data(stream, b"x" * 10_000, end_stream=True)
-        while len(told) < 2:
-            plain.sendall(connection.data_to_send())
-            for event in connection.receive_data(plain.recv(1 << 16)):
-                if isinstance(event, h2.events.ResponseReceived):
-                    told[event.stream_id] = dict(event.headers or ())[b"grpc-status"]
-        assert connection.outbound_flow_control_window > 65_535 - 10_001, "the window was given back"
-    assert told == {1: b"7", 3: b"0"}
-    assert [one[":path"] for one in asked] == ["/google.bytestream.ByteStream/Read"]
-
-
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 def test_an_endpoint_that_says_nothing_any_more_is_gone(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_line, "SILENCE", 0.3)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        line = relay_line.RelayLine(Endpoint(scheme, "127.0.0.1", server.getsockname()[1]))
-        with relay.running({"cache": line}, tmp_path):
-            if scheme == "http":
-                with Client(tmp_path / "cache") as client:
-                    assert client.ask("GET", KEY) == (404, b"")
-            else:
-                with pytest.raises(ConnectionError):
-                    call(tmp_path / "cache")
-                assert call(tmp_path / "cache")[0] == "0", "somebody else answers now"
-        assert line.lost == "it does not answer"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        relayed(tmp_path, f"{scheme}://127.0.0.1:{server.getsockname()[1]}") as line,
+    ):
+        if scheme == "http":
+            with Client(tmp_path / "cache") as client:
+                assert client.ask("GET", KEY) == (404, b"")
+        else:
+            with pytest.raises(ConnectionError):
+                call(tmp_path / "cache")
+            assert call(tmp_path / "cache")[0] == "0", "somebody else answers now"
+    assert line.lost == "it does not answer"
 
 
 @pytest.mark.slow
 def test_a_ping_of_the_relays_own_is_not_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_line, "SILENCE", 0.3)
-    with grpc_server("0", []) as url:
-        line = relay_line.RelayLine(parse(url))
-        with relay.running({"cache": line}, tmp_path), socket.socket(socket.AF_UNIX) as plain:
-            plain.settimeout(20)
-            plain.connect(str(tmp_path / "cache"))
-            mine = relay_line.RelayLine(Endpoint("grpc", "127.0.0.1", 8980))
-            seen: list[bytes] = []
-
-            def receive() -> bytes:
-                seen.append(plain.recv(1 << 16))
-                return seen[-1]
-
-            assert capabilities(mine, "", plain.sendall, receive)[0] == "0"
-            time.sleep(1)
-            plain.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                plain.recv(1)
-        assert line.lost is None
+    with (
+        grpc_server("0", []) as url,
+        relayed(tmp_path, url) as line,
+        dialled(tmp_path / "cache") as plain,
+    ):
+        mine = relay_line.RelayLine(Endpoint("grpc", "127.0.0.1", 8980))
+        assert capabilities(mine, "", plain.sendall, lambda: plain.recv(1 << 16))[0] == "0"
+        time.sleep(1)
+        plain.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            plain.recv(1)
+    assert line.lost is None
 
 
 @pytest.mark.usefixtures("quick")
 def test_in_place_of_an_endpoint_that_is_gone_somebody_can_do_all_and_has_nothing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        line = relay_line.RelayLine(Endpoint("grpc", "127.0.0.1", server.getsockname()[1]))
-    with relay.running({"cache": line}, tmp_path):
+        url = f"grpc://127.0.0.1:{server.getsockname()[1]}"
+    with relayed(tmp_path, url) as line:
         assert call(tmp_path / "cache")[0] == "0"
     assert line.lost == "connection refused"
 
@@ -568,13 +557,19 @@ def test_in_place_of_an_endpoint_that_is_gone_somebody_can_do_all_and_has_nothin
 # --- asked at the start -------------------------------------------------------------------------------------------
 
 
-def refused(url: str) -> str:
+def refusal(url: str, machine: Settings | None = None) -> str:
+    """Code, message and fix."""
     with pytest.raises(TfdockError) as caught:
-        remote_session.check(Remote(cache=parse(url)), Settings())
+        remote_session.check(Remote(cache=parse(url)), machine or Settings())
     (problem,) = caught.value.problems
     assert problem.fix
-    assert re.search(r"the remote cache \w+://[\w.:]+", problem.message)
-    return problem.code
+    return f"{problem.code}: {problem.message} {problem.fix}"
+
+
+def refused(url: str) -> str:
+    text = refusal(url)
+    assert re.search(r"the remote cache \w+://[\w.:]+", text)
+    return text.partition(":")[0]
 
 
 def test_an_http_cache_is_asked_before_the_build() -> None:
