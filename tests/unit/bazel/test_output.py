@@ -225,29 +225,20 @@ def test_the_first_three_compiler_errors_count_each_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "network", "full"),
     [
-        "java.net.UnknownHostException: storage.googleapis.com",
-        "Error downloading [https://x/y.zip]: connect timed out",
-        "Error downloading [https://x/y.zip]: GET returned 503 Service Unavailable",
-        "curl: (6) Could not resolve host: github.com",
-        "connect: Network is unreachable",
+        ("java.net.UnknownHostException: storage.googleapis.com", True, False),
+        ("Error downloading [https://x/y.zip]: connect timed out", True, False),
+        ("Error downloading [https://x/y.zip]: GET returned 503 Service Unavailable", True, False),
+        ("curl: (6) Could not resolve host: github.com", True, False),
+        ("connect: Network is unreachable", True, False),
+        ("No space left on device", False, True),
+        ("java.io.IOException: write failed: ENOSPC", False, True),
+        ("INFO: Build completed successfully, 503 total actions", False, False),
+        ("GET returned 200 OK", False, False),
+        ("Compiling connection.cc", False, False),
     ],
 )
-def test_a_failed_download_is_recognised(line: str) -> None:
-    assert speaks_of_network(["INFO: fine", line])
-
-
-@pytest.mark.parametrize("line", ["No space left on device", "java.io.IOException: write failed: ENOSPC"])
-def test_a_full_disk_is_recognised(line: str) -> None:
-    assert speaks_of_full_disk(["INFO: fine", line])
-
-
-def test_ordinary_output_speaks_of_neither() -> None:
-    lines = [
-        "INFO: Build completed successfully, 503 total actions",
-        "GET returned 200 OK",
-        "Compiling connection.cc",
-    ]
-    assert not speaks_of_network(lines)
-    assert not speaks_of_full_disk(lines)
+def test_a_failed_download_and_a_full_disk_are_recognised(line: str, network: bool, full: bool) -> None:
+    lines = ["INFO: fine", line]
+    assert (speaks_of_network(lines), speaks_of_full_disk(lines)) == (network, full)

@@ -98,52 +98,33 @@ def outside(file: Path, *allowed: Path) -> Problem:
 IN_HOME = {"extends": "base.yaml", "patches": "fix.patch", "path": "tensorflow"}
 
 
-def absolute(project: Path, name: str) -> str:
-    return str(project.parent / "home" / name)
+#: Ways out of a project: links that it has, and what the profile names then.
+OUTSIDE: dict[str, tuple[dict[str, str], str]] = {
+    "absolute": ({}, "{home}/{name}"),
+    "upwards": ({}, "../../home/{name}"),
+    "through a link": ({"innocent": "{home}/{name}"}, "../innocent"),
+    "through a relative link": ({"profiles/innocent": "../../home/{name}"}, "innocent"),
+    "through a linked folder": ({"folder": "{home}"}, "../folder/{name}"),
+    "through a chain of links": ({"one": "two", "two": "three/home", "three": ".."}, "../one/{name}"),
+    "through a process": ({}, "/proc/self/root{home}/{name}"),
+}
 
 
-def upwards(_: Path, name: str) -> str:
-    return f"../../home/{name}"
+def way_out(project: Path, way: str, name: str) -> str:
+    """Make the links of a way to a file in the home folder; return what the profile names."""
+    links, value = OUTSIDE[way]
+    home = project.parent / "home"
+    for link, target in links.items():
+        (project / link).symlink_to(target.format(home=home, name=name))
+    return value.format(home=home, name=name)
 
 
-def through_a_link(project: Path, name: str) -> str:
-    (project / "innocent").symlink_to(project.parent / "home" / name)
-    return "../innocent"
-
-
-def through_a_relative_link(project: Path, name: str) -> str:
-    (project / "profiles/innocent").symlink_to(f"../../home/{name}")
-    return "innocent"
-
-
-def through_a_linked_folder(project: Path, name: str) -> str:
-    (project / "folder").symlink_to(project.parent / "home")
-    return f"../folder/{name}"
-
-
-def through_a_chain_of_links(project: Path, name: str) -> str:
-    (project / "one").symlink_to("two")
-    (project / "two").symlink_to("three/home")
-    (project / "three").symlink_to("..")
-    return f"../one/{name}"
-
-
-def through_a_process(project: Path, name: str) -> str:
-    return f"/proc/self/root{project.parent}/home/{name}"
-
-
-OUTSIDE = [
-    absolute, upwards, through_a_link, through_a_relative_link, through_a_linked_folder, through_a_chain_of_links,
-    through_a_process,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("payload", OUTSIDE)
+@pytest.mark.parametrize("way", OUTSIDE)
 @pytest.mark.parametrize("name", IN_HOME)
 def test_what_lies_outside_the_repository_is_refused_with_its_place_and_the_flag(
-    project: Path, name: str, payload: Callable[[Path, str], str]
+    project: Path, name: str, way: str
 ) -> None:
-    file = put(project, name, payload(project, IN_HOME[name]))
+    file = put(project, name, way_out(project, way, IN_HOME[name]))
     problem = outside(file)
     assert (problem.file, problem.line) == (str(file), 2)
     assert problem.column
@@ -156,7 +137,9 @@ def test_what_lies_outside_the_repository_is_refused_with_its_place_and_the_flag
 
 @pytest.mark.parametrize("name", IN_HOME)
 def test_a_path_outside_is_refused_whether_it_is_there_or_not(project: Path, name: str) -> None:
-    there, gone = (outside(put(project, name, upwards(project, file))) for file in (IN_HOME[name], "nothing"))
+    there, gone = (
+        outside(put(project, name, way_out(project, "upwards", file))) for file in (IN_HOME[name], "nothing")
+    )
     assert gone.message.replace("nothing", IN_HOME[name]) == there.message
 
 
@@ -383,12 +366,10 @@ def test_shipped_profiles_extend_each_other(project: Path, monkeypatch: pytest.M
 MATRIX = 'schema: 1\nbase: {base}\naxes: {{python: ["3.11"]}}\n'
 
 
-@pytest.mark.parametrize("payload", OUTSIDE)
-def test_the_base_of_a_matrix_and_what_that_extends_belong_to_the_matrixs_project(
-    project: Path, payload: Callable[[Path, str], str]
-) -> None:
+@pytest.mark.parametrize("way", OUTSIDE)
+def test_the_base_of_a_matrix_and_what_that_extends_belong_to_the_matrixs_project(project: Path, way: str) -> None:
     file = project / "profiles/m.yaml"
-    base = payload(project, "base.yaml")
+    base = way_out(project, way, "base.yaml")
     (project / "profiles/base.yaml").write_text(f"schema: 1\nextends: {base}\n")
     for named in (base, "base.yaml"):
         file.write_text(MATRIX.format(base=named))

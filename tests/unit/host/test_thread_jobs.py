@@ -14,6 +14,10 @@ from tfdock.host.thread_jobs import ThreadJob, run_both
 LONG = 10  # seconds until a wait is given up: nothing that passes takes as long
 
 
+class Held:
+    """What a job has in memory."""
+
+
 def test_the_largest_is_begun_first_and_two_run_at_once() -> None:
     begun: list[str] = []
     both = threading.Barrier(2, timeout=LONG)
@@ -49,31 +53,6 @@ def test_the_first_error_in_the_order_given_is_raised_whichever_came_first() -> 
         run_both([ThreadJob(1, first()), ThreadJob(1, second())])
 
 
-def test_after_an_error_the_others_stop_at_their_next_step_or_never_begin() -> None:
-    running, steps = threading.Event(), 0
-
-    def failing() -> Iterator[None]:
-        assert running.wait(LONG)
-        yield
-        raise ValueError("damaged")
-
-    def endless() -> Iterator[None]:
-        nonlocal steps
-        while True:
-            steps += 1
-            running.set()
-            yield
-
-    def never() -> Iterator[None]:
-        raise AssertionError
-        yield
-
-    with pytest.raises(ValueError, match="damaged"):
-        run_both([ThreadJob(3, failing()), ThreadJob(2, endless()), ThreadJob(1, never())])
-    assert steps
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pair")]
-
-
 def test_jobs_behind_one_that_failed_are_not_waited_for_and_those_before_it_are() -> None:
     begun: list[str] = []
     running = threading.Event()
@@ -99,12 +78,10 @@ def test_jobs_behind_one_that_failed_are_not_waited_for_and_those_before_it_are(
         )
     assert sorted(begun[:2]) == ["behind", "damaged"]
     assert begun[2:] == ["before"]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pair")]
 
 
 def test_of_several_errors_one_alone_is_kept_with_all_that_its_job_held() -> None:
-    class Held:
-        """What a job has in memory."""
-
     held: list[weakref.ref[Held]] = []
 
     def failing(name: str) -> Iterator[None]:
@@ -119,9 +96,6 @@ def test_of_several_errors_one_alone_is_kept_with_all_that_its_job_held() -> Non
 
 
 def test_an_abandoned_job_keeps_nothing_of_what_it_held() -> None:
-    class Held:
-        """What a job has in memory."""
-
     running = threading.Event()
     held: list[weakref.ref[Held]] = []
 

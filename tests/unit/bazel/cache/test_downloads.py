@@ -58,46 +58,38 @@ def test_folders_that_a_fetch_closed_are_opened_again_and_checked(tmp_path: Path
     assert all(one.stat().st_mode & 0o700 == 0o700 for one in (folder, *folder.rglob("*/")))
 
 
-STRANGE: dict[str, Callable[[Path], object]] = {
-    f"{SHA}/{OTHER}/file": lambda path: path.write_bytes(b"other bytes"),
-    f"{SHA}/{NAME}/more": lambda path: path.touch(),
-    f"{SHA}/{NAME}/id-{'0' * 64}": lambda path: path.write_bytes(b"not empty"),
-    f"{SHA}/short": lambda path: path.mkdir(),
-    f"{SHA}/{OTHER}": lambda path: path.symlink_to("/etc"),
-    "content_addressable/md5/x": lambda path: path.mkdir(),
-    "content_addressable/sha512": lambda path: path.symlink_to("/etc"),
-    "contents/x": lambda path: path.touch(),
-    "pipe": os.mkfifo,
-}
+SECOND = f"content_addressable/sha512/{hashlib.sha512(GOOD).hexdigest()}/file"
 
 
-@pytest.mark.parametrize("name", STRANGE)
-def test_what_is_not_what_its_name_says_is_removed_and_told(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        (f"{SHA}/{OTHER}/file", lambda path: path.write_bytes(b"other bytes")),
+        (f"{SHA}/{NAME}/more", Path.touch),
+        (f"{SHA}/{NAME}/id-{'0' * 64}", lambda path: path.write_bytes(b"not empty")),
+        (f"{SHA}/short", Path.mkdir),
+        (f"{SHA}/{OTHER}", lambda path: path.symlink_to("/etc")),
+        ("content_addressable/md5/x", Path.mkdir),
+        ("content_addressable/sha512", lambda path: path.symlink_to("/etc")),
+        ("contents/x", Path.touch),
+        ("pipe", os.mkfifo),
+        # Not even one that leads to the right bytes.
+        (SECOND, lambda path: path.symlink_to(f"../../sha256/{NAME}/file")),
+        (SECOND, os.mkfifo),
+        (SECOND, Path.mkdir),
+    ],
+)
+def test_what_is_not_what_its_name_says_is_removed_and_told(
+    tmp_path: Path, name: str, make: Callable[[Path], object]
+) -> None:
     folder = tmp_path / "repository"
     good = entry(folder)
     began = filesystem_now(tmp_path)
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    STRANGE[name](folder / name)
+    make(folder / name)
     assert remove_changed_downloads(folder, began) == [name]
     assert not os.path.lexists(folder / name)
     assert good.read_bytes() == GOOD
-
-
-@pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
-def test_a_download_is_a_plain_file(tmp_path: Path, kind: str) -> None:
-    folder, secret = tmp_path / "repository", tmp_path / "secret"
-    secret.write_bytes(GOOD)
-    began = filesystem_now(tmp_path)
-    path = folder / SHA / NAME / "file"
-    path.parent.mkdir(parents=True)
-    make: dict[str, Callable[[], object]] = {
-        "link": lambda: path.symlink_to(secret),
-        "fifo": lambda: os.mkfifo(path),
-        "folder": path.mkdir,
-    }
-    make[kind]()
-    assert remove_changed_downloads(folder, began) == [f"{SHA}/{NAME}/file"]
-    assert secret.read_bytes() == GOOD
 
 
 def test_an_entry_that_only_got_another_name_is_found_and_a_forged_time_of_change_helps_nobody(

@@ -166,22 +166,13 @@ def edited(change: Callable[[bytearray], object]) -> bytes:
     return squeezed(bytes(data))
 
 
-def link(data: bytearray) -> None:
+def headed(**fields: object) -> bytes:
+    """A pack whose first header says something else."""
     info = tarfile.TarInfo(CONTENTS.entries[0].name)
-    info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
-    data[:512] = info.tobuf(tarfile.USTAR_FORMAT)
-
-
-def other_name(data: bytearray) -> None:
-    info = tarfile.TarInfo("../../etc/cron.d/x")
     info.size = CONTENTS.entries[0].size
-    data[:512] = info.tobuf(tarfile.USTAR_FORMAT)
-
-
-def executable(data: bytearray) -> None:
-    info = tarfile.TarInfo(CONTENTS.entries[0].name)
-    info.size, info.mode = CONTENTS.entries[0].size, 0o4755
-    data[:512] = info.tobuf(tarfile.USTAR_FORMAT)
+    for name, value in fields.items():
+        setattr(info, name, value)
+    return edited(lambda data: data.__setitem__(slice(512), info.tobuf(tarfile.USTAR_FORMAT)))
 
 
 @pytest.mark.parametrize(
@@ -192,9 +183,9 @@ def executable(data: bytearray) -> None:
         pack_of(FILES)[:-1],
         pack_of(FILES) + b"x",
         pack_of(FILES) + squeezed(b"a second frame"),
-        edited(link),
-        edited(other_name),
-        edited(executable),
+        headed(type=tarfile.SYMTYPE, linkname="/etc/passwd", size=0),
+        headed(name="../../etc/cron.d/x"),
+        headed(mode=0o4755),
         edited(lambda data: data.extend(bytes(512))),
         edited(lambda data: data.__delitem__(slice(-512, None))),
         pack_of(dict([blob(b"x" * 511)])),

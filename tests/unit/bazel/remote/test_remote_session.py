@@ -7,7 +7,6 @@ import http.client
 import http.server
 import re
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -593,14 +592,6 @@ def test_a_server_that_speaks_grpc_is_asked_before_the_build() -> None:
             remote_session.check(Remote(cache=parse(url)), Settings())
 
 
-def test_why_a_connection_failed_is_told_in_words() -> None:
-    untrusted = ssl.SSLCertVerificationError(1, "x")
-    untrusted.verify_message = "self-signed certificate"
-    assert relay_line.failure_reason(untrusted) == "its certificate is not trusted: self-signed certificate"
-    assert relay_line.failure_reason(TimeoutError()) == "it does not answer"
-    assert relay_line.failure_reason(ConnectionRefusedError(111, "('10.0.0.1', 1)")) == "connection refused"
-
-
 def test_an_engine_on_another_machine_is_refused() -> None:
     (problem,) = remote_session.engine_far_error(Remote(cache=parse("http://cache.example"))).problems
     assert problem.code == "remote-engine-far"
@@ -610,17 +601,22 @@ def test_an_engine_on_another_machine_is_refused() -> None:
 # --- in the container ---------------------------------------------------------------------------------------------
 
 
-def test_the_forwarder_hands_connections_on_and_ends_as_its_command_does(tmp_path: Path) -> None:
-    script = tmp_path / "forward.py"
+def forwarder(folder: Path) -> tuple[int, list[str]]:
+    """A free port, and the words before a command that reaches the relay of a folder there."""
+    script = folder / "forward.py"
     script.write_text(loader.templates()["run/forward.py"])
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
+    return port, [sys.executable, str(script), f"{port}={folder}/cache", "--"]
+
+
+def test_the_forwarder_hands_connections_on_and_ends_as_its_command_does(tmp_path: Path) -> None:
+    port, words = forwarder(tmp_path)
     with http_cache(Cache()) as cache, relayed(tmp_path, cache.url):
         ask = (
             "import http.client, sys; c = http.client.HTTPConnection('127.0.0.1', int(sys.argv[1]));"
             f"c.request('PUT', '{KEY}', b'x' * 300000); c.getresponse().read();"
             f"c.request('GET', '{KEY}'); sys.exit(len(c.getresponse().read()) % 251)"
         )
-        python = sys.executable
-        command = [python, str(script), f"{port}={tmp_path}/cache", "--", python, "-c", ask, str(port)]
+        command = [*words, sys.executable, "-c", ask, str(port)]
         assert subprocess.run(command, timeout=120, check=False).returncode == 300_000 % 251
