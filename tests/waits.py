@@ -7,8 +7,9 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,24 @@ class Process(Protocol):
 
     def poll(self) -> int | None:
         """Return its exit code, None while it runs."""
+
+
+@contextlib.contextmanager
+def over_and_over(step: Callable[[], object]) -> Iterator[None]:
+    """Do something in a thread, again and again, while the context lasts."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.is_set():
+            step()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 30, process: Process | None = None) -> None:

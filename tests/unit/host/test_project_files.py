@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
+from waits import over_and_over
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.builder import locking
@@ -415,27 +415,18 @@ def test_a_run_keeps_the_text_that_was_planned_and_no_lock_from_elsewhere(projec
 # --- races ----------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def swapped(path: Path, other: Path) -> Iterator[None]:
+def swapped(path: Path, other: Path) -> AbstractContextManager[None]:
     """Swap what lies at a path for a link to another file, over and over."""
     aside, link = path.with_name("aside"), path.with_name("link")
     link.symlink_to(other)
-    over = threading.Event()
 
     def swap() -> None:
-        while not over.is_set():
-            path.rename(aside)
-            link.rename(path)
-            path.rename(link)
-            aside.rename(path)
+        path.rename(aside)
+        link.rename(path)
+        path.rename(link)
+        aside.rename(path)
 
-    thread = threading.Thread(target=swap)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return over_and_over(swap)
 
 
 @pytest.mark.slow

@@ -6,13 +6,14 @@ import os
 import resource
 import shutil
 import stat
-import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from waits import over_and_over
 
 from tfdock.host import untrusted_folders
 from tfdock.host.untrusted_folders import (
@@ -231,27 +232,23 @@ def test_a_name_that_is_swapped_for_a_link_all_the_time_never_leads_out(
     (hostile / "own/secret").write_bytes(OWN)
     swapped = "secret" if shape == "file" else "folder"
     honest, link = hostile / "honest", hostile / "link"
-    over = threading.Event()
 
     def swap() -> None:
-        while not over.is_set():
-            if shape == "file":
-                honest.write_bytes(OWN)
-                link.symlink_to(outside / "secret")
-                honest.replace(hostile / swapped)
-                link.replace(hostile / swapped)
-            else:
-                link.symlink_to(outside)
-                (hostile / "own").rename(hostile / swapped)
-                (hostile / swapped).rename(hostile / "own")
-                link.replace(hostile / swapped)
-                (hostile / swapped).unlink()
+        if shape == "file":
+            honest.write_bytes(OWN)
+            link.symlink_to(outside / "secret")
+            honest.replace(hostile / swapped)
+            link.replace(hostile / swapped)
+        else:
+            link.symlink_to(outside)
+            (hostile / "own").rename(hostile / swapped)
+            (hostile / swapped).rename(hostile / "own")
+            link.replace(hostile / swapped)
+            (hostile / swapped).unlink()
 
-    thread = threading.Thread(target=swap)
-    thread.start()
     seen: set[object] = set()
     name = "secret" if shape == "file" else "folder/secret"
-    try:
+    with over_and_over(swap):
         for number in range(1_000_000):
             # Until the race has been met in both of its states, however seldom another process leaves time for that.
             if number >= 2000 and seen >= {NotPlain, OWN}:
@@ -261,9 +258,6 @@ def test_a_name_that_is_swapped_for_a_link_all_the_time_never_leads_out(
                     seen.add(file.read())
             except (NotPlain, FileNotFoundError) as error:
                 seen.add(type(error))
-    finally:
-        over.set()
-        thread.join()
     assert SECRET not in seen
     assert seen >= {NotPlain, OWN}
     assert untouched(outside)
@@ -317,35 +311,22 @@ def test_a_folder_with_more_names_than_are_held_at_once_is_removed(
 
 @pytest.mark.slow
 def test_a_folder_that_is_swapped_for_a_link_while_it_is_removed_leads_nowhere(hostile: Path, outside: Path) -> None:
-    link = hostile.parent / "link"
-    over = threading.Event()
-
     def swap() -> None:
-        while not over.is_set():
-            try:
-                (hostile / "swapped").mkdir()
-                (hostile / "swapped/secret").touch()
-                (hostile / "swapped").rename(hostile.parent / "aside")
-                (hostile / "swapped").symlink_to(outside)
-                (hostile / "swapped").unlink()
-                (hostile.parent / "aside").rename(hostile / "swapped")
-            except OSError:
-                time.sleep(0)
+        try:
+            (hostile / "swapped").mkdir()
+            (hostile / "swapped/secret").touch()
+            (hostile / "swapped").rename(hostile.parent / "aside")
+            (hostile / "swapped").symlink_to(outside)
+            (hostile / "swapped").unlink()
+            (hostile.parent / "aside").rename(hostile / "swapped")
+        except OSError:
+            time.sleep(0)
 
-    thread = threading.Thread(target=swap)
-    thread.start()
-    try:
-        with UntrustedFolder.opened(hostile) as folder:
-            end = time.monotonic() + 0.5
-            while time.monotonic() < end:
-                try:
-                    folder.empty()
-                except OSError:  # a rival that still writes keeps the folder from being empty
-                    continue
-    finally:
-        over.set()
-        thread.join()
-    assert not link.exists()
+    with over_and_over(swap), UntrustedFolder.opened(hostile) as folder:
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            with suppress(OSError):  # a rival that still writes keeps the folder from being empty
+                folder.empty()
     assert untouched(outside)
 
 
