@@ -140,7 +140,7 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str] | None = No
     values |= {name: value for name, value in flags.items() if value is not None and value != ()}
     for name, flag in (("registries", "--registry"), ("allow_endpoints", "--allow-endpoint")):
         if flags.get(name):
-            values[name] = _parse_names(name, flags[name], flag)  # type: ignore[arg-type]
+            values[name] = _parse_list(name, flags[name], flag)  # type: ignore[arg-type]
     return Settings(**values)  # type: ignore[arg-type]
 
 
@@ -172,10 +172,8 @@ def _near(name: str, known: Iterable[str]) -> str:
 def _parse_node(name: str, node: yaml_nodes.Node, file: str) -> object:
     if name == "mirrors" and node.kind == "map":
         return {registry: child.raw for registry, child in node.entries.items()}
-    if name in _FOLDERS and node.kind == "list":
-        return tuple(Path(item.raw).expanduser() for item in node.items)
-    if name in _NAMES and node.kind == "list":
-        return _parse_names(name, [item.raw for item in node.items], file)
+    if name in (*_FOLDERS, *_NAMES) and node.kind == "list":
+        return _parse_list(name, [item.raw for item in node.items], file)
     if node.kind in ("map", "list"):
         message = f"`{name}` cannot be a {node.kind}"
         raise ProfileError(node.problem(file, "settings-bad-value", message, f"write `{name}: value`"))
@@ -186,9 +184,9 @@ def _parse_text(name: str, text: str, where: str) -> object:
     if name in ("wheelhouse", "cache_dir", "state_dir"):
         return Path(text).expanduser()
     if name in _FOLDERS:
-        return tuple(Path(part).expanduser() for part in text.split(os.pathsep) if part)
+        return _parse_list(name, filter(None, text.split(os.pathsep)), where)
     if name in _NAMES:
-        return _parse_names(name, [part.strip() for part in text.split(",") if part.strip()], where)
+        return _parse_list(name, filter(None, map(str.strip, text.split(","))), where)
     if name == "mirrors":
         pairs = [part.partition("=") for part in text.split(",") if part]
         if not all(registry and mirror for registry, _, mirror in pairs):
@@ -205,8 +203,10 @@ def _bad_value(message: str, fix: str, where: str) -> ProfileError:
     return ProfileError.of("settings-bad-value", message, fix, file=where)
 
 
-def _parse_names(name: str, values: Iterable[str], where: str) -> tuple[str, ...]:
-    """Return the values of a setting that is a list of names, none twice."""
+def _parse_list(name: str, values: Iterable[str], where: str) -> tuple[Path | str, ...]:
+    """Return the values of a setting that is a list: of folders, or of names, none twice."""
+    if name in _FOLDERS:
+        return tuple(Path(value).expanduser() for value in values)
     unique = tuple(dict.fromkeys(values))
     for value in unique:
         _NAMES[name](value, where)

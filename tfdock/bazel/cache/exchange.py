@@ -49,7 +49,7 @@ class Exchange:
 
         Raises NetworkError (`cache-push-raced`) if other pushes were quicker each time.
         """
-        with self._own_files(), self._stage() as stage:
+        with self._stage() as stage:
             push = CachePush(self.stored, self.say, stage, [self._inventory_of(key) for key in keys])
             for number in range(_TRIES):
                 self.stop.check()
@@ -90,7 +90,7 @@ class Exchange:
 
         Without keys, it restores everything that the registry has of these trust domains.
         """
-        with self._own_files(), self._stage() as stage:
+        with self._stage() as stage:
             stored = self.stored.read()
             if stored is None:
                 raise NetworkError.of(
@@ -119,30 +119,32 @@ class Exchange:
     # --- both ---------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _own_files(self) -> Iterator[None]:
+    def _stage(self) -> Iterator[Path]:
+        """Use the cache, and a new folder on its file system that is removed afterwards.
+
+        Folders of killed runs are removed too.
+        """
+        downloads = self.cache.root / "downloads"
         try:
             with self.cache.in_use(waiting=self._waiting):
-                yield
+                for folder in (found for found in folders(downloads) if _STAGE.fullmatch(found.name)):
+                    # The kernel frees the lock of a process that died. A folder whose lock is free belongs to no run.
+                    with suppress(Locked), self._removed_at_end(folder):
+                        pass
+                folder = downloads / f"layers-{secrets.token_hex(6)}"
+                with self._removed_at_end(folder):
+                    folder.mkdir(parents=True)
+                    yield folder
         except OSError as error:
             raise file_error(error, {"the cache": self.cache.root}) from error
 
     @contextmanager
-    def _stage(self) -> Iterator[Path]:
-        """Make a folder on the cache's own file system, and remove it afterwards.
-
-        Folders of killed runs are removed too.
-        """
-        downloads, locks = self.cache.root / "downloads", self.cache.root / "locks"
-        for folder in (found for found in folders(downloads) if _STAGE.fullmatch(found.name)):
-            # The kernel frees the lock of a process that died. A folder whose lock is free belongs to no run.
-            with suppress(Locked), held(locks / folder.name, "it", alone=True):
-                remove_folder(folder)
-                (locks / folder.name).unlink(missing_ok=True)
-        folder = downloads / f"layers-{secrets.token_hex(6)}"
-        with held(locks / folder.name, str(folder), alone=True):
-            folder.mkdir(parents=True)
+    def _removed_at_end(self, folder: Path) -> Iterator[None]:
+        """Hold a folder's lock; then remove the folder and the lock. Raises Locked if another run has it."""
+        lock = self.cache.root / "locks" / folder.name
+        with held(lock, str(folder), alone=True):
             try:
-                yield folder
+                yield
             finally:
                 remove_folder(folder)
-                (locks / folder.name).unlink(missing_ok=True)
+                lock.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from tfdock.bazel.cache import action_cache, cache_pruning
 from tfdock.bazel.cache.action_cache import EMPTY, ActionResult, MalformedEntry
 from tfdock.bazel.cache.cache_folder import CacheEntry, CacheFolder, DiskCache, folders, opened
 from tfdock.bazel.cache.domain_cache import clear_work
-from tfdock.host.untrusted_folders import folder_size, is_hollow, open_up, remove_folder, size_of
+from tfdock.host.untrusted_folders import UntrustedPath, folder_size, is_hollow, open_up, remove_folder, size_of
 from tfdock.resolve.tools import NATIVE
 
 # Names of folders: of wheels for trials (verify/trial_container.py), of Bazel's downloads.
@@ -335,7 +335,7 @@ def prune(
     listings = [listing(disk) for disk in cache.disks()]
     half = [entry for listed in listings for entry in listed.half]
     old = list(_old_downloads(cache, before)) if before is not None else []
-    downloads = sum(download.size for download in old)
+    downloads = sum(size for _, size in old)
     gone = sum(entry.size for entry in half) + sum(output.size for output in output_folders) + downloads
     others = folder_size(cache.root) - gone
     plans, left = cache_pruning.prune(
@@ -348,8 +348,8 @@ def prune(
         # The caller holds the cache alone, so every run with such a folder has ended.
         for output in output_folders:
             remove_folder(output.path)
-        for download in old:
-            download.remove()
+        for download, _ in old:
+            download.remove_folder()
         for listed, plan in zip(listings, plans, strict=True):
             _remove_entries(listed.disk, listed.half)
             _apply(listed, plan)
@@ -363,27 +363,14 @@ def prune(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Download:
-    """A download that is to go: its part of the cache, its name in there, its bytes."""
-
-    part: Path
-    name: str
-    size: int
-
-    def remove(self) -> None:
-        with suppress(FileNotFoundError), opened(self.part) as folder:
-            folder.remove_folder(self.name)
-
-
-def _old_downloads(cache: CacheFolder, before: float) -> Iterator[_Download]:
-    """Yield the downloads that were last fetched or read before that moment."""
-    for part, inside, ours in (
-        (cache.root / "dependencies", "", _DEPENDENCIES),
-        (cache.repository, "content_addressable/sha256", _SHA256),
+def _old_downloads(cache: CacheFolder, before: float) -> Iterator[tuple[UntrustedPath, int]]:
+    """Yield the downloads that were last fetched or read before that moment, with their bytes."""
+    for part, ours in (
+        (UntrustedPath(cache.root / "dependencies"), _DEPENDENCIES),
+        (UntrustedPath(cache.repository, "content_addressable/sha256"), _SHA256),
     ):
         # One unreadable folder does not keep the other folders.
-        with suppress(OSError), opened(part) as top, top.folder(inside) as parent:
+        with suppress(OSError), opened(part.root) as top, top.folder(part.inside) as parent:
             for entry in parent.entries():
                 if not ours.fullmatch(entry.name):
                     continue
@@ -392,8 +379,7 @@ def _old_downloads(cache: CacheFolder, before: float) -> Iterator[_Download]:
                     files = [file.status for file in folder.entries()]
                     times = [entry.status.st_mtime, *(max(file.st_mtime, file.st_atime) for file in files)]
                     if max(times) < before:
-                        name = f"{inside}/{entry.name}" if inside else entry.name
-                        yield _Download(part=part, name=name, size=size_of(folder))
+                        yield part / entry.name, size_of(folder)
 
 
 def _apply(listed: Listing, plan: cache_pruning.PrunePlan) -> None:
