@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import itertools
 import json
@@ -68,9 +69,13 @@ def event(**fields: object) -> str:
     return json.dumps({"id": {}, **fields})
 
 
-def counted(*runners: tuple[str, int]) -> str:
-    rows = [{"name": name, "count": count} for name, count in runners]
+def metrics(**runners: int) -> str:
+    rows = [{"name": name.replace("_", " "), "count": count} for name, count in runners.items()]
     return event(buildMetrics={"actionSummary": {"runnerCount": rows}})
+
+
+def said(stderr: str) -> str:
+    return event(progress={"stderr": stderr})
 
 
 def parsed(*options: str) -> str:
@@ -83,18 +88,60 @@ DISK, REMOTE = "--disk_cache=/tf/cache/disk", "--remote_cache=grpc://127.0.0.1:1
 @pytest.mark.parametrize(
     ("options", "hits", "sources"),
     [
-        ((DISK,), [("remote cache hit", 3)], {"disk": 3}),
-        ((REMOTE,), [("remote cache hit", 3)], {"remote": 3}),
-        ((DISK, "--remote_executor=grpc://127.0.0.1:1"), [("remote cache hit", 3)], {"cache": 3}),
-        ((DISK, REMOTE), [("remote cache hit", 3), ("disk cache hit", 4)], {"disk": 4, "remote": 3}),
-        ((DISK, "--remote_cache="), [("remote cache hit", 3)], {"disk": 3}),
-        ((), [("remote cache hit", 3)], {"cache": 3}),
+        ((DISK,), {"remote_cache_hit": 3}, {"disk": 3}),
+        ((REMOTE,), {"remote_cache_hit": 3}, {"remote": 3}),
+        ((DISK, "--remote_executor=grpc://127.0.0.1:1"), {"remote_cache_hit": 3}, {"cache": 3}),
+        ((DISK, REMOTE), {"remote_cache_hit": 3, "disk_cache_hit": 4}, {"disk": 4, "remote": 3}),
+        ((DISK, "--remote_cache="), {"remote_cache_hit": 3}, {"disk": 3}),
+        ((), {"remote_cache_hit": 3}, {"cache": 3}),
     ],
 )
 def test_where_hits_came_from_is_said_where_it_is_known(
-    options: tuple[str, ...], hits: list[tuple[str, int]], sources: dict[str, int]
+    options: tuple[str, ...], hits: dict[str, int], sources: dict[str, int]
 ) -> None:
-    assert read_events([parsed(*options), counted(*hits, ("local", 1))]).sources == sources
+    assert read_events([parsed(*options), metrics(**hits, local=1)]).sources == sources
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        pytest.param(
+            [metrics(total=13, disk_cache_hit=3, internal=2, local=7, worker=1)],
+            Figures(hits=3, executed=8),
+            id="metrics",
+        ),
+        pytest.param(
+            [metrics(total=9, remote_cache_hit=4, disk_cache_hit=5)],
+            Figures(hits=9, executed=0),
+            id="all from caches",
+        ),
+        pytest.param(
+            [said("INFO: 13 processes: 3 disk cache hit, 10 local.\n")], Figures(hits=3, executed=10), id="0.26"
+        ),
+        pytest.param([said("INFO: 1 process: 1 processwrapper-sandbox.")], Figures(executed=1), id="one process"),
+        pytest.param(
+            [said("INFO: 13,000 processes: 1,500 remote cache hit, 2 internal, 11,498 local.")],
+            Figures(hits=1500, executed=11498),
+            id="thousands",
+        ),
+        pytest.param([said("INFO: 0 processes.")], None, id="no processes"),
+        pytest.param([said(f"INFO: 9 processes: ² local, , local, {'9' * 5000} local.")], None, id="no numbers"),
+        pytest.param([said("INFO: 2 processes: 2 local.\r\n")], Figures(executed=2), id="a carriage return"),
+        pytest.param(
+            [said("INFO: 5 processes: 5 local.\n"), metrics(local=6)], Figures(executed=6), id="metrics win"
+        ),
+        pytest.param(
+            [said("INFO: 5 processes: 5 local.\n"), said("INFO: 7 processes: 7 local.\n")],
+            Figures(executed=7),
+            id="the last line counts",
+        ),
+        pytest.param([], None, id="no events"),
+        pytest.param(['{"progress": {"stderr": "', metrics(local=1)], Figures(executed=1), id="a torn line"),
+        pytest.param(["[]", "5", '"x"', "null", "{}"], None, id="other JSON"),
+    ],
+)
+def test_figures_come_from_metrics_or_from_the_summary_line(events: list[str], expected: Figures | None) -> None:
+    assert read_events(events).figures == expected
 
 
 def test_bytes_are_told_where_bazel_counts_them() -> None:
@@ -103,12 +150,12 @@ def test_bytes_are_told_where_bazel_counts_them() -> None:
 
 
 def test_without_an_event_file_the_output_says_what_it_can() -> None:
-    said = [
+    printed = [
         "[1 / 2] Compiling\n",
         "INFO: Elapsed time: 4.126s, Critical Path: 0.49s\n",
         "INFO: 5 processes: 5 local.\n",
     ]
-    build = read_output(said)
+    build = read_output(printed)
     assert (build.figures, build.wall_seconds, build.critical_seconds) == (Figures(executed=5), 4.126, 0.49)
     assert build.critical == ()
     assert read_output(["nothing\n"]).figures is None
@@ -210,8 +257,8 @@ def test_no_number_is_larger_or_smaller_than_it_can_be() -> None:
         build = read_events([event(buildMetrics=metrics)])
         assert (build.actions, build.wall_seconds, build.figures) == (None, None, Figures())
     nines = "9" * 400
-    said = f"INFO: Elapsed time: {nines}s, Critical Path: {nines}s\n  {nines}s action 'x'\n"
-    build = read_events([event(progress={"stderr": said})])
+    text = f"INFO: Elapsed time: {nines}s, Critical Path: {nines}s\n  {nines}s action 'x'\n"
+    build = read_events([said(text)])
     assert (build.wall_seconds, build.critical_seconds, build.critical) == (None, None, ())
     action = {"cat": "action processing", "name": "x", "ts": 5}
     assert read_profile(trace(action | {"dur": -1}, action | {"dur": float("inf")})).actions == ()
@@ -246,22 +293,15 @@ def test_no_text_is_searched_in_more_ways_than_its_end_has_characters(expression
 
 def test_only_the_end_of_a_text_is_read() -> None:
     summary = "INFO: 3 processes: 1 disk cache hit, 2 linux-sandbox.\n"
-    assert read_events([event(progress={"stderr": " " * 10**6 + summary})]).figures
-    assert read_events([event(progress={"stderr": summary + " " * 10**6})]) == read_events([])
+    assert read_events([said(" " * 10**6 + summary)]).figures
+    assert read_events([said(summary + " " * 10**6)]) == read_events([])
 
 
 def test_a_step_knows_its_seconds() -> None:
-    said = "Critical Path: 0.28s\n  0.02s action 'Packing x'\n  0.26s action 'Executing genrule //x:y'"
-    (path,) = [
-        read_events([event(buildToolLogs={"log": [{"name": "critical path", "contents": b64(said)}]})]).critical
-    ]
+    printed = b"Critical Path: 0.28s\n  0.02s action 'Packing x'\n  0.26s action 'Executing genrule //x:y'"
+    log = {"name": "critical path", "contents": base64.b64encode(printed).decode()}
+    path = read_events([event(buildToolLogs={"log": [log]})]).critical
     assert path == (Step(name="Executing genrule //x:y", seconds=0.26), Step(name="Packing x", seconds=0.02))
-
-
-def b64(said: str) -> str:
-    import base64
-
-    return base64.b64encode(said.encode()).decode()
 
 
 def test_of_what_a_stranger_wrote_only_so_much_is_held(monkeypatch: pytest.MonkeyPatch) -> None:

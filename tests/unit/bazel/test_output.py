@@ -1,12 +1,9 @@
-"""What is read from Bazel's event file and output lines."""
+"""What is read from Bazel's output lines."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from tfdock.bazel.build_events import Figures, read_events
 from tfdock.bazel.output import (
     compiler_errors,
     first_error,
@@ -33,57 +30,6 @@ from tfdock.bazel.output import (
 )
 def test_progress_is_read_from_bazels_own_lines_only(line: str, expected: tuple[int, int] | None) -> None:
     assert progress(line) == expected
-
-
-def metrics(**runners: int) -> str:
-    count = [{"name": name.replace("_", " "), "count": value} for name, value in runners.items()]
-    return json.dumps({"id": {"buildMetrics": {}}, "buildMetrics": {"actionSummary": {"runnerCount": count}}})
-
-
-def said(stderr: str) -> str:
-    return json.dumps({"id": {"progress": {}}, "progress": {"stderr": stderr}})
-
-
-@pytest.mark.parametrize(
-    ("events", "expected"),
-    [
-        pytest.param(
-            [metrics(total=13, disk_cache_hit=3, internal=2, local=7, worker=1)],
-            Figures(hits=3, executed=8),
-            id="metrics",
-        ),
-        pytest.param(
-            [metrics(total=9, remote_cache_hit=4, disk_cache_hit=5)],
-            Figures(hits=9, executed=0),
-            id="all from caches",
-        ),
-        pytest.param(
-            [said("INFO: 13 processes: 3 disk cache hit, 10 local.\n")], Figures(hits=3, executed=10), id="0.26"
-        ),
-        pytest.param([said("INFO: 1 process: 1 processwrapper-sandbox.")], Figures(executed=1), id="one process"),
-        pytest.param(
-            [said("INFO: 13,000 processes: 1,500 remote cache hit, 2 internal, 11,498 local.")],
-            Figures(hits=1500, executed=11498),
-            id="thousands",
-        ),
-        pytest.param([said("INFO: 0 processes.")], None, id="no processes"),
-        pytest.param([said(f"INFO: 9 processes: ² local, , local, {'9' * 5000} local.")], None, id="no numbers"),
-        pytest.param([said("INFO: 2 processes: 2 local.\r\n")], Figures(executed=2), id="a carriage return"),
-        pytest.param(
-            [said("INFO: 5 processes: 5 local.\n"), metrics(local=6)], Figures(executed=6), id="metrics win"
-        ),
-        pytest.param(
-            [said("INFO: 5 processes: 5 local.\n"), said("INFO: 7 processes: 7 local.\n")],
-            Figures(executed=7),
-            id="the last line counts",
-        ),
-        pytest.param([], None, id="no events"),
-        pytest.param(['{"progress": {"stderr": "', metrics(local=1)], Figures(executed=1), id="a torn line"),
-        pytest.param(["[]", "5", '"x"', "null", "{}"], None, id="other JSON"),
-    ],
-)
-def test_figures_come_from_metrics_or_from_the_summary_line(events: list[str], expected: Figures | None) -> None:
-    assert read_events(events).figures == expected
 
 
 @pytest.mark.parametrize(
