@@ -77,11 +77,6 @@ class FoundFile:
         """Return whether the name stands for a folder."""
         return stat.S_ISDIR(self.status.st_mode)
 
-    @property
-    def kind(self) -> str:
-        """Return what the name stands for: "a link", "a FIFO"."""
-        return kind_of(self.status)
-
 
 def has_holes(descriptor: int) -> bool:
     """Return whether an open file takes less room than its size says: its copy, or reading it, takes all of it."""

@@ -82,22 +82,14 @@ class Frame:
 
     head: bytes
     body: bytes
+    kind: int = field(init=False)  #: The number of its type.
+    flags: int = field(init=False)  #: Their meaning depends on the type.
+    stream: int = field(init=False)  #: The number of its stream.
 
-    @property
-    def kind(self) -> int:
-        """Its type's number."""
-        return self.head[3]
-
-    @property
-    def flags(self) -> int:
-        """The flags; their meaning depends on the type."""
-        return self.head[4]
-
-    @property
-    def stream(self) -> int:
-        """The number of its stream."""
+    def __post_init__(self) -> None:
+        self.kind, self.flags = self.head[3:5]
         # RFC 9113, section 4.1: the first bit is reserved, and ignored.
-        return int.from_bytes(self.head[5:], "big") & 0x7FFFFFFF
+        self.stream = int.from_bytes(self.head[5:], "big") & 0x7FFFFFFF
 
     @property
     def block(self) -> bytes:
