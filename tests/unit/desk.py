@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
 
-from tfdock.errors import Incompatible, Problem, ProfileError
+from tfdock.errors import Incompatible, Problem, ProfileError, TfdockError
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan, make_plan
 from tfdock.plan.render import BuildContext, render
@@ -76,6 +76,14 @@ def refused(text: str, others: Mapping[str, str] | None = None) -> list[Problem]
     with pytest.raises(ProfileError) as caught:
         profiles.read(text, FILE, others)
     return list(caught.value.problems)
+
+
+def problem_of(do: Callable[[], object], kind: type[TfdockError] = ProfileError) -> Problem:
+    """The only problem with which something is refused."""
+    with pytest.raises(kind) as caught:
+        do()
+    (problem,) = caught.value.problems
+    return problem
 
 
 # Nothing here exists. 9.9 takes exact toolkit versions only, 9.8 any; 1.9 writes capabilities as `x.y`; 9.7 reads

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tfdock.errors import ProfileError
 from tfdock.host import files, settings
 from tfdock.host.files import read_text, write_text
 from tfdock.knowledge import loader
 
+from ..desk import problem_of
+
 LATIN = "# Müller\n".encode("latin-1")
 
 
-def told(error: ProfileError) -> tuple[str, str | None, str]:
-    (problem,) = error.problems
+def told(do: Callable[[], object]) -> tuple[str, str | None, str]:
+    problem = problem_of(do)
     return problem.code, problem.file, problem.message
 
 
@@ -33,14 +35,10 @@ def test_settings_that_are_no_text_are_named_and_none_need_not_be_there(
     monkeypatch.setattr(settings, "configuration_file", lambda: file)
     assert settings.load({}, {}).mirrors == {}
     file.write_bytes(LATIN)
-    with pytest.raises(ProfileError) as caught:
-        settings.load({}, {})
-    assert told(caught.value) == ("file-unreadable", str(file), "not UTF-8 text (byte 3)")
+    assert told(lambda: settings.load({}, {})) == ("file-unreadable", str(file), "not UTF-8 text (byte 3)")
     file.unlink()
     file.mkdir()
-    with pytest.raises(ProfileError) as caught:
-        settings.load({}, {})
-    assert told(caught.value) == ("file-unreadable", str(file), "cannot be read: Is a directory")
+    assert told(lambda: settings.load({}, {})) == ("file-unreadable", str(file), "cannot be read: Is a directory")
 
 
 def test_what_is_a_pipe_or_a_device_stays_one_and_takes_what_is_written(tmp_path: Path) -> None:
@@ -57,18 +55,14 @@ def test_what_is_a_pipe_or_a_device_stays_one_and_takes_what_is_written(tmp_path
 
 def test_knowledge_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "gpus.yaml").write_bytes(LATIN)
-    with pytest.raises(ProfileError) as caught:
-        _ = loader.knowledge([tmp_path]).gpus
-    assert told(caught.value)[:2] == ("file-unreadable", str(tmp_path / "gpus.yaml"))
+    assert told(lambda: loader.knowledge([tmp_path]).gpus)[:2] == ("file-unreadable", str(tmp_path / "gpus.yaml"))
 
 
 def test_a_knowledge_folder_that_one_may_not_look_into_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may look into everything
-    with pytest.raises(ProfileError) as caught:
-        loader.knowledge([tmp_path])
-    assert told(caught.value)[:2] == ("knowledge-folder", str(tmp_path))
+    assert told(lambda: loader.knowledge([tmp_path]))[:2] == ("knowledge-folder", str(tmp_path))
 
 
 @pytest.mark.parametrize(("place", "step"), [(os, "fsync"), (os, "replace")])

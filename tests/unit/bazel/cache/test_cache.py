@@ -11,6 +11,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,13 +33,15 @@ from tfdock.bazel.cache.registry_cache import StoredCache
 from tfdock.cli.app import app
 from tfdock.cli.commands import cache as command
 from tfdock.engine.protocol import IMAGE_LABEL, ImageInfo
-from tfdock.errors import EngineError, Interrupted, Locked, Problem, ProfileError
+from tfdock.errors import EngineError, Interrupted, Locked, Problem
 from tfdock.host import files
 from tfdock.host.files import held
 from tfdock.host.untrusted_folders import folder_size
 from tfdock.run import journal
 from tfdock.run.journal import RunEntry
 from tfdock.types import ImageRef
+
+from ...desk import problem_of
 
 KEY = "0123456789abcdef"
 DAY = 86400.0
@@ -174,9 +177,7 @@ def test_tables_that_were_kept_before_there_was_a_cache_do_not_keep_it_from_bein
 def refused(folder: Path) -> str:
     """What is said of a folder that is not ours."""
     for way in (CacheFolder.opened, CacheFolder.existing):
-        with pytest.raises(ProfileError) as caught:
-            way(folder)
-        (problem,) = caught.value.problems
+        problem = problem_of(partial(way, folder))
         assert (problem.code, "--cache-dir" in problem.fix) == ("cache-foreign", True)
     return problem.message
 

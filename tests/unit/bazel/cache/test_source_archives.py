@@ -8,17 +8,20 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tfdock.bazel.cache.cache_folder import opened
 from tfdock.bazel.cache.source_archives import addresses, download, has_archive, sum_beside
-from tfdock.errors import Interrupted, NetworkError, Problem, ProfileError
+from tfdock.errors import Interrupted, NetworkError, Problem
 from tfdock.host import settings
 from tfdock.host.supervise import Stop
 from tfdock.knowledge.release_rows import SourceArchive
 from tfdock.oci.http import no_check
+
+from ...desk import problem_of
 
 DATA = b"an archive" * 100_000
 SHA256 = hashlib.sha256(DATA).hexdigest()
@@ -58,10 +61,9 @@ def row(*urls: str, sha256: str = SHA256) -> SourceArchive:
 
 
 def missing(archive: SourceArchive, folder: Path, mirror: str | None = None) -> Problem:
-    with opened(folder) as cache, pytest.raises(NetworkError) as caught:
-        download(archive, cache, mirror, no_check)
+    with opened(folder) as cache:
+        problem = problem_of(lambda: download(archive, cache, mirror, no_check), NetworkError)
     assert [path for path in folder.rglob("*") if path.is_file()] == [], "nothing half done stays"
-    (problem,) = caught.value.problems
     assert problem.code == "source-archive-missing"
     return problem
 
@@ -128,9 +130,7 @@ def test_a_stop_ends_a_download_that_stalls_and_nothing_half_done_stays(tmp_path
 def test_the_mirror_is_a_setting_of_the_machine_without_a_login() -> None:
     assert settings.load({}, {"TFDOCK_ARCHIVES": "http://mirror.lan:8080/a/"}).archives == "http://mirror.lan:8080/a"
     for wrong in ("https://me:secret@mirror.lan/", "ftp://mirror.lan/", "mirror.lan"):
-        with pytest.raises(ProfileError) as caught:
-            settings.load({}, {"TFDOCK_ARCHIVES": wrong})
-        (problem,) = caught.value.problems
+        problem = problem_of(partial(settings.load, {}, {"TFDOCK_ARCHIVES": wrong}))
         assert (problem.code, problem.file) == ("settings-bad-value", "TFDOCK_ARCHIVES")
         assert "secret" not in str(problem)
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import h2.config
@@ -30,7 +31,7 @@ from tfdock.profile import profile as profiles
 from tfdock.profile.endpoint import parse
 from tfdock.types import Endpoint, Remote
 
-from ...desk import Desk
+from ...desk import Desk, problem_of
 
 SECRET = "c2VjcmV0LWhlYWRlcg"
 PROFILE = """
@@ -77,9 +78,7 @@ def test_an_address_is_scheme_host_port_and_path_and_is_shown_without_the_path(
 def test_what_is_no_address_is_refused_at_its_place_with_a_fix_and_without_the_password(
     desk: Desk, cache: str
 ) -> None:
-    with pytest.raises(ProfileError) as caught:
-        desk.plan(f"{PROFILE}cache:\n  {cache}\n")
-    (problem,) = caught.value.problems
+    problem = problem_of(lambda: desk.plan(f"{PROFILE}cache:\n  {cache}\n"))
     assert (problem.line, problem.column) == (6, cache.index(":") + 5)
     assert problem.fix
     assert "c2VjcmV0" not in f"{problem}"
@@ -106,9 +105,7 @@ def test_settings_say_the_same_and_a_wrong_one_names_its_variable() -> None:
     assert load({}, given).remote == expected
     assert load({"remote_upload": None}, {}).remote.upload
     for name, wrong in (("CACHE", "http://a:c2VjcmV0@b"), ("EXECUTOR", "http://b"), ("UPLOAD", "no"), ("JOBS", "-1")):
-        with pytest.raises(ProfileError) as caught:
-            load({}, {f"TFDOCK_REMOTE_{name}": wrong})
-        (problem,) = caught.value.problems
+        problem = problem_of(partial(load, {}, {f"TFDOCK_REMOTE_{name}": wrong}))
         assert (problem.code, problem.file) == ("settings-bad-value", f"TFDOCK_REMOTE_{name}")
         assert "c2VjcmV0" not in str(problem)
 
@@ -165,9 +162,8 @@ CACHED, EXECUTED = Remote(cache=parse("http://cache.example")), Remote(executor=
 def test_what_cannot_be_shared_is_refused_with_a_way_on(
     remote: Remote, bazel: str, native: bool, code: str, fix: str
 ) -> None:
-    with pytest.raises(TfdockError) as caught:
-        decided.check(remote, bazel, lambda *_: ("--some",) if bazel != "0.7.0" else (), native=native)
-    (problem,) = caught.value.problems
+    options = ("--some",) if bazel != "0.7.0" else ()
+    problem = problem_of(lambda: decided.check(remote, bazel, lambda *_: options, native=native), TfdockError)
     assert (problem.code, problem.field) == (code, "optimize" if native else problem.field)
     assert problem.fix
     assert fix in problem.fix
@@ -558,9 +554,7 @@ def test_in_place_of_an_endpoint_that_is_gone_somebody_can_do_all_and_has_nothin
 
 def refusal(url: str, machine: Settings | None = None) -> str:
     """Code, message and fix."""
-    with pytest.raises(TfdockError) as caught:
-        remote_session.check(Remote(cache=parse(url)), machine or Settings())
-    (problem,) = caught.value.problems
+    problem = problem_of(lambda: remote_session.check(Remote(cache=parse(url)), machine or Settings()), TfdockError)
     assert problem.fix
     return f"{problem.code}: {problem.message} {problem.fix}"
 
