@@ -7,6 +7,7 @@ bodies are only carried. Bazel puts one request at a time on a connection.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -263,7 +264,7 @@ async def _forward_body(head: Head, reader: Reader, give: Give, *, ends: bool = 
     if head.chunked:
         return await _forward_chunks(reader, give)
     total = 0
-    async for data in _until_end(reader) if ends else _pieces(reader, head.length or 0):
+    async for data in _pieces(reader, math.inf if ends else head.length or 0):
         total += len(data)
         await give(data)
     return total
@@ -296,22 +297,16 @@ async def _forward_chunks(reader: Reader, give: Give) -> int:
     return total
 
 
-async def _pieces(reader: Reader, left: int) -> AsyncIterator[bytes]:
+async def _pieces(reader: Reader, left: float) -> AsyncIterator[bytes]:
+    """Yield so many bytes; of endlessly many, all until the connection is closed."""
     while left:
         async with asyncio.timeout(relay_line.SILENCE):
-            data = await reader.read(min(_PIECE, left))
+            data = await reader.read(int(min(_PIECE, left)))
+        if not data and left == math.inf:
+            return
         if not data:
             raise EOFError("a body ended early")
         left -= len(data)
-        yield data
-
-
-async def _until_end(reader: Reader) -> AsyncIterator[bytes]:
-    while True:
-        async with asyncio.timeout(relay_line.SILENCE):
-            data = await reader.read(_PIECE)
-        if not data:
-            return
         yield data
 
 
