@@ -128,9 +128,8 @@ def read_stdin() -> str:
     """Return the profile that comes from standard input; raises ProfileError."""
     data = sys.stdin.buffer.read(MOST_TEXT + 1)
     if len(data) > MOST_TEXT:
-        raise _refused(
-            "file-too-large", f"standard input has more than {MOST_TEXT:,} bytes", "pipe a profile into it"
-        )
+        message, fix = f"standard input has more than {MOST_TEXT:,} bytes", "pipe a profile into it"
+        raise ProfileError.of("file-too-large", message, fix)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
