@@ -110,17 +110,16 @@ def serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None
 
 def _serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | None) -> Compatibility:
     combined = _combined_verdict(knowledge, gpu, facts.own)
-    limits = Limits(knowledge, gpu, facts, combined, host)
-    against = limits.machine()
-    refused = bool(against or limits.ignored() or limits.driver())
-    if not against and (combined is None or combined.verdict.runs == "no"):
-        against = _why_not(knowledge, gpu, facts, combined, limits.ignored())
-    against = against or limits.ignored() or limits.driver()
+    limits = Limits(knowledge=knowledge, gpu=gpu, facts=facts, combined=combined, host=host)
+    machine, ignored = limits.machine(), limits.ignored()
+    against = refusal = machine or ignored or limits.driver()
+    if not machine and (combined is None or combined.verdict.runs == "no"):
+        against = _why_not(knowledge, gpu, facts, combined, ignored)
     unjudged = facts.unjudged
     against = f"it {unjudged}" if unjudged else against
     if against or combined is None:
-        return Compatibility(gpu=gpu, runs="no", by="", reason=against, refused=refused, unjudged=unjudged)
-    sentences = tuple(limits.of())
+        return Compatibility(gpu=gpu, runs="no", by="", reason=against, refused=bool(refusal), unjudged=unjudged)
+    sentences, pins = limits.of()
     return Compatibility(
         gpu=gpu,
         runs=combined.verdict.runs,
@@ -129,7 +128,7 @@ def _serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | Non
         limits=sentences,
         # Apart from the limits: every GPU needs a driver, so it is no news.
         driver=tuple(limits.of_driver()),
-        pins=tuple(limits.pins),
+        pins=pins,
     )
 
 

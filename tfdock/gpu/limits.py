@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tfdock.gpu import verdict
 from tfdock.gpu.devices import (
@@ -41,178 +42,40 @@ class _Floor:
     unless: str = ""
 
 
-class Drivers:
-    """The drivers for a wheel on a GPU that has code for it.
-
-    `found` is how its kernels run, `generated` how those that MLIR generated do; `host` is the machine the GPU is in,
-    where that is known. NVIDIA's tables do not hold for embedded GPUs, whose driver comes with the board's system.
-    """
-
-    def __init__(
-        self,
-        knowledge: KnowledgeBase,
-        gpu: Gpu,
-        facts: GpuFacts,
-        kernels: Verdict,
-        generated: Iterable[Verdict],
-        host: Host | None,
-    ) -> None:
-        self._knowledge, self._gpu, self._facts, self._host = knowledge, gpu, facts, host
-        self._accelerator: Accelerator = knowledge.accelerators[gpu.accelerator]
-        self._target = gpu.target.partition(":")[0]
-        self._family = architecture_of(knowledge, gpu.accelerator, self._target)
-        embedded = is_embedded(knowledge, gpu.accelerator, self._target)
-        # NVIDIA's tables do not hold for embedded GPUs: their driver comes with the board's system.
-        self._floors = () if embedded else tuple(self._all_floors(kernels, generated))
-
-    def against(self) -> str:
-        """Return why no driver runs the wheel there, or not this machine's driver; empty if one does."""
-        hard = [floor for floor in self._floors if not floor.soft]
-        last = self._family and self._family.driver_max
-        for floor in hard:
-            # Kepler ends with driver 470, and CUDA 12 needs 525: no driver runs both.
-            if last and floor.version.parts[0] > int(last):
-                return f"{floor.why} needs driver {floor.version}, and {last} was the last for this GPU"
-        here = self._here()
-        lacking = max((floor for floor in hard if here and here < floor.version), key=_version, default=None)
-        if lacking is None:
-            return ""
-        # `unless` says where an older driver runs the wheel all the same.
-        unless = f" ({lacking.unless})" if lacking.unless else ""
-        mine = f"this machine's driver {here}{self._of_windows()}"
-        return f"{mine} is too old: {lacking.why} needs {lacking.version} or newer{unless}"
-
-    def limits(self) -> Iterator[str]:
-        """Yield which driver is the oldest that runs everything, and which is the last that knows the GPU."""
-        here = self._here()
-        if self._host and self._accelerator.accelerator in self._host.troubles:
-            yield f"this machine's driver does not answer: {self._host.troubles[self._accelerator.accelerator]}"
-        # Soft: each generated kernel is loaded at its first use, so the rest still works.
-        for floor in self._floors:
-            if floor.soft and here and here < floor.version:
-                how = self._accelerator.symptoms.get("ptx-too-new")
-                seen = f" with {how}" if how else ""
-                yield f"this machine's driver {here} is too old for {floor.why}: they fail{seen}"
-        if any(not floor.soft for floor in self._floors):
-            yield self._sentence(here)
-
-    def _sentence(self, here: Version | None) -> str:
-        least = max((floor for floor in self._floors if not floor.soft), key=_version).version
-        higher = {
-            f"; {floor.version} or newer for {floor.why}": None for floor in self._floors if floor.version > least
-        }
-        last = self._family and self._family.driver_max
-        is_open = needs_open_modules(self._knowledge, self._gpu.accelerator, self._target, self._gpu.gpu)
-        end = " with the open kernel modules" if is_open and not self._wsl else ""
-        end += f", and {last} is the last that knows this GPU" if last else ""
-        mine = f"; this machine has {here}" if here else ""
-        return f"driver {least}{self._of_windows()} or newer{end}{''.join(higher)}{mine}"
-
-    # --- floors -----------------------------------------------------------------------------------------------------
-
-    def _all_floors(self, kernels: Verdict, generated: Iterable[Verdict]) -> Iterator[_Floor]:
-        own = self._facts.own
-        floors = [self._of_toolkit(), self._of_gpu()]
-        if kernels.runs == "ptx-jit":
-            floors.append(
-                self._of_ptx(kernels.by, [generated_verdict.loadable for generated_verdict in own], "its kernels")
-            )
-        for generated_verdict in generated:
-            if generated_verdict.runs == "ptx-jit":
-                codes = [library.embedded for library in own if library.embedded]
-                floors.append(self._of_ptx(generated_verdict.by, codes, "the kernels that MLIR generated", soft=True))
-        return (floor for floor in floors if floor)
-
-    def _of_toolkit(self) -> _Floor | None:
-        """Return the driver that the toolkit's own runtime needs."""
-        name = self._accelerator.toolkit or ""
-        version = self._facts.version_of(name)
-        floor = toolkit_floor(self._knowledge, name, Version(version), wsl=self._wsl) if version else None
-        if floor is None:
-            return None
-        row = self._knowledge.drivers.get((name, str(Version(version).parts[0])))
-        # `unless`: on data-centre GPUs the cuda-compat packages run a newer toolkit with an older driver.
-        made = f"{self._accelerator.titles.get(name, name)} {version}, which it is made with,"
-        return _Floor(version=floor, why=made, unless=(row.unless if row else None) or "")
-
-    def _of_gpu(self) -> _Floor | None:
-        least = gpu_driver(self._knowledge, self._gpu.accelerator, self._target, self._gpu.gpu, wsl=self._wsl)
-        return _Floor(version=least, why=f"a GPU of {self._target}") if least else None
-
-    def _of_ptx(self, by: str, codes: Sequence[GpuCode], whose: str, *, soft: bool = False) -> _Floor | None:
-        """Return the driver that knows the PTX: that of the first toolkit which did.
-
-        PTX of unknown version is taken for the toolkit's own.
-        """
-        images = (image for code in codes for image in code.images if image.kind == "ptx" and image.target == by)
-        # The newest PTX decides: the driver must know all of it.
-        isa = max((image.isa for image in images), key=isa_order, default="")
-        name = self._accelerator.toolkit or ""
-        minor = str(Version(self._facts.version_of(name)).minor)
-        own = self._knowledge.toolkits.get((name, minor))
-        # A driver takes PTX up to the ISA of the toolkit that it came with.
-        row = toolkit_of_ptx(self._knowledge, name, Version(isa)) if isa else own
-        floor = own_driver(row, wsl=self._wsl) if row else None
-        text = f"PTX {isa}" if isa else "the PTX"
-        return _Floor(version=floor, why=f"{text} of {whose}", soft=soft) if floor else None
-
-    # --- this machine -----------------------------------------------------------------------------------------------
-
-    @property
-    def _wsl(self) -> bool:
-        return self._host is not None and self._host.wsl
-
-    def _of_windows(self) -> str:
-        return " of Windows" if self._wsl else ""
-
-    def _here(self) -> Version | None:
-        text = self._host.drivers.get(self._accelerator.accelerator) if self._host else None
-        return Version(text) if text else None
-
-
-def _version(floor: _Floor) -> Version:
-    return floor.version
-
-
 def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, held: Containers) -> Verdict | None:
     """Return how a GPU (`8.6`, `gfx90a`) runs containers; None if they hold nothing for its family."""
     embedded = embedded_targets(knowledge, accelerator.accelerator)
     return verdict.runs_container(gpu, held, capabilities=accelerator.capabilities, embedded=embedded)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of a wheel on a GPU. `host` is the machine the GPU is in, where that is known."""
+    """The limits of a wheel on a GPU. `host` is the machine the GPU is in, where that is known.
 
-    def __init__(
-        self,
-        knowledge: KnowledgeBase,
-        gpu: Gpu,
-        facts: GpuFacts,
-        combined: CombinedVerdict | None,
-        host: Host | None = None,
-    ) -> None:
-        self._knowledge, self._gpu, self._facts, self._combined, self._host = (
-            knowledge,
-            gpu,
-            facts,
-            combined,
-            host,
-        )
-        self._accelerator = knowledge.accelerators[gpu.accelerator]
-        self._generated = tuple(self._judged(merged(library.embedded for library in facts.own if library.embedded)))
-        self.pins: list[str] = []
+    `combined` is how its kernels run, None where it has none for such GPUs.
+    """
+
+    knowledge: KnowledgeBase
+    gpu: Gpu
+    facts: GpuFacts
+    combined: CombinedVerdict | None
+    host: Host | None = None
+
+    @cached_property
+    def _accelerator(self) -> Accelerator:
+        return self.knowledge.accelerators[self.gpu.accelerator]
 
     @property
     def _target(self) -> str:
         """Without the features that a driver may add: `gfx90a:xnack+`."""
-        return self._gpu.target.partition(":")[0]
+        return self.gpu.target.partition(":")[0]
 
     # --- why not --------------------------------------------------------------------------------------------------
 
     def machine(self) -> str:
         """Return why the wheel is not for the machine that holds the GPU; empty if it is."""
-        wheel, here = self._facts.machine, self._host.architecture if self._host else ""
-        beside = machine_of(self._knowledge, self._gpu)
+        wheel, here = self.facts.machine, self.host.architecture if self.host else ""
+        beside = machine_of(self.knowledge, self.gpu)
         # Jetson boards and GH200 have ARM CPUs: an x86-64 wheel with their code is of no use.
         if wheel and beside and beside != wheel:
             return f"it is for machines with a CPU of {wheel}; this GPU stands beside a CPU of {beside}"
@@ -222,8 +85,8 @@ class Limits:
 
     def ignored(self) -> str:
         """Return why TensorFlow does not use such GPUs, whatever code there is; empty if nothing is known."""
-        release, target = self._facts.release, self._target
-        row = next((row for row in self._facts.companions if target in row.ignores), None)
+        release, target = self.facts.release, self._target
+        row = next((row for row in self.facts.companions if target in row.ignores), None)
         if row:
             return f"TensorFlow in this wheel ignores {target}: {row.limit}"
         if release and not self._in_doubt() and not is_used(release, self._accelerator, target):
@@ -237,47 +100,34 @@ class Limits:
         """Return the lowest capability in the wheel's own list; None without a list."""
         if not self._accelerator.capabilities:
             return None
-        listed = (Capability.parse(target) for target in self._facts.listed)
+        listed = (Capability.parse(target) for target in self.facts.listed)
         # TensorFlow hides GPUs below the lowest capability it was compiled for, even where they could run.
         return min((Capability(target.major, target.minor) for target in listed), default=None)
 
-    def driver(self) -> str:
-        """Return why no driver runs the wheel, or not this machine's driver; empty if one does."""
-        drivers = self._drivers()
-        return drivers.against() if drivers else ""
-
-    def _drivers(self) -> Drivers | None:
-        if self._combined is None:
-            return None
-        generated = [how for _, how in self._generated]
-        return Drivers(self._knowledge, self._gpu, self._facts, self._combined.verdict, generated, self._host)
-
     # --- limits ---------------------------------------------------------------------------------------------------
 
-    def of(self) -> Iterator[str]:
-        """Yield the limits of a wheel that runs, and collect the `pins`."""
-        yield from self._unread()
-        yield from self._generated_kernels()
-        yield from self._floors_of_release()
-        yield from self._toolkit_age()
-        for name in self._accelerator.components:
-            if name != self._accelerator.toolkit:
-                yield from self._library(name)
-        yield from self._weaker()
-        yield from self._of_companions()
-
-    def of_driver(self) -> Iterator[str]:
-        """Yield which drivers run the wheel: every GPU needs one."""
-        drivers = self._drivers()
-        yield from drivers.limits() if drivers else ()
+    def of(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the limits of a wheel that runs, and the requirements for pip that help against some of them."""
+        names = (name for name in self._accelerator.components if name != self._accelerator.toolkit)
+        libraries = [found for name in names for found in self._library(name)]
+        limits = (
+            *self._unread(),
+            *self._generated_kernels(),
+            *self._floors_of_release(),
+            *self._toolkit_age(),
+            *(limit for limit, _ in libraries),
+            *self._weaker(),
+            *self._of_companions(),
+        )
+        return limits, tuple(pin for _, pin in libraries if pin)
 
     def _unread(self) -> Iterator[str]:
         """Yield what is not known and may matter."""
-        if self._facts.release is None and self._facts.version:
-            yield f"which GPUs its TensorFlow ({self._facts.version}) ignores is not known here"
+        if self.facts.release is None and self.facts.version:
+            yield f"which GPUs its TensorFlow ({self.facts.version}) ignores is not known here"
         if self._in_doubt():
-            yield f"it is not known whether TensorFlow {self._facts.version} uses {self._target} at all"
-        for library in self._facts.own:
+            yield f"it is not known whether TensorFlow {self.facts.version} uses {self._target} at all"
+        for library in self.facts.own:
             strange = sum(image.count for image in library.loadable.images if image.kind == "unknown")
             if strange:
                 yield f"{library.path} has {strange} images of a kind that is not known"
@@ -286,20 +136,24 @@ class Limits:
 
     def _in_doubt(self) -> bool:
         """Return whether it is neither known that the release uses such GPUs nor that it does not."""
-        release, name = self._facts.release, self._accelerator.accelerator
-        fork = self._knowledge.fork(release, name) if release else None
+        release, name = self.facts.release, self._accelerator.accelerator
+        fork = self.knowledge.fork(release, name) if release else None
         # Unknown is not unused: such a GPU may well work. A fork's wheel may be older than the target in its list.
         doubts = release.runtime_doubt.get(name, ()) if release else ()
         return self._target in (*doubts, *(fork.targets if fork else ()))
 
     # --- kernels ----------------------------------------------------------------------------------------------------
 
-    def _judged(self, held: GpuCode) -> Iterator[tuple[Containers, Verdict]]:
-        for container in held.containers:
-            container_verdict = judge(self._knowledge, self._accelerator, self._gpu.target, container)
-            # A stub has no kernel that could fail.
-            if container_verdict and not container.stub:
-                yield container, container_verdict
+    @cached_property
+    def _generated(self) -> tuple[tuple[Containers, Verdict], ...]:
+        """The kernels that MLIR generated, and how the GPU runs them."""
+        held = merged(library.embedded for library in self.facts.own if library.embedded)
+        judged = (
+            (container, judge(self.knowledge, self._accelerator, self.gpu.target, container))
+            for container in held.containers
+        )
+        # A stub has no kernel that could fail.
+        return tuple((container, how) for container, how in judged if how and not container.stub)
 
     def _generated_kernels(self) -> Iterator[str]:
         """Yield the limits of kernels that MLIR generated.
@@ -317,14 +171,14 @@ class Limits:
                     f"{capability} is for {_whom(capability)} alone, and " for capability in specific
                 )
                 symptom = self._symptom("ptx-not-served" if specific else "kernel-not-served")
-                yield f"{kernels} fail{symptom}: {specific_text}none of their machine code runs on {self._gpu.target}"
+                yield f"{kernels} fail{symptom}: {specific_text}none of their machine code runs on {self.gpu.target}"
             # Where all kernels are compiled at the first start, it says so already.
             elif container_verdict.runs == "ptx-jit" and self._at_once:
                 yield f"{kernels} have no machine code for it: the driver compiles each at its first use"
 
     @property
     def _at_once(self) -> bool:
-        return self._combined is not None and self._combined.verdict.starts_at_once
+        return self.combined is not None and self.combined.verdict.starts_at_once
 
     def _symptom(self, name: str) -> str:
         """Return ` with …`: the error that a user sees, from the accelerator's row."""
@@ -333,7 +187,7 @@ class Limits:
 
     def _weaker(self) -> Iterator[str]:
         """Yield the containers that run worse than the combined verdict says."""
-        weaker = self._combined.weaker if self._combined else ()
+        weaker = self.combined.weaker if self.combined else ()
         apart = [part for part in weaker if part.linked]
         if apart:
             yield f"{self._collectives()}{self._where(apart)}"
@@ -345,11 +199,11 @@ class Limits:
             if parts:
                 have = "nothing that runs" if runs == "no" else "no machine code that runs"
                 where = self._where(parts)
-                yield f"some containers of its kernels have {have} on {self._gpu.target}: {consequence}{where}"
+                yield f"some containers of its kernels have {have} on {self.gpu.target}: {consequence}{where}"
 
     def _collectives(self) -> str:
         """Return the limit of NCCL, which the device linker makes: one GPU works, several together do not."""
-        row = next((row for row in self._facts.companions if row.carries == "wheel" and row.limit), None)
+        row = next((row for row in self.facts.companions if row.carries == "wheel" and row.limit), None)
         if row and row.limit:
             return row.limit
         how = self._symptom("kernel-not-served")
@@ -357,22 +211,22 @@ class Limits:
 
     def _where(self, parts: Sequence[CodePart]) -> str:
         """Return ` (1 of 279 containers of tensorflow/libtensorflow_cc.so.2)` if the containers were counted."""
-        if not self._facts.measured or not self._combined:
+        if not self.facts.measured or not self.combined:
             return ""
         paths = dict.fromkeys(part.path for part in parts)
         counts = (
             f"{_sum(part for part in parts if part.path == path)} of "
-            f"{_sum(part for part in self._combined.parts if part.path == path)} containers of {path}"
+            f"{_sum(part for part in self.combined.parts if part.path == path)} containers of {path}"
             for path in paths
         )
         return f" ({', '.join(counts)})"
 
     def _of_companions(self) -> Iterator[str]:
-        for row in self._facts.companions:
+        for row in self.facts.companions:
             if row.limit and row.carries is None and not row.ignores and self._serves(row):
                 yield row.limit
-        if self._facts.unsearched:
-            yield unsearched_limit(self._facts.unsearched)
+        if self.facts.unsearched:
+            yield unsearched_limit(self.facts.unsearched)
 
     # --- toolkit and XLA --------------------------------------------------------------------------------------------
 
@@ -382,17 +236,17 @@ class Limits:
     def _toolkit(self) -> Toolkit | None:
         """Return the toolkit's row; if pip may install newer versions, the newest one's."""
         name = self._accelerator.toolkit or ""
-        version = self._facts.version_of(name)
-        brought = self._facts.brought.get(name)
+        version = self.facts.version_of(name)
+        brought = self.facts.brought.get(name)
         if brought and not brought.exact:
-            rows = [row for row in self._knowledge.toolkits.values() if row.toolkit == name]
+            rows = [row for row in self.knowledge.toolkits.values() if row.toolkit == name]
             below = [row for row in rows if not brought.before or Version(row.version) < Version(brought.before)]
             return max(below, key=lambda row: Version(row.version), default=None)
-        return self._knowledge.toolkits.get((name, str(Version(version).minor)))
+        return self.knowledge.toolkits.get((name, str(Version(version).minor)))
 
     def _floors_of_release(self) -> Iterator[str]:
-        release = self._facts.release
-        if self._facts.xla and release and not reaches(self._accelerator, self._target, release.xla_floor):
+        release = self.facts.release
+        if self.facts.xla and release and not reaches(self._accelerator, self._target, release.xla_floor):
             floor = release.xla_floor[self._accelerator.accelerator]
             yield f"XLA leaves it out: it uses no GPU below {floor}"
 
@@ -403,8 +257,8 @@ class Limits:
             return
         number = Capability.of_gpu(self._target).number
         name = f"{self._title(row.toolkit)} {row.version}"
-        origin = "comes with it" if row.toolkit in self._facts.brought else "it is made with"
-        compiler = self._facts.runtime_compiler if self._facts.xla else None
+        origin = "comes with it" if row.toolkit in self.facts.brought else "it is made with"
+        compiler = self.facts.runtime_compiler if self.facts.xla else None
         asked = compiler.targets.get(self._target, number) if compiler else number
         # XLA compiles at run time with the toolkit that is installed, so its age matters too.
         if number not in row.targets:
@@ -427,23 +281,23 @@ class Limits:
     def _too_old_build(self, compiler: RuntimeCompiler, asked: str) -> str:
         """Return the toolkit that the wheel was compiled with if it limits run time and does not know the name."""
         name = self._accelerator.toolkit or ""
-        version = self._facts.built.get(name, "")
-        row = self._knowledge.toolkits.get((name, str(Version(version).minor))) if version else None
+        version = self.facts.built.get(name, "")
+        row = self.knowledge.toolkits.get((name, str(Version(version).minor))) if version else None
         is_limit = compiler.limited_by_build and row is not None and asked not in row.targets
         return f"{self._title(name)} {version}" if is_limit else ""
 
     def _is_refused(self, compiler: RuntimeCompiler) -> bool:
-        version = self._facts.version_of(self._accelerator.toolkit or "")
+        version = self.facts.version_of(self._accelerator.toolkit or "")
         # XLA refuses ptxas below a version, and single ones with known defects.
         too_old = compiler.toolkit_min is not None and Version(version) < Version(compiler.toolkit_min)
-        brought = self._facts.brought.get(self._accelerator.toolkit or "")
+        brought = self.facts.brought.get(self._accelerator.toolkit or "")
         return bool(too_old or (brought and brought.exact and version in compiler.refused))
 
     def _doubts(self, compiler: RuntimeCompiler) -> Iterator[str]:
-        brought = self._facts.brought.get(self._accelerator.toolkit or "")
+        brought = self.facts.brought.get(self._accelerator.toolkit or "")
         if brought and not brought.exact:
             return  # pip installs the newest version, which has no such doubts
-        version = Version(self._facts.version_of(self._accelerator.toolkit or ""))
+        version = Version(self.facts.version_of(self._accelerator.toolkit or ""))
         for doubt in compiler.doubts:
             # pip's version is that of the assembler itself; a wheel names only its toolkit.
             below = Version(doubt.below if brought else doubt.below_toolkit)
@@ -453,22 +307,23 @@ class Limits:
 
     # --- libraries --------------------------------------------------------------------------------------------------
 
-    def _library(self, component: str) -> Iterator[str]:
-        """Return whether a library of the wheel's own version has code for the GPU, and which version has."""
-        brought = self._facts.brought.get(component)
-        version = brought.oldest if brought else self._facts.built.get(component, "")
+    def _library(self, component: str) -> Iterator[tuple[str, str]]:
+        """Yield that a library lacks code for the GPU, and which version has it; then a pin, empty if none helps."""
+        brought = self.facts.brought.get(component)
+        version = brought.oldest if brought else self.facts.built.get(component, "")
         if not self._accelerator.capabilities or not (version or brought):
             return
-        rows = [row for row in self._knowledge.libraries if row.component == component and self._made_for(row)]
+        rows = [row for row in self.knowledge.libraries if row.component == component and self._made_for(row)]
         if brought and not brought.exact:
             yield from self._newest_of(rows, self._title(component), brought)
             return
-        held = libraries(self._knowledge, component, version)
+        held = libraries(self.knowledge, component, version)
         serving = [row for row in held if self._serves(row)]
         if serving:
-            yield from self._some_of(held, serving, self._title(component), version) if not brought else ()
+            limit = "" if brought else self._some_of(held, serving, self._title(component), version)
+            yield from [(limit, "")] if limit else []
         elif held:
-            yield self._too_old(rows, self._title(component), version)
+            yield self._too_old(rows, self._title(component), version), ""
 
     def _too_old(self, rows: Sequence[LibraryRow], title: str, version: str) -> str:
         # TensorFlow takes any newer minor version of the major version it was built with.
@@ -479,12 +334,10 @@ class Limits:
             if Version(row.since) > Version(version) and Version(row.since).parts[0] == major and self._serves(row)
         ]
         way = f"; {title} {min(newer, key=Version)} or newer has it" if newer else ""
-        return f"{title} {version}, which it is used with, has no code for {self._gpu.target}{way}"
+        return f"{title} {version}, which it is used with, has no code for {self.gpu.target}{way}"
 
-    def _some_of(
-        self, held: Sequence[LibraryRow], serving: Sequence[LibraryRow], title: str, version: str
-    ) -> Iterator[str]:
-        """Yield the limit of a wheel that says no more than `9`, if pip installs none and not every 9 has code."""
+    def _some_of(self, held: Sequence[LibraryRow], serving: Sequence[LibraryRow], title: str, version: str) -> str:
+        """Return the limit of a wheel that says no more than `9`; empty if every 9 has code."""
         every = sorted({row.since for row in held}, key=Version)
         able = {row.since for row in serving}
         # A range can have two ends: cuDNN 9 has code for Blackwell from 9.7 on, and for Volta before 9.11.
@@ -492,11 +345,12 @@ class Limits:
         later = [since for since in every if Version(since) > Version(last)]
         words = [f"{first} or newer"] if first != every[0] else []
         words += [f"older than {later[0]}"] if later else []
-        if words:
-            wanted = " and ".join(words)
-            yield f"the {title} {version} that is installed must be {wanted}, to have code for {self._gpu.target}"
+        wanted = f"must be {' and '.join(words)}, to have code for {self.gpu.target}"
+        return f"the {title} {version} that is installed {wanted}" if words else ""
 
-    def _newest_of(self, rows: Sequence[LibraryRow], title: str, brought: RequiredPackage) -> Iterator[str]:
+    def _newest_of(
+        self, rows: Sequence[LibraryRow], title: str, brought: RequiredPackage
+    ) -> Iterator[tuple[str, str]]:
         """Yield the limit if pip installs the newest library, which has dropped the GPU, and pin an older one."""
         below = (row for row in rows if not brought.before or Version(row.since) < Version(brought.before))
         order = sorted(below, key=lambda row: Version(row.since))
@@ -505,18 +359,129 @@ class Limits:
         # A pin below what the wheel itself requires could not be installed.
         fitting = [row for row in order if self._serves(row) and Version(brought.oldest) < _end(row)]
         later = [row.since for row in order if fitting and Version(row.since) > Version(fitting[-1].since)]
-        first = later[0] if later else ""
-        self.pins += [f"{brought.package}<{first}"] if first else []
-        way = f"; install `{brought.package}<{first}` with it" if first else ""
-        yield f"pip takes the newest {title}, which has no code for {self._gpu.target}{way}"
+        pin = f"{brought.package}<{later[0]}" if later else ""
+        way = f"; install `{pin}` with it" if pin else ""
+        yield f"pip takes the newest {title}, which has no code for {self.gpu.target}{way}", pin
 
     def _made_for(self, row: LibraryRow) -> bool:
         # Packages are made for a major version, whatever minor version they are supported with.
-        major = Version(self._facts.version_of(self._accelerator.toolkit or "")).parts[:1]
+        major = Version(self.facts.version_of(self._accelerator.toolkit or "")).parts[:1]
         return not row.toolkits or any(Version(toolkit).parts[:1] == major for toolkit in row.toolkits)
 
     def _serves(self, row: LibraryRow | Companion) -> bool:
         return has_code_for(row, self._accelerator, self._target)
+
+    # --- drivers --------------------------------------------------------------------------------------------------
+
+    def driver(self) -> str:
+        """Return why no driver runs the wheel, or not this machine's driver; empty if one does."""
+        hard = [floor for floor in self._floors if not floor.soft]
+        for floor in hard:
+            # Kepler ends with driver 470, and CUDA 12 needs 525: no driver runs both.
+            if self._last_driver and floor.version.parts[0] > int(self._last_driver):
+                last = f"{self._last_driver} was the last for this GPU"
+                return f"{floor.why} needs driver {floor.version}, and {last}"
+        here = self._here()
+        lacking = max(
+            (floor for floor in hard if here and here < floor.version), key=lambda floor: floor.version, default=None
+        )
+        if lacking is None:
+            return ""
+        # `unless` says where an older driver runs the wheel all the same.
+        unless = f" ({lacking.unless})" if lacking.unless else ""
+        mine = f"this machine's driver {here}{self._of_windows()}"
+        return f"{mine} is too old: {lacking.why} needs {lacking.version} or newer{unless}"
+
+    def of_driver(self) -> Iterator[str]:
+        """Yield which driver is the oldest that runs everything, and which is the last that knows the GPU."""
+        here = self._here()
+        if self.host and self._accelerator.accelerator in self.host.troubles:
+            yield f"this machine's driver does not answer: {self.host.troubles[self._accelerator.accelerator]}"
+        # Soft: each generated kernel is loaded at its first use, so the rest still works.
+        for floor in self._floors:
+            if floor.soft and here and here < floor.version:
+                how = self._accelerator.symptoms.get("ptx-too-new")
+                seen = f" with {how}" if how else ""
+                yield f"this machine's driver {here} is too old for {floor.why}: they fail{seen}"
+        if any(not floor.soft for floor in self._floors):
+            yield self._sentence(here)
+
+    def _sentence(self, here: Version | None) -> str:
+        least = max((floor for floor in self._floors if not floor.soft), key=lambda floor: floor.version).version
+        higher = {
+            f"; {floor.version} or newer for {floor.why}": None for floor in self._floors if floor.version > least
+        }
+        is_open = needs_open_modules(self.knowledge, self.gpu.accelerator, self._target, self.gpu.gpu)
+        end = " with the open kernel modules" if is_open and not self._wsl else ""
+        end += f", and {self._last_driver} is the last that knows this GPU" if self._last_driver else ""
+        mine = f"; this machine has {here}" if here else ""
+        return f"driver {least}{self._of_windows()} or newer{end}{''.join(higher)}{mine}"
+
+    @property
+    def _last_driver(self) -> str | None:
+        """The branch of the last drivers that know the GPU, such as `470`."""
+        family = architecture_of(self.knowledge, self.gpu.accelerator, self._target)
+        return family.driver_max if family else None
+
+    @cached_property
+    def _floors(self) -> tuple[_Floor, ...]:
+        """The oldest drivers for the wheel's code on the GPU; none without such code."""
+        # NVIDIA's tables do not hold for embedded GPUs: their driver comes with the board's system.
+        if self.combined is None or is_embedded(self.knowledge, self.gpu.accelerator, self._target):
+            return ()
+        own, kernels = self.facts.own, self.combined.verdict
+        floors = [self._of_toolkit(), self._of_gpu()]
+        if kernels.runs == "ptx-jit":
+            floors.append(self._of_ptx(kernels.by, [library.loadable for library in own], "its kernels"))
+        for _, how in self._generated:
+            if how.runs == "ptx-jit":
+                codes = [library.embedded for library in own if library.embedded]
+                floors.append(self._of_ptx(how.by, codes, "the kernels that MLIR generated", soft=True))
+        return tuple(floor for floor in floors if floor)
+
+    def _of_toolkit(self) -> _Floor | None:
+        """Return the driver that the toolkit's own runtime needs."""
+        name = self._accelerator.toolkit or ""
+        version = self.facts.version_of(name)
+        floor = toolkit_floor(self.knowledge, name, Version(version), wsl=self._wsl) if version else None
+        if floor is None:
+            return None
+        row = self.knowledge.drivers.get((name, str(Version(version).parts[0])))
+        # `unless`: on data-centre GPUs the cuda-compat packages run a newer toolkit with an older driver.
+        made = f"{self._title(name)} {version}, which it is made with,"
+        return _Floor(version=floor, why=made, unless=(row.unless if row else None) or "")
+
+    def _of_gpu(self) -> _Floor | None:
+        least = gpu_driver(self.knowledge, self.gpu.accelerator, self._target, self.gpu.gpu, wsl=self._wsl)
+        return _Floor(version=least, why=f"a GPU of {self._target}") if least else None
+
+    def _of_ptx(self, by: str, codes: Sequence[GpuCode], whose: str, *, soft: bool = False) -> _Floor | None:
+        """Return the driver that knows the PTX: that of the first toolkit which did.
+
+        PTX of unknown version is taken for the toolkit's own.
+        """
+        images = (image for code in codes for image in code.images if image.kind == "ptx" and image.target == by)
+        # The newest PTX decides: the driver must know all of it.
+        isa = max((image.isa for image in images), key=isa_order, default="")
+        name = self._accelerator.toolkit or ""
+        minor = str(Version(self.facts.version_of(name)).minor)
+        own = self.knowledge.toolkits.get((name, minor))
+        # A driver takes PTX up to the ISA of the toolkit that it came with.
+        row = toolkit_of_ptx(self.knowledge, name, Version(isa)) if isa else own
+        floor = own_driver(row, wsl=self._wsl) if row else None
+        text = f"PTX {isa}" if isa else "the PTX"
+        return _Floor(version=floor, why=f"{text} of {whose}", soft=soft) if floor else None
+
+    @property
+    def _wsl(self) -> bool:
+        return self.host is not None and self.host.wsl
+
+    def _of_windows(self) -> str:
+        return " of Windows" if self._wsl else ""
+
+    def _here(self) -> Version | None:
+        text = self.host.drivers.get(self._accelerator.accelerator) if self.host else None
+        return Version(text) if text else None
 
 
 def _whom(image: Capability) -> str:
