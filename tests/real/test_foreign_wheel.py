@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from waits import FETCH
 
-from tfdock.gpu.compatibility import brought_by, facts_of_wheel, serve
+from tfdock.gpu.compatibility import serve
+from tfdock.gpu.gpu_facts import brought_by, facts_of_wheel
 from tfdock.knowledge import loader
 from tfdock.verify.checks import Manylinux
 from tfdock.verify.manylinux import audit

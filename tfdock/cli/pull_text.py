@@ -11,7 +11,8 @@ from tfdock.cli import console
 from tfdock.cli.app import knowledge_for
 from tfdock.cli.gpu_text import RequestedGpus, answer, gpu_json, reasons, requested_gpus
 from tfdock.errors import ProfileError
-from tfdock.gpu.compatibility import XLA_TRACE, facts_of_wheel, serve
+from tfdock.gpu.compatibility import serve
+from tfdock.gpu.gpu_facts import XLA_TRACE, facts_of_wheel
 from tfdock.host import hardware
 from tfdock.host.settings import Settings
 from tfdock.images.image_pull import PulledImage

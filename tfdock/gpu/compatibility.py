@@ -10,15 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from tfdock.gpu.gpu_facts import (
-    XLA_TRACE,
-    GpuFacts,
-    brought_by,
-    facts_of_release,
-    facts_of_wheel,
-    is_own,
-    own_libraries,
-)
+from tfdock.gpu.gpu_facts import GpuFacts, is_own
 from tfdock.gpu.limits import Limits, judge
 from tfdock.gpu.verdict import CodePart, CombinedVerdict, Runs, combine, parts_of
 from tfdock.knowledge.gpu_rows import Gpu
@@ -27,20 +19,6 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import Host
 from tfdock.wheel.facts import Containers, Library
 from tfdock.wheel.inspection import Inspection
-
-__all__ = [
-    "XLA_TRACE",
-    "Compatibility",
-    "GpuFacts",
-    "LibraryService",
-    "brought_by",
-    "facts_of_release",
-    "facts_of_wheel",
-    "is_own",
-    "library_verdicts",
-    "own_libraries",
-    "serve",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfdock.gpu.compatibility import GpuFacts, serve
+from tfdock.gpu.compatibility import serve
 from tfdock.gpu.devices import example_gpu, title
+from tfdock.gpu.gpu_facts import GpuFacts
 from tfdock.gpu.verdict import Runs
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.gpu_rows import Architecture, Gpu

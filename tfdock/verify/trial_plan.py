@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdock.errors import clean
-from tfdock.gpu.compatibility import own_libraries
+from tfdock.gpu.gpu_facts import own_libraries
 from tfdock.gpu.opened_libraries import (
     accelerator_of,
     built_with,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdock.errors import NetworkError, ProfileError, TfdockError, VerificationFailed, WheelRefused
-from tfdock.gpu.compatibility import own_libraries
+from tfdock.gpu.gpu_facts import own_libraries
 from tfdock.gpu.opened_libraries import unsearched_folders
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan

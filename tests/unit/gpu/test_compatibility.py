@@ -15,17 +15,8 @@ from tfdock.cli import gpu_text
 from tfdock.cli.console import Style
 from tfdock.cli.gpu_text import answer, gpu_json, reasons
 from tfdock.errors import ProfileError, as_document
-from tfdock.gpu.compatibility import (
-    XLA_TRACE,
-    Compatibility,
-    LibraryService,
-    brought_by,
-    facts_of_release,
-    facts_of_wheel,
-    library_verdicts,
-    own_libraries,
-    serve,
-)
+from tfdock.gpu.compatibility import Compatibility, LibraryService, library_verdicts, serve
+from tfdock.gpu.gpu_facts import XLA_TRACE, brought_by, facts_of_release, facts_of_wheel, own_libraries
 from tfdock.host import hardware as machine
 from tfdock.knowledge import loader
 from tfdock.knowledge.gpu_rows import Gpu

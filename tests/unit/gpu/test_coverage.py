@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tfdock.gpu.compatibility import GpuFacts, facts_of_release, serve
+from tfdock.gpu.compatibility import serve
 from tfdock.gpu.coverage import WORDS, Coverage, coverage, coverage_rows
 from tfdock.gpu.devices import find_gpu
+from tfdock.gpu.gpu_facts import GpuFacts, facts_of_release
 from tfdock.knowledge.tables import KnowledgeBase
 
 from ..desk import MADE_UP_TABLES, Desk

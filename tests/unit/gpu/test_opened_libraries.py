@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.gpu.compatibility import facts_of_release, facts_of_wheel
+from tfdock.gpu.gpu_facts import facts_of_release, facts_of_wheel
 from tfdock.gpu.limits import unsearched_limit
 from tfdock.gpu.opened_libraries import unsearched_folders
 from tfdock.knowledge import loader
