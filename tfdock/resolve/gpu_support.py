@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 from tfdock.errors import ProfileError
 from tfdock.gpu.devices import (
@@ -39,7 +40,6 @@ from tfdock.knowledge.fits import (
 from tfdock.knowledge.release_rows import Release, Support
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.knowledge.toolkit_rows import Toolkit
 from tfdock.resolve.rules import judge
 from tfdock.types import Version
 
@@ -107,8 +107,9 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
     return row, asked if exact else row.newest
 
 
-def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str) -> TargetFacts:
-    """Return the facts of a GPU's target (`8.6`, `gfx90a`)."""
+def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str, name: str = "") -> TargetFacts:
+    """Return the facts of a GPU's target (`8.6`, `gfx90a`), or of one of its GPUs, which may need a later driver."""
+    family = accelerator.accelerator
     written = exact_target(accelerator, target)
     number = target_number(written)
     rows = sorted(
@@ -116,55 +117,47 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
         key=lambda row: Version(row.version),
     )
     able = [row for row in rows if number in row.targets]
-    architecture = architecture_of(knowledge, accelerator.accelerator, target)
-    linux, windows = (
-        _newest(toolkit_floor(knowledge, row.toolkit, Version(row.version), wsl=wsl) for row in able[:1])
-        for wsl in (False, True)
-    )
-    facts = TargetFacts(
-        accelerator=accelerator.accelerator,
+    toolkits = tuple(row.version for row in able)
+    architecture = architecture_of(knowledge, family, target)
+
+    def drivers(*, wsl: bool) -> tuple[Version | None, Version | None]:
+        """Return the oldest driver that knows the GPU, and that of its first toolkit."""
+        knows = gpu_driver(knowledge, family, target, name, wsl=wsl)
+        first = able[0] if able else None
+        return knows, toolkit_floor(knowledge, first.toolkit, Version(first.version), wsl=wsl) if first else None
+
+    (driver, toolkit_driver), windows = drivers(wsl=False), drivers(wsl=True)
+    return TargetFacts(
+        accelerator=family,
         toolkit=accelerator.toolkit or "",
         target=target,
         written=written,
         architecture=architecture.architecture if architecture else None,
-        embedded=is_embedded(knowledge, accelerator.accelerator, target),
-        toolkits=tuple(row.version for row in able),
+        embedded=is_embedded(knowledge, family, target),
+        toolkits=toolkits,
         last_toolkit=bool(able) and able[-1] is rows[-1],
-        releases=tuple(_releases(knowledge, accelerator, target, able)),
-        driver=None,
+        releases=_releases(knowledge, family, target, toolkits),
+        driver=_newest(driver),
         driver_max=architecture.driver_max if architecture else None,
-        toolkit_driver=linux,
-        toolkit_driver_windows=windows,
-        needs_driver=linux,
-        needs_driver_windows=windows,
-        open_modules=False,
-        reports=reports(knowledge, accelerator.accelerator, target),
-    )
-    return with_driver(knowledge, facts)
-
-
-def with_driver(knowledge: KnowledgeBase, facts: TargetFacts, name: str = "") -> TargetFacts:
-    """Return the facts with the driver that knows the target, or a GPU of it, which may need a later one."""
-    knows, windows = (gpu_driver(knowledge, facts.accelerator, facts.target, name, wsl=wsl) for wsl in (False, True))
-    return replace(
-        facts,
-        driver=_newest([knows]),
-        needs_driver=_newest([knows, facts.toolkit_driver]),
-        needs_driver_windows=_newest([windows, facts.toolkit_driver_windows]),
-        open_modules=needs_open_modules(knowledge, facts.accelerator, facts.target, name),
+        toolkit_driver=_newest(toolkit_driver),
+        toolkit_driver_windows=_newest(windows[1]),
+        needs_driver=_newest(driver, toolkit_driver),
+        needs_driver_windows=_newest(*windows),
+        open_modules=needs_open_modules(knowledge, family, target, name),
+        reports=reports(knowledge, family, target),
     )
 
 
-def _newest(drivers: Iterable[Version | str | None]) -> str | None:
-    newest = max((Version(str(driver)) for driver in drivers if driver), default=None)
+def _newest(*drivers: Version | None) -> str | None:
+    newest = max((driver for driver in drivers if driver), default=None)
     return str(newest) if newest else None
 
 
-def _releases(
-    knowledge: KnowledgeBase, accelerator: Accelerator, target: str, able: Iterable[Toolkit]
-) -> Iterator[ReleaseFor]:
-    """Yield the releases that take the target, with a toolkit, libraries and an image for it; oldest first."""
-    minors = {row.version for row in able}
+@lru_cache(maxsize=1024)  # many GPUs of a list have one target
+def _releases(knowledge: KnowledgeBase, family: str, target: str, minors: tuple[str, ...]) -> tuple[ReleaseFor, ...]:
+    """Return the releases that take the target, with a toolkit, libraries and an image for it; oldest first."""
+    accelerator = knowledge.accelerators[family]
+    taking = []
     for release in sorted(knowledge.releases.values(), key=lambda row: Version(row.release)):
         support = release.components.get(accelerator.toolkit or "", Support())
         toolkits = tuple(
@@ -179,7 +172,7 @@ def _releases(
         if toolkits and expressible and is_used(release, accelerator, target):
             official = release.official_targets.get(accelerator.accelerator, ())
             verdict = judge(knowledge, accelerator, target, official)
-            yield ReleaseFor(
+            found = ReleaseFor(
                 release=release.release,
                 toolkits=toolkits,
                 tested=support.tested in toolkits,
@@ -188,6 +181,8 @@ def _releases(
                 wheel_by=verdict.by,
                 xla=reaches(accelerator, target, release.xla_floor),
             )
+            taking.append(found)
+    return tuple(taking)
 
 
 def _has_image(knowledge: KnowledgeBase, accelerator: Accelerator, release: Release, toolkit: str) -> bool:

@@ -33,7 +33,6 @@ from tfdock.resolve.gpu_support import (
     release_words,
     target_facts,
     toolkit_words,
-    with_driver,
 )
 from tfdock.resolve.resolve import resolve_text
 from tfdock.types import Version
@@ -76,7 +75,7 @@ def gpus(
         key: target_facts(base, accelerators[key[0]], key[1])
         for key in dict.fromkeys((gpu.accelerator, gpu.target) for gpu in rows)
     }
-    own = {gpu.gpu: with_driver(base, facts[gpu.accelerator, gpu.target], gpu.gpu) for gpu in rows}
+    own = {gpu.gpu: target_facts(base, accelerators[gpu.accelerator], gpu.target, gpu.gpu) for gpu in rows}
     if as_json:
         documents = [{**gpu.model_dump(mode="json"), **asdict(own[gpu.gpu])} for gpu in rows]
         print_json("tfdock.gpus/1", True, {"gpus": documents})
