@@ -151,39 +151,40 @@ def advise(
     # As versions: as text 2.9 is above 2.21.
     newest = max(knowledge.releases, key=Version)
     release, version = release_named(knowledge, newest if tensorflow is None else tensorflow)
-    accelerator = knowledge.accelerators[gpus[0].accelerator]
-    mixed = len({gpu.accelerator for gpu in gpus}) > 1
-    compatibilities = tuple(_on_official(knowledge, release, gpu) for gpu in gpus)
-    offer, refused = _offer(knowledge, release, version, gpus, python)
+    wanted = _Wanted(knowledge=knowledge, gpus=gpus, python=python)
+    compatibilities = tuple(wanted.on_official(release, gpu) for gpu in gpus)
+    offer, refused = wanted.offer(release, version)
     # An offer of the requested release itself needs no untested one beside it.
     own = offer is not None and offer.release is release
-    untested = None if own else _try_release(knowledge, release, version, gpus, python, allow_untested=True)[0]
+    untested = None if own else wanted.try_release(release, version, allow_untested=True)[0]
     planned = offer or untested
-    native = _newest_native(knowledge, gpus, python)
-    elsewhere = next((machine for gpu in gpus if (machine := _machine(knowledge, gpu)) != OFFICIAL_MACHINE), "")
+    native = wanted.newest_native()
+    # Without a requested release, an official wheel that runs natively makes the build superfluous.
+    instead = native
+    if tensorflow is not None:
+        instead = wanted.native_of(offer.release) if offer and not own else None
     return Advice(
         asked=tensorflow,
         release=release,
         version=version,
         python=python,
-        wheel=_official_wheel(knowledge, release, version, compatibilities, python),
+        wheel=wanted.official_wheel(release, version, compatibilities),
         gpus=compatibilities,
         native=native,
-        # Without a requested release, an official wheel that runs natively makes the build superfluous.
-        instead=native if tensorflow is None else _without_build(knowledge, offer, release, gpus, python),
-        vendors=_vendor_wheel(planned.release if planned else release, accelerator, gpus),
+        instead=instead,
+        vendors=wanted.vendor_wheel(planned.release if planned else release),
         offer=planned,
         untested=untested if offer else None,
         refused=refused,
-        elsewhere=elsewhere,
-        buildable=any(row.machine == elsewhere for row in knowledge.images),
-        mixed=mixed,
-        apart=() if mixed or planned else _reasons_apart(knowledge, accelerator, gpus),
-        overrides=tuple(row for gpu in gpus for row in overrides(knowledge, accelerator, gpu.target)),
-        plan=_size(knowledge, planned.release, accelerator, gpus, planned.resolution.targets) if planned else None,
-        alternative=_size_with_code_for_each(knowledge, planned, accelerator, gpus) if planned else None,
-        figures=tuple(_figures(knowledge, planned.release if planned else release, accelerator)),
-        jit=_estimate(knowledge, "jit-first-start", release, accelerator),
+        elsewhere=wanted.elsewhere,
+        buildable=any(row.machine == wanted.elsewhere for row in knowledge.images),
+        mixed=wanted.mixed,
+        apart=() if wanted.mixed or planned else wanted.reasons_apart(),
+        overrides=tuple(row for gpu in gpus for row in overrides(knowledge, wanted.accelerator, gpu.target)),
+        plan=wanted.size(planned.release, planned.resolution.targets) if planned else None,
+        alternative=wanted.size_with_code_for_each(planned) if planned else None,
+        figures=tuple(wanted.figures(planned.release if planned else release)),
+        jit=wanted.estimate("jit-first-start", release),
     )
 
 
@@ -211,26 +212,16 @@ def same_official(knowledge: KnowledgeBase, profile: Profile, resolution: Resolu
     if resolution.image.machine != OFFICIAL_MACHINE or not release.official_targets.get(accelerator.accelerator):
         return None
     names = profile.named_gpus or tuple(dict.fromkeys(dotted(target) for target in resolution.targets))
-    gpus = gpus_named(knowledge, names)
-    if not _native_of(knowledge, release, gpus, resolution.python):
+    wanted = _Wanted(knowledge=knowledge, gpus=gpus_named(knowledge, names), python=resolution.python)
+    if not wanted.native_of(release):
         return None
-    compatibilities = [_on_official(knowledge, release, gpu) for gpu in gpus]
-    wheel = _official_wheel(knowledge, release, str(resolution.version), compatibilities, resolution.python)
+    compatibilities = [wanted.on_official(release, gpu) for gpu in wanted.gpus]
+    wheel = wanted.official_wheel(release, str(resolution.version), compatibilities)
     tested = {name: release.components.get(name, Support()).tested for name in resolution.components}
     # What pip does not bring has to be here: who builds for another CUDA has that one.
     if wheel.needs and any(t and not same_minor(resolution.components[name], t) for name, t in tested.items()):
         return None
     return SameOfficial(wheel=wheel, gpus=names, limited=any(one.limits for one in compatibilities))
-
-
-def _reasons_apart(knowledge: KnowledgeBase, accelerator: Accelerator, gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    """Return why no wheel serves all GPUs, a line each: the compilers for them, or the machines that hold them."""
-    machines = [_machine(knowledge, gpu) for gpu in gpus]
-    if len({*machines}) > 1:
-        return tuple(
-            f"{gpu.gpu} stands beside a CPU of {machine}" for gpu, machine in zip(gpus, machines, strict=True)
-        )
-    return apart(knowledge, accelerator, [(gpu.gpu, gpu.target) for gpu in gpus])
 
 
 def gpus_named(knowledge: KnowledgeBase, names: Sequence[str]) -> tuple[Gpu, ...]:
@@ -244,12 +235,9 @@ def gpus_named(knowledge: KnowledgeBase, names: Sequence[str]) -> tuple[Gpu, ...
         elif row not in gpus:
             gpus.append(row)
     if problems or not gpus:
-        raise ProfileError(*problems or [_no_name()])
+        no_name = Problem("gpu-unknown", "no GPU is named", "name one: `tfdock advise --gpu rtx3080`", field="gpu")
+        raise ProfileError(*problems or [no_name])
     return tuple(gpus)
-
-
-def _no_name() -> Problem:
-    return Problem("gpu-unknown", "no GPU is named", "name one: `tfdock advise --gpu rtx3080`", field="gpu")
 
 
 def _unknown_gpu_problem(knowledge: KnowledgeBase, name: str) -> Problem:
@@ -260,109 +248,6 @@ def _unknown_gpu_problem(knowledge: KnowledgeBase, name: str) -> Problem:
         fix = f"for a machine without GPU `tfdock init --gpu {word}` writes a profile, and `pip install` has wheels"
         return Problem("gpu-unknown", f"`{name}` is no GPU, and this is about GPUs", fix, field="gpu")
     return replace(unknown_gpu(knowledge, name), field="gpu")
-
-
-# --- the official wheel ---------------------------------------------------------------------------------------------
-
-
-def _official_wheel(
-    knowledge: KnowledgeBase, release: Release, version: str, gpus: Sequence[Compatibility], python: str | None
-) -> AdvisedWheel:
-    """Return what a release published for such GPUs; for several accelerators, for the first."""
-    accelerator = knowledge.accelerators[gpus[0].gpu.accelerator]
-    project = release.official_project.get(accelerator.accelerator, "tensorflow")
-    rows = tuple(companions(knowledge, release, accelerator))
-    extra = next((row.extra for row in rows if row.extra), None)
-    # The extra brings libraries that may exist for fewer Pythons than the wheel.
-    able = [minor for minor in release.pythons if all(not row.pythons or minor in row.pythons for row in rows)]
-    if python is not None and python not in able:
-        extra = None  # the libraries cannot be installed with that Python; the wheel itself can
-    tested = ((name, release.components.get(name, Support()).tested) for name in accelerator.components)
-    needs = (
-        () if extra else tuple(f"{accelerator.titles.get(name, name)} {number}" for name, number in tested if number)
-    )
-    return AdvisedWheel(
-        project=project,
-        release=release.release,
-        version=version,
-        pythons=release.pythons,
-        targets=release.official_targets.get(accelerator.accelerator, ()),
-        requirement=f"{project}{f'[{extra}]' if extra else ''}=={version}",
-        installs=tuple(able) if extra else release.pythons,
-        needs=needs,
-        pins=tuple(dict.fromkeys(pin for gpu in gpus for pin in gpu.pins)) if extra else (),
-    )
-
-
-def _without_build(
-    knowledge: KnowledgeBase, offer: AcceptedProfile | None, asked: Release, gpus: Sequence[Gpu], python: str | None
-) -> AdvisedWheel | None:
-    """Return the official wheel of the offered release, if that is another release and its wheel serves all GPUs."""
-    if offer is None or offer.release is asked:
-        return None
-    return _native_of(knowledge, offer.release, gpus, python)
-
-
-def _native_of(
-    knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu], python: str | None
-) -> AdvisedWheel | None:
-    """Return the official wheel of a release if it runs on all GPUs without JIT, else None."""
-    if len({gpu.accelerator for gpu in gpus}) > 1 or (python is not None and python not in release.pythons):
-        return None
-    compatibilities = [_on_official(knowledge, release, gpu) for gpu in gpus]
-    # JIT takes half an hour at the first start: a wheel that needs it is no replacement for a build.
-    if not all(compatibility.starts_at_once for compatibility in compatibilities):
-        return None
-    return _official_wheel(knowledge, release, release.newest, compatibilities, python)
-
-
-def _vendor_wheel(release: Release, accelerator: Accelerator, gpus: Sequence[Gpu]) -> VendorWheel | None:
-    """Return the vendor's own wheel of a release if TensorFlow publishes none and the release uses such GPUs."""
-    name = accelerator.accelerator
-    project = release.official_project.get(name)
-    used = all(gpu.accelerator == name and is_used(release, accelerator, gpu.target) for gpu in gpus)
-    if not project or release.official_targets.get(name) or not used:
-        return None
-    return VendorWheel(vendor=accelerator.vendor or "its vendor", project=project, release=release.release)
-
-
-def _on_official(knowledge: KnowledgeBase, release: Release, gpu: Gpu) -> Compatibility:
-    """Return how the release's official wheel serves a GPU."""
-    accelerator = knowledge.accelerators[gpu.accelerator]
-    compatibility = serve(knowledge, gpu, facts_of_release(knowledge, release, accelerator))
-    # A GPU of another kind of machine has its reason already.
-    beside = _machine(knowledge, gpu) != OFFICIAL_MACHINE
-    if beside or release.official_targets.get(gpu.accelerator):
-        return compatibility
-    return replace(compatibility, reason=_nothing_published(knowledge, release, accelerator))
-
-
-def _nothing_published(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> str:
-    name = accelerator.accelerator
-    title = accelerator.titles.get(accelerator.toolkit or "", name)
-    own = f"TensorFlow's own wheel of {release.release} has no {title} code"
-    published = {
-        row.release: row.official_project[name] for row in knowledge.releases.values() if name in row.official_project
-    }
-    if not published:
-        return own
-    last = release.release if release.release in published else max(published, key=Version)
-    which = "that release" if last == release.release else f"releases up to {last}"
-    return f"{own}; {accelerator.vendor} publishes wheels of {which} as `{published[last]}`"
-
-
-def _newest_native(knowledge: KnowledgeBase, gpus: Sequence[Gpu], python: str | None) -> AdvisedWheel | None:
-    """Return the newest official wheel that runs on all GPUs without JIT."""
-    order = sorted(knowledge.releases.values(), key=lambda row: Version(row.release), reverse=True)
-    wheels = (_native_of(knowledge, release, gpus, python) for release in order)
-    return next((wheel for wheel in wheels if wheel), None)
-
-
-def _machine(knowledge: KnowledgeBase, gpu: Gpu) -> str:
-    return machine_of(knowledge, gpu) or OFFICIAL_MACHINE
-
-
-# --- what to build --------------------------------------------------------------------------------------------------
 
 
 def cover(
@@ -401,34 +286,272 @@ def cover(
     return sorted_targets(str(capability) for capability in chosen)
 
 
-def _offer(
-    knowledge: KnowledgeBase, release: Release, version: str, gpus: Sequence[Gpu], python: str | None
-) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
-    """Return the profile for the requested release, or for the nearest that accepts it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What a wheel is wanted for: GPUs, and a Python if it matters. The accelerator is that of the first GPU."""
 
-    The problems say why the requested release does not.
-    """
-    offer, refused = _try_release(knowledge, release, version, gpus, python, suggest=True)
-    elsewhere = any(_machine(knowledge, gpu) != OFFICIAL_MACHINE for gpu in gpus)
-    if offer or elsewhere or len({gpu.accelerator for gpu in gpus}) > 1:
-        return offer, refused  # another release would not change this
-    near = None
-    for other in _by_nearness(knowledge, release):
-        if not _may_take(knowledge, other, gpus):
-            continue
-        accepted, _ = _try_release(knowledge, other, other.newest, gpus, python)
-        # Code for these very GPUs, and libraries that know them, are worth a release that is farther away.
-        if accepted and _has_code_for_each(knowledge, accepted, gpus):
-            return accepted, refused
-        near = near or accepted
-    return near, refused
+    knowledge: KnowledgeBase
+    gpus: Sequence[Gpu]
+    python: str | None
+
+    @property
+    def accelerator(self) -> Accelerator:
+        return self.knowledge.accelerators[self.gpus[0].accelerator]
+
+    @property
+    def mixed(self) -> bool:
+        """Whether they are of several accelerators."""
+        return len({gpu.accelerator for gpu in self.gpus}) > 1
+
+    @property
+    def elsewhere(self) -> str:
+        """The kind of machine that a GPU is part of, if official wheels are not for it; else empty."""
+        machines = (self.machine(gpu) for gpu in self.gpus)
+        return next((machine for machine in machines if machine != OFFICIAL_MACHINE), "")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of GPUs that a profile can name; of the others only the target is known."""
+        return tuple(gpu.gpu for gpu in self.gpus if gpu.gpu in self.knowledge.gpus)
+
+    def machine(self, gpu: Gpu) -> str:
+        return machine_of(self.knowledge, gpu) or OFFICIAL_MACHINE
+
+    def reasons_apart(self) -> tuple[str, ...]:
+        """Return why no wheel serves all GPUs, a line each: their compilers, or the machines that hold them."""
+        if len({self.machine(gpu) for gpu in self.gpus}) > 1:
+            return tuple(f"{gpu.gpu} stands beside a CPU of {self.machine(gpu)}" for gpu in self.gpus)
+        return apart(self.knowledge, self.accelerator, [(gpu.gpu, gpu.target) for gpu in self.gpus])
+
+    # --- the official wheel ---------------------------------------------------------------------------------------
+
+    def official_wheel(self, release: Release, version: str, gpus: Sequence[Compatibility]) -> AdvisedWheel:
+        """Return what a release published for such GPUs; for several accelerators, for the first."""
+        accelerator = self.accelerator
+        project = release.official_project.get(accelerator.accelerator, "tensorflow")
+        rows = tuple(companions(self.knowledge, release, accelerator))
+        extra = next((row.extra for row in rows if row.extra), None)
+        # The extra brings libraries that may exist for fewer Pythons than the wheel.
+        able = [minor for minor in release.pythons if all(not row.pythons or minor in row.pythons for row in rows)]
+        if self.python is not None and self.python not in able:
+            extra = None  # the libraries cannot be installed with that Python; the wheel itself can
+        tested = ((name, release.components.get(name, Support()).tested) for name in accelerator.components)
+        needs = tuple(f"{accelerator.titles.get(name, name)} {number}" for name, number in tested if number)
+        return AdvisedWheel(
+            project=project,
+            release=release.release,
+            version=version,
+            pythons=release.pythons,
+            targets=release.official_targets.get(accelerator.accelerator, ()),
+            requirement=f"{project}{f'[{extra}]' if extra else ''}=={version}",
+            installs=tuple(able) if extra else release.pythons,
+            needs=() if extra else needs,
+            pins=tuple(dict.fromkeys(pin for gpu in gpus for pin in gpu.pins)) if extra else (),
+        )
+
+    def native_of(self, release: Release) -> AdvisedWheel | None:
+        """Return the official wheel of a release if it runs on all GPUs without JIT, else None."""
+        if self.mixed or (self.python is not None and self.python not in release.pythons):
+            return None
+        compatibilities = [self.on_official(release, gpu) for gpu in self.gpus]
+        # JIT takes half an hour at the first start: a wheel that needs it is no replacement for a build.
+        if not all(compatibility.starts_at_once for compatibility in compatibilities):
+            return None
+        return self.official_wheel(release, release.newest, compatibilities)
+
+    def newest_native(self) -> AdvisedWheel | None:
+        """Return the newest official wheel that runs on all GPUs without JIT."""
+        order = sorted(self.knowledge.releases.values(), key=lambda row: Version(row.release), reverse=True)
+        return next((wheel for wheel in map(self.native_of, order) if wheel), None)
+
+    def vendor_wheel(self, release: Release) -> VendorWheel | None:
+        """Return the vendor's own wheel of a release if TensorFlow publishes none and the release uses such GPUs."""
+        accelerator = self.accelerator
+        project = release.official_project.get(accelerator.accelerator)
+        if not project or release.official_targets.get(accelerator.accelerator) or self.mixed:
+            return None
+        if not all(is_used(release, accelerator, gpu.target) for gpu in self.gpus):
+            return None
+        return VendorWheel(vendor=accelerator.vendor or "its vendor", project=project, release=release.release)
+
+    def on_official(self, release: Release, gpu: Gpu) -> Compatibility:
+        """Return how the release's official wheel serves a GPU."""
+        accelerator = self.knowledge.accelerators[gpu.accelerator]
+        compatibility = serve(self.knowledge, gpu, facts_of_release(self.knowledge, release, accelerator))
+        # A GPU of another kind of machine has its reason already.
+        beside = self.machine(gpu) != OFFICIAL_MACHINE
+        if beside or release.official_targets.get(gpu.accelerator):
+            return compatibility
+        return replace(compatibility, reason=_nothing_published(self.knowledge, release, accelerator))
+
+    # --- what to build --------------------------------------------------------------------------------------------
+
+    def offer(self, release: Release, version: str) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
+        """Return the profile for the requested release, or for the nearest that accepts it.
+
+        The problems say why the requested release does not.
+        """
+        offer, refused = self.try_release(release, version, suggest=True)
+        if offer or self.elsewhere or self.mixed:
+            return offer, refused  # another release would not change this
+        near = None
+        for other in _by_nearness(self.knowledge, release):
+            if not self._may_take(other):
+                continue
+            accepted, _ = self.try_release(other, other.newest)
+            # Code for these very GPUs, and libraries that know them, are worth a release that is farther away.
+            if accepted and self._has_code_for_each(accepted):
+                return accepted, refused
+            near = near or accepted
+        return near, refused
+
+    def _has_code_for_each(self, accepted: AcceptedProfile) -> bool:
+        exact = self._exact_targets(accepted.release)
+        # SASS alone, or with PTX.
+        wanted, built = (
+            {name.rpartition("_")[2] for name in names} for names in (exact, accepted.resolution.targets)
+        )
+        return wanted <= built
+
+    def try_release(
+        self, release: Release, version: str, *, allow_untested: bool = False, suggest: bool = False
+    ) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
+        """Return a profile that is accepted, or the problems of the first attempt; `suggest` adds suggestions."""
+        if len(self.names) < len(self.gpus) and self.mixed:
+            return None, ()  # a profile cannot express this
+        draft = _Draft(version=version, python=self.python, gpus=self.names, untested=allow_untested)
+        first: tuple[Problem, ...] = ()
+        for targets in self._target_lists(release):
+            for xla in (True, False):
+                try:
+                    wanted = replace(draft, targets=targets, xla=xla)
+                    # One search for ways out is enough, and it is slow.
+                    found = wanted.resolve(self.knowledge, suggest=suggest and not first)
+                    # Resolved once more with its choices written out: what is offered must be accepted as it stands.
+                    exact = replace(
+                        wanted, chosen=tuple(_changed_choices(release, found)), source=_fork_of(release, found)
+                    )
+                    resolution = exact.resolve(self.knowledge)
+                except Incompatible as error:
+                    first = first or error.problems
+                    if any(problem.code != "xla-floor" for problem in error.problems):
+                        break  # XLA is not the problem, so the attempt without XLA fails as well
+                    continue
+                if self.elsewhere:
+                    return None, ()  # the rules do not refuse a bare target for its machine, so refuse it here
+                return AcceptedProfile(
+                    text=exact.text(), release=release, resolution=resolution, untested=resolution.untested
+                ), ()
+        return None, first
+
+    def _target_lists(self, release: Release) -> Iterator[tuple[str, str, str]]:
+        """Yield (field, list, comment) to try, smallest first; empty if the names of the GPUs suffice."""
+        field = self.accelerator.target_field
+        bare = len(self.names) < len(self.gpus)
+        if not self.accelerator.capabilities or self.mixed:
+            targets = sorted_targets(gpu.target for gpu in self.gpus)
+            yield (field, f"[{', '.join(targets)}]", "") if bare else ("", "", "")
+            return
+        exact = self._exact_targets(release)
+        # Such a release takes `x.y`, which always means SASS and PTX.
+        ptx = release.capability_format == "dotted"
+        able = self._compilable_targets(release)
+        whom = "all of them" if len(self.gpus) > 1 else "it"
+        # First the lowest GPUs' own targets, then lower ones where no toolkit compiles for those.
+        fewest = (cover(self.knowledge, self.gpus, ptx=ptx, able=known) for known in (None, able))
+        for targets in dict.fromkeys(fewest):
+            if targets == exact and not bare:
+                yield "", "", ""
+            elif targets:
+                comment = "" if targets == exact else f"The fewest that run on {whom} without JIT."
+                yield field, f"[{', '.join(targets)}]", comment
+
+    def _exact_targets(self, release: Release) -> tuple[str, ...]:
+        """Return a target for each GPU alone, as the release takes them."""
+        return sorted_targets(own_target(release, self.accelerator, gpu.target) for gpu in self.gpus)
+
+    def _compilable_targets(self, release: Release) -> set[str]:
+        """Return what any toolkit that the release accepts can compile for (`86`, `gfx90a`)."""
+        name = self.accelerator.toolkit or ""
+        minors = {str(Version(version).minor) for version in taken_versions(release.components.get(name, Support()))}
+        rows = [row for key, row in self.knowledge.toolkits.items() if key[0] == name and key[1] in minors]
+        return {number for row in rows for number in row.targets}
+
+    def _may_take(self, release: Release) -> bool:
+        """Return whether it is worth resolving: the release uses such GPUs, and a toolkit that can serve them."""
+        able = self._compilable_targets(release)
+        served = (
+            bool(cover(self.knowledge, self.gpus, able=able))
+            if self.accelerator.capabilities
+            else {gpu.target for gpu in self.gpus} <= able
+        )
+        return served and all(is_used(release, self.accelerator, gpu.target) for gpu in self.gpus)
+
+    # --- sizes ----------------------------------------------------------------------------------------------------
+
+    def estimate(self, name: str, release: Release) -> Estimate | None:
+        """Return the row of a figure for such wheels of a release; None without one."""
+        family = self.accelerator.accelerator
+        rows = (row for row in self.knowledge.estimates if (row.estimate, row.accelerator) == (name, family))
+        return next((row for row in rows if applies(release, row.releases)), None)
+
+    def figures(self, release: Release) -> Iterable[Estimate]:
+        """Return the figures with which sizes and times are reckoned, and those to compare with."""
+        rows = (self.estimate(name, release) for name in (*_SIZES, *_TO_COMPARE))
+        return (row for row in rows if row)
+
+    def size(self, release: Release, targets: Sequence[str]) -> SizePlan:
+        """Return size and compile time of a list, entry by entry."""
+        base, sass, ptx, time = (self.estimate(name, release) for name in _SIZES)
+        serving = {gpu.gpu: judge(self.knowledge, self.accelerator, gpu.target, targets).by for gpu in self.gpus}
+        entries = []
+        for target in targets:
+            # `compute_86` is SASS and PTX, and both take room.
+            both = self.accelerator.capabilities and Capability.parse(target).ptx
+            size = sass.value + (ptx.value if both and ptx else 0) if sass else None
+            number = target.partition("_")[2]
+            # A target may serve as SASS or as PTX, and is one entry.
+            serves = [name for name, by in serving.items() if by == target or (number and by.endswith(f"_{number}"))]
+            percent = time.value if time else None
+            entries.append(AdviceEntry(target=target, serves=tuple(serves), wheel_mb=size, compile_percent=percent))
+        sizes = [entry.wheel_mb for entry in entries if entry.wheel_mb is not None]
+        return SizePlan(
+            targets=tuple(targets),
+            entries=tuple(entries),
+            wheel_mb=base.value + sum(sizes) if base and sass else None,
+            compile_percent=time.value * len(entries) if time else None,
+        )
+
+    def size_with_code_for_each(self, offer: AcceptedProfile) -> SizePlan | None:
+        """Return the size of a list with code for each GPU alone, if the release takes it and it is longer."""
+        draft = _Draft(version=str(offer.resolution.version), python=None, gpus=self.names)
+        if len(self.names) < len(self.gpus):
+            exact = self._exact_targets(offer.release)
+            draft = replace(draft, targets=(self.accelerator.target_field, f"[{', '.join(exact)}]", ""))
+        try:
+            targets = draft.resolve(self.knowledge).targets
+        except Incompatible:
+            return None
+        longer = len(targets) > len(offer.resolution.targets)
+        return self.size(offer.release, targets) if longer else None
 
 
-def _has_code_for_each(knowledge: KnowledgeBase, accepted: AcceptedProfile, gpus: Sequence[Gpu]) -> bool:
-    exact = _exact_targets(accepted.release, knowledge.accelerators[gpus[0].accelerator], gpus)
-    # SASS alone, or with PTX.
-    wanted, built = ({name.rpartition("_")[2] for name in names} for names in (exact, accepted.resolution.targets))
-    return wanted <= built
+_SIZES = ("wheel-base", "wheel-per-sass", "wheel-per-ptx", "compile-time-per-sass")
+_TO_COMPARE = ("kernel-file-per-sass",)
+
+
+def _nothing_published(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> str:
+    name = accelerator.accelerator
+    title = accelerator.titles.get(accelerator.toolkit or "", name)
+    own = f"TensorFlow's own wheel of {release.release} has no {title} code"
+    published = {
+        row.release: row.official_project[name] for row in knowledge.releases.values() if name in row.official_project
+    }
+    if not published:
+        return own
+    last = release.release if release.release in published else max(published, key=Version)
+    which = "that release" if last == release.release else f"releases up to {last}"
+    return f"{own}; {accelerator.vendor} publishes wheels of {which} as `{published[last]}`"
 
 
 def _by_nearness(knowledge: KnowledgeBase, release: Release) -> list[Release]:
@@ -438,98 +561,10 @@ def _by_nearness(knowledge: KnowledgeBase, release: Release) -> list[Release]:
     return [*order[place + 1 :], *reversed(order[:place])]
 
 
-def _try_release(
-    knowledge: KnowledgeBase,
-    release: Release,
-    version: str,
-    gpus: Sequence[Gpu],
-    python: str | None,
-    *,
-    allow_untested: bool = False,
-    suggest: bool = False,
-) -> tuple[AcceptedProfile | None, tuple[Problem, ...]]:
-    """Return a profile that is accepted, or the problems of the first attempt; `suggest` adds suggestions."""
-    names = _known_names(knowledge, gpus)
-    if len(names) < len(gpus) and len({gpu.accelerator for gpu in gpus}) > 1:
-        return None, ()  # a profile cannot express this
-    draft = _Draft(version=version, python=python, gpus=names, untested=allow_untested)
-    first: tuple[Problem, ...] = ()
-    for targets in _target_lists(knowledge, release, gpus):
-        for xla in (True, False):
-            try:
-                wanted = replace(draft, targets=targets, xla=xla)
-                # One search for ways out is enough, and it is slow.
-                found = _resolve_draft(knowledge, wanted, suggest=suggest and not first)
-                source = found.source
-                from_fork = (
-                    "" if source.location == release.repository else f"From {source.location}, {source.refs[0]}."
-                )
-                # Resolved once more with its choices written out: what is offered must be accepted as it stands.
-                exact = replace(wanted, chosen=tuple(_changed_choices(release, found)), source=from_fork)
-                resolution = _resolve_draft(knowledge, exact)
-            except Incompatible as error:
-                first = first or error.problems
-                if any(problem.code != "xla-floor" for problem in error.problems):
-                    break  # XLA is not the problem, so the attempt without XLA fails as well
-                continue
-            if any(_machine(knowledge, gpu) != OFFICIAL_MACHINE for gpu in gpus):
-                return None, ()  # the rules do not refuse a bare target for its machine, so refuse it here
-            return AcceptedProfile(
-                text=exact.text(), release=release, resolution=resolution, untested=resolution.untested
-            ), ()
-    return None, first
-
-
-def _known_names(knowledge: KnowledgeBase, gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    """Return the names of GPUs that a profile can name; of the others only the target is known."""
-    return tuple(gpu.gpu for gpu in gpus if gpu.gpu in knowledge.gpus)
-
-
-def _target_lists(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu]) -> Iterator[tuple[str, str, str]]:
-    """Yield (field, list, comment) to try, smallest first; empty if the names of the GPUs suffice."""
-    accelerator = knowledge.accelerators[gpus[0].accelerator]
-    bare = len(_known_names(knowledge, gpus)) < len(gpus)
-    if not accelerator.capabilities or len({gpu.accelerator for gpu in gpus}) > 1:
-        targets = sorted_targets(gpu.target for gpu in gpus)
-        yield (accelerator.target_field, f"[{', '.join(targets)}]", "") if bare else ("", "", "")
-        return
-    exact = _exact_targets(release, accelerator, gpus)
-    # Such a release takes `x.y`, which always means SASS and PTX.
-    ptx = release.capability_format == "dotted"
-    able = _compilable_targets(knowledge, release, accelerator)
-    whom = "all of them" if len(gpus) > 1 else "it"
-    # First the lowest GPUs' own targets, then lower ones where no toolkit compiles for those.
-    for targets in dict.fromkeys((cover(knowledge, gpus, ptx=ptx), cover(knowledge, gpus, ptx=ptx, able=able))):
-        if targets == exact and not bare:
-            yield "", "", ""
-        elif targets:
-            comment = "" if targets == exact else f"The fewest that run on {whom} without JIT."
-            yield accelerator.target_field, f"[{', '.join(targets)}]", comment
-
-
-def _exact_targets(release: Release, accelerator: Accelerator, gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    """Return a target for each GPU alone, as the release takes them."""
-    return sorted_targets(own_target(release, accelerator, gpu.target) for gpu in gpus)
-
-
-def _compilable_targets(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> set[str]:
-    """Return what any toolkit that the release accepts can compile for (`86`, `gfx90a`)."""
-    name = accelerator.toolkit or ""
-    minors = {str(Version(version).minor) for version in taken_versions(release.components.get(name, Support()))}
-    rows = [row for key, row in knowledge.toolkits.items() if key[0] == name and key[1] in minors]
-    return {number for row in rows for number in row.targets}
-
-
-def _may_take(knowledge: KnowledgeBase, release: Release, gpus: Sequence[Gpu]) -> bool:
-    """Return whether it is worth resolving: the release uses such GPUs, and takes a toolkit that can serve them."""
-    accelerator = knowledge.accelerators[gpus[0].accelerator]
-    able = _compilable_targets(knowledge, release, accelerator)
-    served = bool(cover(knowledge, gpus, able=able)) if accelerator.capabilities else {g.target for g in gpus} <= able
-    return served and all(is_used(release, accelerator, gpu.target) for gpu in gpus)
-
-
-def _resolve_draft(knowledge: KnowledgeBase, draft: _Draft, *, suggest: bool = False) -> Resolution:
-    return resolve_text(draft.text(), knowledge, file=_FILE, machine=OFFICIAL_MACHINE, suggest=suggest)
+def _fork_of(release: Release, resolution: Resolution) -> str:
+    """Return the comment for a source that is not the release's own; empty for its own."""
+    source = resolution.source
+    return "" if source.location == release.repository else f"From {source.location}, {source.refs[0]}."
 
 
 def _changed_choices(release: Release, resolution: Resolution) -> Iterator[tuple[str, str, str]]:
@@ -557,6 +592,10 @@ class _Draft:
     chosen: tuple[tuple[str, str, str], ...] = ()
     source: str = ""
 
+    def resolve(self, knowledge: KnowledgeBase, *, suggest: bool = False) -> Resolution:
+        """Return what the profile resolves to; raises Incompatible."""
+        return resolve_text(self.text(), knowledge, file=_FILE, machine=OFFICIAL_MACHINE, suggest=suggest)
+
     def text(self) -> str:
         """Return the profile's YAML; comments stand on lines of their own."""
         lines = ["schema: 1", *_comment(self.source), f'tensorflow: "{self.version}"']
@@ -575,65 +614,3 @@ class _Draft:
 
 def _comment(text: str) -> list[str]:
     return textwrap.wrap(text, _COMMENT_COLUMNS, initial_indent="# ", subsequent_indent="# ")
-
-
-# --- sizes ----------------------------------------------------------------------------------------------------------
-
-_SIZES = ("wheel-base", "wheel-per-sass", "wheel-per-ptx", "compile-time-per-sass")
-_TO_COMPARE = ("kernel-file-per-sass",)
-
-
-def _estimate(knowledge: KnowledgeBase, name: str, release: Release, accelerator: Accelerator) -> Estimate | None:
-    rows = (row for row in knowledge.estimates if (row.estimate, row.accelerator) == (name, accelerator.accelerator))
-    return next((row for row in rows if applies(release, row.releases)), None)
-
-
-def _figures(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> Iterable[Estimate]:
-    rows = (_estimate(knowledge, name, release, accelerator) for name in (*_SIZES, *_TO_COMPARE))
-    return (row for row in rows if row)
-
-
-def _size(
-    knowledge: KnowledgeBase,
-    release: Release,
-    accelerator: Accelerator,
-    gpus: Sequence[Gpu],
-    targets: Sequence[str],
-) -> SizePlan:
-    """Return size and compile time of a list, entry by entry."""
-    base, sass, ptx, time = (_estimate(knowledge, name, release, accelerator) for name in _SIZES)
-    serving = {gpu.gpu: judge(knowledge, accelerator, gpu.target, targets).by for gpu in gpus}
-    entries = []
-    for target in targets:
-        # `compute_86` is SASS and PTX, and both take room.
-        both = accelerator.capabilities and Capability.parse(target).ptx
-        size = sass.value + (ptx.value if both and ptx else 0) if sass else None
-        number = target.partition("_")[2]
-        # A target may serve as SASS or as PTX, and is one entry.
-        serves = [name for name, by in serving.items() if by == target or (number and by.endswith(f"_{number}"))]
-        percent = time.value if time else None
-        entries.append(AdviceEntry(target=target, serves=tuple(serves), wheel_mb=size, compile_percent=percent))
-    sizes = [entry.wheel_mb for entry in entries if entry.wheel_mb is not None]
-    return SizePlan(
-        targets=tuple(targets),
-        entries=tuple(entries),
-        wheel_mb=base.value + sum(sizes) if base and sass else None,
-        compile_percent=time.value * len(entries) if time else None,
-    )
-
-
-def _size_with_code_for_each(
-    knowledge: KnowledgeBase, offer: AcceptedProfile, accelerator: Accelerator, gpus: Sequence[Gpu]
-) -> SizePlan | None:
-    """Return the size of a list with code for each GPU alone, if the release takes it and it is longer."""
-    names = _known_names(knowledge, gpus)
-    draft = _Draft(version=str(offer.resolution.version), python=None, gpus=names)
-    if len(names) < len(gpus):
-        exact = _exact_targets(offer.release, accelerator, gpus)
-        draft = replace(draft, targets=(accelerator.target_field, f"[{', '.join(exact)}]", ""))
-    try:
-        targets = _resolve_draft(knowledge, draft).targets
-    except Incompatible:
-        return None
-    longer = len(targets) > len(offer.resolution.targets)
-    return _size(knowledge, offer.release, accelerator, gpus, targets) if longer else None
