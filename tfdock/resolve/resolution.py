@@ -35,8 +35,8 @@ from tfdock.resolve.grades import Reports
 from tfdock.resolve.naming import WheelNameParts
 from tfdock.resolve.question import LocalSource, Notes, Question, RuleFinding, TrialRefused, by_place, sentences
 from tfdock.resolve.tools import (
+    Bases,
     asked_configs,
-    base_findings,
     bazel_of,
     check_configs,
     check_features,
@@ -44,7 +44,6 @@ from tfdock.resolve.tools import (
     check_native,
     host_compiler_of,
     packaged,
-    parts_of_base,
 )
 from tfdock.types import BuildId, Choice, ImageRef, Source, Version, same_minor
 from tfdock.wheel.identity import file_name
@@ -210,7 +209,10 @@ class _Decision:
             self.notes.find(finding)
         # All problems up to here are told at once. An image is sought only for what can be built.
         self.notes.stop_if_refused()
-        python, image = self._python_and_image(release, devices, host_compiler, bazel, reports)
+        bases = Bases(
+            question=self.question, release=release, devices=devices, reports=reports, host_compiler=host_compiler
+        )
+        python, image = self._python_and_image(bases, bazel)
         if image is None:
             self.notes.stop_if_refused()
         assert image is not None
@@ -221,12 +223,12 @@ class _Decision:
         except MissingFact as missing:
             self._refuse_placeholder(missing)
             self.notes.stop_if_refused()
-        for finding in base_findings(self.question, release, devices, reports, host_compiler, image, str(base)):
+        for finding in bases.findings(image, str(base)):
             self.notes.find(finding)
         self.notes.stop_if_refused()
         self._check_image_versions(image, base, devices)
         source = self._source(release, version, fork)
-        held = parts_of_base(self.question, host_compiler, image, str(base))
+        held = bases.parts(image, str(base))
         edits = reports.edits(held)
         for edit in edits:
             mended = self.knowledge.evidence[edit.mends]
@@ -413,16 +415,12 @@ class _Decision:
         asked |= {f"--config={name}": path for path, name in asked_configs(self.question)}
         return asked | {"": "tensorflow" if isinstance(self.profile.tensorflow, str) else "tensorflow.release"}
 
-    def _python_and_image(
-        self, release: Release, devices: ChosenDevices, host_compiler: str, bazel: str, reports: Reports
-    ) -> tuple[str, ImageRow | None]:
+    def _python_and_image(self, bases: Bases, bazel: str) -> tuple[str, ImageRow | None]:
         """Choose the profile's Python; else the newest in a base image, or else one that can be compiled into one."""
+        release, devices = bases.release, bases.devices
         rows = self._images(release, devices)
         names = [self.profile.base_image or name_with(row, devices.components) for row in rows]
-        found = [
-            base_findings(self.question, release, devices, reports, host_compiler, row, name)
-            for row, name in zip(rows, names, strict=True)
-        ]
+        found = [bases.findings(row, name) for row, name in zip(rows, names, strict=True)]
         # If the build is known to fail in each of them, the first tells why.
         fails = [any(finding.weight != "warning" for finding in findings) for findings in found]
         rows = [row for row, failing in zip(rows, fails, strict=True) if not failing] or rows
@@ -455,7 +453,7 @@ class _Decision:
         why += "" if asked or own or python == pythons[0] else " that a base image has"
         self.notes.choose("python", python, source, "as asked" if asked else why)
         if image is not None and provides is not None:
-            image = self._provided(image, provides, host_compiler, bazel)
+            image = self._provided(image, provides, bases.host_compiler, bazel)
         return python, image
 
     def _pythons_of_base(self, release: Release) -> tuple[str, ...]:

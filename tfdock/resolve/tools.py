@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from tfdock.knowledge.contract import holds
@@ -84,125 +84,121 @@ def _check_host_compiler(
         )
 
 
-def base_findings(
-    question: Question,
-    release: Release,
-    devices: ChosenDevices,
-    reports: Reports,
-    host: str,
-    image: ImageRow,
-    base: str,
-) -> Iterator[RuleFinding]:
-    """Yield why the build is known to fail in a base image: its C library, its C++ compiler, its Python."""
-    parts = parts_of_base(question, host, image, base)
-    whose = f"`base` {base}" if question.profile.base_image else f"the image {base}"
-    found = [*_breaking(question, release, devices, reports, parts)]
-    for finding in found:
-        message = f"{whose} has {finding.path} {parts[finding.path]}, and {finding.message}"
-        yield replace(finding, path="base", message=message, fix=_bases(question, release, devices, reports, host))
-    if question.profile.base_image and question.profile.provides is None and not found:
-        yield from _lacks_toolkit(question, devices, image, base) or _lacks(
-            question, release, image, base, _bases(question, release, devices, reports, host)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bases:
+    """Base images for one build: what they have, and why the build is known to fail in them."""
+
+    question: Question
+    release: Release
+    devices: ChosenDevices
+    reports: Reports
+    host_compiler: str
+
+    def findings(self, image: ImageRow, base: str) -> Iterator[RuleFinding]:
+        """Yield why the build is known to fail in a base image: its C library, its C++ compiler, its Python."""
+        parts = self.parts(image, base)
+        own = self.question.profile.base_image
+        whose = f"`base` {base}" if own else f"the image {base}"
+        found = [*self._breaking(parts)]
+        for finding in found:
+            message = f"{whose} has {finding.path} {parts[finding.path]}, and {finding.message}"
+            yield replace(finding, path="base", message=message, fix=self._others())
+        if own and self.question.profile.provides is None and not found:
+            yield from self._lacks_toolkit(image, base) or self._lacks(image, base)
+
+    def parts(self, image: ImageRow, base: str) -> dict[str, str]:
+        """Return the versions of what a base image alone decides, where they are known: C library, C++ compiler."""
+        own, row = self.question.profile.host_compiler, distribution_of(self.question.knowledge, base)
+        # A compiler that the profile names by version was looked at before, and one at a path is its own affair.
+        named = isinstance(own, HostCompiler) and (own.version or own.path)
+        parts = {name: version for name, version in row[0].holds.items() if name in OF_THE_BASE} if row[0] else {}
+        compiler = "" if named else self._compiler_in(row, image)
+        return parts | ({self.host_compiler: compiler} if compiler else {})
+
+    def _compiler_in(self, held: tuple[Distribution | None, bool], image: ImageRow) -> str:
+        """Return the version of an image's C++ compiler, as its row or its distribution says; empty if not known."""
+        host, profile = self.host_compiler, self.question.profile
+        path = image.paths.get(host)
+        same = (key.removeprefix(f"{host}-") for key, other in image.paths.items() if other == path and key != host)
+        row, exact = held
+        provided = (profile.provides or {}).get(host, "")
+        by_row = "" if profile.base_image else next(same, "")
+        return provided or by_row or (row.holds.get(host, "") if row and exact else "")
+
+    def _lacks_toolkit(self, image: ImageRow, base: str) -> list[RuleFinding]:
+        """Return that a plain distribution has no CUDA or ROCm, where the build takes it from the image."""
+        like, exact = distribution_of(self.question.knowledge, base)
+        toolkit = self.devices.accelerator.toolkit
+        if toolkit not in image.paths or toolkit in image.archives:
+            return []
+        if not (toolkit and like and like.apt and exact and is_plain(base)):
+            return []
+        title = self.devices.accelerator.titles.get(toolkit, toolkit)
+        message = f"`base` {base} is plain {like.distribution}: {title} is not in it"
+        fix = f"name an image with {title} and its compiler, or leave `base` out"
+        return [RuleFinding(code="image-without-tool", path="base", message=message, fix=fix)]
+
+    def _lacks(self, image: ImageRow, base: str) -> Iterator[RuleFinding]:
+        """Yield what a base of one's own has not and is not given, as far as its distribution is known."""
+        release, knowledge = self.release.release, self.question.knowledge
+        like, exact = distribution_of(knowledge, base)
+        # What `gcc` means there has a package of that version too.
+        own = {f"g++-{like.holds.get('gcc', '').partition('.')[0]}"} if like else set()
+        named = [
+            package for package in image.packages if re.search(r"-\d+$|^python\d\.", package) and package not in own
+        ]
+        of = distribution_of(knowledge, image.image)[0]
+        provides = "say what the image has: `base: {image: …, provides: {python: …, gcc: …, bazel: …}}`"
+        if like and not like.apt and (exact or image.packages):
+            message = f"`base` {base} is {like.distribution}, and what a build needs is installed with apt"
+            yield RuleFinding(code="image-without-tool", path="base", message=message, fix=provides)
+        elif like and exact and not image.packages:
+            yield RuleFinding(
+                code="image-without-tool",
+                path="base",
+                message=f"`base` {base} is {'plain ' if is_plain(base) else ''}{like.distribution}: "
+                "Bazel and the release's compilers are not in it",
+                why=f"what is known for TensorFlow {release} is {image.image}, on which nothing is installed",
+                fix=self._others() or "name an image that has them",
+            )
+        elif named and like and exact and of and like is not of:
+            yield RuleFinding(
+                code="image-without-tool",
+                path="base",
+                message=f"{like.distribution} may lack {' and '.join(named)}, which {of.distribution} has",
+                why=f"they are installed for TensorFlow {release}; where one is missing the image step fails",
+                weight="warning",
+            )
+
+    def _others(self) -> str:
+        """Return in which distributions the release may be built, by rows of images: the newest two, or nothing."""
+        question, kind = self.question, self.devices.accelerator.accelerator
+        images = (
+            row.image
+            for row in question.knowledge.images
+            if applies(self.release, row.releases)
+            and kind in row.accelerators
+            and row.packages
+            and row.machine == question.machine
         )
+        rows = {row.distribution: row for image in images if (row := distribution_of(question.knowledge, image)[0])}
+        python = question.profile.python
+        pythons = {python} if python else {*self.release.pythons}
+        decides = {*OF_THE_BASE, self.host_compiler}
+        fitting = [
+            f"an image of {name}"
+            for name, row in rows.items()
+            if pythons & {*row.pythons}
+            and not any(self._breaking({part: row.holds[part] for part in row.holds if part in decides}))
+        ]
+        return f"take {' or '.join(sorted(fitting)[-2:])}" if fitting else ""
 
-
-def _lacks_toolkit(question: Question, devices: ChosenDevices, image: ImageRow, base: str) -> list[RuleFinding]:
-    """Return that a plain distribution has no CUDA or ROCm, where the build takes it from the image."""
-    like, exact = distribution_of(question.knowledge, base)
-    toolkit = devices.accelerator.toolkit
-    if toolkit not in image.paths or toolkit in image.archives:
-        return []
-    if not (toolkit and like and like.apt and exact and is_plain(base)):
-        return []
-    title = devices.accelerator.titles.get(toolkit, toolkit)
-    message = f"`base` {base} is plain {like.distribution}: {title} is not in it"
-    fix = f"name an image with {title} and its compiler, or leave `base` out"
-    return [RuleFinding(code="image-without-tool", path="base", message=message, fix=fix)]
-
-
-def _lacks(question: Question, release: Release, image: ImageRow, base: str, bases: str) -> Iterator[RuleFinding]:
-    """Yield what a base of one's own has not and is not given, as far as its distribution is known."""
-    like, exact = distribution_of(question.knowledge, base)
-    # What `gcc` means there has a package of that version too.
-    own = {f"g++-{like.holds.get('gcc', '').partition('.')[0]}"} if like else set()
-    named = [package for package in image.packages if re.search(r"-\d+$|^python\d\.", package) and package not in own]
-    of = distribution_of(question.knowledge, image.image)[0]
-    provides = "say what the image has: `base: {image: …, provides: {python: …, gcc: …, bazel: …}}`"
-    if like and not like.apt and (exact or image.packages):
-        message = f"`base` {base} is {like.distribution}, and what a build needs is installed with apt"
-        yield RuleFinding(code="image-without-tool", path="base", message=message, fix=provides)
-    elif like and exact and not image.packages:
-        yield RuleFinding(
-            code="image-without-tool",
-            path="base",
-            message=f"`base` {base} is {'plain ' if is_plain(base) else ''}{like.distribution}: "
-            "Bazel and the release's compilers are not in it",
-            why=f"what is known for TensorFlow {release.release} is {image.image}, on which nothing is installed",
-            fix=bases or "name an image that has them",
-        )
-    elif named and like and exact and of and like is not of:
-        yield RuleFinding(
-            code="image-without-tool",
-            path="base",
-            message=f"{like.distribution} may lack {' and '.join(named)}, which {of.distribution} has",
-            why=f"they are installed for TensorFlow {release.release}; where one is missing the image step fails",
-            weight="warning",
-        )
-
-
-def parts_of_base(question: Question, host: str, image: ImageRow, base: str) -> dict[str, str]:
-    """Return the versions of what a base image alone decides, as far as they are known: C library, C++ compiler."""
-    own, row = question.profile.host_compiler, distribution_of(question.knowledge, base)
-    # A compiler that the profile names by version was looked at before, and one at a path is its own affair.
-    named = isinstance(own, HostCompiler) and (own.version or own.path)
-    parts = {name: version for name, version in row[0].holds.items() if name in OF_THE_BASE} if row[0] else {}
-    compiler = "" if named else _compiler_in(question, row, host, image)
-    return parts | ({host: compiler} if compiler else {})
-
-
-def _compiler_in(question: Question, held: tuple[Distribution | None, bool], host: str, image: ImageRow) -> str:
-    """Return the version of an image's C++ compiler, as its row or its distribution says; empty if not known."""
-    path = image.paths.get(host)
-    same = (key.removeprefix(f"{host}-") for key, other in image.paths.items() if other == path and key != host)
-    row, exact = held
-    provided = (question.profile.provides or {}).get(host, "")
-    by_row = "" if question.profile.base_image else next(same, "")
-    return provided or by_row or (row.holds.get(host, "") if row and exact else "")
-
-
-def _bases(question: Question, release: Release, devices: ChosenDevices, reports: Reports, host: str) -> str:
-    """Return in which distributions the release may be built, by rows of images; the newest two, empty if none."""
-    python, kind = question.profile.python, devices.accelerator.accelerator
-    images = (
-        row.image
-        for row in question.knowledge.images
-        if applies(release, row.releases)
-        and kind in row.accelerators
-        and row.packages
-        and row.machine == question.machine
-    )
-    known = {row.distribution: row for image in images if (row := distribution_of(question.knowledge, image)[0])}
-
-    def used(row: Distribution) -> dict[str, str]:
-        return {part: version for part, version in row.holds.items() if part in (*OF_THE_BASE, host)}
-
-    fitting = [
-        f"an image of {name}"
-        for name, row in known.items()
-        if {*row.pythons} & ({python} if python else {*release.pythons})
-        and not any(_breaking(question, release, devices, reports, used(row)))
-    ]
-    return f"take {' or '.join(sorted(fitting)[-2:])}" if fitting else ""
-
-
-def _breaking(
-    question: Question, release: Release, devices: ChosenDevices, reports: Reports, parts: Mapping[str, str]
-) -> Iterator[RuleFinding]:
-    """Yield a finding, with the part as its path, for each version that is known to break the release's build."""
-    for name, version in parts.items():
-        found = _compiler_findings(question, release, devices, name, version)
-        # One reason is enough.
-        yield from islice(chain(found, reports.failures_of_base(name, version)), 1)
+    def _breaking(self, parts: Mapping[str, str]) -> Iterator[RuleFinding]:
+        """Yield a finding, with the part as its path, for each version that is known to break the release's build."""
+        for name, version in parts.items():
+            found = _compiler_findings(self.question, self.release, self.devices, name, version)
+            # One reason is enough.
+            yield from islice(chain(found, self.reports.failures_of_base(name, version)), 1)
 
 
 def _compiler_findings(
