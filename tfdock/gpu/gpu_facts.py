@@ -202,14 +202,18 @@ def _ptx_images(ptx: Iterable[str], isa: str) -> tuple[Images, ...]:
 
 def _official_ptx_isa(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> str:
     """Return the PTX ISA of an official wheel: the toolkit's, or the compiler's own if that is older."""
-    name = accelerator.toolkit or ""
+    name, compiler = accelerator.toolkit or "", release.gpu_compiler or ""
     tested = release.components.get(name, Support()).tested or ""
-    toolkit = knowledge.toolkits.get((name, str(Version(tested).minor)))
-    compiler = release.gpu_compiler or ""
-    own = knowledge.compilers.get((compiler, release.compilers.get(compiler, "")))
-    known = [Version(row.ptx) for row in (toolkit, own) if row and row.ptx]
+    isa = emitted_ptx(knowledge, (name, tested), (compiler, release.compilers.get(compiler, "")))
+    return str(isa or "")
+
+
+def emitted_ptx(knowledge: KnowledgeBase, toolkit: tuple[str, str], compiler: tuple[str, str]) -> Version | None:
+    """Return the PTX ISA that a compiler writes with a toolkit, each a name and a version; None if not known."""
+    row = knowledge.toolkits.get((toolkit[0], str(Version(toolkit[1]).minor)))
+    known = [Version(each.ptx) for each in (row, knowledge.compilers.get(compiler)) if each and each.ptx]
     # clang emits its own newest ISA at most, whatever the toolkit knows: clang 18 with CUDA 12.5 gives 8.3.
-    return str(min(known)) if toolkit and known else ""
+    return min(known, default=None) if row and row.ptx else None
 
 
 def _runtime_compiler(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> RuntimeCompiler | None:

@@ -13,6 +13,7 @@ from typing import Final, Literal, Protocol
 from tfdock.errors import OR, ExitCode, Problem, Severity, joined
 from tfdock.gpu import verdict
 from tfdock.gpu.devices import architecture_of, find_gpu, gpu_driver, is_embedded, needs_open_modules
+from tfdock.gpu.gpu_facts import emitted_ptx
 from tfdock.knowledge.fits import own_driver, toolkit_floor, toolkit_of_ptx
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.resources import GIB, LEAST_HEAP, MIB, BuildResources, least_memory
@@ -223,10 +224,7 @@ def _floors_of_targets(resolution: Resolution, knowledge: KnowledgeBase, *, wsl:
 
 
 def _needed_ptx(resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence[LocalGpu]) -> Version | None:
-    """Return the PTX ISA that the driver must compile; None without PTX, or if every GPU has machine code.
-
-    A compiler that is older than the toolkit writes the PTX that it knows itself.
-    """
+    """Return the PTX ISA that the driver must compile; None without PTX, or if every GPU has machine code."""
     if not resolution.accelerator.capabilities or not verdict.code_of(resolution.targets)[1]:
         return None
     runs = [_judge_gpu(resolution, knowledge, gpu) for gpu in gpus]
@@ -234,11 +232,8 @@ def _needed_ptx(resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence
     if runs and not any(run is None or run.runs == "ptx-jit" for run in runs):
         return None
     name = resolution.accelerator.toolkit or ""
-    toolkit = knowledge.toolkits.get((name, str(Version(resolution.components.get(name, "")).minor)))
-    compiler = knowledge.compilers.get((resolution.gpu_compiler, resolution.gpu_compiler_version))
-    known = [Version(row.ptx) for row in (toolkit, compiler) if row and row.ptx]
-    # The older of both decides what PTX is written.
-    return min(known, default=None) if toolkit and toolkit.ptx else None
+    toolkit = (name, resolution.components.get(name, ""))
+    return emitted_ptx(knowledge, toolkit, (resolution.gpu_compiler, resolution.gpu_compiler_version))
 
 
 def _newer_driver(

@@ -29,6 +29,7 @@ from tfdock.resolve.profile_changes import (
     describe_change,
     is_set,
     known_versions,
+    mentioned_accelerators,
 )
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import TARGET_FIELDS, Version
@@ -165,10 +166,8 @@ def accelerator(context: Context) -> str:
         return context.resolution.accelerator.accelerator
     if (profile := context.profile) is None:
         return ""
-    gpus = [find_gpu(context.knowledge, name) for name in profile.named_gpus]
-    fields = {row.accelerator: (row.target_field, *row.components) for row in context.knowledge.accelerators.values()}
-    by_field = [name for name, paths in fields.items() if any(_current_value(profile, path) for path in paths)]
-    return next(filter(None, [profile.accelerator, *(gpu.accelerator for gpu in gpus if gpu), *by_field]), "")
+    mentioned = mentioned_accelerators(profile, context.knowledge)
+    return profile.accelerator or next((row.accelerator for row in mentioned), "")
 
 
 def number(target: str) -> str:

@@ -546,6 +546,11 @@ class Profile(Record):
         return self.tensorflow if isinstance(self.tensorflow, TensorFlow) else TensorFlow(release=self.tensorflow)
 
     @property
+    def release_field(self) -> str:
+        """Where the profile says the release."""
+        return "tensorflow" if isinstance(self.tensorflow, str) else "tensorflow.release"
+
+    @property
     def for_this_machine(self) -> bool:
         """Whether `gpus` says `local`, alone or beside names."""
         return "local" in (self.gpus or ())

@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from tfdock.gpu.devices import find_gpu
 from tfdock.knowledge.release_rows import Release, Support
+from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile
 from tfdock.resolve.resolution import Resolution
@@ -61,6 +63,17 @@ def is_set(profile: Profile, path: str) -> bool:
         model, field, value = type(value), inner, getattr(value, inner)
     info = model.model_fields.get(field)
     return info is not None and value != info.get_default(call_default_factory=True)
+
+
+def mentioned_accelerators(profile: Profile, knowledge: KnowledgeBase) -> list[Accelerator]:
+    """Return the accelerators that a profile names, or that its GPUs, lists and components imply."""
+    gpus = (find_gpu(knowledge, name) for name in profile.named_gpus)
+    spoken = {gpu.accelerator for gpu in gpus if gpu} | {profile.accelerator}
+    for row in knowledge.accelerators.values():
+        names = (*row.components, *([row.target_field] if row.target_pattern else []))
+        if any(is_set(profile, name) or is_set(profile, f"components.{name}") for name in names):
+            spoken.add(row.accelerator)
+    return [row for row in knowledge.accelerators.values() if row.accelerator in spoken]
 
 
 # --- versions of components -----------------------------------------------------------------------------------------

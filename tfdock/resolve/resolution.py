@@ -309,8 +309,7 @@ class _Decision:
     def _release(self) -> tuple[Release, Version]:
         source = self.profile.source
         asked = Version(source.release)
-        # The problem belongs to the field as it is written in the profile.
-        path = "tensorflow" if isinstance(self.profile.tensorflow, str) else "tensorflow.release"
+        path = self.profile.release_field
         release = self.knowledge.releases.get(str(asked.minor))
         if release is None:
             known = sorted(self.knowledge.releases, key=Version)
@@ -413,7 +412,7 @@ class _Decision:
         asked |= {name: name for name in ("compiler", "host_compiler") if getattr(self.profile, name)}
         asked |= {"bazel": "bazel.version"} if self.profile.bazel.version else {}
         asked |= {f"--config={name}": path for path, name in asked_configs(self.question)}
-        return asked | {"": "tensorflow" if isinstance(self.profile.tensorflow, str) else "tensorflow.release"}
+        return asked | {"": self.profile.release_field}
 
     def _python_and_image(self, bases: Bases, bazel: str) -> tuple[str, ImageRow | None]:
         """Choose the profile's Python; else the newest in a base image, or else one that can be compiled into one."""
@@ -613,7 +612,7 @@ class _Decision:
             if not row.urls:
                 self.notes.doubt(
                     "source-archive-lost",
-                    "tensorflow" if isinstance(self.profile.tensorflow, str) else "tensorflow.release",
+                    self.profile.release_field,
                     f"TensorFlow {release.release} downloads {row.archive}, and no server is known to have it",
                     why=f"{row.original} is dead since {row.gone}; its sha256 is {row.sha256}",
                 )

@@ -31,6 +31,7 @@ from tfdock.resolve.profile_changes import (
     describe_change,
     is_set,
     known_versions,
+    mentioned_accelerators,
 )
 from tfdock.resolve.question import UNTESTED
 from tfdock.resolve.resolution import Resolution, Resolver
@@ -66,7 +67,7 @@ class Moves:
         if named:
             return named.target_pattern is not None
         listed = any(self._is_set(name) for name in ("gpus", "accelerator", *TARGET_FIELDS))
-        return listed or any(row.target_pattern for row in self._mentioned)
+        return listed or any(row.target_pattern for row in mentioned_accelerators(self.profile, self.knowledge))
 
     def is_served(self, resolution: Resolution) -> bool:
         """Return whether a build still runs on what the profile asks for: on GPUs, and on those that its list names.
@@ -94,18 +95,8 @@ class Moves:
     @property
     def families(self) -> list[Accelerator]:
         """The accelerators with targets that the profile speaks of in any way; all there are if of none."""
-        return [row for row in self._mentioned if row.target_pattern] or [*self.knowledge.accelerators.values()]
-
-    @property
-    def _mentioned(self) -> list[Accelerator]:
-        """The accelerators that the profile names, or that its GPUs, lists and components imply."""
-        gpus = (find_gpu(self.knowledge, name) for name in self.profile.named_gpus)
-        spoken = {gpu.accelerator for gpu in gpus if gpu} | {self.profile.accelerator}
-        for row in self.knowledge.accelerators.values():
-            names = (*row.components, *([row.target_field] if row.target_pattern else []))
-            if any(self._is_set(name) or self._is_set(f"components.{name}") for name in names):
-                spoken.add(row.accelerator)
-        return [row for row in self.knowledge.accelerators.values() if row.accelerator in spoken]
+        mentioned = mentioned_accelerators(self.profile, self.knowledge)
+        return [row for row in mentioned if row.target_pattern] or [*self.knowledge.accelerators.values()]
 
     def single(self) -> Iterator[Change]:
         """Yield single moves, then a release with everything left to it."""
@@ -129,7 +120,7 @@ class Moves:
 
     def within_the_release(self) -> Iterator[Change]:
         """Yield all moves that keep the release."""
-        yield from (move for move in self.all() if self._release_field not in move)
+        yield from (move for move in self.all() if self.profile.release_field not in move)
 
     def without_devices(self) -> Iterator[Change]:
         """Yield releases with everything left to them, built for the CPU."""
@@ -185,11 +176,7 @@ class Moves:
         For `flag-is-a-choice` there are none: another release only fails to notice.
         """
         if "flag-is-a-choice" not in self.codes:
-            yield from ({self._release_field: version} for version in self._versions())
-
-    @property
-    def _release_field(self) -> str:
-        return "tensorflow" if isinstance(self.profile.tensorflow, str) else "tensorflow.release"
+            yield from ({self.profile.release_field: version} for version in self._versions())
 
     def _versions(self) -> list[str]:
         """Return the newest patch of each release, the profile's own release first, then by distance.
@@ -198,11 +185,8 @@ class Moves:
         """
         if self.profile.source.is_own and self.release:
             return []
-        rows = sorted(self.knowledge.releases.values(), key=lambda row: Version(row.release))
-        asked = Version(self.profile.source.release)
-        at = next((index for index, row in enumerate(rows) if Version(row.release) >= asked.minor), len(rows))
-        order = sorted(range(len(rows)), key=lambda index: (abs(index - at), index < at))
-        return [rows[index].newest for index in order]
+        asked = str(Version(self.profile.source.release).minor)
+        return [self.knowledge.releases[name].newest for name in by_distance(self.knowledge.releases, asked)]
 
     def _component_fields(self) -> Iterator[tuple[str, str]]:
         for name in self.components:
@@ -359,7 +343,7 @@ class Moves:
             yield {**empty, **less, **self._devices_of(self.release)}
             for version in self._versions():
                 release = self.knowledge.releases.get(str(Version(version).minor))
-                yield {self._release_field: version, **empty, **less, **self._devices_of(release)}
+                yield {self.profile.release_field: version, **empty, **less, **self._devices_of(release)}
 
     def _devices_of(self, release: Release | None) -> Change:
         """Return what keeps a build for GPUs one, if a toolkit's version was all that asked for GPUs."""
