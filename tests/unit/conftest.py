@@ -15,7 +15,7 @@ from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 
 from .command_trees import share_trees
-from .desk import MADE_UP_TABLES, MADE_UP_TEMPLATES, Desk
+from .desk import MADE_UP_TABLES, MADE_UP_TEMPLATES, Desk, knowledge_of
 
 share_trees(pytest.MonkeyPatch())  # at once: some modules make trees when they are imported
 
@@ -29,8 +29,7 @@ def desk() -> Desk:
 @pytest.fixture(scope="session")
 def made_up() -> Desk:
     """Knowledge of releases, toolkits, GPUs and an accelerator that do not exist."""
-    tables = {name: [(f"{name}.yaml", text)] for name, text in MADE_UP_TABLES.items()}
-    return Desk(knowledge=KnowledgeBase(tables), templates={**loader.templates(), **MADE_UP_TEMPLATES})
+    return Desk(knowledge=knowledge_of(MADE_UP_TABLES), templates={**loader.templates(), **MADE_UP_TEMPLATES})
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -71,6 +71,11 @@ class Desk:
         return list(caught.value.problems)
 
 
+def knowledge_of(tables: Mapping[str, str]) -> KnowledgeBase:
+    """Knowledge of these tables, each from a file of its name."""
+    return KnowledgeBase({name: [(f"{name}.yaml", text)] for name, text in tables.items()})
+
+
 def refused(text: str, others: Mapping[str, str] | None = None) -> list[Problem]:
     """What reading a profile refuses."""
     with pytest.raises(ProfileError) as caught:

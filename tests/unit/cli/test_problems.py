@@ -19,11 +19,10 @@ from tfdock.errors import ExitCode, Incompatible, TfdockError
 from tfdock.host.files import file_error
 from tfdock.knowledge import loader
 from tfdock.knowledge.release_rows import Cost
-from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.resources import BuildResources
 from tfdock.run.phase_errors import PhaseErrors
 
-from ..desk import MADE_UP_TABLES, Desk
+from ..desk import MADE_UP_TABLES, Desk, knowledge_of
 
 CPU = 'schema: 1\ntensorflow: "2.18.0"\n'
 
@@ -103,9 +102,8 @@ def test_a_machine_for_which_no_image_is_known_is_told_which_are(desk: Desk) -> 
 
 
 def test_a_gpu_compiler_that_nobody_has_tried_is_not_trusted() -> None:
-    tables = {name: [(f"{name}.yaml", text)] for name, text in MADE_UP_TABLES.items()}
     row = MADE_UP_TABLES["compilers"].replace("source: x", 'source: x, unverified: "nobody tried"')
-    desk = Desk(knowledge=KnowledgeBase(tables | {"compilers": [("compilers.yaml", row)]}), templates={})
+    desk = Desk(knowledge=knowledge_of(MADE_UP_TABLES | {"compilers": row}), templates={})
     text = 'schema: 1\ntensorflow: "9.9.1"\npython: "3.11"\ngpus: [one]\ncompiler: clang\n'
     (problem,) = desk.problems(text)
     assert (problem.code, problem.why) == ("compiler-untested", "nobody tried")

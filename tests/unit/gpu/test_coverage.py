@@ -12,7 +12,7 @@ from tfdock.gpu.devices import find_gpu
 from tfdock.gpu.gpu_facts import GpuFacts, facts_of_release
 from tfdock.knowledge.tables import KnowledgeBase
 
-from ..desk import MADE_UP_TABLES, Desk
+from ..desk import MADE_UP_TABLES, Desk, knowledge_of
 
 
 def official(knowledge: KnowledgeBase, release: str, accelerator: str) -> GpuFacts:
@@ -83,8 +83,7 @@ def with_examples(examples: str) -> KnowledgeBase:
 rows:
   - {{architecture: Zeta, accelerator: cuda, targets: ["8.6", "12.0"], examples: {examples}, source: x}}
 """
-    tables = {name: [(f"{name}.yaml", text)] for name, text in MADE_UP_TABLES.items()}
-    return KnowledgeBase({**tables, "architectures": [("architectures.yaml", rows)]})
+    return knowledge_of({**MADE_UP_TABLES, "architectures": rows})
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from tfdock.gpu.devices import find_gpu, matching, means_gpu, resembles_gpu, tit
 from tfdock.knowledge.loader import knowledge as shipped
 from tfdock.knowledge.tables import KnowledgeBase
 
+from ..desk import knowledge_of
+
 
 @pytest.fixture(scope="module")
 def knowledge() -> KnowledgeBase:
@@ -21,6 +23,7 @@ def knowledge() -> KnowledgeBase:
     [
         ("rtx3080", "rtx3080"),
         ("RTX 3080", "rtx3080"),
+        ("rtx 3080", "rtx3080"),
         ("rtx-3080", "rtx3080"),
         ("3080", "rtx3080"),
         ("GeForce RTX 3080", "rtx3080"),
@@ -135,7 +138,7 @@ rows:
   - {gpu: slab-two-cc90, accelerator: stone, target: "9.0", names: ["Quarry Slab Two"], source: s}
 """
     stone = "rows:\n  - {accelerator: stone, target_pattern: '[0-9.]+', vendor: Quarry, source: s}\n"
-    made_up = KnowledgeBase({"gpus": [("gpus.yaml", rows)], "accelerators": [("accelerators.yaml", stone)]})
+    made_up = knowledge_of({"gpus": rows, "accelerators": stone})
     assert [find_gpu(made_up, name) for name in ("slab one", "Slab One", "quarry one")] == [
         made_up.gpus["slab-one"]
     ] * 3

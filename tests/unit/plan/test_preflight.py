@@ -9,13 +9,12 @@ import pytest
 
 from tfdock.errors import ExitCode
 from tfdock.knowledge.fits import toolkit_floor
-from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import preflight
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, PreflightCheck
 from tfdock.types import EngineInfo, Host, LocalGpu, Machine, Version, WritableFolder
 
-from ..desk import GIB, MADE_UP_TABLES, Desk
+from ..desk import GIB, MADE_UP_TABLES, Desk, knowledge_of
 
 MIB = 1 << 20
 HEAD = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\ncuda: "12.5.1"\n'
@@ -242,8 +241,7 @@ def invented(made_up: Desk) -> Desk:
         old, new = f'version: "{version}", ', f'version: "{version}", driver_linux: "{driver}", '
         assert old in tables["toolkits"]
         tables["toolkits"] = tables["toolkits"].replace(f"cuda, {old}", f"cuda, {new}")
-    knowledge = KnowledgeBase({name: [(f"{name}.yaml", text)] for name, text in tables.items()})
-    return replace(made_up, knowledge=knowledge)
+    return replace(made_up, knowledge=knowledge_of(tables))
 
 
 def xpu(version: str, target: str, **more: Any) -> Host:

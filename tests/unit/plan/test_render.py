@@ -19,14 +19,13 @@ from jinja2 import TemplateError, UndefinedError
 
 from tfdock.errors import ProfileError
 from tfdock.knowledge import loader
-from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan, as_json
 from tfdock.plan.render import BuildContext, render, toolchain_inputs
 from tfdock.profile import profile as profiles
 from tfdock.resolve.question import LocalSource
 
 from .. import golden
-from ..desk import MADE_UP_TABLES, Desk
+from ..desk import MADE_UP_TABLES, Desk, knowledge_of
 
 TESTS = Path(__file__).parents[2]
 GOLDEN = TESTS / "golden"
@@ -205,8 +204,7 @@ def test_bazels_installer_is_that_of_the_images_machine(made_up: Desk) -> None:
     plain = MADE_UP_TABLES["images"].replace(
         "machine: aarch64\n    template: sig-build", "machine: aarch64\n    template: ubuntu-devel"
     )
-    tables = {name: [(f"{name}.yaml", text)] for name, text in (MADE_UP_TABLES | {"images": plain}).items()}
-    desk = Desk(knowledge=KnowledgeBase(tables), templates=made_up.templates)
+    desk = Desk(knowledge=knowledge_of(MADE_UP_TABLES | {"images": plain}), templates=made_up.templates)
     context = render(desk.resolve('schema: 1\ntensorflow: "9.9.1"\n', machine="aarch64"), desk.templates)
     assert b"/7.4.1/bazel-7.4.1-installer-linux-aarch64.sh \\\n" in context.files["Dockerfile"]
 
