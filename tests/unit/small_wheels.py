@@ -8,7 +8,7 @@ import io
 import zipfile
 from collections.abc import Mapping, Sequence
 
-from tfdock.wheel.facts import Library
+from tfdock.wheel.facts import Containers, GpuCode, Images, Kind, Library, merged
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel import WheelFacts, WheelMetadata
 
@@ -40,28 +40,61 @@ def wheel_of(files: Mapping[str, bytes], record: str | None = None, requires: st
     return file.getvalue()
 
 
-def inspection_of(version: str, libraries: Sequence[Library], build_info: Mapping[str, object] | None) -> Inspection:
-    """What is found in a sound wheel of that version with these libraries."""
+def inspection_of(
+    version: str,
+    libraries: Sequence[Library],
+    build_info: Mapping[str, object] | None,
+    *,
+    name: str = "tensorflow",
+    platform: str = "linux_x86_64",
+    requires: Sequence[str] = (),
+    traces: Mapping[str, tuple[str, ...]] | None = None,
+) -> Inspection:
+    """What is found in a sound wheel of that version with these libraries.
+
+    `requires` are requirements of the extra `and-cuda`.
+    """
     facts = WheelFacts(
-        name="tensorflow",
+        name=name,
         version=version,
         build="",
         python_tag="cp311",
         abi_tag="cp311",
-        platform_tag="linux_x86_64",
+        platform_tag=platform,
         size=1,
         sha256="0" * 64,
         members=1,
         record_ok=True,
         record_problems=(),
     )
-    return Inspection(
-        wheel=facts,
-        metadata=WheelMetadata(name="tensorflow", version=version, requires_python=None, requires_dist=()),
-        libraries=tuple(libraries),
-        build_info=build_info,
-        traces={},
+    metadata = WheelMetadata(
+        name=name,
+        version=version,
+        requires_python=None,
+        requires_dist=tuple(f'{line}; extra == "and-cuda"' for line in requires),
+        provides_extra=("and-cuda",),
     )
+    return Inspection(
+        wheel=facts, metadata=metadata, libraries=tuple(libraries), build_info=build_info, traces=traces or {}
+    )
+
+
+def held(*groups: str, isa: str = "8.3") -> GpuCode:
+    """`278: sm_80 compute_90` are 278 containers with SASS for 8.0 and PTX for 9.0; with `stub` none has a kernel."""
+    images: list[Images] = []
+    containers: list[Containers] = []
+    for group in groups:
+        count, words = int(group.partition(": ")[0]), group.split()[1:]
+        starts: dict[Kind, str] = {"sass": "sm_", "ptx": "compute_", "amdgpu": "gfx", "unknown": "kind-"}
+        names = {kind: tuple(one for one in words if one.startswith(start)) for kind, start in starts.items()}
+        images += [
+            Images(kind=kind, target=one, count=count, size=1, packing=("lz4",), isa=isa if kind == "ptx" else "")
+            for kind, targets in names.items()
+            for one in targets
+        ]
+        sass, ptx, amdgpu, _ = names.values()
+        containers.append(Containers(sass=sass, ptx=ptx, amdgpu=amdgpu, count=count, stub="stub" in words))
+    return merged([GpuCode(images=tuple(images), containers=tuple(containers))])
 
 
 def _digest(data: bytes) -> str:

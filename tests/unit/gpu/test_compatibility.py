@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,11 +24,11 @@ from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.advice import gpus_named
 from tfdock.types import Host, LocalGpu
-from tfdock.wheel.facts import Containers, GpuCode, Images, Kind, Library, merged
+from tfdock.wheel.facts import Containers, GpuCode, Library
 from tfdock.wheel.inspection import Inspection
-from tfdock.wheel.wheel import WheelFacts, WheelMetadata
 
 from ..desk import Desk
+from ..small_wheels import held, inspection_of
 
 KNOWLEDGE = loader.knowledge()
 CC, FRAMEWORK = "tensorflow/libtensorflow_cc.so.2", "tensorflow/libtensorflow_framework.so.2"
@@ -37,24 +38,6 @@ NOTHING = GpuCode()
 
 
 # --- facts as values ------------------------------------------------------------------------------------------------
-
-
-def held(*groups: str, isa: str = "8.3") -> GpuCode:
-    """`278: sm_80 compute_90` are 278 containers with SASS for 8.0 and PTX for 9.0; with `stub` none has a kernel."""
-    images: list[Images] = []
-    containers: list[Containers] = []
-    for group in groups:
-        count, words = int(group.partition(": ")[0]), group.split()[1:]
-        starts: dict[Kind, str] = {"sass": "sm_", "ptx": "compute_", "amdgpu": "gfx", "unknown": "kind-"}
-        names = {kind: tuple(one for one in words if one.startswith(start)) for kind, start in starts.items()}
-        images += [
-            Images(kind=kind, target=one, count=count, size=1, packing=("lz4",), isa=isa if kind == "ptx" else "")
-            for kind, targets in names.items()
-            for one in targets
-        ]
-        sass, ptx, amdgpu, _ = names.values()
-        containers.append(Containers(sass=sass, ptx=ptx, amdgpu=amdgpu, count=count, stub="stub" in words))
-    return merged([GpuCode(images=tuple(images), containers=tuple(containers))])
 
 
 def library(
@@ -77,23 +60,13 @@ RELOCATABLE = held("116: compute_90")
 
 def wheel(
     *libraries: Library,
-    name: str = "tensorflow",
     version: str = "2.18.0",
     info: Mapping[str, object] | None = None,
-    requires: Iterable[str] = (),
     platform: str = LINUX,
-    traces: Mapping[str, tuple[str, ...]] | None = None,
+    **more: Any,
 ) -> Inspection:
-    """A wheel of these libraries. `requires` are requirements of the extra `and-cuda`."""
-    facts = WheelFacts(
-        name=name, version=version, build="", python_tag="cp311", abi_tag="cp311", platform_tag=platform,
-        size=1, sha256="0" * 64, members=1, record_ok=True, record_problems=(),
-    )  # fmt: skip
-    wants = tuple(f'{one}; extra == "and-cuda"' for one in requires)
-    metadata = WheelMetadata(
-        name=name, version=version, requires_python=None, requires_dist=wants, provides_extra=("and-cuda",)
-    )
-    return Inspection(wheel=facts, metadata=metadata, libraries=libraries, build_info=info or {}, traces=traces or {})
+    """A wheel of these libraries; `more` as `inspection_of` takes it."""
+    return inspection_of(version, libraries, info or {}, platform=platform, **more)
 
 
 def built(cuda: str, cudnn: str, *listed: str) -> dict[str, object]:

@@ -40,9 +40,8 @@ def wheel(
         for path, names in searching
     )  # fmt: skip
     info = {"is_cuda_build": True, "cuda_version": "12.5.1", "cudnn_version": "9"}
-    found = inspection_of(version, libraries, info)
-    lines = tuple(f"nvidia-{name.replace('_', '-')}-{extra}>=1; extra == 'and-cuda'" for name in brought)
-    return replace(found, metadata=replace(found.metadata, requires_dist=lines, provides_extra=("and-cuda",)))
+    packages = [f"nvidia-{name.replace('_', '-')}-{extra}>=1" for name in brought]
+    return inspection_of(version, libraries, info, requires=packages)
 
 
 @pytest.mark.parametrize(

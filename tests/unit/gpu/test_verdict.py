@@ -12,6 +12,8 @@ from tfdock.gpu.verdict import CodePart, Runs, Verdict, code_of, combine, parts_
 from tfdock.types import Capability
 from tfdock.wheel.facts import Containers, GpuCode, Library
 
+from ..small_wheels import held
+
 EMBEDDED = ("5.3", "6.2", "7.2", "8.7", "10.1", "11.0")
 OFFICIAL_2_18 = ("sm_60", "sm_70", "sm_80", "sm_89", "compute_90")
 OFFICIAL_2_14 = ("sm_35", "sm_50", "sm_60", "sm_70", "sm_75", "compute_80")
@@ -245,23 +247,13 @@ def test_its_own_capability_is_native_on_every_gpu(gpu: Capability) -> None:
 # --- containers together ----------------------------------------
 
 
-RELOCATABLE = GpuCode(containers=(Containers(ptx=("compute_90",), count=116),))
-
-
-def kept(group: str) -> Containers:
-    """`278: sm_80 compute_90` are so many containers with SASS for 8.0 and PTX for 9.0."""
-    count, _, rest = group.partition(": ")
-    words = rest.split()
-    sass, ptx, amdgpu = (tuple(one for one in words if one.startswith(kind)) for kind in ("sm_", "compute_", "gfx"))
-    return Containers(sass=sass, ptx=ptx, amdgpu=amdgpu, count=int(count), stub="stub" in words)
+RELOCATABLE = held("116: compute_90")
 
 
 def as_one(*groups: str, gpu: str = "12.0", relocatable: GpuCode | None = None) -> str:
     """The verdict on a library of such containers."""
-    loadable = GpuCode(containers=tuple(map(kept, groups)))
-    library = Library(
-        path="a", size=1, machine="x86_64", versions={}, loadable=loadable, relocatable=relocatable or GpuCode()
-    )
+    loadable, relocatable = held(*groups), relocatable or GpuCode()
+    library = Library(path="a", size=1, machine="x86_64", versions={}, loadable=loadable, relocatable=relocatable)
     found = combine(parts_of(library, lambda held: runs_container(gpu, held, capabilities=True)))
     return found.verdict.runs if found else "nothing"
 
