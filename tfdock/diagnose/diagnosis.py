@@ -277,7 +277,10 @@ def _mismatch(relation: Relation, name: str, text: str, subject: str, context: C
         if not targets or not number or number in map(profile_fixes.number, targets):
             return ""
         return f"your profile asks {', '.join(targets)}, and the log is about {text}: something else lists it"
-    title, requested = profile_fixes.title(subject, context), Version(profile_fixes.version(subject, context))
+    title, requested = (
+        profile_fixes.title(subject, context.knowledge),
+        Version(profile_fixes.version(subject, context)),
+    )
     logged, row = Version(text), context.knowledge.toolkits.get((subject, str(requested.minor)))
     if relation == "is":
         # One may be less exact than the other: 12 and 12.5 do not contradict each other.

@@ -179,17 +179,6 @@ class CombinedVerdict:
     parts: tuple[CodePart, ...]
 
 
-def runs_container(
-    gpu: str, held: Containers, *, capabilities: bool, embedded: Collection[str] = ()
-) -> Verdict | None:
-    """Judge a container for a compute capability (`8.6`) or a gfx target; None if it has nothing of that kind."""
-    if not capabilities:
-        return runs_gfx(gpu, held.amdgpu) if held.amdgpu else None
-    if not held.sass and not held.ptx:
-        return None
-    return runs(Capability.of_gpu(gpu), held.sass, held.ptx, embedded=embedded)
-
-
 def parts_of(library: Library, judge: Callable[[Containers], Verdict | None]) -> Iterator[CodePart]:
     """Yield the loadable containers of a library, each with its verdict; stubs have no kernel and are left out.
 
@@ -216,13 +205,11 @@ def combine(parts: Iterable[CodePart]) -> CombinedVerdict | None:
     TensorFlow, which one GPU never calls) do not count beside others.
     """
     all_parts = tuple(parts)
-    # Containers of the device linker are NCCL in TensorFlow, which one GPU never calls.
     counted = [part for part in all_parts if not part.linked] or all_parts
     if not counted:
         return None
     total = sum(part.held.count for part in counted)
     levels = sorted({_level(part) for part in counted}, reverse=True)
-    # A tenth of TensorFlow's some 280 containers decides; fewer are only a limit.
     worst = next(level for level in levels if _FEW * _count(counted, level) >= total)
     # The largest group of that level speaks for it.
     chosen = max((part for part in counted if _level(part) == worst), key=lambda part: part.held.count)

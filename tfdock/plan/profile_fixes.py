@@ -111,7 +111,7 @@ def _written(subject: str, profile: Profile, knowledge: KnowledgeBase) -> str:
     if subject == "gpu_compiler":
         return f"{profile.compiler} for GPU code" if profile.compiler else ""
     version = _asked_version(subject, profile)
-    return f"{_title(subject, knowledge)} {version}" if version else ""
+    return f"{title(subject, knowledge)} {version}" if version else ""
 
 
 def _listed(profile: Profile) -> list[str]:
@@ -121,10 +121,6 @@ def _listed(profile: Profile) -> list[str]:
 def _asked_version(name: str, profile: Profile) -> str:
     version = asked_version(profile, name)
     return version if isinstance(version, str) else ""
-
-
-def _title(name: str, knowledge: KnowledgeBase) -> str:
-    return component_titles(knowledge).get(name, name.capitalize())
 
 
 def _gpu(name: str, knowledge: KnowledgeBase) -> str:
@@ -155,9 +151,9 @@ def version(component: str, context: Context) -> str:
     return _asked_version(component, context.profile) if context.profile else ""
 
 
-def title(component: str, context: Context) -> str:
+def title(component: str, knowledge: KnowledgeBase) -> str:
     """Return a component as people write it."""
-    return _title(component, context.knowledge)
+    return component_titles(knowledge).get(component, component.capitalize())
 
 
 def accelerator(context: Context) -> str:

@@ -56,10 +56,6 @@ class WheelNameParts:
         toolkit = [f"{name}{Version(version).minor}" for name, version in self.components if name == self.toolkit]
         return _fitting(lambda most: ".".join((*toolkit, *self._words(most), *self._source))) or None
 
-    def _words(self, most: int) -> list[str]:
-        """Return targets and the build's other differences; a list of more than `most` words is hashed."""
-        return [*target_words(self.targets, most), *self._variant(self.compiler, most)]
-
     @property
     def _source(self) -> list[str]:
         """`src1a2b3c4d` for anything but the release's own tag."""
@@ -68,15 +64,16 @@ class WheelNameParts:
     def _project(self, most: int) -> list[str]:
         return [self.project if most else _short_hash(self.project.encode())] if self.project else []
 
-    def _variant(self, compiler: str = "", most: int = MAX_WORDS) -> list[str]:
-        """Return the build's differences besides its versions and targets."""
+    def _words(self, most: int) -> list[str]:
+        """Return targets and the build's other differences; a list of more than `most` words is hashed."""
+        words = _short_list([word for target in self.targets for word in _target_words(target)], most)
         # `portable` is the default, and says nothing.
         features = () if isinstance(self.cpu, str) else self.cpu
-        words = ["native"] if self.cpu == "native" else []
+        words += ["native"] if self.cpu == "native" else []
         # Words are joined by `.` and `-`: within a word neither may stand.
         words += _short_list([re.sub(r"[^a-z0-9]", "", name) for name in features], most)
         words += ["dbg"] if self.debug else []
-        words += [compiler] if compiler else []
+        words += [self.compiler] if self.compiler else []
         words += [] if self.xla else ["noxla"]
         words += [] if self.cloud else ["nocloud"]
         # In their order: the same patches in another order may give another source.
@@ -93,18 +90,13 @@ def source_identity(source: Source) -> bytes:
     return "\n".join((*parts, *refs)).encode()
 
 
-def target_words(targets: Sequence[str], most: int = MAX_WORDS) -> list[str]:
-    """Return `sm80`, `sm86`, `ptx86` for [sm_80, compute_86]; one hash for more than `most` words."""
-    words: list[str] = []
-    for target in targets:
-        kind, _, number = target.partition("_")
-        words += [f"sm{number}", f"ptx{number}"] if kind == "compute" else [_word(f"{kind}{number}")]
-    return _short_list(words, most)
-
-
-def _word(target: str) -> str:
-    """Return `gfx90axnackon` for gfx90a:xnack+: image tags and local versions allow letters and digits only."""
-    return re.sub(r"[^A-Za-z0-9]", "", target.replace("+", "on").replace("-", "off"))
+def _target_words(target: str) -> list[str]:
+    """Return `sm80` for sm_80, `sm86` and `ptx86` for compute_86, `gfx90axnackon` for gfx90a:xnack+."""
+    kind, _, number = target.partition("_")
+    if kind == "compute":
+        return [f"sm{number}", f"ptx{number}"]
+    # Image tags and local versions allow letters and digits only.
+    return [re.sub(r"[^A-Za-z0-9]", "", target.replace("+", "on").replace("-", "off"))]
 
 
 def _fitting(join: Callable[[int], str]) -> str:

@@ -101,10 +101,6 @@ class Notes:
             if finding := judged(doubt):
                 self.find(replace(finding, part=""))
 
-    def warn(self, code: str, path: str, message: str, *, why: str = "") -> None:
-        """Warn of what works with a drawback."""
-        self.find(RuleFinding(code=code, path=path, message=message, why=why, weight="warning"))
-
     def stop_if_refused(self) -> None:
         """Raise Incompatible with all problems so far, from the top of the profile to its end."""
         if self.problems:

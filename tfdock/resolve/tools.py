@@ -245,19 +245,28 @@ def bazel_of(question: Question, release: Release) -> str:
         question.notes.choose("bazel", release.bazel, row, "the version the release pins")
         return release.bazel
     lowest, highest = release.bazel_min, release.bazel_max
+    refuses = f"./configure of TensorFlow {release.release} refuses Bazel {asked}"
     # A documented version is taken, even if ./configure has other bounds.
     if any(
         same_minor(asked, tested_version) and Version(tested_version).matches(Version(asked))
         for tested_version in release.tested_bazel
     ):
-        _check_documented_bazel(question, release, asked)
+        if _outside(asked, lowest, highest):
+            finding = RuleFinding(
+                code="bazel-disputed",
+                path="bazel.version",
+                message=f"{refuses}, which is documented as tested",
+                why=f"the release pins {release.bazel}",
+                weight="warning",
+            )
+            question.notes.find(finding)
     elif _outside(asked, lowest, highest):
         limits = f"at least {lowest}" if lowest else ""
         limits += (" and " if limits and highest else "") + (f"at most {highest}" if highest else "")
         finding = RuleFinding(
             code="bazel-out-of-range",
             path="bazel.version",
-            message=f"./configure of TensorFlow {release.release} refuses Bazel {asked}",
+            message=refuses,
             why=f"it wants {limits}",
             # Another commit's ./configure may have other limits.
             weight="warning" if question.profile.source.is_own else "error",
@@ -274,17 +283,6 @@ def bazel_of(question: Question, release: Release) -> str:
         )
     question.notes.choose("bazel", asked, "profile", "as asked")
     return asked
-
-
-def _check_documented_bazel(question: Question, release: Release, asked: str) -> None:
-    """Warn of a version that is documented as tested but that ./configure refuses; it is accepted."""
-    if _outside(asked, release.bazel_min, release.bazel_max):
-        question.notes.warn(
-            "bazel-disputed",
-            "bazel.version",
-            f"./configure of TensorFlow {release.release} refuses Bazel {asked}, which is documented as tested",
-            why=f"the release pins {release.bazel}",
-        )
 
 
 def check_configs(question: Question, release: Release, devices: ChosenDevices, host_compiler: str) -> None:
