@@ -748,19 +748,28 @@ def _text_paths(
     annotation: Any, node: yaml_nodes.Node, path: _Path, *marks: Any
 ) -> Iterator[tuple[_Path, tuple[Any, ...]]]:
     """Yield the document's scalars for which the type wants text, with what else it wants of them."""
+    arms = [*_arms(annotation, *marks)]
+    # `jobs: 8` is right, though `auto` is text.
+    if node.kind == "number" and any(arm in (int, bool) for arm, _ in arms):
+        return
+    for arm, arm_marks in arms:
+        if node.kind in ("map", "list"):
+            for inner, child, step, inner_marks in _inside(arm, node):
+                yield from _text_paths(inner, child, (*path, step), *inner_marks)
+        elif arm is str:
+            yield path, arm_marks
+
+
+def _arms(annotation: Any, *marks: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Yield the types that a field may have, each with what else is wanted of it."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        yield from _text_paths(arguments[0], node, path, *marks, *arguments[1:])
+        yield from _arms(arguments[0], *marks, *arguments[1:])
     elif origin in (Union, types.UnionType):
-        # `jobs: 8` is right, though `auto` is text.
-        arms = () if node.kind == "number" and _takes_numbers(annotation) else arguments
-        for arm in arms:
-            yield from _text_paths(arm, node, path, *marks)
-    elif node.kind in ("map", "list"):
-        for inner, child, step, inner_marks in _inside(annotation, node):
-            yield from _text_paths(inner, child, (*path, step), *inner_marks)
-    elif annotation is str:
-        yield path, marks
+        for arm in arguments:
+            yield from _arms(arm, *marks)
+    else:
+        yield annotation, marks
 
 
 def _inside(annotation: Any, node: yaml_nodes.Node) -> Iterator[tuple[Any, yaml_nodes.Node, str | int, list[Any]]]:
@@ -777,20 +786,13 @@ def _inside(annotation: Any, node: yaml_nodes.Node) -> Iterator[tuple[Any, yaml_
                 yield info.annotation, child, info.alias or name, info.metadata
 
 
-def _takes_numbers(annotation: Any) -> bool:
-    """Return whether a number is one of the things a field takes, as in `bool | Debug` or `int | Literal["auto"]`."""
-    if get_origin(annotation) is Literal:
-        return False
-    return annotation in (int, bool) or any(_takes_numbers(part) for part in get_args(annotation))
-
-
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the records among the types of a field."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    elif get_origin(annotation) is not Literal:
-        for part in get_args(annotation):
-            yield from _models(part)
+    """Yield the records among the types of a field, or of its items."""
+    for arm, _ in _arms(annotation):
+        if isinstance(arm, type) and issubclass(arm, BaseModel):
+            yield arm
+        elif get_origin(arm) is list:
+            yield from _models(*get_args(arm))
 
 
 def _problem(model: type[BaseModel], item: Any, document: yaml_nodes.Node, file: str) -> Problem:
@@ -891,12 +893,8 @@ def _as_yaml(value: object) -> str:
 
 def _takes_lists(model: type[BaseModel], path: _Path) -> bool:
     """Return whether the field at the top takes a list beside fixed words."""
-
-    def inside(annotation: Any) -> bool:
-        return get_origin(annotation) is list or any(inside(part) for part in get_args(annotation))
-
     info = model.model_fields.get(str(path[0])) if len(path) == 1 else None
-    return info is not None and inside(info.annotation)
+    return info is not None and any(get_origin(arm) is list for arm, _ in _arms(info.annotation))
 
 
 def _listed(raw: str) -> str:
