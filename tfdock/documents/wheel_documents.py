@@ -11,7 +11,7 @@ from tfdock.bench.comparison import Comparison
 from tfdock.diagnose.diagnosis import Finding
 from tfdock.documents.document_parts import GpuAnswerJson, GpuCodeJson, TargetsJson
 from tfdock.errors import Problem
-from tfdock.gpu.coverage import Coverage
+from tfdock.gpu.compatibility import Coverage
 from tfdock.verify.checks import Check
 from tfdock.wheel.wheel import RecordProblem
 

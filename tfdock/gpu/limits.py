@@ -44,12 +44,8 @@ class _Floor:
 
 def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, held: Containers) -> Verdict | None:
     """Return how a GPU (`8.6`, `gfx90a`) runs containers; None if they hold nothing for its family."""
-    if not accelerator.capabilities:
-        return verdict.runs_gfx(gpu, held.amdgpu) if held.amdgpu else None
-    if not held.sass and not held.ptx:
-        return None
     embedded = embedded_targets(knowledge, accelerator.accelerator)
-    return verdict.runs(Capability.of_gpu(gpu), held.sass, held.ptx, embedded=embedded)
+    return verdict.runs_container(gpu, held, capabilities=accelerator.capabilities, embedded=embedded)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -179,6 +179,17 @@ class CombinedVerdict:
     parts: tuple[CodePart, ...]
 
 
+def runs_container(
+    gpu: str, held: Containers, *, capabilities: bool, embedded: Collection[str] = ()
+) -> Verdict | None:
+    """Judge a container for a compute capability (`8.6`) or a gfx target; None if it has nothing of that kind."""
+    if not capabilities:
+        return runs_gfx(gpu, held.amdgpu) if held.amdgpu else None
+    if not held.sass and not held.ptx:
+        return None
+    return runs(Capability.of_gpu(gpu), held.sass, held.ptx, embedded=embedded)
+
+
 def parts_of(library: Library, judge: Callable[[Containers], Verdict | None]) -> Iterator[CodePart]:
     """Yield the loadable containers of a library, each with its verdict; stubs have no kernel and are left out.
 

@@ -87,12 +87,11 @@ class SizePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedProfile:
-    """A profile that `check` accepts. `untested`: because it allows what nobody is known to have tested."""
+    """A profile that `check` accepts, perhaps because it allows what nobody is known to have tested."""
 
     text: str
     release: Release
     resolution: Resolution
-    untested: tuple[Problem, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -439,9 +438,7 @@ class _Wanted:
                     continue
                 if self.elsewhere:
                     return None, ()  # the rules do not refuse a bare target for its machine, so refuse it here
-                return AcceptedProfile(
-                    text=exact.text(), release=release, resolution=resolution, untested=resolution.untested
-                ), ()
+                return AcceptedProfile(text=exact.text(), release=release, resolution=resolution), ()
         return None, first
 
     def _target_lists(self, release: Release) -> Iterator[tuple[str, str, str]]:

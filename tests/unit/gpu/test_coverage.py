@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tfdock.gpu.compatibility import serve
-from tfdock.gpu.coverage import WORDS, Coverage, coverage, coverage_rows
+from tfdock.gpu.compatibility import WORDS, Coverage, coverage, coverage_rows, serve
 from tfdock.gpu.devices import find_gpu
 from tfdock.gpu.gpu_facts import GpuFacts, facts_of_release
 from tfdock.knowledge.tables import KnowledgeBase

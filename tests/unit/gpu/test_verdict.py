@@ -8,15 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdock.gpu.limits import judge
-from tfdock.gpu.verdict import CodePart, Runs, Verdict, code_of, combine, parts_of, runs, runs_gfx
-from tfdock.knowledge import loader
+from tfdock.gpu.verdict import CodePart, Runs, Verdict, code_of, combine, parts_of, runs, runs_container, runs_gfx
 from tfdock.types import Capability
 from tfdock.wheel.facts import Containers, GpuCode, Library
 
 from ..small_wheels import held
 
-KNOWLEDGE = loader.knowledge()
 EMBEDDED = ("5.3", "6.2", "7.2", "8.7", "10.1", "11.0")
 OFFICIAL_2_18 = ("sm_60", "sm_70", "sm_80", "sm_89", "compute_90")
 OFFICIAL_2_14 = ("sm_35", "sm_50", "sm_60", "sm_70", "sm_75", "compute_80")
@@ -257,7 +254,7 @@ def as_one(*groups: str, gpu: str = "12.0", relocatable: GpuCode | None = None) 
     """The verdict on a library of such containers."""
     loadable, relocatable = held(*groups), relocatable or GpuCode()
     library = Library(path="a", size=1, machine="x86_64", versions={}, loadable=loadable, relocatable=relocatable)
-    found = combine(parts_of(library, lambda held: judge(KNOWLEDGE, KNOWLEDGE.accelerators["cuda"], gpu, held)))
+    found = combine(parts_of(library, lambda held: runs_container(gpu, held, capabilities=True)))
     return found.verdict.runs if found else "nothing"
 
 

@@ -129,7 +129,7 @@ def test_the_offer_is_the_release_asked_for_or_the_nearest_that_takes_the_gpus(
     assert advice.offer
     assert advice.offer.release.release == offered
     assert advice.offer.resolution.targets == targets
-    assert advice.offer.untested == ()
+    assert advice.offer.resolution.untested == ()
     assert bool(advice.refused) == (advice.offer.release is not advice.release)
 
 
@@ -137,7 +137,7 @@ def test_an_offer_of_another_release_leaves_the_one_asked_for_at_ones_own_risk()
     advice = asked("rx7900gre", tensorflow="2.15")
     assert advice.offer
     assert advice.untested
-    assert (bool(advice.offer.untested), bool(advice.untested.untested)) == (False, True)
+    assert (bool(advice.offer.resolution.untested), bool(advice.untested.resolution.untested)) == (False, True)
     assert "allow_untested: true" in advice.untested.text
     assert advice.untested.release.release == "2.15"
     assert asked("h100", tensorflow="2.14").untested is None
@@ -171,7 +171,7 @@ def test_every_profile_that_is_offered_is_accepted_and_runs_without_jit(desk: De
     resolution = desk.resolve(advice.offer.text)
     accelerator = KNOWLEDGE.accelerators[gpu.accelerator]
     assert judge(KNOWLEDGE, accelerator, gpu.target, resolution.targets).starts_at_once
-    assert bool(resolution.untested) == bool(advice.offer.untested)
+    assert bool(resolution.untested) == bool(advice.offer.resolution.untested)
 
 
 # --- the smallest list ----------------------------------------

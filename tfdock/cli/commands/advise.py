@@ -238,8 +238,8 @@ def _profile(advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:
     version = str(offer.resolution.version)
     yield f"{style.strong('profile')} for TensorFlow {version}: {offer.resolution.build_id}", "  "
     yield f"  {offer.resolution.grade.value}: {offer.resolution.grade.reason}", "  "
-    if offer.untested:
-        doubts = "; ".join(dict.fromkeys(problem.message for problem in offer.untested))
+    if untested := offer.resolution.untested:
+        doubts = "; ".join(dict.fromkeys(problem.message for problem in untested))
         yield f"  {style.warn('untested:')} {doubts}", "  "
     if version != advice.version:
         reasons = "; ".join(dict.fromkeys(problem.message for problem in advice.refused))

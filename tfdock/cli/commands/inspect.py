@@ -18,8 +18,7 @@ from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.gpu_text import RequestedGpus, answer, gpu_json, reasons, requested_gpus
 from tfdock.errors import ExitCode, as_document
-from tfdock.gpu.compatibility import library_verdicts, serve
-from tfdock.gpu.coverage import coverage, coverage_rows
+from tfdock.gpu.compatibility import coverage, coverage_rows, library_verdicts, serve
 from tfdock.gpu.gpu_facts import XLA_TRACE, brought_by, facts_of_wheel, own_libraries
 from tfdock.gpu.limits import unsearched_limit
 from tfdock.host.settings import Settings

@@ -28,7 +28,7 @@ from tfdock.cli.commands.inspect import Wheel, library_json
 from tfdock.cli.diagnosis_text import show
 from tfdock.diagnose.diagnose_logs import diagnose_run_log
 from tfdock.errors import EngineError, ExitCode, WheelRefused, combined_exit_code
-from tfdock.gpu.coverage import coverage
+from tfdock.gpu.compatibility import coverage
 from tfdock.gpu.gpu_facts import facts_of_wheel, own_libraries
 from tfdock.gpu.limits import unsearched_limit
 from tfdock.host.settings import Settings
