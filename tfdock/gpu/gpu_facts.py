@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tfdock.gpu.opened_libraries import built_with, unsearched_folders
+from tfdock.gpu.opened_libraries import accelerator_of, built_with, unsearched_folders
 from tfdock.gpu.verdict import code_of
 from tfdock.knowledge.release_rows import Release, Support, applies
 from tfdock.knowledge.rows import Accelerator, in_range
@@ -289,11 +289,10 @@ def _accelerator(
     rows = knowledge.accelerators.values()
     targets = {image.target for library in own for image in (*library.loadable.images, *library.relocatable.images)}
     by_code = (row for row in rows if any(row.matches(target.partition(":")[0]) for target in targets))
-    info = inspection.build_info or {}
-    by_word = (row for row in rows if info.get(f"is_{row.accelerator}_build") is True)
+    by_word = accelerator_of(knowledge, inspection)
     names = release.official_project if release else {}
     by_name = (row for row in rows if names.get(row.accelerator) == inspection.wheel.name)
-    return next((row for candidates in (by_code, by_word, by_name) for row in candidates), None)
+    return next(by_code, by_word) or next(by_name, None)
 
 
 def _machine(inspection: Inspection, libraries: Iterable[Library]) -> str:

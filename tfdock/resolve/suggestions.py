@@ -51,14 +51,13 @@ class Moves:
         self, profile: Profile, problems: Sequence[Problem], knowledge: KnowledgeBase, *, may_allow: bool
     ) -> None:
         self.profile = profile
+        self.problems = problems
+        self.knowledge = knowledge
         self.may_allow = may_allow
         self.codes = {problem.code for problem in problems}
-        self.knowledge = knowledge
-        self.problems = problems
         # `gpus[1]` is a fault of the field `gpus`.
         self.at_fault = {(problem.field or "").partition("[")[0] for problem in problems}
-        release = knowledge.releases.get(str(Version(profile.source.release).minor))
-        self.release = release
+        self.release = knowledge.releases.get(str(Version(profile.source.release).minor))
 
     @property
     def wants_devices(self) -> bool:
@@ -76,12 +75,7 @@ class Moves:
         """
         lists = () if self._is_set("gpus") else TARGET_FIELDS  # GPUs say it better than a list beside them
         named = {name: targets for name in lists if (targets := getattr(self.profile, name))}
-        sound = [
-            target
-            for name, targets in named.items()
-            for index, target in enumerate(targets)
-            if not self._is_at_fault(name, index)
-        ]
+        sound = [target for name, targets in named.items() for target in self._sound(name, targets)]
         wanted = sound or [target for targets in named.values() for target in targets]
         code = resolution.targets
         return bool(code or not self.wants_devices) and (not code or all(runs_target(one, code) for one in wanted))
@@ -145,7 +139,7 @@ class Moves:
         yield [{"xla": not self.profile.xla}] if floored else []
         for name in ("configs", "copts", "flags"):
             options = getattr(self.profile.bazel, name)
-            yield [{f"bazel.{name}": self._not_at_fault(f"bazel.{name}", options)}] if options else []
+            yield [{f"bazel.{name}": self._sound(f"bazel.{name}", options) or None}] if options else []
         yield [{"bazel.version": None}] if self.profile.bazel.version else []
         yield self._plain("host_compiler", [*self._host_compilers(), None])
         yield self._plain("base", [None])
@@ -219,8 +213,9 @@ class Moves:
         known = sorted({name for name, _ in self.knowledge.host_compilers})
         return [] if name in known else _near(name, known)
 
-    def _not_at_fault(self, field: str, values: Sequence[str]) -> list[str] | None:
-        return [value for index, value in enumerate(values) if not self._is_at_fault(field, index)] or None
+    def _sound(self, field: str, values: Sequence[str]) -> list[str]:
+        """Return the values of a list that are not at fault."""
+        return [value for index, value in enumerate(values) if not self._is_at_fault(field, index)]
 
     def _optimize(self) -> Iterator[Change]:
         asked = self.profile.optimize
@@ -239,13 +234,12 @@ class Moves:
         """Yield targets instead of GPUs; then the list without those at fault."""
         if not isinstance(self.profile.gpus, list):
             return
-        codes = {problem.field: problem.code for problem in self.problems}
-        wrong = {index for index in range(len(self.profile.gpus)) if f"gpus[{index}]" in codes}
+        rest = self._sound("gpus", self.profile.gpus)
+        wrong = len(rest) < len(self.profile.gpus)
         # Compile for a target among the GPUs, but not for an integrated GPU beside a card.
         bare = [name for name in self.profile.gpus if is_target(self.knowledge, name)]
         if wrong and not all(is_integrated(self.knowledge, name) for name in bare):
             yield from self._targets_instead(self.profile.gpus)
-        rest = [name for index, name in enumerate(self.profile.gpus) if index not in wrong]
         if wrong and (rest or not self.wants_devices):
             yield {"gpus": rest or None}
         rows = [(name, find_gpu(self.knowledge, name)) for name in self.profile.gpus]
@@ -284,7 +278,7 @@ class Moves:
         for name, targets in listed.items():
             yield from self._other_field(name, targets)
             yield from ({name: respelled} for respelled in (self._spelled_right(name, targets), *_respelled(targets)))
-            rest = [target for index, target in enumerate(targets) if not self._is_at_fault(name, index)]
+            rest = self._sound(name, targets)
             if rest and rest != targets:
                 yield {name: rest}
             # Without a list it is the GPUs', or the official wheel's, targets that are built.

@@ -40,6 +40,7 @@ def official(gpu: str, targets: tuple[str, ...]) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("image", "gpu", "expected"),
     [
+        # SASS runs upwards within its major version.
         ("sm_80", "8.0", "native"),
         ("sm_80", "8.6", "native-same-major"),
         ("sm_80", "8.9", "native-same-major"),
@@ -51,29 +52,7 @@ def official(gpu: str, targets: tuple[str, ...]) -> tuple[str, str]:
         ("sm_100", "12.0", "no"),
         ("sm_120", "12.1", "native-same-major"),
         ("sm_120", "9.0", "no"),
-    ],
-)
-def test_sass_runs_upwards_within_its_major_version(image: str, gpu: str, expected: str) -> None:
-    assert judged(gpu, image) == expected
-
-
-@pytest.mark.parametrize(
-    ("image", "gpu"),
-    [("sm_80", "8.7"), ("sm_86", "8.7"), ("sm_87", "8.9"), ("sm_70", "7.2"), ("sm_72", "7.5"), ("sm_60", "6.2"),
-     ("sm_100", "10.1"), ("sm_52", "5.3"), ("sm_100f", "10.1")],
-)  # fmt: skip
-def test_sass_goes_neither_to_an_embedded_gpu_nor_away_from_one(image: str, gpu: str) -> None:
-    assert judged(gpu, image) == "no"
-
-
-def test_an_embedded_gpu_runs_its_own_code_and_ptx() -> None:
-    assert judged("8.7", "sm_87") == "native"
-    assert judged("8.7", "compute_80") == "ptx-jit"
-
-
-@pytest.mark.parametrize(
-    ("image", "gpu", "expected"),
-    [
+        # A letter narrows code to its own GPU or family.
         ("sm_90a", "9.0", "native"),
         ("sm_90a", "10.0", "no"),
         ("sm_100a", "10.0", "native"),
@@ -90,25 +69,29 @@ def test_an_embedded_gpu_runs_its_own_code_and_ptx() -> None:
         ("compute_100f", "10.3", "ptx-jit"),
         ("compute_100f", "12.0", "no"),
         ("compute_120f", "12.1", "ptx-jit"),
-    ],
-)
-def test_a_letter_narrows_code_to_its_own_gpu_or_family(image: str, gpu: str, expected: str) -> None:
-    assert judged(gpu, image) == expected
-
-
-@pytest.mark.parametrize(
-    ("image", "gpu", "expected"),
-    [
+        # PTX goes forwards to any major version and never back.
         ("compute_90", "12.0", "ptx-jit"),
         ("compute_80", "8.0", "ptx-jit"),
         ("compute_80", "7.5", "no"),
         ("compute_90", "8.9", "no"),
         ("compute_35", "12.1", "ptx-jit"),
         ("compute_100", "9.0", "no"),
+        # An embedded GPU runs its own code and PTX.
+        ("sm_87", "8.7", "native"),
+        ("compute_80", "8.7", "ptx-jit"),
     ],
 )
-def test_ptx_goes_forwards_to_any_major_version_and_never_back(image: str, gpu: str, expected: str) -> None:
+def test_an_image_runs_on_the_gpus_of_nvidias_rules(image: str, gpu: str, expected: str) -> None:
     assert judged(gpu, image) == expected
+
+
+@pytest.mark.parametrize(
+    ("image", "gpu"),
+    [("sm_80", "8.7"), ("sm_86", "8.7"), ("sm_87", "8.9"), ("sm_70", "7.2"), ("sm_72", "7.5"), ("sm_60", "6.2"),
+     ("sm_100", "10.1"), ("sm_52", "5.3"), ("sm_100f", "10.1")],
+)  # fmt: skip
+def test_sass_goes_neither_to_an_embedded_gpu_nor_away_from_one(image: str, gpu: str) -> None:
+    assert judged(gpu, image) == "no"
 
 
 @pytest.mark.parametrize(
