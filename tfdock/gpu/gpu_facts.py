@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tfdock.gpu.opened_libraries import accelerator_of, built_with, unsearched_folders
 from tfdock.gpu.verdict import code_of
@@ -119,7 +119,7 @@ def facts_of_release(knowledge: KnowledgeBase, release: Release, accelerator: Ac
         release=release,
         version=release.release,
         machine=OFFICIAL_MACHINE,
-        own=tuple(_official_libraries(knowledge, release, accelerator, targets, rows)),
+        own=(_official_library(knowledge, release, accelerator, rows),) if targets else (),
         listed=targets,
         # Reversed, so that of several rows of a component the first wins.
         brought=dict(reversed(brought)),
@@ -143,40 +143,27 @@ def _required_package(row: Companion) -> RequiredPackage:
     )
 
 
-def _official_libraries(
-    knowledge: KnowledgeBase,
-    release: Release,
-    accelerator: Accelerator,
-    targets: tuple[str, ...],
-    rows: tuple[Companion, ...],
-) -> Iterator[Library]:
-    """Yield one library that stands for all libraries of the wheel, from the rows."""
-    if not targets:
-        return
+#: Stands for all libraries of an official wheel.
+_OFFICIAL_LIBRARY = Library(path="", size=0, machine=OFFICIAL_MACHINE, versions={})
+
+
+def _official_library(
+    knowledge: KnowledgeBase, release: Release, accelerator: Accelerator, rows: Iterable[Companion]
+) -> Library:
+    """Return the library that stands for all libraries of the official wheel, with the code that rows tell of."""
+    targets = release.official_targets[accelerator.accelerator]
     if not accelerator.capabilities:
-        yield _library(GpuCode(containers=(Containers(amdgpu=targets),)))
-        return
+        return replace(_OFFICIAL_LIBRARY, loadable=GpuCode(containers=(Containers(amdgpu=targets),)))
     sass, ptx = code_of(targets)
     kernels = Containers(sass=sass, ptx=ptx)
     # The device linker leaves SASS alone, so NCCL in the wheel has no PTX.
     linked = [Containers(sass=sass) for row in rows if row.carries == "wheel"]
     isa = _official_ptx_isa(knowledge, release, accelerator)
-    yield _library(
-        GpuCode(images=_ptx_images(ptx, isa), containers=(kernels, *linked)),
+    return replace(
+        _OFFICIAL_LIBRARY,
+        loadable=GpuCode(images=_ptx_images(ptx, isa), containers=(kernels, *linked)),
         relocatable=GpuCode(containers=tuple(linked)),
         embedded=generated(knowledge, release, accelerator),
-    )
-
-
-def _library(loadable: GpuCode, *, relocatable: GpuCode | None = None, embedded: GpuCode | None = None) -> Library:
-    return Library(
-        path="",
-        size=0,
-        machine=OFFICIAL_MACHINE,
-        versions={},
-        loadable=loadable,
-        relocatable=relocatable or GpuCode(),
-        embedded=embedded,
     )
 
 
@@ -331,7 +318,7 @@ def _with_generated(
         return own
     if not listed or listed != release.official_targets.get(accelerator.accelerator):
         return own
-    return (*own, _library(GpuCode(), embedded=generated(knowledge, release, accelerator)))
+    return (*own, replace(_OFFICIAL_LIBRARY, embedded=generated(knowledge, release, accelerator)))
 
 
 def _brought(inspection: Inspection, accelerator: Accelerator | None) -> dict[str, RequiredPackage]:

@@ -21,6 +21,7 @@ MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
 MAX_NODES = 50_000
 _MOST_DIGITS = 100
+_TOO_DEEP = ("yaml-too-deep", f"nested deeper than {MAX_DEPTH} levels", "a profile needs at most four levels")
 
 # libyaml is several times as fast. PyYAML is also packaged without it.
 _LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -137,21 +138,12 @@ def parse(text: str, file: str) -> Node:
     except yaml.MarkedYAMLError as error:
         # PyYAML leaves one or the other out.
         mark = error.problem_mark or error.context_mark
-        tab = mark is not None and _begins_with_tab(text, mark.line)
-        raise ProfileError(
-            Problem(
-                code="yaml-syntax",
-                message="YAML wants spaces, this line has a tab"
-                if tab
-                else f"not valid YAML: {error.problem or error.context}",
-                fix="indent with spaces only"
-                if tab
-                else "correct the line; strings with `:` or `#` in them need quotes",
-                file=file,
-                line=mark.line + 1 if mark else None,
-                column=mark.column + 1 if mark else None,
-            )
-        ) from error
+        message = f"not valid YAML: {error.problem or error.context}"
+        fix = "correct the line; strings with `:` or `#` in them need quotes"
+        if mark and _begins_with_tab(text, mark.line):
+            message, fix = "YAML wants spaces, this line has a tab", "indent with spaces only"
+        line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
+        raise ProfileError.of("yaml-syntax", message, fix, file=file, line=line, column=column) from error
     except (yaml.reader.ReaderError, UnicodeEncodeError) as error:
         # The reader's own position counts bytes in libyaml and characters in Python.
         character = text[error.start] if isinstance(error, UnicodeEncodeError) else chr(error.character)
@@ -166,7 +158,7 @@ def parse(text: str, file: str) -> Node:
         ) from error
     # Deeply nested text exhausts the stack of the parser.
     except RecursionError as error:
-        raise ProfileError(_too_deep(file)) from error
+        raise ProfileError.of(*_TOO_DEEP, file=file) from error
 
 
 def _begins_with_tab(text: str, line: int) -> bool:
@@ -177,17 +169,6 @@ def _begins_with_tab(text: str, line: int) -> bool:
     # The line breaks of YAML 1.1, which are not those of `str.splitlines`.
     lines = re.split("\r\n|[\n\r\x85\u2028\u2029]", text)
     return line < len(lines) and "\t" in re.split(r"[^ \t]", lines[line], maxsplit=1)[0]
-
-
-def _too_deep(file: str, line: int | None = None, column: int | None = None) -> Problem:
-    return Problem(
-        "yaml-too-deep",
-        f"nested deeper than {MAX_DEPTH} levels",
-        "a profile needs at most four levels",
-        file=file,
-        line=line,
-        column=column,
-    )
 
 
 class _Reader:
@@ -236,7 +217,7 @@ class _Reader:
         line, column = event.start_mark.line + 1, event.start_mark.column + 1
         self._nodes += 1
         if depth > MAX_DEPTH:
-            raise ProfileError(_too_deep(self._file, line, column))
+            self._refuse(event, *_TOO_DEEP)
         if self._nodes > MAX_NODES:
             self._refuse(event, "yaml-too-large", f"more than {MAX_NODES} values", "is this the right file?")
         # Nine anchors of nine aliases each unpack to gigabytes ("billion laughs").
@@ -271,18 +252,10 @@ class _Reader:
             if key.kind in ("map", "list") or key.raw == "<<" or not key.raw.isprintable():
                 self._refuse(event, "yaml-key", "a key must be plain text", "write a name before the `:`")
             if key.raw in entries:
-                first_line, _ = keys[key.raw]
-                self._duplicates.append(
-                    Problem(
-                        "yaml-duplicate-key",
-                        f"`{shown(key.raw)}` is given twice, first in line {first_line}",
-                        "keep one of them: YAML would silently use the last",
-                        file=self._file,
-                        line=key.line,
-                        column=key.column,
-                        field=key.raw,
-                    )
-                )
+                message = f"`{shown(key.raw)}` is given twice, first in line {keys[key.raw][0]}"
+                fix = "keep one of them: YAML would silently use the last"
+                problem = key.problem(self._file, "yaml-duplicate-key", message, fix, field=key.raw)
+                self._duplicates.append(problem)
                 continue
             entries[key.raw] = child
             keys[key.raw] = (key.line, key.column)

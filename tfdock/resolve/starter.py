@@ -54,13 +54,11 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> StarterDevices
         gpu, target = find_gpu(knowledge, word), _target(knowledge, word)
         if plain is not None and plain.target_pattern is None:
             rows.append(plain)
-        # It is spelled like a target, but no GPU has it.
-        elif is_target(knowledge, word) and target is None:
-            raise ProfileError(unknown_gpu(knowledge, word))
         elif target is not None:
             rows.append(target[0])
             targets.append(target[1])
-        elif gpu is not None:
+        # What is spelled like a target is none of a GPU's names.
+        elif gpu is not None and not is_target(knowledge, word):
             rows.append(knowledge.accelerators[gpu.accelerator])
             gpus.append(gpu)
         else:
