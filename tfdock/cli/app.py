@@ -40,7 +40,6 @@ Profiles = Annotated[
     typer.Argument(
         help="Profile files, or names of shipped profiles.",
         metavar="PROFILE…",
-        show_default=False,
         autocompletion=completion.profiles,
     ),
 ]
@@ -49,7 +48,6 @@ SomeProfiles = Annotated[
     typer.Argument(
         help="Profile files, or names of shipped profiles.",
         metavar="PROFILE…",
-        show_default=False,
         autocompletion=completion.profiles,
     ),
 ]
@@ -58,7 +56,6 @@ OneProfile = Annotated[
     typer.Argument(
         help="A profile file, or the name of a shipped profile.",
         metavar="PROFILE",
-        show_default=False,
         autocompletion=completion.profiles,
     ),
 ]
@@ -67,7 +64,6 @@ SomeProfile = Annotated[
     typer.Argument(
         help="A profile file, or the name of a shipped profile.",
         metavar="PROFILE",
-        show_default=False,
         autocompletion=completion.profiles,
     ),
 ]
@@ -102,12 +98,7 @@ def _existing(text: str) -> Path:
 
 MatrixFile = Annotated[
     Path | None,
-    typer.Option(
-        "--matrix",
-        help="Take the cells of a matrix instead of profiles.",
-        metavar="FILE",
-        show_default=False,
-    ),
+    typer.Option("--matrix", help="Take the cells of a matrix instead of profiles.", metavar="FILE"),
 ]
 Only = Annotated[
     list[str] | None,
@@ -115,16 +106,12 @@ Only = Annotated[
         "--only",
         help="Of a matrix, take the cells whose build id is like this: `*-py3.11-*`; may be given again.",
         metavar="GLOB",
-        show_default=False,
     ),
 ]
 Report = Annotated[
     Path | None,
     typer.Option(
-        "--report",
-        help="Write what became of the matrix there: report.html, report.json, junit.xml.",
-        metavar="DIR",
-        show_default=False,
+        "--report", help="Write what became of the matrix there: report.html, report.json, junit.xml.", metavar="DIR"
     ),
 ]
 
@@ -136,28 +123,19 @@ SETTINGS = {
             "--registry",
             help="A repository with wheel images, such as ghcr.io/me/wheels; may be given again.",
             metavar="REPOSITORY",
-            show_default=False,
         ),
     ],
     "wheelhouse": Annotated[
         Path | None,
-        typer.Option(
-            "--wheelhouse",
-            help="Where wheels go; ./wheelhouse by default.",
-            metavar="DIR",
-            show_default=False,
-            parser=_folder,
-        ),
+        typer.Option("--wheelhouse", help="Where wheels go; ./wheelhouse by default.", metavar="DIR", parser=_folder),
     ],
     "cache_dir": Annotated[
         Path | None,
-        typer.Option(
-            "--cache-dir", help="Where Bazel's caches lie.", metavar="DIR", show_default=False, parser=_folder
-        ),
+        typer.Option("--cache-dir", help="Where Bazel's caches lie.", metavar="DIR", parser=_folder),
     ],
     "knowledge": Annotated[
         list[Path] | None,
-        typer.Option("--knowledge", help="A folder of further knowledge rows.", metavar="DIR", show_default=False),
+        typer.Option("--knowledge", help="A folder of further knowledge rows.", metavar="DIR"),
     ],
     "allow_paths": Annotated[
         list[Path] | None,
@@ -165,7 +143,6 @@ SETTINGS = {
             "--allow-path",
             help="Let profiles name files of this folder too, outside their own project; may be given again.",
             metavar="DIR",
-            show_default=False,
             parser=_existing,
         ),
     ],
@@ -175,7 +152,6 @@ SETTINGS = {
             "--allow-endpoint",
             help="Let profiles name this remote cache, executor, registry or git server; may be given again.",
             metavar="URL",
-            show_default=False,
         ),
     ],
 }
@@ -187,7 +163,6 @@ WISHES = {
             "--gpu",
             help="Build for this GPU: a name, a capability, `cpu` or `local`. Repeatable. Needs no profile.",
             metavar="GPU",
-            show_default=False,
             autocompletion=completion.gpus,
         ),
     ],
@@ -197,7 +172,6 @@ WISHES = {
             "--tensorflow",
             help="Build this release.",
             metavar="VERSION",
-            show_default=False,
             autocompletion=completion.releases,
         ),
     ],
@@ -207,7 +181,6 @@ WISHES = {
             "--python",
             help="Build for this Python.",
             metavar="VERSION",
-            show_default=False,
             autocompletion=completion.pythons,
         ),
     ],
@@ -220,7 +193,6 @@ WISHES = {
             "--set",
             help="Set a field of the profile, such as `resources.memory=16GiB`. Repeatable.",
             metavar="FIELD=VALUE",
-            show_default=False,
         ),
     ],
 }

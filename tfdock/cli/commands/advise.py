@@ -35,9 +35,7 @@ def advise(
     settings: Settings,
     more: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="GPUs, as with `--gpu`.", metavar="[NAME]…", show_default=False, autocompletion=completion.gpus
-        ),
+        typer.Argument(help="GPUs, as with `--gpu`.", metavar="[NAME]…", autocompletion=completion.gpus),
     ] = None,
     gpu: Annotated[
         list[str] | None,
@@ -48,12 +46,8 @@ def advise(
             autocompletion=completion.gpus,
         ),
     ] = None,
-    tensorflow: Annotated[
-        str | None, typer.Option(help="A release; the newest by default.", metavar="X", show_default=False)
-    ] = None,
-    python: Annotated[
-        str | None, typer.Option(help="The Python the wheel is for.", metavar="Y", show_default=False)
-    ] = None,
+    tensorflow: Annotated[str | None, typer.Option(help="A release; the newest by default.", metavar="X")] = None,
+    python: Annotated[str | None, typer.Option(help="The Python the wheel is for.", metavar="Y")] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the profile to this file.", metavar="FILE")
     ] = None,

@@ -35,16 +35,12 @@ def bench(
     python: Annotated[
         str,
         typer.Argument(
-            help="The Python whose TensorFlow is the measure, or the folder of its environment.",
-            metavar="PYTHON",
-            show_default=False,
+            help="The Python whose TensorFlow is the measure, or the folder of its environment.", metavar="PYTHON"
         ),
     ],
     against: Annotated[
         str | None,
-        typer.Option(
-            "--vs", help="The Python to compare with it; by default the same.", metavar="PYTHON", show_default=False
-        ),
+        typer.Option("--vs", help="The Python to compare with it; by default the same.", metavar="PYTHON"),
     ] = None,
     switches: Annotated[
         list[str] | None,
@@ -53,7 +49,6 @@ def bench(
             help="A variable, a flag of XLA's or a preset that the second side alone gets; may be given again. "
             "`tfdock explain` lists them.",
             metavar="NAME=VALUE|PRESET",
-            show_default=False,
         ),
     ] = None,
     pairs: Annotated[

@@ -32,9 +32,7 @@ _LAST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 
 Toolchain = Annotated[
     str | None,
-    typer.Option(
-        "--toolchain", help="Only the disk caches of this toolchain key.", metavar="KEY", show_default=False
-    ),
+    typer.Option("--toolchain", help="Only the disk caches of this toolchain key.", metavar="KEY"),
 ]
 
 
@@ -255,11 +253,11 @@ def prune(
     settings: Settings,
     max_size: Annotated[
         str | None,
-        typer.Option("--max-size", help="What the whole cache may take.", metavar="20GiB", show_default=False),
+        typer.Option("--max-size", help="What the whole cache may take.", metavar="20GiB"),
     ] = None,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", help="What was not used for so long goes.", metavar="30d", show_default=False),
+        typer.Option("--older-than", help="What was not used for so long goes.", metavar="30d"),
     ] = None,
     images: Annotated[
         bool, typer.Option("--images", help="Nameless images too, which failed and replaced builds left.")

@@ -31,17 +31,11 @@ from tfdock.types import Digest, ImageRef
 
 Reference = Annotated[
     str,
-    typer.Argument(
-        help="The cache's name in a registry, such as ghcr.io/me/project/cache:main.",
-        metavar="REF",
-        show_default=False,
-    ),
+    typer.Argument(help="The cache's name in a registry, such as ghcr.io/me/project/cache:main.", metavar="REF"),
 ]
 Toolchains = Annotated[
     list[str] | None,
-    typer.Option(
-        "--toolchain", help="Only this toolchain key; may be given again.", metavar="KEY", show_default=False
-    ),
+    typer.Option("--toolchain", help="Only this toolchain key; may be given again.", metavar="KEY"),
 ]
 
 Domains = Annotated[
@@ -50,7 +44,6 @@ Domains = Annotated[
         "--domain",
         help="Another trust domain than `release`: its name, the beginning of it, or `all`; may be given again.",
         metavar="NAME",
-        show_default=False,
     ),
 ]
 
@@ -62,9 +55,7 @@ def push(
     reference: Reference,
     profiles: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Only the toolchains that these were built with.", metavar="PROFILE…", show_default=False
-        ),
+        typer.Argument(help="Only the toolchains that these were built with.", metavar="PROFILE…"),
     ] = None,
     toolchains: Toolchains = None,
     domains: Domains = None,

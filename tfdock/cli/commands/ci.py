@@ -44,7 +44,7 @@ Output = Annotated[
 @command("tfdock.ci-render/1", "allow_paths")
 def render(
     settings: Settings,
-    service: Annotated[PipelineService, typer.Argument(help="`github` or `gitlab`.", show_default=False)],
+    service: Annotated[PipelineService, typer.Argument(help="`github` or `gitlab`.")],
     file: File_ = MATRIX,
     output: Output = Path(),
     force: Annotated[
@@ -84,9 +84,7 @@ def check(
     file: File_ = MATRIX,
     service: Annotated[
         list[PipelineService] | None,
-        typer.Option(
-            "--service", help="Only this one's; by default those of which a file is there.", show_default=False
-        ),
+        typer.Option("--service", help="Only this one's; by default those of which a file is there."),
     ] = None,
     output: Output = Path(),
     as_json: AsJson = False,

@@ -39,9 +39,7 @@ def diagnose(
     logs: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Logs, also packed with gzip; standard input if there is none, or for `-`.",
-            metavar="LOG…",
-            show_default=False,
+            help="Logs, also packed with gzip; standard input if there is none, or for `-`.", metavar="LOG…"
         ),
     ] = None,
     profile: Annotated[
@@ -50,7 +48,6 @@ def diagnose(
             "--profile",
             help="The profile that was built: a file, or the name of a shipped one.",
             metavar="PROFILE",
-            show_default=False,
             autocompletion=completion.profiles,
         ),
     ] = None,

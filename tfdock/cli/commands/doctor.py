@@ -44,11 +44,7 @@ def doctor(
     settings: Settings,
     profiles: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Profiles to check this machine for: driver, memory and disk.",
-            metavar="[PROFILE…]",
-            show_default=False,
-        ),
+        typer.Argument(help="Profiles to check this machine for: driver, memory and disk.", metavar="[PROFILE…]"),
     ] = None,
     python: Annotated[
         str | None,
@@ -56,7 +52,6 @@ def doctor(
             "--python",
             help="Say why TensorFlow cannot start, or sees no GPU, in the environment of this Python.",
             metavar="PATH",
-            show_default=False,
         ),
     ] = None,
     attempt: Annotated[

@@ -43,7 +43,7 @@ def fetch(
     profiles: SomeProfiles = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Write all of it into this file.", metavar="FILE", show_default=False),
+        typer.Option("-o", "--output", help="Write all of it into this file.", metavar="FILE"),
     ] = None,
     allow_untested: AllowUntested = False,
     locked: Annotated[

@@ -41,7 +41,6 @@ Together = Annotated[
         "--as",
         help="One image of all of them as well, under this tag; an index where they are for several platforms.",
         metavar="TAG",
-        show_default=False,
     ),
 ]
 NoMovingTags = Annotated[
@@ -61,9 +60,7 @@ def pack(
     names: Annotated[
         list[str],
         typer.Argument(
-            help="Finished builds: profiles, wheels in a wheelhouse, or build ids.",
-            metavar="PROFILE|WHEEL…",
-            show_default=False,
+            help="Finished builds: profiles, wheels in a wheelhouse, or build ids.", metavar="PROFILE|WHEEL…"
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="Write the images into this file.", metavar="FILE")],
@@ -102,7 +99,6 @@ def push(
             help="Finished builds: profiles, wheels in a wheelhouse, or build ids. Last, where they go: "
             "host/name, such as ghcr.io/me/wheels.",
             metavar="PROFILE|WHEEL… [REPOSITORY]",
-            show_default=False,
         ),
     ],
     together: Together = None,

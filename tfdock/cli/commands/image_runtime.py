@@ -58,21 +58,15 @@ def runtime(
         typer.Argument(
             help="A finished build: a profile, a wheel, or a build id. A wheel without a record is verified first.",
             metavar="PROFILE|WHEEL",
-            show_default=False,
         ),
     ],
     tag: Annotated[
         str | None,
-        typer.Option(
-            "--tag",
-            help="The image's name; `tfdock/runtime:<build id>` by default.",
-            metavar="NAME",
-            show_default=False,
-        ),
+        typer.Option("--tag", help="The image's name; `tfdock/runtime:<build id>` by default.", metavar="NAME"),
     ] = None,
     push: Annotated[
         str | None,
-        typer.Option("--push", help="Send it to a registry under this name too.", metavar="REF", show_default=False),
+        typer.Option("--push", help="Send it to a registry under this name too.", metavar="REF"),
     ] = None,
     no_gpu_libraries: Annotated[
         bool,
@@ -85,7 +79,6 @@ def runtime(
             help="A variable, a flag of XLA's or a preset that the image sets; may be given again. `tfdock explain` "
             "lists them.",
             metavar="NAME=VALUE|PRESET",
-            show_default=False,
         ),
     ] = None,
     allow_untested: AllowUntested = False,

@@ -38,7 +38,6 @@ def init(
         typer.Argument(
             help="The profile to write: NAME.yaml; by default the GPU's. A GPU's name stands for that GPU.",
             metavar="NAME",
-            show_default=False,
         ),
     ] = None,
     gpu: Annotated[
@@ -46,15 +45,14 @@ def init(
         typer.Option(
             "--gpu",
             help="A GPU's name, a capability, or cpu; may be repeated.",
-            show_default=False,
             autocompletion=completion.gpus,
         ),
     ] = None,
     tensorflow: Annotated[
-        str | None, typer.Option(help="A release; the newest that fits by default.", metavar="X", show_default=False)
+        str | None, typer.Option(help="A release; the newest that fits by default.", metavar="X")
     ] = None,
     python: Annotated[
-        str | None, typer.Option(help="A Python; the newest that fits by default.", metavar="Y", show_default=False)
+        str | None, typer.Option(help="A Python; the newest that fits by default.", metavar="Y")
     ] = None,
     detect: Annotated[bool, typer.Option("--detect", help="Take this machine's GPUs.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Take the defaults, ask nothing.")] = False,

@@ -30,7 +30,7 @@ from tfdock.wheel.wheel_file import inspected
 
 Wheel = Annotated[
     Path,
-    typer.Argument(help="A wheel: one of ours, an official one, anybody's.", metavar="WHEEL", show_default=False),
+    typer.Argument(help="A wheel: one of ours, an official one, anybody's.", metavar="WHEEL"),
 ]
 
 
@@ -45,12 +45,7 @@ def inspect_(
     wheel: Wheel,
     gpu: Annotated[
         list[str] | None,
-        typer.Option(
-            "--gpu",
-            help="How this GPU would run it: a name, a capability, or `local`.",
-            metavar="NAME",
-            show_default=False,
-        ),
+        typer.Option("--gpu", help="How this GPU would run it: a name, a capability, or `local`.", metavar="NAME"),
     ] = None,
     libraries: Annotated[
         bool, typer.Option("--libraries", help="Show every library, not only those with GPU code.")

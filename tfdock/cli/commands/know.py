@@ -57,7 +57,6 @@ def gpus(
         typer.Argument(
             help="Names, parts of names, capabilities; `local` for those here.",
             metavar="WORD",
-            show_default=False,
             autocompletion=completion.gpus,
         ),
     ] = None,
@@ -204,9 +203,7 @@ def releases(
     settings: Settings,
     release: Annotated[
         str | None,
-        typer.Argument(
-            help="A release, such as 2.18.", metavar="RELEASE", show_default=False, autocompletion=completion.releases
-        ),
+        typer.Argument(help="A release, such as 2.18.", metavar="RELEASE", autocompletion=completion.releases),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -290,7 +287,6 @@ def explain(
         typer.Argument(
             help="A code, as errors show it in brackets; a switch of TensorFlow or of a library below it; a preset.",
             metavar="CODE|SWITCH",
-            show_default=False,
             autocompletion=completion.explained,
         ),
     ] = None,

@@ -61,12 +61,7 @@ def matrix(
     ] = Format.TABLE,
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            "--only",
-            help="Only build ids like this (`*-py3.11-*`); may be given again.",
-            metavar="GLOB",
-            show_default=False,
-        ),
+        typer.Option("--only", help="Only build ids like this (`*-py3.11-*`); may be given again.", metavar="GLOB"),
     ] = None,
     missing: Annotated[
         bool, typer.Option("--missing", help="Only those that are neither in the wheelhouse nor in a registry.")
@@ -77,7 +72,6 @@ def matrix(
             "--changed-since",
             help="Only those whose fingerprint is another one, or missing, in what `--json` printed earlier.",
             metavar="FILE",
-            show_default=False,
         ),
     ] = None,
     smoke: Annotated[
@@ -92,7 +86,6 @@ def matrix(
             metavar="N",
             min=1,
             max=10_000,
-            show_default=False,
         ),
     ] = None,
     allow_untested: AllowUntested = False,

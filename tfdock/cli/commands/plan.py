@@ -193,9 +193,7 @@ def schema(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Of which document, such as `check`, `build` or `record`; of profiles by default.",
-            metavar="NAME",
-            show_default=False,
+            help="Of which document, such as `check`, `build` or `record`; of profiles by default.", metavar="NAME"
         ),
     ] = None,
 ) -> None:

@@ -70,7 +70,6 @@ def pull(
         typer.Argument(
             help="Images, by tag or digest; or profiles, and build ids, to look for in the registries.",
             metavar="REF|PROFILE…",
-            show_default=False,
         ),
     ] = None,
     matrix: MatrixFile = None,
@@ -82,7 +81,6 @@ def pull(
             "--platform",
             help="Take an image's wheels for another machine, such as linux/arm64.",
             metavar="PLATFORM",
-            show_default=False,
             callback=_platform,
         ),
     ] = None,

@@ -52,19 +52,13 @@ def report(
             help="A record.json, the folder it lies in, or the build id of a build in the wheelhouse; with --bundle "
             "also a log or a profile, and by default the newest run that failed.",
             metavar="RECORD",
-            show_default=False,
             autocompletion=completion.build_ids,
         ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o",
-            "--output",
-            help="Write a page with pictures; or the bundle.",
-            metavar="FILE",
-            show_default=False,
-            parser=_file,
+            "-o", "--output", help="Write a page with pictures; or the bundle.", metavar="FILE", parser=_file
         ),
     ] = None,
     bundle: Annotated[
@@ -76,9 +70,7 @@ def report(
     ] = False,
     profile: Annotated[
         str | None,
-        typer.Option(
-            "--profile", help="With --bundle: the profile that was built.", metavar="PROFILE", show_default=False
-        ),
+        typer.Option("--profile", help="With --bundle: the profile that was built.", metavar="PROFILE"),
     ] = None,
     python: Annotated[
         str | None,
@@ -86,7 +78,6 @@ def report(
             "--python",
             help="With --bundle: an environment, and what `doctor` says of it; enough by itself.",
             metavar="PATH",
-            show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,

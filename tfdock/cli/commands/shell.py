@@ -61,7 +61,7 @@ def shell(
     profile: OneProfile,
     command: Annotated[
         list[str] | None,
-        typer.Argument(help="A command instead of a shell.", metavar="[COMMAND…]", show_default=False),
+        typer.Argument(help="A command instead of a shell.", metavar="[COMMAND…]"),
     ] = None,
     gpu: Annotated[bool, typer.Option("--gpu", help="Let the container use this machine's GPUs.")] = False,
     debug: Annotated[

@@ -42,15 +42,12 @@ def trace(
         typer.Argument(
             help="The Python that runs the script, or the folder of its environment; without a script, a profile.",
             metavar="PYTHON|PROFILE",
-            show_default=False,
         ),
     ],
     script: Annotated[
         list[str] | None,
         typer.Argument(
-            help="The script with its arguments, or `-m`, a module and its arguments.",
-            metavar="[SCRIPT ARGUMENT…]",
-            show_default=False,
+            help="The script with its arguments, or `-m`, a module and its arguments.", metavar="[SCRIPT ARGUMENT…]"
         ),
     ] = None,
     steps: Annotated[int, typer.Option("--steps", help="Steps to record; of long ones fewer.", min=1, max=1000)] = 20,

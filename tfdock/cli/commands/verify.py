@@ -56,9 +56,7 @@ def verify(
     profile: Annotated[
         str | None,
         typer.Argument(
-            help="What it should be: a profile file, or the name of a shipped profile.",
-            metavar="PROFILE",
-            show_default=False,
+            help="What it should be: a profile file, or the name of a shipped profile.", metavar="PROFILE"
         ),
     ] = None,
     no_run: Annotated[bool, typer.Option("--no-run", help="Look at the file only: needs no engine.")] = False,
@@ -71,7 +69,6 @@ def verify(
             "--dependencies",
             help="A folder with the wheels that it requires, instead of a download.",
             metavar="DIR",
-            show_default=False,
             exists=True,
             file_okay=False,
         ),

@@ -180,7 +180,7 @@ def serve(
     port: Annotated[int, typer.Option("--port", help="0 takes any that is free.", min=0, max=65535)] = 8080,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", help="Answer to this name too; repeatable.", metavar="NAME", show_default=False),
+        typer.Option("--allow-host", help="Answer to this name too; repeatable.", metavar="NAME"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -260,13 +260,11 @@ def prune(
     settings: Settings,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", help="A wheel goes if it was made before.", metavar="30d", show_default=False),
+        typer.Option("--older-than", help="A wheel goes if it was made before.", metavar="30d"),
     ] = None,
     max_size: Annotated[
         str | None,
-        typer.Option(
-            "--max-size", help="The oldest go, until all take no more.", metavar="20GiB", show_default=False
-        ),
+        typer.Option("--max-size", help="The oldest go, until all take no more.", metavar="20GiB"),
     ] = None,
     keep_latest: Annotated[
         int | None,
@@ -275,7 +273,6 @@ def prune(
             help="A wheel goes if it is of none of the N newest builds of its build id.",
             metavar="N",
             min=1,
-            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing, say what would go.")] = False,
