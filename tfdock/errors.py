@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from enum import IntEnum
 from typing import Any, Literal, Self, TypedDict, Unpack
 
@@ -70,7 +70,7 @@ class Suggestion:
     question: str = ""  #: What is asked first, since somebody may not want the change. Empty for a fix.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+@dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong. Texts that are not known are empty, places that are not known null.
 
@@ -79,39 +79,23 @@ class Problem:
 
     code: str  #: A stable code in kebab-case; `tfdock explain CODE` says more.
     message: str  #: What is wrong.
-    why: str  #: Who wanted what, and what would happen.
-    fixes: tuple[str, ...]  #: What to do; several fixes, any of which is enough, are joined by `; or `.
-    ways: tuple[Suggestion, ...]  #: Changes of the profile that were tried.
-    severity: Severity  #: How bad it is.
-    file: str | None  #: The file that it is about.
-    line: int | None  #: The line in that file, from 1.
-    column: int | None  #: The column in that line, from 1.
-    field: str | None  #: The field of the profile, dotted, such as `gpus[1]`.
+    #: Who wanted what, and what would happen.
+    why: str = field(default="", kw_only=True)  # here, because documents have the fields in this order
+    fixes: Sequence[str] = ()  #: What to do; several fixes, any of which is enough, are joined by `; or `.
+    _: KW_ONLY
+    ways: tuple[Suggestion, ...] = ()  #: Changes of the profile that were tried.
+    severity: Severity = "error"  #: How bad it is.
+    file: str | None = None  #: The file that it is about.
+    line: int | None = None  #: The line in that file, from 1.
+    column: int | None = None  #: The column in that line, from 1.
+    field: str | None = None  #: The field of the profile, dotted, such as `gpus[1]`.
     #: The first errors of a compiler or linker, three at most, such as `a/b.cc:3:10: error: expected ';'`.
-    compiler_errors: tuple[str, ...]
+    compiler_errors: tuple[str, ...] = ()
 
-    def __init__(
-        self,
-        code: str,
-        message: str,
-        fix: Fix = "",
-        *,
-        why: str = "",
-        fixes: Sequence[str] = (),
-        ways: tuple[Suggestion, ...] = (),
-        severity: Severity = "error",
-        file: str | None = None,
-        line: int | None = None,
-        column: int | None = None,
-        field: str | None = None,
-        compiler_errors: tuple[str, ...] = (),
-    ) -> None:
-        """Take what to do as a `fix`, or as `fixes` where a problem is made of another."""
-        own = (fix,) if isinstance(fix, str) else tuple(fix)
-        place = (file, line, column, field)
-        values = (code, message, why, own if fix else tuple(fixes), ways, severity, *place, compiler_errors)
-        for attribute, value in zip(fields(self), values, strict=True):
-            object.__setattr__(self, attribute.name, value)
+    def __post_init__(self) -> None:
+        """Take a single fix as it is."""
+        single = isinstance(self.fixes, str) and self.fixes
+        object.__setattr__(self, "fixes", (self.fixes,) if single else tuple(self.fixes))
 
     @property
     def fix(self) -> str:
@@ -156,7 +140,6 @@ class ProblemFields(TypedDict, total=False):
     """Further fields of a problem."""
 
     why: str
-    fixes: Sequence[str]
     severity: Severity
     file: str | None
     line: int | None
@@ -182,9 +165,9 @@ class TfdockError(Exception):
         super().__init__("\n".join(str(problem) for problem in problems))
 
     @classmethod
-    def of(cls, code: str, message: str, fix: Fix = "", **more: Unpack[ProblemFields]) -> Self:
+    def of(cls, code: str, message: str, fixes: Fix = (), **more: Unpack[ProblemFields]) -> Self:
         """Return the error for one problem; `more` are its further fields."""
-        return cls(Problem(code, message, fix, **more))
+        return cls(Problem(code, message, fixes, **more))
 
 
 class ProfileError(TfdockError):

@@ -85,10 +85,9 @@ _CAPABILITY = re.compile(r"(sm|compute)_(\d{1,2})(\d)([af]?)\Z")
 _DOTTED = re.compile(r"(\d{1,2})\.(\d)\Z")
 
 
-@total_ordering
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Capability:
-    """A compute capability to compile for.
+    """A compute capability to compile for, ordered by numbers: as text, `12.0` would come before `8.6`.
 
     `sm_86` asks for SASS only; `compute_86` asks for SASS and PTX (TensorFlow's own meaning, from
     cuda_configure.bzl: "'compute_xy' refers to both PTX and SASS, 'sm_xy' refers to SASS only").
@@ -130,17 +129,6 @@ class Capability:
 
     def __str__(self) -> str:
         return f"{'compute' if self.ptx else 'sm'}_{self.number}"
-
-    def __lt__(self, other: object) -> bool:
-        if not isinstance(other, Capability):
-            return NotImplemented
-        # Numbers, never text: "12.0" sorts before "8.6" as text and TensorFlow itself fell into that hole.
-        return (self.major, self.minor, self.suffix, self.ptx) < (
-            other.major,
-            other.minor,
-            other.suffix,
-            other.ptx,
-        )
 
 
 _REFERENCE = re.compile(

@@ -27,7 +27,9 @@ def cell(number: int, status: str, text: str = "") -> dict[str, Any]:
     message = (
         text or "Bazel failed in phase compile: `tensorflow/core/kernels/relu_op.cc:12:1: error: expected a thing`"
     )
-    problem = Problem(code="compile-failed", message=message, why=text, fix=text or "see the log", file=text or None)
+    problem = Problem(
+        code="compile-failed", message=message, why=text, fixes=text or "see the log", file=text or None
+    )
     return {
         "build_id": name,
         "name": name,

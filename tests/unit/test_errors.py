@@ -16,7 +16,7 @@ CLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and 
     ("problem", "text"),
     [
         (Problem(code="a-b", message="it is wrong"), "it is wrong [a-b]"),
-        (Problem(code="a-b", message="it is wrong", fix="mend it"), "it is wrong [a-b]\n  fix: mend it"),
+        (Problem(code="a-b", message="it is wrong", fixes="mend it"), "it is wrong [a-b]\n  fix: mend it"),
         (Problem(code="a-b", message="wrong", file="p.yaml", line=3, column=9), "p.yaml:3:9: wrong [a-b]"),
         (Problem(code="a-b", message="wrong", file="p.yaml"), "p.yaml: wrong [a-b]"),
         (Problem(code="a-b", message="wrong", file="p.yaml", line=3), "p.yaml:3: wrong [a-b]"),

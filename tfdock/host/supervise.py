@@ -168,7 +168,7 @@ class Stop:
         if not self.requests:
             return None
         message, fix = f"stopped on request; {self.kept}", "run the same command again"
-        return Interrupted(Problem(code="interrupted", message=message, fix=fix), terminated=self.terminated)
+        return Interrupted(Problem(code="interrupted", message=message, fixes=fix), terminated=self.terminated)
 
     def check(self) -> None:
         """Raise Interrupted if a stop was asked for."""

@@ -48,7 +48,7 @@ class PreflightCheck:
     found: str  #: What was found.
     code: str = ""  #: The code of the problem; empty without one.
     needed: str = ""  #: What is needed; may be empty.
-    fixes: tuple[str, ...] = ()  #: What to do, any of which is enough; may be empty.
+    fixes: Sequence[str] = ()  #: What to do, any of which is enough; may be empty.
     exit_code: int = ExitCode.OK  #: The exit code that it leads to; 0 where it leads to none.
     profile: str | None = None  #: The profile that it concerns; null where it concerns any build.
 

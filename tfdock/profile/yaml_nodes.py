@@ -79,7 +79,7 @@ class Node(NamedTuple):
         `more` are further fields of the problem, such as `field`, `why` and `severity`.
         """
         return Problem(
-            code=code, message=message, fix=fix, file=self.file or file, line=self.line, column=self.column, **more
+            code=code, message=message, fixes=fix, file=self.file or file, line=self.line, column=self.column, **more
         )
 
     def at_field(self, field: str) -> Node:

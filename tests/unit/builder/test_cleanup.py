@@ -174,7 +174,7 @@ def test_why_a_run_cannot_be_cleaned_up_is_said_in_one_sentence(settings: Settin
         pass
     engine = FakeEngine()
     (one,) = cleanup.find_leftovers(settings)
-    engine.fail_next("containers", EngineLost(Problem(code="engine-lost", message="it was lost", fix="start it")))
+    engine.fail_next("containers", EngineLost(Problem(code="engine-lost", message="it was lost", fixes="start it")))
     assert cleanup.remove_leftover(one, settings, engine, "one") == cleanup.NotRemoved(why="it was lost")
     elsewhere = cleanup.remove_leftover(one, settings, engine, "two")
     assert elsewhere is not None

@@ -84,7 +84,7 @@ def engine(**changes: Any) -> FakeEngine:
 def gone() -> FakeEngine:
     fake = FakeEngine()
     fake.fail_next(
-        "info", EngineUnavailable(Problem(code="engine-unavailable", message="nobody there", fix="start it"))
+        "info", EngineUnavailable(Problem(code="engine-unavailable", message="nobody there", fixes="start it"))
     )
     return fake
 

@@ -42,7 +42,7 @@ def test_what_columns_says_counts_and_without_it_a_pipe_has_no_end(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     console.tell("word " * 100 + "end")
-    console.show_problems([Problem(code="a-b", message="word " * 100, why="why " * 100, fix="fix " * 100)])
+    console.show_problems([Problem(code="a-b", message="word " * 100, why="why " * 100, fixes="fix " * 100)])
     lines = capsys.readouterr().err.splitlines()
     if expected is None:
         assert len(lines) == 4
@@ -134,7 +134,7 @@ PROBLEM = Problem(
     code="target-not-in-toolkit",
     message="CUDA 11.0 cannot compile for sm_86",
     why="`gpus[0]` (rtx3080) wants it; without this refusal: `nvcc fatal   : Unsupported gpu architecture`",
-    fix=(
+    fixes=(
         "build it elsewhere",
         'keep CUDA 11.0: `tensorflow: "2.5.3"`',
     ),
@@ -165,7 +165,7 @@ def test_a_problem_says_what_then_why_then_the_ways_out(style: console.Style) ->
 
 
 def test_without_ways_the_problem_has_its_own_fix(style: console.Style) -> None:
-    problem = Problem(code="disk-full", message="no room\n  log: /tmp/log", fix="make room", severity="warning")
+    problem = Problem(code="disk-full", message="no room\n  log: /tmp/log", fixes="make room", severity="warning")
     assert list(console.problem_lines([problem], style, 80)) == [
         "warning: no room [disk-full]",
         "  log: /tmp/log",
@@ -176,9 +176,9 @@ def test_without_ways_the_problem_has_its_own_fix(style: console.Style) -> None:
 
 def test_ways_out_of_several_problems_at_once_are_told_once_below_them(style: console.Style) -> None:
     other = Problem(
-        code="library-target", message="cuDNN 8.0 has no code for it", fix=PROBLEM.fixes, ways=PROBLEM.ways
+        code="library-target", message="cuDNN 8.0 has no code for it", fixes=PROBLEM.fixes, ways=PROBLEM.ways
     )
-    lonely = Problem(code="config-unknown", message="no such config", fix="remove it")
+    lonely = Problem(code="config-unknown", message="no such config", fixes="remove it")
     lines = list(console.problem_lines([PROBLEM, other, lonely], style, 120))
     fixes = [line for line in lines if line.startswith("  fix:")]
     assert len(fixes) == 3
@@ -195,7 +195,7 @@ def test_a_problem_fits_the_terminal(style: console.Style, columns: int) -> None
 
 
 def test_text_of_others_cannot_steer_the_terminal(style: console.Style) -> None:
-    problem = Problem(code="a-b", message="one\x1b[2Jtwo", why="\x07bell", fix="three\x9b")
+    problem = Problem(code="a-b", message="one\x1b[2Jtwo", why="\x07bell", fixes="three\x9b")
     assert "\x1b" not in "".join(console.problem_lines([problem], style, 80))
     assert "\x07" not in "".join(console.problem_lines([problem], style, 80))
 

@@ -26,7 +26,7 @@ def cell(status: str, number: int = 0, **fields: Any) -> dict[str, Any]:
     """A row, as `matrix_report.row` makes it."""
     named = status not in ("impossible", "excluded")
     problems = [
-        Problem(code="some-code", message="a message", why="it is", fix=("this", "that"), file="m.yaml", line=3)
+        Problem(code="some-code", message="a message", why="it is", fixes=("this", "that"), file="m.yaml", line=3)
     ]
     problems = problems if OUTCOMES[status].kind == "failed" or status == "impossible" else []
     return {
@@ -125,7 +125,7 @@ def test_the_schema_refuses_what_is_not_valid() -> None:
 @pytest.mark.slow
 @given(text=st.text() | st.just(HOSTILE))
 def test_nothing_that_stands_in_a_cell_is_more_than_text(text: str) -> None:
-    problem = Problem(code="some-code", message=f"m{text}", why=text, fix=text, file=text, line=1)
+    problem = Problem(code="some-code", message=f"m{text}", why=text, fixes=text, file=text, line=1)
     strange = {"name": f"n{text}", "fields": {text: text}, "problems": [problem], "reason": f"m{text}", "log": text}
     strange |= {"origin": text, "wheels": [{"path": text, "sha256": "0", "size": 1}]}
     found = told(*(cell(status, number, **strange) for number, status in enumerate(OUTCOMES)), file=f"m{text}")
