@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tfdock.builder.session import BuildRequest, BuildResult, BuildSession, BundledInputs
 from tfdock.cli import ci_log, console, diagnosis_text, summary_text
 from tfdock.cli.app import local_engine
-from tfdock.cli.progress import PlainProgress, ProgressDisplay
+from tfdock.cli.progress import PlainProgress
 from tfdock.errors import Incompatible, Interrupted, Problem, ProfileError, TfdockError, VerificationFailed
 from tfdock.events import Listener
 from tfdock.host import hardware
@@ -24,9 +24,12 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.wheel.wheel_file import install_command
 
-# A build that succeeds needs no diagnosis.
+# A build that succeeds needs no diagnosis, and rich is for terminals alone: a pipe and CI do not wait for it.
 if TYPE_CHECKING:
+    from tfdock.cli.terminal_progress import TerminalProgress
     from tfdock.diagnose.diagnosis import Diagnosis
+
+    ProgressDisplay = PlainProgress | TerminalProgress
 
 Result = dict[str, Any]  #: The result of a build: a row of `tfdock.build/1`, and its `exit_code`.
 
@@ -41,7 +44,6 @@ def shown_progress() -> Iterator[ProgressDisplay]:
     """Show the progress of builds on standard error; yield the listener of their events."""
     progress: ProgressDisplay
     if console.redraws(sys.stderr):
-        # rich is for terminals alone: a pipe and CI do not wait for it.
         from tfdock.cli.terminal_progress import TerminalProgress
 
         progress = TerminalProgress(sys.stderr)

@@ -78,9 +78,13 @@ def tell(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> None
         say(line, stream=stream)
 
 
-def result(text: str) -> None:
-    """Print a line of the result: as it stands for programs, no wider than the screen for people."""
-    tell(text, stream=sys.stdout)
+def result(text: str, *, indent: str = "  ", strange: bool = False) -> None:
+    """Print a line of the result: as it stands for programs, no wider than the screen for people.
+
+    A line with `strange` text, of somebody else, is no command to a CI service either.
+    """
+    for line in wrapped(text, width(sys.stdout), indent):
+        say(ci_log.here().harmless(line) if strange else line, stream=sys.stdout)
 
 
 def width(stream: TextIO) -> int:

@@ -1,11 +1,11 @@
-"""The progress of builds: what each display can do, and the display for pipes and CI."""
+"""The progress of builds, from their events, and its display for pipes and CI."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from tfdock import events
 from tfdock.bazel import output
@@ -17,25 +17,6 @@ _SHOWN_LINES = 6
 _GROWTH = 0.1  #: The part by which the total of actions may grow in half of the time, and still be believed.
 #: Seconds after which a count of actions that does not change gives no estimate: a last action may take an hour.
 _STILL = 30.0
-
-
-class ProgressDisplay(Protocol):
-    """A display of the progress of builds."""
-
-    def of(self, name: str) -> events.Listener:
-        """Return the listener of one of several builds."""
-
-    def __call__(self, event: events.Event) -> None:
-        """Take an event of the only build."""
-
-    def expect(self, builds: Mapping[str, float | None], at_once: int) -> None:
-        """Announce builds with their expected seconds, None if unknown; `at_once` run at a time."""
-
-    def over(self, name: str, status: str) -> None:
-        """Take the status of a build that has ended."""
-
-    def close(self) -> None:
-        """End the display."""
 
 
 class RunningPhase:
@@ -203,7 +184,7 @@ class PlainProgress:
         return progress
 
     def expect(self, builds: Mapping[str, float | None], at_once: int) -> None:
-        """Announce builds: from now on, their totals are printed."""
+        """Announce builds with their expected seconds, None if unknown; from now on, their totals are printed."""
         self._tally = Tally(builds, at_once)
 
     def over(self, name: str, status: str) -> None:

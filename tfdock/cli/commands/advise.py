@@ -70,10 +70,8 @@ def advise(
     if as_json:
         print_json("tfdock.advise/1", True, _document(base, advice, output))
         return
-    columns = console.width(sys.stdout)
     for line, indent in _lines(base, advice, output, everything=everything):
-        for part in console.wrapped(line, columns, indent):
-            console.say(part, stream=sys.stdout)
+        console.result(line, indent=indent)
 
 
 def _check_python(text: str | None) -> None:

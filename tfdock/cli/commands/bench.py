@@ -87,7 +87,7 @@ def bench(
     for line in _lines(timing, found):
         console.say(line, stream=sys.stdout)
     for note in notes:
-        console.tell(f"note: {note}", stream=sys.stdout)
+        console.result(f"note: {note}")
 
 
 def _variables(asked: Sequence[str], known: Mapping[str, Switch]) -> dict[str, str]:

@@ -104,7 +104,7 @@ def _examine_environment(settings: Settings, python: str, *, attempt: bool, as_j
         print_json("tfdock.doctor/1", not failed, {"checks": checks})
     else:
         style = console.Style(sys.stdout)
-        console.tell(_environment_answer(environment, checks, style), stream=sys.stdout)
+        console.result(_environment_answer(environment, checks, style))
         _show_checks(checks, style)
     raise typer.Exit(combined_exit_code(check.exit_code for check in failed))
 
@@ -159,7 +159,7 @@ def _show(checks: list[PreflightCheck], profiles: list[str]) -> None:
     Checks of refused profiles are left out: their problems say more.
     """
     style = console.Style(sys.stdout)
-    console.tell(_answer(checks, profiles, style), stream=sys.stdout)
+    console.result(_answer(checks, profiles, style))
     several = len(profiles) > 1
     checks = [check for check in checks if check.name != _REFUSED]
     _show_checks(dict.fromkeys(checks if several else (replace(check, profile=None) for check in checks)), style)
@@ -172,10 +172,9 @@ def _show_checks(checks: Iterable[PreflightCheck], style: console.Style) -> None
         lacks = check.status in ("warning", "failed")
         needed = f"; needed: {check.needed}" if check.needed and check.status != "ok" else ""
         text = console.clean(f"{of}{check.name}: {check.found}{needed}")
-        console.tell(f"{paint(f'{check.status:<7}')}  {text}", stream=sys.stdout, indent=_INDENT)
+        console.result(f"{paint(f'{check.status:<7}')}  {text}", indent=_INDENT)
         if lacks and check.fix:
-            fix = f"{_INDENT}{style.good('fix:')} {console.clean(check.fix)}"
-            console.tell(fix, stream=sys.stdout, indent="     ")
+            console.result(f"{_INDENT}{style.good('fix:')} {console.clean(check.fix)}", indent="     ")
 
 
 def _answer(checks: list[PreflightCheck], profiles: list[str], style: console.Style) -> str:

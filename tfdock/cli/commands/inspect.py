@@ -70,7 +70,7 @@ def inspect_(
 
 def _print(lines: Iterable[tuple[str, str]]) -> None:
     for line, indent in lines:
-        console.tell(line, stream=sys.stdout, indent=indent)
+        console.result(line, indent=indent)
 
 
 # A wheel whose RECORD is wrong may differ in thousands of files.

@@ -39,10 +39,8 @@ from tfdock.types import Version
 
 
 def _print(lines: Iterable[str]) -> None:
-    columns = console.width(sys.stdout)
     for line in lines:
-        for part in console.wrapped(line, columns):
-            console.say(part, stream=sys.stdout)
+        console.result(line)
 
 
 # --- gpus ---------------------------------------------------------------------------------------------------------

@@ -170,10 +170,8 @@ def _print_cells(cells: Cells, wanted: Format, shards: int | None) -> None:
         case Format.GITLAB:
             console.say(matrix_formats.gitlab(jobs), stream=sys.stdout)
         case Format.TABLE:
-            columns = console.width(sys.stdout)
             for line in matrix_formats.table(cells, jobs, sharded=shards is not None):
-                for part in console.wrapped(line, columns):
-                    # A reason is whatever somebody has written, and a job's log has both streams.
-                    console.say(ci_log.here().harmless(part), stream=sys.stdout)
+                # A reason is whatever somebody has written, and a job's log has both streams.
+                console.result(line, strange=True)
     if not cells.wanted:
         console.say(f"{console.clean(cells.file)}: no cell is left to build")

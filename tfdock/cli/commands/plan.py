@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from tfdock.cli import ci_log, console
+from tfdock.cli import console
 from tfdock.cli.app import (
     AllowUntested,
     AsJson,
@@ -67,15 +67,13 @@ def plan(
         return
     for note in notes_of(preparer, prepared.written, prepared.plan.resolution):
         console.tell(f"note: {note}")
-    columns = console.width(sys.stdout)
     if why or commands:
         costs = console.table(_cost_rows(prepared.plan, expected))
         lines: Iterable[str] = (*_plan_lines(prepared, why=why), "", *costs)
     else:
         lines = _short_lines(prepared, expected)
     for line in lines:
-        for part in console.wrapped(line, columns):
-            console.say(ci_log.here().harmless(part), stream=sys.stdout)
+        console.result(line, strange=True)
 
 
 def _short_lines(prepared: PreparedBuild, expected: PhaseEstimate | None) -> Iterator[str]:

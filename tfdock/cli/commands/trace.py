@@ -101,7 +101,7 @@ def trace(
         )
     else:
         for line in _lines(found, tracer.xprof):
-            console.tell(line, stream=sys.stdout)
+            console.result(line)
     # As a shell has it: of a script that a signal ended, 128 and the signal's number.
     raise typer.Exit(found.status if found.status >= 0 else 128 - found.status)
 
