@@ -18,7 +18,7 @@ from tfdock.host.files import make_folder, write_text
 from tfdock.host.settings import Settings
 from tfdock.matrix import matrix_report, planned_matrix
 from tfdock.matrix.matrix_status import locate_wheels
-from tfdock.matrix.planned_matrix import Cells
+from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.plan.prepare import Preparer
 from tfdock.profile.yaml_nodes import shown
 from tfdock.wheelhouse.store import Wheelhouse
@@ -105,58 +105,49 @@ def warn_registry(cells: Cells, settings: Settings) -> None:
 # --- building -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class FinishedMatrix:
-    """A matrix that was built or pulled. `results` are those of the cells that were missing.
+def cells_to_do(cells: Cells, settings: Settings, verb: str) -> list[Cell]:
+    """Return the cells whose wheels are missing, and print how many they are; `verb` is `build` or `pull`."""
+    warn_registry(cells, settings)
+    todo = [cell for cell in cells.wanted if cell.status == "missing"]
+    console.say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to {verb}")
+    return todo
 
-    `seconds` is what all of them took together, `wheelhouse` the folder of the wheels, `by` the command.
+
+def report_of(
+    cells: Cells, results: Sequence[Result], settings: Settings, started: float, by: str
+) -> matrix_report.Document:
+    """Return the document of the report on a matrix that was built or pulled: what became of each cell.
+
+    `results` are those of the cells that were missing, `started` is when the first began, by the monotonic clock, and
+    `by` the command.
     """
-
-    cells: Cells
-    results: Sequence[Result]
-    wheelhouse: Path
-    seconds: float
-    by: str = "tfdock build"
-
-    def document(self) -> matrix_report.Document:
-        """Return the document of the report: what became of each cell."""
-        results = {result["build_id"]: result for result in self.results}
-        rows = [
-            matrix_report.report_row(
-                cell, results.get(cell.build_id or ""), self.wheelhouse, ":".join(map(str, cell.place))
-            )
-            for cell in self.cells.cells
-        ]
-        return matrix_report.report_document(
-            self.cells.file,
-            rows,
-            exit_code=combined_exit_code(result["exit_code"] for result in self.results),
-            seconds=self.seconds,
-            # Without a zone, because JUnit's schema takes none.
-            finished=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S"),
-            by=self.by,
-        )
+    by_id = {result["build_id"]: result for result in results}
+    wheelhouse = settings.wheelhouse.absolute()
+    rows = [
+        matrix_report.report_row(cell, by_id.get(cell.build_id or ""), wheelhouse, ":".join(map(str, cell.place)))
+        for cell in cells.cells
+    ]
+    return matrix_report.report_document(
+        cells.file,
+        rows,
+        exit_code=combined_exit_code(result["exit_code"] for result in results),
+        seconds=time.monotonic() - started,
+        # Without a zone, because JUnit's schema takes none.
+        finished=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S"),
+        by=by,
+    )
 
 
 def build_matrix(
-    choice: CellSelection,
-    preparer: Preparer,
-    building: Building,
-) -> FinishedMatrix:
-    """Build the cells that are asked for, all of them even if one fails."""
+    choice: CellSelection, preparer: Preparer, building: Building
+) -> tuple[list[Result], matrix_report.Document]:
+    """Build the cells that are asked for, all of them even if one fails; return their results and the report."""
     started, settings = time.monotonic(), building.session.settings
     cells = choice.cells(settings, preparer, building.session.stop.check)
-    warn_registry(cells, settings)
-    todo = [cell for cell in cells.wanted if cell.status == "missing"]
-    console.say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to build")
+    todo = cells_to_do(cells, settings, "build")
     expected = {str(cell.name): cell.seconds for cell in todo}
     results = replace(building, expected=expected).all([cells.prepared(cell) for cell in todo])
-    return FinishedMatrix(
-        cells=cells,
-        results=results,
-        wheelhouse=settings.wheelhouse.absolute(),
-        seconds=time.monotonic() - started,
-    )
+    return results, report_of(cells, results, settings, started, "tfdock build")
 
 
 def as_build(result: Mapping[str, Any]) -> Result:
@@ -177,12 +168,13 @@ def as_build(result: Mapping[str, Any]) -> Result:
 # --- telling --------------------------------------------------------------------------------------------------------
 
 
-def finish_matrix(finished: FinishedMatrix, choice: CellSelection, tell: Callable[[Mapping[str, Any]], int]) -> int:
+def finish_matrix(
+    report: matrix_report.Document, choice: CellSelection, tell: Callable[[Mapping[str, Any]], int]
+) -> int:
     """Write the report, print what became of a matrix, and `tell` the results, with what JSON has beside them.
 
     Return the exit code of `tell`. It is given that of the matrix, which covers a report that cannot be written.
     """
-    report = finished.document()
     unwritten = _write_report(report, choice.report) if choice.report else 0
     code = combined_exit_code([report["exit_code"], unwritten])
     report = {**report, "ok": code == 0, "exit_code": code}

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from tfdock.cli import console
 from tfdock.cli.app import knowledge_for
-from tfdock.cli.gpu_text import RequestedGpus, answer, gpu_json, reasons, requested_gpus
+from tfdock.cli.gpu_text import answer, gpu_json, reasons, requested_gpus
 from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import serve
 from tfdock.gpu.gpu_facts import XLA_TRACE, facts_of_wheel
@@ -17,14 +17,13 @@ from tfdock.host import hardware
 from tfdock.host.settings import Settings
 from tfdock.images.image_pull import PulledImage
 from tfdock.images.lookup import StoredImage
-from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.wheel.inspection import Inspection, inspect_wheel
 from tfdock.wheel.wheel import WheelFacts
 from tfdock.wheel.wheel_file import install_command
 
 
 class LocalGpus:
-    """Inspect pulled wheels if this machine has a GPU, and keep the inspections."""
+    """Inspect pulled wheels if this machine has a GPU, keep the inspections, and print how its GPUs run them."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -40,19 +39,26 @@ class LocalGpus:
         inspection = self._inspections[name] = inspect_wheel(file, name, traces=[XLA_TRACE.encode()])
         return inspection.wheel
 
-    def questions(self, wheel: Path) -> tuple[KnowledgeBase, Inspection, tuple[RequestedGpus, ...]] | None:
-        """Return the knowledge base, the inspection of a wheel, and the GPUs here; None without a known GPU."""
+    def show(self, wheel: Path) -> Iterator[dict[str, Any]]:
+        """Print how each GPU of this machine runs a wheel; yield the rows of the JSON document."""
         if not self._here:
-            return None
+            return
         base = knowledge_for(self._settings)
         if wheel.name not in self._inspections:  # it was here before
             with wheel.open("rb") as file:
                 self._read(file, wheel.name)
         try:
-            return base, self._inspections[wheel.name], requested_gpus(base, ["local"])
+            requests = requested_gpus(base, ["local"])
         # No row knows this GPU, so that there is nothing to say of it.
         except ProfileError:
-            return None
+            return
+        style, facts = console.Style(sys.stderr), facts_of_wheel(base, self._inspections[wheel.name])
+        for request in requests:
+            service = serve(base, request.gpu, facts, request.host)
+            console.tell(f"  {answer(base, service, style, wheel='the wheel')}", indent=" " * 4)
+            for line, indent in reasons(service, style):
+                console.tell(f"  {line}", indent=f"  {indent}")
+            yield gpu_json(service)
 
 
 def show_pulled(image: StoredImage, pulled: PulledImage, gpus: LocalGpus) -> dict[str, Any]:
@@ -64,7 +70,7 @@ def show_pulled(image: StoredImage, pulled: PulledImage, gpus: LocalGpus) -> dic
     wheels = []
     for path, wheel in zip(pulled.wheels, pulled.build.wheels, strict=True):
         console.say(f"  wheel    {path}  {console.size(wheel.size)}")
-        serving += _show_gpus(path, gpus)
+        serving += gpus.show(path)
         install = install_command(path)
         console.say(f"  install  {install}")
         wheels.append({"path": str(path), "sha256": wheel.sha256, "size": wheel.size, "install": install})
@@ -82,18 +88,3 @@ def show_pulled(image: StoredImage, pulled: PulledImage, gpus: LocalGpus) -> dic
         "kept": pulled.kept,
         "gpus": serving,
     }
-
-
-def _show_gpus(wheel: Path, gpus: LocalGpus) -> Iterator[dict[str, Any]]:
-    """Print how each of this machine's GPUs runs a wheel; yield the rows of the JSON document."""
-    question = gpus.questions(wheel)
-    if not question:
-        return
-    base, inspection, requests = question
-    style, facts = console.Style(sys.stderr), facts_of_wheel(base, inspection)
-    for request in requests:
-        service = serve(base, request.gpu, facts, request.host)
-        console.tell(f"  {answer(base, service, style, wheel='the wheel')}", indent=" " * 4)
-        for line, indent in reasons(service, style):
-            console.tell(f"  {line}", indent=f"  {indent}")
-        yield gpu_json(service)

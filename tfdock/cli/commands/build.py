@@ -140,12 +140,9 @@ def build(
                 session = session_for(settings, preparer.knowledge, stop)
                 session = replace(session, limit=limit, pulls=not no_pull)
                 building = Building(session=session, progress=progress, at_once=at_once, force=force)
-                finished = build_matrix(choice, preparer, building)
+                done, outcome = build_matrix(choice, preparer, building)
             # Also after Ctrl-C: the report says what became of each cell until then.
-            done = list(finished.results)
-            raise typer.Exit(
-                finish_matrix(finished, choice, lambda more: _print_results(done, more, as_json=as_json))
-            )
+            raise typer.Exit(finish_matrix(outcome, choice, lambda more: _print_results(done, more, as_json=as_json)))
     names = profiles or []
     if not bundle:
         names = profile_names(profiles, wish)

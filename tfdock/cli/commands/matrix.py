@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +27,6 @@ from tfdock.host.settings import Settings
 from tfdock.matrix.matrix_report import earlier_fingerprints, matrix_document
 from tfdock.matrix.matrix_status import locate_wheels, unanswered
 from tfdock.matrix.planned_matrix import Cells
-from tfdock.plan.prepare import Preparer
 
 MATRIX = Path("profiles/matrix.yaml")  #: The matrix where none is named.
 
@@ -94,61 +93,33 @@ def matrix(
     """Say which of them there are, which are missing, and which cannot be."""
     wanted = Format.JSON if as_json else format_
     preparer = preparer_for(settings, allow_untested=allow_untested)
-    selection = _MatrixSelection(
-        settings=settings,
-        preparer=preparer,
-        choice=CellSelection(file=file, only=only or (), missing=missing),
-        earlier=earlier_fingerprints(changed_since) if changed_since else None,
-        smoke=smoke,
-        # Only these formats say where wheels are: the others need not ask registries.
-        located=missing or wanted in _WITH_STATUS,
-    )
+    choice = CellSelection(file=file, only=only or (), missing=missing)
+    earlier = earlier_fingerprints(changed_since) if changed_since else None
     with stoppable("nothing was changed") as stop:
-        cells = selection.cells(stop.check)
-    _print_cells(cells, wanted, shards)
-
-
-_WITH_STATUS = (Format.TABLE, Format.JSON)  #: What says where each wheel is.
-
-
-@dataclass(frozen=True, kw_only=True)
-class _MatrixSelection:
-    """The selected cells of a matrix: with `earlier` fingerprints, those that have another one or are not in there.
-
-    With `located`, each cell says where its wheel is.
-    """
-
-    settings: Settings
-    preparer: Preparer
-    choice: CellSelection
-    earlier: Mapping[str, str | None] | None
-    smoke: bool
-    located: bool
-
-    def cells(self, check: Callable[[], None]) -> Cells:
-        """Plan and select the cells; `check` raises to stop."""
-        cells = self.choice.planned(self.settings, self.preparer, check)
-        earlier = self.earlier
+        cells = choice.planned(settings, preparer, stop.check)
         if earlier is not None:
             # Before `smoke`: a few of the changed cells are wanted, not the changed ones of a few.
             cells = cells.where(lambda cell: earlier.get(cell.name) != cell.fingerprint)
-        if self.smoke:
+        if smoke:
             cells = cells.smoke()
-        return self._locate(cells, check) if self.located else cells
+        # Only these formats say where wheels are: the others need not ask registries.
+        if missing or wanted in (Format.TABLE, Format.JSON):
+            cells = _locate(cells, settings, stop.check, missing=missing)
+    _print_cells(cells, wanted, shards)
 
-    def _locate(self, cells: Cells, check: Callable[[], None]) -> Cells:
-        """Return the cells with where the wheel of each is; with `missing`, only those whose wheel is nowhere."""
-        warn_registry(cells, self.settings)
-        missing = self.choice.missing
-        cells = locate_wheels(cells, self.settings, check, failed=unanswered if missing else _warn_unreachable)
-        if not missing:
-            return cells
-        left = cells.where(lambda cell: cell.status == "missing")
-        there = len(cells.wanted) - len(left.wanted)
-        if there:
-            verb = "wheels are" if there > 1 else "wheel is"
-            console.say(f"{console.clean(cells.file)}: {there} {verb} in the wheelhouse or in a registry")
-        return left
+
+def _locate(cells: Cells, settings: Settings, check: Callable[[], None], *, missing: bool) -> Cells:
+    """Return the cells with where the wheel of each is; with `missing`, only those whose wheel is nowhere."""
+    warn_registry(cells, settings)
+    cells = locate_wheels(cells, settings, check, failed=unanswered if missing else _warn_unreachable)
+    if not missing:
+        return cells
+    left = cells.where(lambda cell: cell.status == "missing")
+    there = len(cells.wanted) - len(left.wanted)
+    if there:
+        verb = "wheels are" if there > 1 else "wheel is"
+        console.say(f"{console.clean(cells.file)}: {there} {verb} in the wheelhouse or in a registry")
+    return left
 
 
 def _warn_unreachable(error: NetworkError) -> None:

@@ -26,13 +26,7 @@ from tfdock.cli.app import (
     print_json,
     stoppable,
 )
-from tfdock.cli.matrix_run import (
-    CellSelection,
-    FinishedMatrix,
-    as_build,
-    finish_matrix,
-    warn_registry,
-)
+from tfdock.cli.matrix_run import CellSelection, as_build, cells_to_do, finish_matrix, report_of
 from tfdock.cli.pull_text import LocalGpus, show_pulled
 from tfdock.errors import NetworkError, Problem, ProfileError, TfdockError, combined_exit_code
 from tfdock.host.settings import Settings
@@ -303,18 +297,10 @@ def _pull_matrix(finder: _ImageFinder, choice: CellSelection, stop: Stop, *, as_
     choice.begin()
     started, settings = time.monotonic(), finder.settings
     cells = choice.here(settings, preparer_for(settings, allow_untested=finder.allow_untested), stop.check)
-    warn_registry(cells, settings)
-    todo = [cell for cell in cells.wanted if cell.status == "missing"]
-    console.say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to pull")
+    todo = cells_to_do(cells, settings, "pull")
     results = [_result(finder, finder.cell(cells, cell), stop) for cell in todo]
-    finished = FinishedMatrix(
-        cells=cells,
-        results=[as_build(result) for result in results],
-        wheelhouse=settings.wheelhouse.absolute(),
-        seconds=time.monotonic() - started,
-        by="tfdock pull",
-    )
-    return finish_matrix(finished, choice, lambda more: _print_results(results, more, as_json=as_json))
+    report = report_of(cells, list(map(as_build, results)), settings, started, "tfdock pull")
+    return finish_matrix(report, choice, lambda more: _print_results(results, more, as_json=as_json))
 
 
 def _pull_item(settings: Settings, item: _PullItem, stop: Stop) -> list[dict[str, Any]]:
