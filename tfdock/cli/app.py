@@ -18,11 +18,12 @@ import typer
 
 from tfdock.cli import completion, console
 from tfdock.cli.lazy_commands import app as app
-from tfdock.errors import TfdockError, document_text
+from tfdock.errors import ProfileError, TfdockError, document_text
 from tfdock.host import hardware, settings
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Limit, Stop
 from tfdock.profile.units import DURATION, parse_seconds
+from tfdock.types import ImageRef
 
 # Imported where they are used: a command waits for no engine's SDK, tables or planner that it does not use.
 if TYPE_CHECKING:
@@ -338,6 +339,14 @@ def preparer_for(
     return Preparer(
         settings, hardware.local_machine(), allow_untested=allow_untested, trusted=trusted, wish=wish or NO_WISH
     )
+
+
+def parse_reference(text: str, fix: str) -> ImageRef:
+    """Return the image or repository that a text names. Raise ProfileError, with this `fix`, for a malformed name."""
+    try:
+        return ImageRef.parse(text)
+    except ValueError as error:
+        raise ProfileError.of("reference-malformed", f"`{text}` is no name in a registry", fix) from error
 
 
 def knowledge_for(settings: Settings) -> KnowledgeBase:

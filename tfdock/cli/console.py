@@ -8,6 +8,7 @@ import sys
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partialmethod
 from typing import TextIO
 
 from tfdock.cli import ci_log
@@ -42,25 +43,11 @@ class Style:
     def _paint(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._on else text
 
-    def bad(self, text: str) -> str:
-        """Colour errors."""
-        return self._paint("1;31", text)
-
-    def warn(self, text: str) -> str:
-        """Colour warnings."""
-        return self._paint("33", text)
-
-    def good(self, text: str) -> str:
-        """Colour what succeeded."""
-        return self._paint("32", text)
-
-    def strong(self, text: str) -> str:
-        """Emphasise headings."""
-        return self._paint("1", text)
-
-    def faint(self, text: str) -> str:
-        """Dim what a reader may skip."""
-        return self._paint("2", text)
+    bad = partialmethod(_paint, "1;31")  #: Colours errors.
+    warn = partialmethod(_paint, "33")  #: Colours warnings.
+    good = partialmethod(_paint, "32")  #: Colours what succeeded.
+    strong = partialmethod(_paint, "1")  #: Emphasises headings.
+    faint = partialmethod(_paint, "2")  #: Dims what a reader may skip.
 
 
 def say(text: str = "", *, stream: TextIO | None = None) -> None:

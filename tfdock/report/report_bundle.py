@@ -13,7 +13,7 @@ import platform
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -67,16 +67,6 @@ class ReportBundle:
     removed: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Material:
-    """Everything that goes in, before anything is removed: documents, texts, and the log as it is read."""
-
-    documents: Mapping[str, object]
-    texts: Mapping[str, str]
-    log: Excerpt | None
-    notes: Sequence[str]
-
-
 def bundle(subject: ReportSubject, settings: Settings, preparer: Preparer) -> ReportBundle:
     """Collect what is known of a failure, replace known secrets and names, and return the packed report.
 
@@ -91,7 +81,7 @@ def bundle(subject: ReportSubject, settings: Settings, preparer: Preparer) -> Re
             settings, profile=(subject.profile or {}).get("path"), installed=subject.environment
         )
     )
-    files = _redact_files(_Material(documents=documents, texts=texts, log=excerpt, notes=notes), redactor)
+    files = _redact_files(documents, texts, excerpt, redactor)
     # A run's name may come from a file's name, which its owner chose.
     name = _safe_path(redactor.text(subject.name).replace("/", "_"))
     redacted = tuple(redactor.text(note) for note in notes)
@@ -243,7 +233,9 @@ def _name(folder: str, file: object) -> str:
 # --- what becomes of it ---------------------------------------------------------------------------------------------
 
 
-def _redact_files(material: _Material, redactor: Redactor) -> dict[str, bytes]:
+def _redact_files(
+    documents: Mapping[str, object], texts: Mapping[str, str], log: Excerpt | None, redactor: Redactor
+) -> dict[str, bytes]:
     """Return the files of the bundle, without what is known to be secret or personal.
 
     Fields of a document that this tfdock does not write are left out, since nobody knows what they hold.
@@ -251,14 +243,14 @@ def _redact_files(material: _Material, redactor: Redactor) -> dict[str, bytes]:
     # File names are personal too: a profile may be called after a customer.
     files = {
         _safe_path(redactor.text(name)): redactor.text(clean(text, keep="\t\n\r", instead=""))
-        for name, text in material.texts.items()
+        for name, text in texts.items()
     }
-    for name, document in material.documents.items():
+    for name, document in documents.items():
         kept, left_out = keep_fields(document, FIELDS.get(name))
         redactor.counts += Counter({"unknown field": left_out})
         files[name] = json.dumps(redactor.document(kept), indent=1, sort_keys=name != "diagnosis.json")
-    if material.log:
-        files["log.txt"] = material.log.text(redactor.text)
+    if log:
+        files["log.txt"] = log.text(redactor.text)
     return {name: text.encode("utf-8", "replace") for name, text in sorted(files.items())}
 
 

@@ -53,7 +53,7 @@ def _of_this_machine() -> None:
 @cache_group.command("list", epilog="Example: `tfdock cache list`.")
 @command("tfdock.cache-list/1", "cache_dir")
 def list_(settings: Settings, as_json: AsJson = False) -> None:
-    cache = _existing_cache(settings)
+    cache = CacheFolder.existing(settings.cache_dir)
     document: dict[str, Any] = {
         "cache": str(settings.cache_dir.absolute()),
         "size": 0,
@@ -66,10 +66,6 @@ def list_(settings: Settings, as_json: AsJson = False) -> None:
         print_json("tfdock.cache-list/1", True, document)
     else:
         _show(document)
-
-
-def _existing_cache(settings: Settings) -> CacheFolder | None:
-    return CacheFolder.existing(settings.cache_dir)
 
 
 def _toolchain(listing: Listing) -> dict[str, Any]:
@@ -184,7 +180,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Name each damaged entry; the exit status is 4 if there is one."""
-    cache = _existing_cache(settings)
+    cache = CacheFolder.existing(settings.cache_dir)
     results = []
     with stoppable(kept="nothing was changed in the entries that were looked at") as stop:
         for disk in _select_disks(cache, toolchain):
@@ -267,7 +263,7 @@ def prune(
 ) -> None:
     limit = None if max_size is None else read_size(max_size)
     before = None if older_than is None else time.time() - read_age(older_than)
-    cache = _existing_cache(settings)
+    cache = CacheFolder.existing(settings.cache_dir)
     # Only images need an engine: caches can be pruned without one.
     engine = local_engine() if images else None
     with ExitStack() as locks:
@@ -361,7 +357,7 @@ def clean(
     as_json: AsJson = False,
 ) -> None:
     """The next build compiles everything again."""
-    cache = _existing_cache(settings)
+    cache = CacheFolder.existing(settings.cache_dir)
     chosen = _select_disks(cache, toolchain)
     size = 0
     if cache and toolchain:

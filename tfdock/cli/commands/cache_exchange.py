@@ -18,6 +18,7 @@ from tfdock.cli import console
 from tfdock.cli.app import (
     AsJson,
     command,
+    parse_reference,
     preparer_for,
     print_json,
     stoppable,
@@ -47,6 +48,8 @@ Domains = Annotated[
     ),
 ]
 
+_REFERENCE_FIX = "write `host/name:tag`, such as `ghcr.io/me/project/cache:main`: no `https://`, no capitals"
+
 
 @cache_group.command(epilog="Example: `tfdock cache push ghcr.io/me/project/cache:main`, at the end of a CI job.")
 @command("tfdock.cache-push/1", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
@@ -62,7 +65,13 @@ def push(
     as_json: AsJson = False,
 ) -> None:
     """What is there already is not sent again. Needs `docker login`."""
-    image = _parse_reference(reference, writing=True)
+    image = parse_reference(reference, _REFERENCE_FIX)
+    if image.digest:
+        raise ProfileError.of(
+            "reference-malformed",
+            f"`{reference}` names a cache by its digest, which stands for what is there now",
+            "name a tag: `host/name:tag`",
+        )
     cache, keys = _select_toolchains(settings, profiles or [], toolchains or [], domains or [RELEASE])
     pushed: list[PushedCache] = []
     digest: Digest | None = None
@@ -90,7 +99,7 @@ def pull(
 ) -> None:
     """Take only what is missing here, and only what is what it should be."""
     # Mirrors are for reading: a push goes where its name says.
-    image = settings.mirrored(_parse_reference(reference, writing=False))
+    image = settings.mirrored(parse_reference(reference, _REFERENCE_FIX))
     cache = CacheFolder.opened(settings.cache_dir)
     with _exchange(cache, image) as (exchange, stop):
         pulled = until_stopped(lambda: exchange.pull(toolchains or [], domains or [RELEASE]), stop)
@@ -98,25 +107,6 @@ def pull(
         _show_pulled(toolchain)
     if as_json:
         print_json("tfdock.cache-pull/1", True, {"reference": str(image), "toolchains": pulled})
-
-
-def _parse_reference(text: str, *, writing: bool) -> ImageRef:
-    """Return the reference of a cache. Raise ProfileError for a malformed one, or to push to a digest."""
-    try:
-        image = ImageRef.parse(text)
-    except ValueError as error:
-        raise ProfileError.of(
-            "reference-malformed",
-            f"`{text}` is no name in a registry",
-            "write `host/name:tag`, such as `ghcr.io/me/project/cache:main`: no `https://`, no capitals",
-        ) from error
-    if writing and image.digest:
-        raise ProfileError.of(
-            "reference-malformed",
-            f"`{text}` names a cache by its digest, which stands for what is there now",
-            "name a tag: `host/name:tag`",
-        )
-    return image
 
 
 def _select_toolchains(

@@ -17,12 +17,13 @@ from tfdock.cli.app import (
     AllowUntested,
     AsJson,
     command,
+    parse_reference,
     preparer_for,
     print_json,
     stoppable,
 )
 from tfdock.cli.lazy_commands import image_group
-from tfdock.errors import Problem, ProfileError
+from tfdock.errors import ProfileError
 from tfdock.host.files import file_error
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop, until_stopped
@@ -230,12 +231,7 @@ def _is_repository(name: str) -> bool:
 
 
 def _repository(name: str) -> ImageRef:
-    try:
-        image = ImageRef.parse(name)
-    except ValueError as error:
-        fix = "write `host/name`, such as `ghcr.io/me/wheels`: no `https://`, no capitals"
-        problem = Problem("reference-malformed", f"`{name}` is no name in a registry", fix)
-        raise ProfileError(problem) from error
+    image = parse_reference(name, "write `host/name`, such as `ghcr.io/me/wheels`: no `https://`, no capitals")
     if image.tag or image.digest:
         raise ProfileError.of(
             "reference-malformed",

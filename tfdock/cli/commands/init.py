@@ -6,10 +6,10 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -25,6 +25,7 @@ from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.resolve import read_text
 from tfdock.resolve.starter import Starter, StarterDevices, check_together, devices_of, starter
 
+_Answer = TypeVar("_Answer")
 _NO_GPU = "cpu"
 _ROOM = 24  #: Columns of a default that leave room for an answer beside it, in a narrow terminal.
 
@@ -167,16 +168,14 @@ def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, aski
         return devices_of(base, [*words, *local] or [_NO_GPU])
     default = _default(local)
     console.tell("GPUs by name or capability, with commas between them; `cpu` for none.")
-    while True:
-        answer = _ask("For which GPU", default)
+
+    def named(answer: str) -> StarterDevices:
         words = [word.strip() for word in answer.split(",") if word.strip()] or [_NO_GPU]
-        try:
-            devices = devices_of(base, local if local and answer in (default, "local") else words)
-            check_together(base, devices)
-        except (ProfileError, Incompatible) as error:
-            console.show_problems(_answerable(error.problems))
-        else:
-            return devices
+        devices = devices_of(base, local if local and answer in (default, "local") else words)
+        check_together(base, devices)
+        return devices
+
+    return _ask("For which GPU", default, named)
 
 
 def _default(local: Sequence[str]) -> str:
@@ -189,35 +188,21 @@ def _starter(
     base: KnowledgeBase, devices: StarterDevices, tensorflow: str | None, python: str | None, *, asking: bool
 ) -> Starter:
     """Return the profile. At a terminal, ask again for a value that does not fit."""
-    machine = platform.machine()
+
+    def with_values(release: str | None, version: str | None) -> Starter:
+        return starter(base, devices, tensorflow=release, python=version, machine=platform.machine())
+
+    # With the Python that was given: where no release has it, there is nothing to ask for.
+    start = with_values(tensorflow, python)
     if not asking:
-        return starter(base, devices, tensorflow=tensorflow, python=python, machine=machine)
+        return start
     release = tensorflow
     if release is None:
-        release, start = _ask_release(base, devices, python, machine)
-    else:
-        start = starter(base, devices, tensorflow=release, python=python, machine=machine)
-    while python is None:
-        answer = _ask("Which Python", start.resolution.python)
-        try:
-            return starter(base, devices, tensorflow=release, python=answer, machine=machine)
-        except (ProfileError, Incompatible) as error:
-            console.show_problems(_answerable(error.problems))
+        newest = str(start.resolution.version)
+        release, start = _ask("Which TensorFlow", newest, lambda answer: (answer, with_values(answer, python)))
+    if python is None:
+        start = _ask("Which Python", start.resolution.python, lambda answer: with_values(release, answer))
     return start
-
-
-def _ask_release(
-    base: KnowledgeBase, devices: StarterDevices, python: str | None, machine: str
-) -> tuple[str, Starter]:
-    """Ask for a release; return it and its profile with a Python of its own."""
-    # With the Python that was given: where no release has it, there is nothing to ask for.
-    newest = str(starter(base, devices, python=python, machine=machine).resolution.version)
-    while True:
-        release = _ask("Which TensorFlow", newest)
-        try:
-            return release, starter(base, devices, tensorflow=release, python=python, machine=machine)
-        except (ProfileError, Incompatible) as error:
-            console.show_problems(_answerable(error.problems))
 
 
 def _answerable(problems: Sequence[Problem]) -> list[Problem]:
@@ -232,6 +217,11 @@ def _answerable(problems: Sequence[Problem]) -> list[Problem]:
     ]
 
 
-def _ask(question: str, default: str) -> str:
-    answer: str = typer.prompt(question, default=default, err=True)
-    return answer.strip()
+def _ask(question: str, default: str, read: Callable[[str], _Answer]) -> _Answer:
+    """Ask until `read` raises no error for the answer, and return what it makes of it."""
+    while True:
+        answer: str = typer.prompt(question, default=default, err=True)
+        try:
+            return read(answer.strip())
+        except (ProfileError, Incompatible) as error:
+            console.show_problems(_answerable(error.problems))

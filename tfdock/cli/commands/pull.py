@@ -22,6 +22,7 @@ from tfdock.cli.app import (
     app,
     check_matrix_options,
     command,
+    parse_reference,
     preparer_for,
     print_json,
     stoppable,
@@ -41,6 +42,9 @@ from tfdock.types import ImageRef
 from tfdock.wheelhouse.store import Wheelhouse as House
 
 _SILENT = 5.0  #: Seconds without an answer after which it is said.
+_REFERENCE_FIX = (
+    "write `host/name:tag` or `host/name@sha256:…`: no `https://`, no capitals; a profile's file ends in `.yaml`"
+)
 _PLATFORM = re.compile(r"linux/[a-z0-9_]+(?:/[a-z0-9_]+)?")
 
 
@@ -154,7 +158,7 @@ class _ImageFinder:
         """Return what to pull for a name. Raise ProfileError, and the errors of planning a profile."""
         _check_no_wheel(name)
         if _is_image(name):
-            asked = _parse_image(name)
+            asked = parse_reference(name, _REFERENCE_FIX)
             image = self.settings.mirrored(asked if asked.tag or asked.digest else asked.tagged("latest"))
             return _PullItem(name=name, find=lambda check: self._image([image], check))
         if is_promise(name):
@@ -257,18 +261,6 @@ def _check_no_wheel(name: str) -> None:
         message = f"`{console.clean(name)}` is a wheel, and neither a profile nor an image"
         fix = ("install it with pip", "name what is to be pulled: an image, a profile, a build id")
         raise ProfileError.of("reference-malformed", message, fix)
-
-
-def _parse_image(text: str) -> ImageRef:
-    try:
-        return ImageRef.parse(text)
-    except ValueError as error:
-        raise ProfileError.of(
-            "reference-malformed",
-            f"`{text}` is no name in a registry",
-            "write `host/name:tag` or `host/name@sha256:…`: no `https://`, no capitals; "
-            "a profile's file ends in `.yaml`",
-        ) from error
 
 
 # --- pulling --------------------------------------------------------------------------------------------------------
