@@ -10,20 +10,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
-from tfdock.cli.app import app
 from tfdock.errors import Incompatible, ProfileError
 from tfdock.host import hardware
 from tfdock.resolve.gpu_support import target_facts
 from tfdock.resolve.starter import Starter, devices_of, starter
 from tfdock.types import LocalGpu, Version
 
+from .. import command_line
 from ..desk import Desk
 
 Init = Callable[..., Result]
@@ -34,12 +34,7 @@ def init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Init:
     """The command in an empty folder, on a machine without GPU, with nobody at a terminal."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(hardware, "local_gpus", lambda: ())
-
-    def run(*words: str) -> Result:
-        environment = {"COLUMNS": "80", "NO_COLOR": "1", "TFDOCK_KNOWLEDGE": ""}
-        return CliRunner().invoke(app, ["init", *words], env=environment)
-
-    return run
+    return partial(command_line.run, "init", COLUMNS="80")
 
 
 def made(desk: Desk, *words: str, tensorflow: str | None = None, python: str | None = None) -> Starter:
@@ -167,7 +162,7 @@ def test_init_writes_a_commented_profile_that_check_accepts_and_says_what_is_nex
     text = (tmp_path / "my.yaml").read_text()
     assert text.count("# ") >= 4
     assert yaml.safe_load(text)["gpus"] == ["rtx5080"]
-    assert CliRunner().invoke(app, ["check", "my.yaml"]).exit_code == 0
+    assert command_line.run("check", "my.yaml").exit_code == 0
 
 
 def test_a_profile_that_cannot_be_written_whole_is_not_there(
@@ -276,9 +271,8 @@ def test_the_next_steps_can_be_pasted_whatever_the_name(init: Init) -> None:
 
 
 def test_json_is_one_document_with_the_text(init: Init, tmp_path: Path) -> None:
-    document = json.loads(init("x", "--gpu", "cpu", "--json").stdout)
-    assert list(document)[:2] == ["schema", "ok"]
-    assert (document["schema"], document["ok"]) == ("tfdock.init/1", True)
+    document = command_line.document(init("x", "--gpu", "cpu", "--json"), "tfdock.init/1")
+    assert document["ok"] is True
     assert document["text"] == (tmp_path / "x.yaml").read_text()
     refused = json.loads(init("x", "--gpu", "cpu", "--json").stdout)
     assert (refused["ok"], refused["problems"][0]["code"]) == (False, "init-file-exists")

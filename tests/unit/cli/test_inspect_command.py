@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
-from tfdock.cli.app import app
 from tfdock.cli.commands import inspect
 from tfdock.host import hardware
-from tfdock.knowledge import loader
 
+from .. import command_line
 from .. import elf_files as elf
 from ..backtracking import most_ways
-from ..desk import Desk
 from ..small_wheels import NAME, wheel_of
 from ..steps import steps
 
 BUILD_INFO = (
     b"build_info = {'cuda_version': '12.5.1', 'cuda_compute_capabilities': ['sm_86'], 'is_cuda_build': True}\n"
 )
-
-
-@pytest.fixture(autouse=True)
-def read_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "knowledge", lambda _=(), __=None: desk.knowledge)
 
 
 @pytest.fixture
@@ -38,16 +28,8 @@ def wheel(tmp_path: Path) -> Path:
     return path
 
 
-def run(*words: str | Path) -> Result:
-    environment = {"COLUMNS": "400", "NO_COLOR": "1", "TFDOCK_KNOWLEDGE": ""}
-    return CliRunner().invoke(app, ["inspect", *map(str, words)], env=environment)
-
-
-def document(result: Result) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(result.stdout)
-    assert list(found)[:2] == ["schema", "ok"]
-    assert found["schema"] == "tfdock.inspect/1"
-    return found
+run = partial(command_line.run, "inspect")
+document = partial(command_line.document, schema="tfdock.inspect/1")
 
 
 def test_a_sound_wheel_is_described(wheel: Path) -> None:

@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli import ci_log, matrix_formats
-from tfdock.cli.app import app
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host import hardware
 from tfdock.host.settings import load
@@ -33,8 +31,8 @@ from tfdock.types import BuildId
 from tfdock.wheelhouse import publication
 from tfdock.wheelhouse.store import WheelFile, Wheelhouse
 
-from .. import houses
-from ..desk import MACHINE, Desk
+from .. import command_line, houses
+from ..desk import MACHINE
 
 GOLDEN = Path(__file__).parents[2] / "golden-matrix"
 BASE = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\ngpus: [rtx3080]\n'
@@ -57,12 +55,8 @@ THIRD = "tf2.18.0-py3.12-cuda12.5.1-cudnn9.3.0-sm86-x86_64"
 
 
 @pytest.fixture(autouse=True)
-def read_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "local_machine", lambda: MACHINE)
-    original = loader.knowledge
-    monkeypatch.setattr(
-        loader, "knowledge", lambda folders=(), cache=None: original(folders, cache) if folders else desk.knowledge
-    )
 
 
 @pytest.fixture
@@ -76,15 +70,8 @@ PATCH = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
 
 
 def run(folder: Path, *words: str, code: int = 0, **variables: str) -> Result:
-    environment = {
-        "COLUMNS": "400",
-        "NO_COLOR": "1",
-        "TFDOCK_KNOWLEDGE": "",
-        "TFDOCK_REGISTRIES": "",
-        "TFDOCK_WHEELHOUSE": str(folder / "wheels"),
-        **variables,
-    }
-    result = CliRunner().invoke(app, ["matrix", str(folder / "m.yaml"), *words], env=environment)
+    variables = {"TFDOCK_REGISTRIES": "", "TFDOCK_WHEELHOUSE": str(folder / "wheels"), **variables}
+    result = command_line.run("matrix", folder / "m.yaml", *words, **variables)
     assert result.exit_code == code, result.output
     return result
 
@@ -95,9 +82,8 @@ def matrix(folder: Path, text: str) -> None:
 
 
 def document(folder: Path, *words: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run(folder, *words, "--format", "json").stdout)
-    assert list(found)[:2] == ["schema", "ok"]
-    assert (found["schema"], found["ok"]) == ("tfdock.matrix/1", True)
+    found = command_line.document(run(folder, *words, "--format", "json"), "tfdock.matrix/1")
+    assert found["ok"] is True
     return found
 
 
@@ -249,14 +235,14 @@ def test_a_matrix_that_is_not_there_is_told_as_such(tmp_path: Path) -> None:
 
 
 def test_a_matrix_is_not_a_profile_of_that_name() -> None:
-    result = CliRunner().invoke(app, ["check", "matrix"])
+    result = command_line.run("check", "matrix")
     assert result.exit_code == 2
     assert "[profile-not-found]" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["rtx4090", "rtx3090", "h100", "rtx5070ti", "rtx2080", "sm_89", "rtx4090.yaml"])
 def test_a_gpu_is_not_corrected_to_the_profile_of_another(name: str) -> None:
-    result = CliRunner().invoke(app, ["check", name], env={"COLUMNS": "1000"})
+    result = command_line.run("check", name)
     assert result.exit_code == 2
     gpu = name.removesuffix(".yaml")
     assert f"`{gpu}` is a GPU, not a profile [profile-not-found]" in result.stderr
@@ -270,7 +256,7 @@ def test_a_gpu_is_not_corrected_to_the_profile_of_another(name: str) -> None:
     [("rtx4095", None), ("rtx", None), ("rtx3080-tf2.4", "rtx3080-tf2.4-cuda11.1"), ("cpu_native", "cpu-native")],
 )
 def test_a_correction_changes_no_number(name: str, near: str | None) -> None:
-    result = CliRunner().invoke(app, ["check", name], env={"COLUMNS": "1000"})
+    result = command_line.run("check", name, COLUMNS="1000")
     assert ("did you mean" in result.stderr) == (near is not None)
     assert near is None or f"did you mean `{near}`?" in result.stderr
 
@@ -316,15 +302,14 @@ def test_a_matrix_without_a_possible_cell_is_refused_with_the_reasons(folder: Pa
 
 def test_a_matrix_without_a_possible_cell_is_not_built(folder: Path) -> None:
     matrix(folder, "axes:\n  gpus: [[rtx5090]]\n")
-    result = CliRunner().invoke(app, ["build", "--matrix", str(folder / "m.yaml"), "--wheelhouse", str(folder / "w")])
+    result = command_line.run("build", "--matrix", folder / "m.yaml", "--wheelhouse", folder / "w")
     assert (result.exit_code, "[matrix-impossible]" in result.stderr) == (3, True), result.output
 
 
 def test_without_an_engine_a_matrix_says_so_once_and_builds_no_cell(folder: Path) -> None:
-    words = ["build", "--matrix", str(folder / "m.yaml"), "--wheelhouse", str(folder / "wheels")]
-    nobody = {"DOCKER_HOST": "tcp://127.0.0.1:1", "NO_COLOR": "1", "COLUMNS": "200"}
+    words = ("build", "--matrix", folder / "m.yaml", "--wheelhouse", folder / "wheels")
     for more in ([], ["-j", "auto"]):
-        result = CliRunner().invoke(app, [*words, *more], env=nobody)
+        result = command_line.run(*words, *more, DOCKER_HOST="tcp://127.0.0.1:1")
         assert (result.exit_code, result.stdout) == (6, "")
         assert len(result.stderr.splitlines()) == 3, result.stderr
         assert "3 of 6 cells to build" in result.stderr

@@ -11,10 +11,8 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from typer.testing import CliRunner
 
 from tfdock.cli import main
-from tfdock.cli.app import app
 from tfdock.errors import ExitCode, Incompatible, TfdockError
 from tfdock.host.files import file_error
 from tfdock.knowledge import loader
@@ -22,6 +20,7 @@ from tfdock.knowledge.release_rows import Cost
 from tfdock.plan.resources import BuildResources
 from tfdock.run.phase_errors import PhaseErrors
 
+from ..command_line import run
 from ..desk import MADE_UP_TABLES, Desk, knowledge_of
 
 CPU = 'schema: 1\ntensorflow: "2.18.0"\n'
@@ -29,7 +28,7 @@ CPU = 'schema: 1\ntensorflow: "2.18.0"\n'
 
 def check(*words: str | Path) -> str:
     """What `check` says on standard error."""
-    result = CliRunner().invoke(app, ["check", *map(str, words)], env={"COLUMNS": "300", "TFDOCK_KNOWLEDGE": ""})
+    result = run("check", *words)
     assert result.exit_code == ExitCode.USAGE, result.stderr
     return result.stderr
 
@@ -56,9 +55,7 @@ def test_patches_of_more_bytes_than_any_source_needs_are_refused(
     # The same file by two names is two patches.
     profile = tmp_path / "p.yaml"
     profile.write_text('schema: 1\ntensorflow: {release: "2.18.0", patches: [a.patch, ./a.patch]}\n')
-    result = CliRunner().invoke(app, ["check", str(profile)])
-    assert result.exit_code == 2
-    assert "the patches have more than 100 bytes together" in result.stderr
+    assert "the patches have more than 100 bytes together" in check(profile)
 
 
 @pytest.mark.slow

@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.bazel.trace_profile import TracedAction, TraceProfile, read_profile
-from tfdock.cli.app import app
 from tfdock.cli.pages.build_page import build_page
 from tfdock.cli.pages.timeline import timeline
 
+from .. import command_line
 from .html_pages import Page
 
 ID = "tf9.9.0-py3.11-cpu-x86_64"
@@ -68,8 +67,12 @@ def wheelhouse(tmp_path: Path) -> Path:
 
 
 def run(wheelhouse: Path, *words: str | Path) -> Result:
-    environment = {"COLUMNS": "400", "NO_COLOR": "1", "TFDOCK_WHEELHOUSE": str(wheelhouse)}
-    return CliRunner().invoke(app, ["report", *map(str, words)], env=environment)
+    return command_line.run("report", *words, TFDOCK_WHEELHOUSE=str(wheelhouse))
+
+
+def keep(wheelhouse: Path, record: dict[str, Any]) -> None:
+    """Keep this record in place of the build's own."""
+    (wheelhouse / ".tfdock" / ID / ("f" * 12) / "record.json").write_text(json.dumps(record))
 
 
 # --- the record -----------------------------------------------------------------------------------------------------
@@ -153,8 +156,8 @@ def test_the_report_has_all_that_is_known(wheelhouse: Path) -> None:
 
 def test_phases_stand_in_their_order_and_kinds_with_the_most_first(wheelhouse: Path) -> None:
     bazel = RECORD["bazel"] | {"executed_by_mnemonic": {"A": 1, "B": 7}}
-    record = RECORD | {"seconds": {"compile": 2.0, "fetch": 1.0, "image": 3.0, "other": 4.0}, "bazel": bazel}
-    (wheelhouse / ".tfdock" / ID / ("f" * 12) / "record.json").write_text(json.dumps(record))
+    seconds = {"compile": 2.0, "fetch": 1.0, "image": 3.0, "other": 4.0}
+    keep(wheelhouse, RECORD | {"seconds": seconds, "bazel": bazel})
     said = [line.split()[0] for line in run(wheelhouse, ID).stdout.splitlines() if line.strip()]
     assert said[said.index("phases") + 1 :][:4] == ["image", "fetch", "compile", "other"]
     assert said[said.index("B") + 1] == "A"
@@ -162,8 +165,7 @@ def test_phases_stand_in_their_order_and_kinds_with_the_most_first(wheelhouse: P
 
 def test_an_older_record_says_less(wheelhouse: Path) -> None:
     always = ("schema", "build_id", "fingerprint", "log", "wheels", "seconds", "attempts")
-    record = {key: RECORD[key] for key in always}
-    (wheelhouse / ".tfdock" / ID / ("f" * 12) / "record.json").write_text(json.dumps(record))
+    keep(wheelhouse, {key: RECORD[key] for key in always})
     result = run(wheelhouse, ID, "-o", wheelhouse / "page.html")
     assert result.exit_code == 0, result.stderr
     assert "critical path" not in result.stdout
@@ -192,8 +194,7 @@ def test_half_a_character_is_printed_and_drawn(wheelhouse: Path, tmp_path: Path)
 
 
 def test_a_record_of_which_nobody_knows_where_it_lies_is_not_found(wheelhouse: Path) -> None:
-    record = {key: RECORD[key] for key in RECORD if key != "fingerprint"}
-    (wheelhouse / ".tfdock" / ID / ("f" * 12) / "record.json").write_text(json.dumps(record))
+    keep(wheelhouse, {key: RECORD[key] for key in RECORD if key != "fingerprint"})
     result = run(wheelhouse, ID)
     assert result.exit_code == 2
     assert "[record-not-found]" in result.stderr
@@ -216,9 +217,8 @@ def test_a_page_that_cannot_be_written_leaves_the_one_before_and_loses_nothing(
 
 
 def test_programs_get_the_record(wheelhouse: Path) -> None:
-    found = json.loads(run(wheelhouse, ID, "--json").stdout)
-    assert list(found)[:3] == ["schema", "ok", "record"]
-    assert (found["schema"], found["ok"]) == ("tfdock.report/1", True)
+    found = command_line.document(run(wheelhouse, ID, "--json"), "tfdock.report/1")
+    assert (list(found)[2], found["ok"]) == ("record", True)
     assert found["bazel"] == RECORD["bazel"]
     assert found["seconds"] == RECORD["seconds"]
 

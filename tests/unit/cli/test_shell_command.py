@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
-from tfdock.cli.app import app
+from ..command_line import run
 
 FOLDER = ("--knowledge", "/nonexistent")
 
@@ -23,11 +21,11 @@ FOLDER = ("--knowledge", "/nonexistent")
     ],
 )
 def test_options_before_the_command_are_tfdock_s(words: tuple[str, ...], code: str) -> None:
-    result = CliRunner().invoke(app, ["shell", *words])
+    result = run("shell", *words)
     assert (result.exit_code, f"[{code}]" in result.stderr) == (2, True), result.output
 
 
 def test_an_unknown_option_before_the_command_is_refused() -> None:
-    result = CliRunner().invoke(app, ["shell", "nobody", "-la"])
+    result = run("shell", "nobody", "-la")
     assert result.exit_code == 2
     assert "No such option: -l" in result.stderr

@@ -5,27 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
-from tfdock.cli.app import app
-from tfdock.knowledge import loader
-
-from ..desk import Desk
+from .. import command_line
 from ..small_wheels import NAME, wheel_of
-
-
-@pytest.fixture(autouse=True)
-def read_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "knowledge", lambda _=(), __=None: desk.knowledge)
 
 
 def run(wheel: bytes, folder: Path, *words: str | Path) -> Result:
     path = folder / NAME
     path.write_bytes(wheel)
-    nobody = {"DOCKER_HOST": "tcp://127.0.0.1:1", "COLUMNS": "400", "NO_COLOR": "1", "TFDOCK_KNOWLEDGE": ""}
-    return CliRunner().invoke(app, ["verify", *map(str, (path, "--cache-dir", folder / "cache", *words))], env=nobody)
+    nobody = "tcp://127.0.0.1:1"
+    return command_line.run("verify", path, "--cache-dir", folder / "cache", *words, DOCKER_HOST=nobody)
 
 
 def test_of_a_wheel_that_cannot_be_read_no_gpu_code_is_told(tmp_path: Path) -> None:

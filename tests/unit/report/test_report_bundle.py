@@ -18,18 +18,18 @@ from typing import Any
 
 import pytest
 from document_schemas import faults
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.builder.run_document import RunDocumentWriter, profile_document
 from tfdock.builder.seal_phase import shareable_plan
-from tfdock.cli.app import app
 from tfdock.errors import BuildFailed, Problem
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.run.journal import RunEntry, running
 from tfdock.types import Machine
+
+from .. import command_line
 
 RUN = "20261121-104600-3fa9c1"
 LOG = b"""=== tfdock: compile of x ===
@@ -92,8 +92,7 @@ class Place:
         return path
 
     def run(self, *words: str | Path) -> Result:
-        variables = {"TFDOCK_WHEELHOUSE": str(self.house), "COLUMNS": "400", "NO_COLOR": "1", **self.variables}
-        return CliRunner().invoke(app, ["report", *map(str, words)], env=variables)
+        return command_line.run("report", *words, TFDOCK_WHEELHOUSE=str(self.house), **self.variables)
 
     def bundle(self, *words: str | Path) -> dict[str, bytes]:
         """What is in a report, by its path."""
@@ -181,9 +180,9 @@ def test_programs_get_the_same(place: Place) -> None:
     place.variables["MY_TOKEN"] = "hunter2canary"
     place.fail(place.profile(), LOG + b"MY_TOKEN=hunter2canary\n")
     result = place.run("--bundle", "--json", "-o", "x.zip")
-    document = json.loads(result.stdout)
-    assert list(document)[:3] == ["schema", "ok", "bundle"]
-    assert (document["schema"], document["ok"], document["bundle"]) == ("tfdock.report/1", True, "x.zip")
+    document = command_line.document(result, "tfdock.report/1")
+    assert list(document)[2] == "bundle"
+    assert (document["ok"], document["bundle"]) == (True, "x.zip")
     assert [one["name"] for one in document["files"]] == ORDINARY
     assert document["removed"]["secret"] == 2
     assert document["notes"] == ["there is no lock beside the profile"]
