@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from tfdock.cli import ci_log, matrix_formats
+from tfdock.cli import ci_log
+from tfdock.cli.commands import matrix as matrix_command
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.host import hardware
 from tfdock.host.settings import load
@@ -558,13 +559,13 @@ def extra() -> Iterator[list[str]]:
 def test_the_shipped_matrix_is_told_in_every_format_as_it_was_read_last(refresh_golden: bool) -> None:
     found = cells(loader.profiles() / loader.MATRIX, Preparer(load({}, {}), MACHINE))
     here = f"{loader.profiles()}/"
-    jobs, shards = matrix_formats.jobs_of(found, None), matrix_formats.jobs_of(found, 3)
+    jobs, shards = matrix_command.jobs_of(found, None), matrix_command.jobs_of(found, 3)
     files = {
         "matrix.json": json.dumps(matrix_document(found, jobs), indent=2, ensure_ascii=False) + "\n",
-        "github.json": matrix_formats.github(jobs) + "\n",
-        "github-3.json": matrix_formats.github(shards) + "\n",
-        "gitlab.json": matrix_formats.gitlab(jobs) + "\n",
-        "table.txt": "\n".join(matrix_formats.table(found, shards, sharded=True)) + "\n",
+        "github.json": matrix_command.github_line(jobs) + "\n",
+        "github-3.json": matrix_command.github_line(shards) + "\n",
+        "gitlab.json": matrix_command.gitlab_line(jobs) + "\n",
+        "table.txt": "\n".join(matrix_command.table_lines(found, shards, sharded=True)) + "\n",
         "smoke.txt": "\n".join(cell.name for cell in found.smoke().wanted) + "\n",
     }
     files = {name: text.replace(here, "profiles/") for name, text in files.items()}

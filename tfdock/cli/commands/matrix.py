@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from tfdock.cli import ci_log, console, matrix_formats
+from tfdock.ci.pipeline import gitlab_jobs
+from tfdock.cli import ci_log, console
 from tfdock.cli.app import (
     AllowUntested,
     AsJson,
@@ -24,9 +27,10 @@ from tfdock.cli.app import (
 from tfdock.cli.matrix_run import CellSelection, warn_registry
 from tfdock.errors import NetworkError
 from tfdock.host.settings import Settings
-from tfdock.matrix.matrix_report import earlier_fingerprints, matrix_document
+from tfdock.matrix.matrix_report import earlier_fingerprints, fields_text, matrix_document
 from tfdock.matrix.matrix_status import locate_wheels, unanswered
-from tfdock.matrix.planned_matrix import Cells
+from tfdock.matrix.planned_matrix import Cell, Cells, Status
+from tfdock.matrix.shards import GITHUB_JOBS, CellLoad, Job, jobs, split
 
 MATRIX = Path("profiles/matrix.yaml")  #: The matrix where none is named.
 
@@ -130,19 +134,103 @@ def _warn_unreachable(error: NetworkError) -> None:
 
 def _print_cells(cells: Cells, wanted: Format, shards: int | None) -> None:
     """Print the cells in the format that is asked for."""
-    jobs = matrix_formats.jobs_of(cells, shards)
+    planned = jobs_of(cells, shards)
     match wanted:
         case Format.JSON:
-            print_json("tfdock.matrix/1", True, matrix_document(cells, jobs))
+            print_json("tfdock.matrix/1", True, matrix_document(cells, planned))
         case Format.GITHUB:
-            console.say(matrix_formats.github(jobs), stream=sys.stdout)
+            console.say(github_line(planned), stream=sys.stdout)
             # GitLab's jobs have no page for a summary.
-            ci_log.here().summary(*matrix_formats.summary(cells))
+            ci_log.here().summary(*summary_table(cells))
         case Format.GITLAB:
-            console.say(matrix_formats.gitlab(jobs), stream=sys.stdout)
+            console.say(gitlab_line(planned), stream=sys.stdout)
         case Format.TABLE:
-            for line in matrix_formats.table(cells, jobs, sharded=shards is not None):
+            for line in table_lines(cells, planned, sharded=shards is not None):
                 # A reason is whatever somebody has written, and a job's log has both streams.
                 console.result(line, strange=True)
     if not cells.wanted:
         console.say(f"{console.clean(cells.file)}: no cell is left to build")
+
+
+def jobs_of(cells: Cells, count: int | None) -> tuple[Job, ...]:
+    """Return the jobs that build what can be built: at most `count`, or one for each cell."""
+    loads = (
+        CellLoad(name=cell.name, seconds=cell.seconds, group=cell.group, runner=cell.runner) for cell in cells.wanted
+    )
+    return jobs(tuple(loads), count)
+
+
+# --- for CI services ------------------------------------------------------------------------------------------------
+
+
+def github_line(jobs: Sequence[Job]) -> str:
+    """Return a matrix for `fromJSON`, on one line; a list of matrices where one would have too many jobs."""
+    parts = [{"include": [_github_job(job) for job in some]} for some in split(jobs, GITHUB_JOBS)]
+    return json.dumps(parts if len(parts) > 1 else parts[0], ensure_ascii=False)
+
+
+def _github_job(job: Job) -> dict[str, Any]:
+    return {"job": job.name, "cells": job.cells, "runner": list(job.loads[0].runner), "minutes": job.minutes}
+
+
+def gitlab_line(jobs: Sequence[Job]) -> str:
+    """Return the jobs of a child pipeline, on one line: JSON is YAML."""
+    return json.dumps(gitlab_jobs(jobs), ensure_ascii=False)
+
+
+# --- for people -----------------------------------------------------------------------------------------------------
+
+_WORDS: Mapping[Status, str] = {
+    "missing": "missing",
+    "here": "here",
+    "registry": "in a registry",
+    "impossible": "impossible",
+    "excluded": "excluded",
+}
+
+
+def table_lines(cells: Cells, jobs: Sequence[Job], *, sharded: bool) -> Iterator[str]:
+    """Return the lines of a table: the wheels, then the cells that cannot be built or are not wanted, and why."""
+    style = console.Style(sys.stdout)
+    statuses = Counter(cell.status for cell in cells.cells)
+    counts = ", ".join(f"{statuses[status]} {word}" for status, word in _WORDS.items() if statuses[status])
+    yield f"{style.strong(console.clean(cells.file))}  {counts or 'no cells'}{_expected_time(cells)}"
+    numbers = {load.name: str(number) for number, job in enumerate(jobs, start=1) for load in job.loads}
+    rows = [_row(cell, numbers, sharded=sharded) for cell in cells.wanted]
+    if rows:
+        head = ("wheel", "is", "expected", *(["job"] if sharded else []), "on")
+        yield from console.table([tuple(map(style.strong, head)), *rows])
+    for cell in cells.cells:
+        if not cell.wanted:
+            where, reason = ":".join(map(str, cell.place)), console.clean(cell.reason)
+            yield f"  {style.faint(_WORDS[cell.status])}  {console.clean(fields_text(cell.fields))}"
+            yield f"    {reason} [{cell.code}] {style.faint(console.clean(where))}"
+
+
+def summary_table(cells: Cells) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+    """Return what there are jobs for, for the page of a CI job: heading, columns, rows."""
+    # Nobody may have looked where the wheels are: then none is known to be missing.
+    rows: list[tuple[str, ...]] = [
+        (cell.name, "to build", _cost(cell), ", ".join(cell.runner)) for cell in cells.wanted
+    ]
+    out = [cell for cell in cells.cells if not cell.wanted]
+    rows += [(fields_text(cell.fields), _WORDS[cell.status], "-", f"{cell.reason} [{cell.code}]") for cell in out]
+    return f"{cells.file}: {len(cells.wanted)} to build", ("Wheel", "Is", "Expected", "On, or why not"), rows
+
+
+def _row(cell: Cell, numbers: Mapping[str, str], *, sharded: bool) -> tuple[str, ...]:
+    job = [numbers[cell.name]] if sharded else []
+    return (cell.name, _WORDS[cell.status], _cost(cell), *job, ", ".join(cell.runner))
+
+
+def _cost(cell: Cell) -> str:
+    return "-" if cell.seconds is None else console.duration(cell.seconds)
+
+
+def _expected_time(cells: Cells) -> str:
+    costs = [cell.seconds for cell in cells.wanted if cell.status == "missing"]
+    known = [cost for cost in costs if cost is not None]
+    if not known:
+        return ""
+    unknown = f", and {len(costs) - len(known)} of which nothing is known" if len(known) < len(costs) else ""
+    return f"; about {console.duration(sum(known))} to build one after another{unknown}"
