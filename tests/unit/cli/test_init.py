@@ -217,13 +217,6 @@ def test_yes_takes_this_machines_gpus_or_else_none(
     assert fields["with"]["gpus"] == fields["detected"]["gpus"] == ["rtx3080"]
 
 
-def test_detect_without_a_gpu_is_refused(init: Init, tmp_path: Path) -> None:
-    result = init("--detect", "--yes")
-    assert result.exit_code == 2
-    assert "[gpu-local-none]" in result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("words", "code", "name"),
     [
@@ -232,6 +225,7 @@ def test_detect_without_a_gpu_is_refused(init: Init, tmp_path: Path) -> None:
         (["--gpu", "cpu", "--python", "3"], 2, "profile-bad-value"),
         (["--gpu", "cpu", "--tensorflow", "2.99"], 2, "release-unknown"),
         (["--gpu", ""], 2, "gpu-unknown"),
+        (["--detect", "--yes"], 2, "gpu-local-none"),
         (["--gpu", "k80", "--gpu", "rtx5080"], 3, "target-not-in-toolkit"),
         (["--gpu", "rx6600"], 3, "target-not-in-toolkit"),
         (["", "--gpu", "cpu"], 2, "file-error"),

@@ -14,6 +14,13 @@ from tfdock.types import BuildId
 ONE, OTHER = BuildId("tf9-one"), BuildId("tf9-other")
 
 
+class Screen(io.StringIO):
+    """A terminal that keeps what it is sent."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that it is; a test moves it."""
@@ -107,10 +114,6 @@ def test_of_several_builds_the_part_of_the_name_that_differs_is_shown(names: lis
 def test_on_a_terminal_a_row_has_room_for_ctrl_c_and_a_build_is_named_once(
     monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
-    class Screen(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     monkeypatch.setenv("COLUMNS", str(columns))
     build = BuildId(f"tf99.18.0.src13962b33-py3.11-cuda13.0.0-cudnn9.12.0-sm86-x86_64{'-x' * 20}")
     screen = Screen()
@@ -149,10 +152,6 @@ def test_in_a_pipe_each_line_of_several_builds_says_whose_it_is(clock: list[floa
 
 
 def test_on_a_terminal_each_of_several_builds_has_one_row() -> None:
-    class Screen(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     shown = TerminalProgress(Screen())
     try:
         one, other = shown.of(ONE), shown.of(OTHER)
@@ -213,10 +212,6 @@ def test_an_estimate_for_all_is_shared_out_and_wants_one_for_each() -> None:
 
 @pytest.mark.usefixtures("clock")
 def test_on_a_terminal_a_matrix_is_a_table_no_longer_than_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Screen(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     monkeypatch.setenv("LINES", "14")
     monkeypatch.setenv("COLUMNS", "100")
     shown = TerminalProgress(Screen())
