@@ -57,7 +57,7 @@ def test_elsewhere_nothing_is_said(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_annotation_says_where_what_why_and_what_to_do() -> None:
-    found = problem(file="profiles/x.yaml", line=3, column=9, why="it is", fix=("this", "that"))
+    found = problem(file="profiles/x.yaml", line=3, column=9, why="it is", fixes=("this", "that"))
     assert annotation(found) == (
         "::error file=profiles/x.yaml,line=3,col=9,title=some-code::a message%0Awhy: it is%0Afix: this%0Afix: that"
     )
@@ -124,7 +124,7 @@ def test_what_is_told_of_a_hostile_profile_is_one_annotation_and_no_other_comman
     service = github(log)
     monkeypatch.setattr(ci_log, "here", lambda: service)
     monkeypatch.setattr("sys.stderr", log)
-    console.show_problems([problem(message=HOSTILE, file=f"{HOSTILE}.yaml", why=HOSTILE, fix=HOSTILE)])
+    console.show_problems([problem(message=HOSTILE, file=f"{HOSTILE}.yaml", why=HOSTILE, fixes=HOSTILE)])
     console.say(HOSTILE)
     (found,) = commands(log.getvalue())
     assert found.name == "error"
