@@ -267,14 +267,14 @@ def print_json(schema: str, ok: bool, document: dict[str, Any]) -> None:
 # --- time limits and stop requests ----------------------------------------------------------------------------------
 
 
-def check_duration(text: str | None) -> str | None:
-    """Return the text of a duration. Raise BadParameter for any other text."""
-    if text is None:
-        return None
+def limit_from_now(text: str) -> Limit:
+    """Return the time limit of a whole command, counted from now. Raise BadParameter for what is no duration."""
     # Without ASCII, `\d` would also match digits of other scripts.
     if not re.fullmatch(DURATION, text, re.ASCII):
         raise typer.BadParameter(f"`{text}` is not a duration; write it like `5h30m`")
-    return text
+    seconds = parse_seconds(text)
+    # Monotonic: a clock that is set meanwhile must not move the deadline.
+    return Limit(seconds, time.monotonic() + seconds)
 
 
 def check_matrix_options(matrix: Path | None, **options: object) -> None:
@@ -284,15 +284,6 @@ def check_matrix_options(matrix: Path | None, **options: object) -> None:
         raise typer.BadParameter(
             f"{' and '.join(matrix_options)} can be said of a matrix alone: `--matrix profiles/matrix.yaml`"
         )
-
-
-def limit_from_now(text: str | None) -> Limit | None:
-    """Return the time limit of a whole command, counted from now; None for no limit."""
-    if text is None:
-        return None
-    seconds = parse_seconds(text)
-    # Monotonic: a clock that is set meanwhile must not move the deadline.
-    return Limit(seconds, time.monotonic() + seconds)
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from tfdock.cli.app import (
     SomeProfiles,
     Trust,
     app,
-    check_duration,
     check_matrix_options,
     command,
     limit_from_now,
@@ -43,6 +42,7 @@ from tfdock.cli.build_progress import (
 from tfdock.cli.gpu_text import notes_of, official_note
 from tfdock.errors import ExitCode, combined_exit_code
 from tfdock.host.settings import Settings
+from tfdock.host.supervise import Limit
 from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.plan.wish import Wish
 from tfdock.wheelhouse.store import Wheelhouse
@@ -72,12 +72,13 @@ def build(
         bool, typer.Option("--locked", help="Build what `tfdock lock` wrote down, or say which pin moved.")
     ] = False,
     time_limit: Annotated[
-        str | None,
+        Limit | None,
         typer.Option(
             "--time-limit",
             help="Stop cleanly, keeping the cache, after this long (`5h30m`); for all profiles together.",
             metavar="TIME",
-            callback=check_duration,
+            # Counted from the start, because planning takes of the time as well.
+            parser=limit_from_now,
         ),
     ] = None,
     at_once: Annotated[
@@ -124,9 +125,6 @@ def build(
         settings = replace(settings, remote_upload=False)
     if keep_output:
         settings = replace(settings, keep_output="failed")
-    # Counted from here, because planning takes of the time as well.
-    limit = limit_from_now(time_limit)
-
     preparer = preparer_for(settings, allow_untested=allow_untested, trusted=trust, wish=wish)
     if matrix:
         # A plain build must not load the modules of matrices.
@@ -138,7 +136,7 @@ def build(
         with stoppable() as stop:
             with shown_progress() as progress:
                 session = session_for(settings, preparer.knowledge, stop)
-                session = replace(session, limit=limit, pulls=not no_pull)
+                session = replace(session, limit=time_limit, pulls=not no_pull)
                 building = Building(session=session, progress=progress, at_once=at_once, force=force)
                 done, outcome = build_matrix(choice, preparer, building)
             # Also after Ctrl-C: the report says what became of each cell until then.
@@ -158,7 +156,7 @@ def build(
     with stoppable() as stop:
         with shown_progress() as progress:
             session = session_for(settings, preparer.knowledge, stop)
-            session = replace(session, limit=limit, pulls=not no_pull)
+            session = replace(session, limit=time_limit, pulls=not no_pull)
             building = Building(session=session, progress=progress, at_once=at_once, force=force, inputs=inputs)
             results += building.all(prepared)
         results.sort(key=lambda result: order[result["profile"]])

@@ -7,9 +7,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -35,13 +34,7 @@ from tfdock.matrix.shards import GITHUB_JOBS, CellLoad, Job, jobs, split
 MATRIX = Path("profiles/matrix.yaml")  #: The matrix where none is named.
 
 
-class Format(StrEnum):
-    """What to print."""
-
-    TABLE = "table"
-    JSON = "json"
-    GITHUB = "github"
-    GITLAB = "gitlab"
+Format = Literal["table", "json", "github", "gitlab"]
 
 
 @app.command(
@@ -61,7 +54,7 @@ def matrix(
             help="`github` is a line for `fromJSON`, or a list of such with more than the 256 jobs that it takes at "
             "once; `gitlab` the jobs of a child pipeline.",
         ),
-    ] = Format.TABLE,
+    ] = "table",
     only: Annotated[
         list[str] | None,
         typer.Option("--only", help="Only build ids like this (`*-py3.11-*`); may be given again.", metavar="GLOB"),
@@ -95,7 +88,7 @@ def matrix(
     as_json: AsJson = False,
 ) -> None:
     """Say which of them there are, which are missing, and which cannot be."""
-    wanted = Format.JSON if as_json else format_
+    wanted: Format = "json" if as_json else format_
     preparer = preparer_for(settings, allow_untested=allow_untested)
     choice = CellSelection(file=file, only=only or (), missing=missing)
     earlier = earlier_fingerprints(changed_since) if changed_since else None
@@ -107,7 +100,7 @@ def matrix(
         if smoke:
             cells = cells.smoke()
         # Only these formats say where wheels are: the others need not ask registries.
-        if missing or wanted in (Format.TABLE, Format.JSON):
+        if missing or wanted in ("table", "json"):
             cells = _locate(cells, settings, stop.check, missing=missing)
     _print_cells(cells, wanted, shards)
 
@@ -136,15 +129,15 @@ def _print_cells(cells: Cells, wanted: Format, shards: int | None) -> None:
     """Print the cells in the format that is asked for."""
     planned = jobs_of(cells, shards)
     match wanted:
-        case Format.JSON:
+        case "json":
             print_json("tfdock.matrix/1", True, matrix_document(cells, planned))
-        case Format.GITHUB:
+        case "github":
             console.say(github_line(planned), stream=sys.stdout)
             # GitLab's jobs have no page for a summary.
             ci_log.here().summary(*summary_table(cells))
-        case Format.GITLAB:
+        case "gitlab":
             console.say(gitlab_line(planned), stream=sys.stdout)
-        case Format.TABLE:
+        case "table":
             for line in table_lines(cells, planned, sharded=shards is not None):
                 # A reason is whatever somebody has written, and a job's log has both streams.
                 console.result(line, strange=True)

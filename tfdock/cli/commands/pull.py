@@ -48,8 +48,8 @@ _REFERENCE_FIX = (
 _PLATFORM = re.compile(r"linux/[a-z0-9_]+(?:/[a-z0-9_]+)?")
 
 
-def _platform(text: str | None) -> str | None:
-    if text is not None and not _PLATFORM.fullmatch(text):
+def _platform(text: str) -> str:
+    if not _PLATFORM.fullmatch(text):
         raise typer.BadParameter(f"`{text}` is no platform; write it like `linux/amd64`")
     return text
 
@@ -79,7 +79,7 @@ def pull(
             "--platform",
             help="Take an image's wheels for another machine, such as linux/arm64.",
             metavar="PLATFORM",
-            callback=_platform,
+            parser=_platform,
         ),
     ] = None,
     allow_untested: AllowUntested = False,
