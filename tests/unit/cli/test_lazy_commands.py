@@ -50,11 +50,7 @@ def loaded(group: Any, name: str) -> Any:
     return group.load_command(name) if isinstance(group, LazyGroup) else group.commands[name]
 
 
-@pytest.mark.parametrize(
-    "group",
-    [group for group in GROUPS.values() if isinstance(group, LazyGroup)],
-    ids=lambda group: group.name or "tfdock",
-)
+@pytest.mark.parametrize("group", LAZY_GROUPS, ids=lambda group: group.name or "tfdock")
 def test_the_table_has_every_command_that_is_registered(group: LazyGroup) -> None:
     modules = {module for module, _ in group.table.values()}
     for module in modules:
