@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -81,7 +81,12 @@ def push(
     else:
         console.say(f"the cache {settings.cache_dir} holds nothing yet: nothing is pushed")
     for toolchain in pushed:
-        _show_pushed(toolchain)
+        others = {
+            "packs replaced": toolchain.gone,
+            "actions left out, whose outputs are not here": toolchain.incomplete,
+            "actions left out, compiled for this machine's CPU alone": toolchain.native,
+        }
+        _show(toolchain, "pushed", toolchain.sent, others)
     if as_json:
         print_json("tfdock.cache-push/1", True, {"reference": str(image), "digest": digest, "toolchains": pushed})
     elif digest:
@@ -104,7 +109,8 @@ def pull(
     with _exchange(cache, image) as (exchange, stop):
         pulled = until_stopped(lambda: exchange.pull(toolchains or [], domains or [RELEASE]), stop)
     for toolchain in pulled:
-        _show_pulled(toolchain)
+        others = {"actions left out, whose outputs are nowhere": toolchain.incomplete}
+        _show(toolchain, "pulled", toolchain.received, others)
     if as_json:
         print_json("tfdock.cache-pull/1", True, {"reference": str(image), "toolchains": pulled})
 
@@ -162,19 +168,9 @@ def _exchange(cache: CacheFolder, image: ImageRef) -> Iterator[tuple[Exchange, S
         yield Exchange(cache, stored, console.say, stop), stop
 
 
-def _show_pushed(pushed: PushedCache) -> None:
-    style = console.Style(sys.stderr)
-    packs = "1 pack" if pushed.packs == 1 else f"{pushed.packs} packs"
-    text = f"pushed {pushed.entries} entries, {console.size(pushed.sent)} in {packs}; {pushed.there} were there"
-    more = f"; {pushed.gone} packs replaced" if pushed.gone else ""
-    more += f"; {pushed.incomplete} actions left out, whose outputs are not here" if pushed.incomplete else ""
-    more += f"; {pushed.native} actions left out, compiled for this machine's CPU alone" if pushed.native else ""
-    console.say(f"{style.good(pushed.toolchain)}: {text}{more}")
-
-
-def _show_pulled(pulled: PulledCache) -> None:
-    style = console.Style(sys.stderr)
-    packs = "1 pack" if pulled.packs == 1 else f"{pulled.packs} packs"
-    text = f"pulled {pulled.entries} entries, {console.size(pulled.received)} in {packs}; {pulled.there} were there"
-    more = f"; {pulled.incomplete} actions left out, whose outputs are nowhere" if pulled.incomplete else ""
-    console.say(f"{style.good(pulled.toolchain)}: {text}{more}")
+def _show(done: PushedCache | PulledCache, verb: str, size: int, others: Mapping[str, int]) -> None:
+    """Print what was pushed or pulled of a toolchain, in packs of `size` bytes, and the `others` that are not 0."""
+    packs = "1 pack" if done.packs == 1 else f"{done.packs} packs"
+    text = f"{verb} {done.entries} entries, {console.size(size)} in {packs}; {done.there} were there"
+    more = "".join(f"; {count} {what}" for what, count in others.items() if count)
+    console.say(f"{console.Style(sys.stderr).good(done.toolchain)}: {text}{more}")
