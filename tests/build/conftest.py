@@ -198,8 +198,7 @@ def finished(workshop: Workshop) -> Iterator[Finished]:
     command = workshop.tfdock()
     command = replace(command, cache=command.home / "cache")
     profile = write_profile(command.home / "profile.yaml", workshop.tree())
-    outcome = command.with_variables(GITHUB_TOKEN=SECRET).build(profile)
-    assert outcome.code == 0, outcome.told
+    outcome = command.with_variables(GITHUB_TOKEN=SECRET).build(profile, code=0)
     shutil.copytree(command.cache, workshop.cache, dirs_exist_ok=True)
     yield Finished(tfdock=command, outcome=outcome)
     assert command.leftovers == []

@@ -133,21 +133,24 @@ class Running:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def finish(self, seconds: float = WHOLE) -> Outcome:
-        """Wait for the end. A command that takes longer fails the test; so does a document that breaks its schema."""
+    def finish(self, seconds: float = WHOLE, *, code: int | None = None) -> Outcome:
+        """Wait for the end. The test fails if the command takes longer, or does not exit with a `code` that is given;
+        so it does for a document that breaks its schema."""
         with self._told():
-            code = self.process.wait(seconds)
+            ended = self.process.wait(seconds)
             self._read_to_the_end()
         for document in check_printed(self._stdout):
             # After an error, the record may be the one that a test has damaged.
-            if code == 0:
+            if ended == 0:
                 check_named(document)
-        return Outcome(
-            code=code,
+        outcome = Outcome(
+            code=ended,
             stdout=self._stdout,
             stderr="".join(self._lines),
             seconds=time.monotonic() - self._started,
         )
+        assert code in (None, ended), outcome.told
+        return outcome
 
     def _read_to_the_end(self) -> None:
         """Read what an ended command has printed. A process that it left behind may hold the pipe for ever."""
@@ -272,11 +275,11 @@ class Tfdock:
             )
         )
 
-    def run(self, *words: str | Path) -> Outcome:
-        return self.start(*words).finish()
+    def run(self, *words: str | Path, code: int | None = None) -> Outcome:
+        return self.start(*words).finish(code=code)
 
-    def build(self, *words: str | Path) -> Outcome:
-        return self.run("build", "--json", *words)
+    def build(self, *words: str | Path, code: int | None = None) -> Outcome:
+        return self.run("build", "--json", *words, code=code)
 
     @property
     def visible(self) -> list[str]:

@@ -157,8 +157,7 @@ def test_the_command_prints_a_line_for_each_download_and_ends_with_7_where_none_
     profile = write_profile(tmp_path / "profile.yaml", workshop.tree())
     # Bazel's own server is beyond a proxy that is not there; the registry is on this machine.
     command = workshop.tfdock().with_variables(https_proxy=f"http://{closed_port()}", no_proxy="127.0.0.1")
-    outcome = command.run("check", "--online", profile)
-    assert outcome.code == 7, outcome.told
+    outcome = command.run("check", "--online", profile, code=7)
     assert "  there        base     tensorflow/build:99.18-python3.11  sha256:" in outcome.stdout
     assert "[download-unreachable]" in outcome.stderr
     asked = command.run("check", "--online", "--json", profile).document["profiles"][0]["online"]

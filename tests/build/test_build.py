@@ -180,20 +180,17 @@ def test_a_second_build_is_up_to_date_and_prints_the_wheel_without_a_container_o
     finished: Finished, workshop: Workshop
 ) -> None:
     moment = time.time()
-    again = finished.tfdock.run("build", finished.profile)
-    assert again.code == 0, again.told
+    again = finished.tfdock.run("build", finished.profile, code=0)
     assert again.stdout == f"{finished.wheel}\n"
     assert "up-to-date" in again.stderr
     assert [name for name in workshop.created_since(moment) if finished.outcome.build["build_id"] in name] == []
-    nowhere = Tfdock(home=finished.tfdock.home, cache=finished.tfdock.cache).build(finished.profile)
-    assert nowhere.code == 0, nowhere.told
+    nowhere = Tfdock(home=finished.tfdock.home, cache=finished.tfdock.cache).build(finished.profile, code=0)
     assert nowhere.build["status"] == "up-to-date"
     assert nowhere.build["wheels"] == finished.outcome.build["wheels"]
 
 
 def test_the_demo_is_the_wheel_that_was_recorded(workshop: Workshop) -> None:
-    demo = workshop.tfdock().build("--allow-path", MINIATURE, REPOSITORY / "profiles/demo.yaml")
-    assert demo.code == 0, demo.told
+    demo = workshop.tfdock().build("--allow-path", MINIATURE, REPOSITORY / "profiles/demo.yaml", code=0)
     compilers = re.findall(rb"GCC: \([^)]*\)", member(wheel_of(demo.build), LIBRARY))
     (wheel,) = demo.build["wheels"]
     expected = DEMO_WHEELS.get(compilers[0].decode())
@@ -264,8 +261,7 @@ def test_two_profiles_in_one_call_are_two_wheels_with_what_each_asked_for(
             compute_capabilities=both,
         ),
     ]
-    outcome = tfdock.build(*profiles)
-    assert outcome.code == 0, outcome.told
+    outcome = tfdock.build(*profiles, code=0)
     hermetic, legacy = outcome.builds
     assert [build["profile"] for build in outcome.builds] == [str(path) for path in profiles]
     assert sorted(name for build in outcome.builds for name in published(build)) == tfdock.visible
@@ -293,8 +289,7 @@ def test_two_profiles_in_one_call_are_two_wheels_with_what_each_asked_for(
 
 def test_a_debug_build_has_symbols(finished: Finished, tfdock: Tfdock, workshop: Workshop, tmp_path: Path) -> None:
     profile = write_profile(tmp_path / "debug.yaml", workshop.tree(), **CPU, debug=True)
-    outcome = tfdock.build(profile)
-    assert outcome.code == 0, outcome.told
+    outcome = tfdock.build(profile, code=0)
     assert "-cpu-dbg-" in outcome.build["build_id"]
     answer = used(wheel_of(outcome.build), tmp_path / "debug")
     assert answer["info"]["is_cuda_build"] is False
@@ -314,14 +309,12 @@ def test_with_symbols_for_one_kernel_only_that_is_compiled_and_gdb_stops_in_it_a
     )
     profile = own.profile.with_name("crash.yaml")
     profile.write_text(fields.replace("mine.yaml", own.profile.name))
-    outcome = own.tfdock.build(profile)
-    assert outcome.code == 0, outcome.told
+    outcome = own.tfdock.build(profile, code=0)
     assert outcome.build["cache"]["executed_by_mnemonic"]["CppCompile"] == 1
 
     # Nothing of the miniature's is in an index of packages.
     words = f"sha256sum /tf/wheel/*.whl; export PIP_NO_INDEX=1 PIP_NO_DEPS=1\n{script}"
-    shell = own.tfdock.run("shell", "--trust", "--debug", profile, "bash", "-c", words)
-    assert shell.code == 0, shell.told
+    shell = own.tfdock.run("shell", "--trust", "--debug", profile, "bash", "-c", words, code=0)
     assert outcome.build["wheels"][0]["sha256"] in shell.stdout
     assert "13\t  if (a.cols != b.rows) {" in shell.stdout, shell.told
     assert "a = @" in shell.stdout, shell.told
@@ -352,8 +345,7 @@ def test_an_archive_with_a_patch_is_built_as_such(
     patch = difflib.unified_diff(old, ["patched = True\n", *old], f"a/{module}", f"b/{module}")
     (tmp_path / "x.patch").write_text("".join(patch))
     source = {"release": "99.18.0", "archive": url, "sha256": sha256, "patches": ["x.patch"]}
-    outcome = tfdock.build(write_profile(tmp_path / "archive.yaml", tensorflow=source, verify=UNTRIED))
-    assert outcome.code == 0, outcome.told
+    outcome = tfdock.build(write_profile(tmp_path / "archive.yaml", tensorflow=source, verify=UNTRIED), code=0)
     assert outcome.build["cache"]["executed"] == 1, "only the wheel is packed anew"
     assert member(wheel_of(outcome.build), module).startswith(b"patched = True\n")
     assert record_of(outcome.build)["source"]["found"] == sha256
@@ -365,8 +357,7 @@ def test_an_archive_that_is_not_the_one_that_was_pinned_is_refused(
 ) -> None:
     url, _ = archive
     source = {"release": "99.18.0", "archive": url, "sha256": "0" * 64}
-    outcome = tfdock.build(write_profile(tmp_path / "archive.yaml", tensorflow=source))
-    assert outcome.code == 3, outcome.told
+    outcome = tfdock.build(write_profile(tmp_path / "archive.yaml", tensorflow=source), code=3)
     assert outcome.problem["code"] == "pin-moved"
     assert "phase image" in outcome.problem["message"]
     assert tfdock.visible == []
@@ -399,8 +390,7 @@ def test_a_ref_that_cannot_be_fetched_or_configured_gives_way_to_the_next_and_fo
     with git_server(repositories) as url:
         source = {"release": "99.18.0", "git": f"{url}/tensorflow", "ref": "gone", "fallback": ["v99.18.0", "main"]}
         profile = write_profile(tmp_path / "git.yaml", None, tensorflow=source, verify=UNTRIED, **PLAYED_BUILD)
-        outcome = tfdock.build(profile)
-        assert outcome.code == 0, outcome.told
+        outcome = tfdock.build(profile, code=0)
         assert "source gone does not work" in outcome.stderr
         assert "source v99.18.0 does not work" in outcome.stderr
         assert outcome.build["attempts"] == 3
@@ -408,8 +398,7 @@ def test_a_ref_that_cannot_be_fetched_or_configured_gives_way_to_the_next_and_fo
 
         found = commit("README", b"the branch has moved")
         assert tfdock.build(profile).build["status"] == "up-to-date"
-        outcome = tfdock.build("--force", profile)
-        assert outcome.code == 0, outcome.told
+        outcome = tfdock.build("--force", profile, code=0)
         assert record_of(outcome.build)["source"] == {"ref": "main", "found": found}
 
 

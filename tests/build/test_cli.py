@@ -57,8 +57,7 @@ def test_check_prints_the_build_id_of_each_profile_that_can_be_built(tfdock: Tfd
 def test_check_says_all_it_found_as_one_document_and_exits_with_the_worst(tfdock: Tfdock, tmp_path: Path) -> None:
     impossible = write_profile(tmp_path / "impossible.yaml", tensorflow="2.18.0", compute_capabilities=["sm_20"])
     malformed = write_profile(tmp_path / "malformed.yaml", tensorflow="2.18.0", python=3.1, pyton="3.11")
-    outcome = tfdock.run("check", RTX3080, impossible, malformed, "--json")
-    assert outcome.code == 2, outcome.told
+    outcome = tfdock.run("check", RTX3080, impossible, malformed, "--json", code=2)
     document = outcome.document
     assert list(document)[:2] == ["schema", "ok"]
     assert (document["schema"], document["ok"]) == ("tfdock.check/1", False)
@@ -73,13 +72,11 @@ def test_check_says_all_it_found_as_one_document_and_exits_with_the_worst(tfdock
 
 @pytest.mark.parametrize("profile", [path.name for path in loader.profile_files()])
 def test_every_shipped_profile_can_be_built(tfdock: Tfdock, profile: str) -> None:
-    outcome = tfdock.with_variables(TFDOCK_KNOWLEDGE=str(MINIATURE / "knowledge")).run("check", PROFILES / profile)
-    assert outcome.code == 0, outcome.told
+    tfdock.with_variables(TFDOCK_KNOWLEDGE=str(MINIATURE / "knowledge")).run("check", PROFILES / profile, code=0)
 
 
 def test_what_is_allowed_though_untested_is_a_warning_with_a_code(tfdock: Tfdock) -> None:
-    outcome = tfdock.run("check", "tf1.4-xla-cuda8")
-    assert outcome.code == 0, outcome.told
+    outcome = tfdock.run("check", "tf1.4-xla-cuda8", code=0)
     said = " ".join(outcome.stderr.split())
     assert said.startswith("tf1.4-xla-cuda8:"), "as it was asked for, not where it lies"
     assert "warning: untested, as is allowed: TensorFlow 1.4" in said
@@ -145,8 +142,7 @@ def test_schema_accepts_every_shipped_profile(tfdock: Tfdock, tmp_path: Path) ->
 
 
 def test_doctor_without_an_engine_says_so_first_and_exits_with_6(tfdock: Tfdock) -> None:
-    outcome = tfdock.run("doctor", "--json")
-    assert outcome.code == 6, outcome.told
+    outcome = tfdock.run("doctor", "--json", code=6)
     document = outcome.document
     assert (document["schema"], document["ok"]) == ("tfdock.doctor/1", False)
     first = document["checks"][0]
@@ -163,8 +159,7 @@ def test_two_profiles_of_the_same_build_are_refused(tfdock: Tfdock, tmp_path: Pa
 
 def test_a_build_of_refused_profiles_needs_no_engine(tfdock: Tfdock, tmp_path: Path) -> None:
     impossible = write_profile(tmp_path / "impossible.yaml", tensorflow="2.18.0", compute_capabilities=["sm_20"])
-    outcome = tfdock.build(impossible)
-    assert outcome.code == 3, outcome.told
+    outcome = tfdock.build(impossible, code=3)
     assert outcome.build["status"] == "refused"
     assert not tfdock.wheelhouse.exists()
 
@@ -303,8 +298,7 @@ def test_a_file_that_is_no_profile_is_refused_with_what_is_wrong_and_what_to_do(
 ) -> None:
     path = tmp_path / "profile.yaml"
     path.write_bytes(content)
-    outcome = tfdock.run("check", path)
-    assert outcome.code == 2, outcome.told
+    outcome = tfdock.run("check", path, code=2)
     assert "fix:" in outcome.stderr, outcome.told
     assert str(path) in outcome.stderr
     for word in words:
@@ -313,8 +307,7 @@ def test_a_file_that_is_no_profile_is_refused_with_what_is_wrong_and_what_to_do(
 
 @pytest.mark.parametrize("words", [("check",), ("check", "--nonsense"), ("biuld", "x"), ("plan",), ("render", "x")])
 def test_a_wrong_command_line_is_a_usage_error(tfdock: Tfdock, words: tuple[str, ...]) -> None:
-    outcome = tfdock.run(*words)
-    assert outcome.code == 2, outcome.told
+    outcome = tfdock.run(*words, code=2)
     assert outcome.stdout == ""
     assert "Traceback" not in outcome.stderr
 
@@ -339,8 +332,7 @@ def test_a_deleted_working_folder_is_named_as_such(tfdock: Tfdock, tmp_path: Pat
 def test_a_name_that_the_encoding_of_the_terminal_lacks_is_shown_with_escapes(tfdock: Tfdock, tmp_path: Path) -> None:
     path = tmp_path / "na\xefve.yaml"
     path.write_text('schema: 1\ntensorflow: "2.18.0"\n')
-    outcome = tfdock.with_variables(PYTHONIOENCODING="ascii").run("check", path)
-    assert outcome.code == 0, outcome.told
+    outcome = tfdock.with_variables(PYTHONIOENCODING="ascii").run("check", path, code=0)
     assert "na\\xefve" in outcome.stdout
 
 
@@ -352,8 +344,7 @@ def test_a_profile_without_its_ending_is_guessed(tfdock: Tfdock) -> None:
 
 def test_a_wheelhouse_that_is_a_file_is_named(tfdock: Tfdock) -> None:
     tfdock.wheelhouse.write_text("not a folder")
-    outcome = tfdock.build(RTX3080)
-    assert outcome.code == 1, outcome.told
+    outcome = tfdock.build(RTX3080, code=1)
     assert outcome.problem["code"] == "folder-not-writable"
     assert str(tfdock.wheelhouse) in outcome.problem["message"]
 

@@ -108,8 +108,7 @@ def test_a_compile_error_is_one_error_with_phase_first_line_log_and_next_command
 ) -> None:
     broken = edited({KERNEL: before("#define MINIATURE_FAIL_COMPILE\n")}, **CPU)
     refused = write_profile(tmp_path / "refused.yaml", tmp_path, compute_capabilities=["sm_20"])
-    outcome = tfdock.build(broken, refused, profile)
-    assert outcome.code == 1, outcome.told
+    outcome = tfdock.build(broken, refused, profile, code=1)
     by_name = {Path(build["profile"]).name: build for build in outcome.builds}
     assert by_name["profile.yaml"]["status"] == "built"
     assert by_name["refused.yaml"]["status"] == "refused"
@@ -135,8 +134,7 @@ def test_a_fetch_names_what_bazel_cannot_analyse_and_goes_on_with_the_next_profi
     tfdock: Tfdock, edited: EditedTree, profile: Path
 ) -> None:
     renamed = edited({PACKAGE: replaced('name = "wheel"', 'name = "wheels"')}, **CPU)
-    outcome = tfdock.run("fetch", renamed, profile, "--json")
-    assert outcome.code == 1, outcome.told
+    outcome = tfdock.run("fetch", renamed, profile, "--json", code=1)
     broken, sound = outcome.builds
     assert [(row["profile"], row["status"]) for row in (broken, sound)] == [
         (str(renamed), "failed"),
@@ -331,8 +329,7 @@ def test_what_a_killed_run_left_is_cleaned_up_by_the_next_which_builds(
     assert len(own_containers(workshop, tfdock)) == 1, "a container outlives the one that watches it"
     assert tfdock.leftovers != []
     assert tfdock.visible == []
-    outcome = tfdock.build(profile)
-    assert outcome.code == 0, outcome.told
+    outcome = tfdock.build(profile, code=0)
     assert "cleaned up after run" in outcome.stderr
     assert own_containers(workshop, tfdock) == []
     assert tfdock.visible == published(outcome.build)
@@ -422,10 +419,8 @@ def test_a_second_ctrl_c_kills_what_does_not_stop_and_the_next_run_goes_on_from_
     running.signal(signal.SIGINT)
     running.wait_for("Ctrl-C again kills")
     running.signal(signal.SIGINT)
-    outcome = running.finish(10)
-    assert outcome.code == 130, outcome.told
+    outcome = running.finish(10, code=130)
     assert [build["status"] for build in outcome.builds] == ["interrupted", "interrupted"]
     assert tfdock.visible == []
-    after = tfdock.build(sound)
-    assert after.code == 0, after.told
+    after = tfdock.build(sound, code=0)
     assert after.build["cache"]["executed"] == 1, "the packing, which was killed"

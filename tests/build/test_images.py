@@ -62,8 +62,7 @@ def repository(before: Proxy, request: pytest.FixtureRequest) -> str:
 
 
 def push(desk: Tfdock, *words: str | Path) -> Json:
-    outcome = desk.run("image", "push", "--json", *words)
-    assert outcome.code == 0, outcome.told
+    outcome = desk.run("image", "push", "--json", *words, code=0)
     return outcome.document
 
 
@@ -116,8 +115,7 @@ def test_two_users_at_two_times_pack_the_same_bytes(desk: Tfdock, common_place: 
         os.chown(path, USER, USER)
     digests = []
     for command, name in ((desk, one.build_id), (other, str(other.wheelhouse / one.wheel.name))):
-        outcome = command.run("image", "pack", name, "-o", command.home / "image.tar")
-        assert outcome.code == 0, outcome.told
+        outcome = command.run("image", "pack", name, "-o", command.home / "image.tar", code=0)
         digests.append(outcome.stdout)
         time.sleep(1.1)
     assert digests[0] == digests[1] == f"{digests[0].split()[0]}  {CUDA}\n"
@@ -127,8 +125,7 @@ def test_two_users_at_two_times_pack_the_same_bytes(desk: Tfdock, common_place: 
 
 def test_the_file_is_a_layout_whose_blobs_have_the_digests_that_they_are_named_by(desk: Tfdock) -> None:
     one = made(desk.wheelhouse)
-    outcome = desk.run("image", "pack", one.wheel, "-o", desk.home / "image.tar", "--json")
-    assert outcome.code == 0, outcome.told
+    outcome = desk.run("image", "pack", one.wheel, "-o", desk.home / "image.tar", "--json", code=0)
     (image,) = outcome.document["images"]
     assert image["tags"] == [CUDA, f"fp-{one.fingerprint[:32]}", MOVING]
     assert image["wheels"] == [{"file": one.wheel.name, "sha256": one.sha256, "size": one.wheel.stat().st_size}]
@@ -212,16 +209,14 @@ def test_a_copy_of_a_wheel_elsewhere_is_the_wheel_of_the_wheelhouse(desk: Tfdock
 def test_of_two_builds_with_one_name_it_is_the_one_whose_bytes_are_here(desk: Tfdock) -> None:
     made(desk.wheelhouse, seed="first", finished="2026-02-02T03:04:05+00:00")
     second = made(desk.wheelhouse, seed="second")  # takes the place of the first one's wheel
-    outcome = desk.run("image", "pack", second.build_id, "-o", desk.home / "image.tar", "--json")
-    assert outcome.code == 0, outcome.told
+    outcome = desk.run("image", "pack", second.build_id, "-o", desk.home / "image.tar", "--json", code=0)
     assert outcome.document["images"][0]["tags"][1] == f"fp-{second.fingerprint[:32]}"
 
 
 def test_of_two_builds_with_one_build_id_it_is_the_one_in_release(desk: Tfdock) -> None:
     release = made(desk.wheelhouse)
     made(desk.wheelhouse, local="evil", seed="evil", finished="2027-02-02T03:04:05+00:00", domain="f" * 16)
-    outcome = desk.run("image", "pack", release.build_id, "-o", desk.home / "image.tar", "--json")
-    assert outcome.code == 0, outcome.told
+    outcome = desk.run("image", "pack", release.build_id, "-o", desk.home / "image.tar", "--json", code=0)
     assert outcome.document["images"][0]["tags"] == [CUDA, f"fp-{release.fingerprint[:32]}", MOVING]
 
 
@@ -235,8 +230,7 @@ def test_a_profile_does_not_mean_a_build_of_another_trust_domain_and_that_moves_
     outcome = desk.run("image", "pack", profile, "-o", desk.home / "image.tar", "--json")
     assert (outcome.code, problem(outcome)["code"]) == (2, "build-not-here"), outcome.told
     assert problem(outcome)["why"] == f"it is of the trust domain {'f' * 16}, the profile of release"
-    outcome = desk.run("image", "pack", evil.build_id, "-o", desk.home / "image.tar", "--json")
-    assert outcome.code == 0, outcome.told
+    outcome = desk.run("image", "pack", evil.build_id, "-o", desk.home / "image.tar", "--json", code=0)
     assert outcome.document["images"][0]["tags"] == [evil.build_id, f"fp-{evil.fingerprint[:32]}"]
     assert f"{evil.build_id} gets no moving tag" in outcome.stderr
 
@@ -332,8 +326,7 @@ def test_who_has_pulled_a_wheel_pushes_the_very_same_image(desk: Tfdock, tmp_pat
     one = made(desk.wheelhouse)
     (image,) = push(desk, one.build_id, repository)["images"]
     other = Tfdock(home=tmp_path / "other", cache=tmp_path / "other" / "cache")
-    outcome = other.run("pull", f"{repository}@{image['digest']}")
-    assert outcome.code == 0, outcome.told
+    other.run("pull", f"{repository}@{image['digest']}", code=0)
     document = push(other, one.build_id, repository)
     assert (document["sent"], document["images"]) == (0, [image])
 
@@ -635,8 +628,7 @@ class Published:
     def __init__(self, finished: Finished, registry: OwnRegistry) -> None:
         self.name = f"{registry.address}/{REPOSITORY}/miniature"
         self.finished = finished
-        outcome = finished.tfdock.run("image", "push", "--json", finished.profile, self.name)
-        assert outcome.code == 0, outcome.told
+        outcome = finished.tfdock.run("image", "push", "--json", finished.profile, self.name, code=0)
         (image,) = outcome.document["images"]
         self.digest, self.tags = image["digest"], image["tags"]
 
@@ -772,8 +764,7 @@ def test_a_build_comes_back_by_tag_by_digest_and_by_its_profile_where_nothing_of
         machine = Tfdock(home=tmp_path / name, cache=tmp_path / name / "cache").with_variables(
             TFDOCK_REGISTRIES=published.name
         )
-        outcome = machine.run(*words, "--json")
-        assert outcome.code == 0, outcome.told
+        outcome = machine.run(*words, "--json", code=0)
         (build,) = outcome.builds if name == "profile" else outcome.document["pulls"][0]["builds"]
         assert build["status"] == "pulled"
         wheel = machine.wheelhouse / finished.wheel.name
@@ -836,6 +827,5 @@ def test_an_index_that_skopeo_rewrote_is_pulled_by_the_labels_of_its_images(
     assert manifest(registry, repository, "copy", oci.DOCKER_LIST)["mediaType"] == oci.DOCKER_LIST
     for machine, build in zip(("amd64", "arm64"), builds, strict=True):
         other = Tfdock(home=tmp_path / machine, cache=tmp_path / "cache")
-        outcome = other.run("pull", f"{repository}:copy", "--platform", f"linux/{machine}")
-        assert outcome.code == 0, outcome.told
+        other.run("pull", f"{repository}:copy", "--platform", f"linux/{machine}", code=0)
         assert (other.wheelhouse / build.wheel.name).read_bytes() == build.wheel.read_bytes()

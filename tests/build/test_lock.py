@@ -119,8 +119,8 @@ class Bench:
         finally:
             self.lock.write_text(self.text)
 
-    def build(self) -> Outcome:
-        return self.tfdock.build("--locked", self.profile)
+    def build(self, *, code: int | None = None) -> Outcome:
+        return self.tfdock.build("--locked", self.profile, code=code)
 
     @property
     def without_engine(self) -> Tfdock:
@@ -158,8 +158,7 @@ def bench(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(scope="module")
 def built(bench: Bench) -> Json:
     """The build by the lock."""
-    outcome = bench.build()
-    assert outcome.code == 0, outcome.told
+    outcome = bench.build(code=0)
     return outcome.build
 
 
@@ -219,8 +218,7 @@ def test_locking_compiles_nothing_and_again_writes_the_same_bytes(bench: Bench) 
 def test_of_several_profiles_each_gets_a_lock_of_its_own_and_those_that_cannot_are_named(bench: Bench) -> None:
     native = write_profile(bench.tfdock.home / "native.yaml", tensorflow="99.18.0", optimize="native")
     gone = write_profile(bench.tfdock.home / "gone.yaml", **{**bench.fields, "base": "tfdock-tests/nobody:1"})
-    outcome = bench.tfdock.run("lock", "--json", native, bench.profile, gone)
-    assert outcome.code == 7, outcome.told
+    outcome = bench.tfdock.run("lock", "--json", native, bench.profile, gone, code=7)
     unsafe, locked, missing = outcome.document["locks"]
     assert (unsafe["ok"], unsafe["problems"][0]["code"]) == (False, "native-in-lock")
     assert (locked["ok"], locked["file"]) == (True, str(bench.lock))
@@ -252,8 +250,7 @@ def test_a_locked_build_is_made_of_what_is_locked_and_its_record_names_the_lock(
     assert record["fingerprint"] == yaml.safe_load(bench.text)["fingerprint"]
     assert record["build_id"] == yaml.safe_load(bench.text)["build_id"]
     # Locked, nothing is asked of the engine for what is up to date.
-    nowhere = bench.without_engine.build("--locked", bench.profile)
-    assert nowhere.code == 0, nowhere.told
+    nowhere = bench.without_engine.build("--locked", bench.profile, code=0)
     assert nowhere.build["status"] == "up-to-date"
 
 
@@ -269,19 +266,16 @@ def test_a_tag_that_moved_is_told_and_the_locked_digest_is_built_as_long_as_it_c
     before = bench.phases
     with bench.moved_base() as digest:
         assert digest != bench.digest
-        told = bench.tfdock.run("build", "--locked", bench.profile)
-        assert told.code == 0, told.told
+        told = bench.tfdock.run("build", "--locked", bench.profile, code=0)
         assert "profile.lock: warning: 1 pin has moved" in told.stderr
         assert digest in told.stderr
         assert says("the build takes the locked ones", told)
         assert bench.phases == before, "it is up to date"
-        checked = bench.tfdock.run("lock", "--check", "--json", bench.profile)
-        assert checked.code == 3, checked.told
+        checked = bench.tfdock.run("lock", "--check", "--json", bench.profile, code=3)
         (problem,) = checked.document["locks"][0]["problems"]
         assert (problem["code"], problem["severity"]) == ("pin-moved", "error")
         assert all(word in problem["message"] for word in (f"base {bench.base}", bench.digest, digest))
-    checked = bench.tfdock.run("lock", "--check", "--json", bench.profile)
-    assert checked.code == 0, checked.told
+    checked = bench.tfdock.run("lock", "--check", "--json", bench.profile, code=0)
     assert checked.document["locks"][0]["build_id"] == built["build_id"]
     assert bench.lock.read_text() == bench.text
     assert bench.phases == before, "a check builds nothing"
@@ -368,8 +362,7 @@ def test_without_a_lock_that_can_be_read_nothing_is_built(
     profile = write_profile(tmp_path / "profile.yaml", tensorflow="99.18.0")
     if text is not None:
         (tmp_path / "profile.lock").write_text(text)
-    outcome = tfdock.build("--locked", profile)
-    assert outcome.code == code, outcome.told
+    outcome = tfdock.build("--locked", profile, code=code)
     assert outcome.problem["code"] == problem
     assert outcome.problem["file"] == str(tmp_path / "profile.lock")
     assert "tfdock lock" in outcome.problem["fix"] or problem == "yaml-syntax"
@@ -457,8 +450,7 @@ def test_what_is_no_lock_is_not_replaced(tmp_path: Path) -> None:
     tfdock = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache")
     profile = write_profile(tmp_path / "poetry.yaml", tensorflow="99.18.0")
     (tmp_path / "poetry.lock").write_text("[[package]]\n")
-    outcome = tfdock.run("lock", "--json", profile)
-    assert outcome.code == 2, outcome.told
+    outcome = tfdock.run("lock", "--json", profile, code=2)
     assert outcome.document["locks"][0]["problems"][0]["code"] == "lock-name-taken"
     assert (tmp_path / "poetry.lock").read_text() == "[[package]]\n"
 

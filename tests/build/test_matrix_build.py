@@ -65,8 +65,7 @@ def built(
     be configured; and for a GPU that no CUDA 13 compiles for."""
     folder = tmp_path_factory.mktemp("matrix")
     where = f"{registry.address}/me/wheels"
-    pushed = finished.tfdock.run("image", "push", finished.profile, where)
-    assert pushed.code == 0, pushed.told
+    finished.tfdock.run("image", "push", finished.profile, where, code=0)
     broken = copy_tree(workshop.tree(), folder / "broken", BROKEN)
     (folder / "base.yaml").write_text(finished.profile.read_text())
     matrix = folder / "matrix.yaml"
@@ -139,8 +138,7 @@ def test_a_wheel_of_another_name_has_a_build_id_constraints_and_tags_of_its_own(
     assert wheel.startswith("my_tensorflow-99.18.0+")
     constraints = (built.tfdock.wheelhouse / f"{build_id}.constraints.txt").read_text()
     assert "my-tensorflow==99.18.0+" in constraints
-    pushed = built.tfdock.run("image", "push", "--json", build_id, f"{built.registry.address}/me/others")
-    assert pushed.code == 0, pushed.told
+    pushed = built.tfdock.run("image", "push", "--json", build_id, f"{built.registry.address}/me/others", code=0)
     (image,) = pushed.document["images"]
     assert build_id in image["tags"]
 
@@ -206,13 +204,11 @@ def test_without_missing_what_a_registry_has_is_pulled_and_one_cell_can_be_named
     words = ("--matrix", built.matrix, "--only", name, "--json")
     # The matrix names the registry, and a matrix may be a stranger's: its wheels are not taken.
     for command in ("build", "pull"):
-        refused = nowhere.run(command, *words)
-        assert refused.code == (6 if command == "build" else 2), refused.told
+        refused = nowhere.run(command, *words, code=6 if command == "build" else 2)
         assert refused.stderr.count("[matrix-registry-not-allowed]") == 1
         assert f"`--registry {built.registry.address}/me/wheels`" in refused.stderr
         assert nowhere.visible == []
-    outcome = nowhere.run("build", *words, "--registry", f"{built.registry.address}/me/wheels")
-    assert outcome.code == 0, outcome.told
+    outcome = nowhere.run("build", *words, "--registry", f"{built.registry.address}/me/wheels", code=0)
     assert (outcome.build["build_id"], outcome.build["status"]) == (name, "pulled")
     matrix = outcome.document["matrix"]
     assert matrix["counts"] == {"pulled": 1}
@@ -223,8 +219,7 @@ def test_without_missing_what_a_registry_has_is_pulled_and_one_cell_can_be_named
 def test_pull_takes_what_a_registry_has_and_names_what_it_lacks(built: Built) -> None:
     where = {"TFDOCK_REGISTRIES": f"{built.registry.address}/me/wheels"}
     nowhere = Tfdock(home=built.tfdock.home / "third", cache=built.tfdock.cache, variables=where)
-    outcome = nowhere.run("pull", "--matrix", built.matrix, "--json")
-    assert outcome.code == 0, outcome.told
+    outcome = nowhere.run("pull", "--matrix", built.matrix, "--json", code=0)
     cells = built.cells("first")
     pulls = {one["name"]: one for one in outcome.document["pulls"]}
     assert set(pulls) == {cells[status]["build_id"] for status in ("registry", "failed", "built")}
@@ -253,8 +248,7 @@ def test_an_interrupted_matrix_says_what_it_came_to(workshop: Workshop, tfdock: 
     running = tfdock.start("build", "--matrix", matrix, "--report", tmp_path / "report")
     running.wait_for("image …")
     running.signal(signal.SIGINT)
-    outcome = running.finish()
-    assert outcome.code == 130, outcome.told
+    outcome = running.finish(code=130)
     report = json.loads((tmp_path / "report/report.json").read_text())
     assert (report["exit_code"], report["counts"]) == (130, {"interrupted": 2})
     suite = ElementTree.parse(tmp_path / "report/junit.xml").getroot()
@@ -293,8 +287,7 @@ axes:
     ],
 )
 def test_what_does_not_go_together_is_a_usage_error(alone: Tfdock, words: tuple[str, ...], told: str) -> None:
-    outcome = alone.run(*words)
-    assert outcome.code == 2, outcome.told
+    outcome = alone.run(*words, code=2)
     assert told in outcome.stderr
     assert outcome.stdout == ""
 
@@ -302,8 +295,7 @@ def test_what_does_not_go_together_is_a_usage_error(alone: Tfdock, words: tuple[
 def test_a_matrix_of_which_nothing_is_asked_for_is_done(alone: Tfdock, tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(MATRIX)
     words = ("--matrix", tmp_path / "m.yaml", "--only", "nothing-*", "--report", tmp_path / "report", "--json")
-    outcome = alone.run("build", *words)
-    assert outcome.code == 0, outcome.told
+    outcome = alone.run("build", *words, code=0)
     assert (outcome.builds, outcome.document["matrix"]["cells"]) == ([], [])
     assert "no cells" in outcome.stderr
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == [
@@ -316,8 +308,7 @@ def test_a_matrix_of_which_nothing_is_asked_for_is_done(alone: Tfdock, tmp_path:
 def test_without_an_engine_no_cell_begins_and_the_reason_is_told_once(alone: Tfdock, tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(MATRIX)
     for jobs in ("1", "2"):
-        outcome = alone.run("build", "--matrix", tmp_path / "m.yaml", "--json", "-j", jobs)
-        assert outcome.code == 6, outcome.told
+        outcome = alone.run("build", "--matrix", tmp_path / "m.yaml", "--json", "-j", jobs, code=6)
         assert [problem["code"] for problem in outcome.document["problems"]] == ["engine-unavailable"]
         assert outcome.stderr.count("[engine-unavailable]") == 1
 
@@ -328,8 +319,7 @@ def test_without_an_engine_the_reason_is_told_once_also_where_a_registry_is_aske
 ) -> None:
     (tmp_path / "m.yaml").write_text(MATRIX)
     where = f"{closed_port()}/me/wheels"
-    outcome = alone.run("build", "--matrix", tmp_path / "m.yaml", "--registry", where, "-j", jobs)
-    assert outcome.code == 6, outcome.told
+    outcome = alone.run("build", "--matrix", tmp_path / "m.yaml", "--registry", where, "-j", jobs, code=6)
     assert outcome.stderr.count("error: no container engine") == 1
     assert "(engine-unavailable), as above\n" in outcome.stderr
 
@@ -337,8 +327,7 @@ def test_without_an_engine_the_reason_is_told_once_also_where_a_registry_is_aske
 def test_a_report_that_cannot_be_written_is_told_before_anything_is_built(alone: Tfdock, tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(MATRIX)
     (tmp_path / "file").write_text("")
-    outcome = alone.run("build", "--matrix", tmp_path / "m.yaml", "--report", tmp_path / "file", "--json")
-    assert outcome.code == 1, outcome.told
+    outcome = alone.run("build", "--matrix", tmp_path / "m.yaml", "--report", tmp_path / "file", "--json", code=1)
     assert outcome.document["problems"][0]["code"] == "folder-not-writable"
 
 
@@ -348,8 +337,9 @@ def test_a_report_of_which_a_file_cannot_be_written_is_told_by_all_that_is(alone
     (report / "junit.xml").mkdir(parents=True)
     github.mkdir()
     command = alone.with_variables(**variables(github, tmp_path))
-    outcome = command.run("build", "--matrix", tmp_path / "m.yaml", "--only", "x", "--report", report, "--json")
-    assert outcome.code == 2, outcome.told
+    outcome = command.run(
+        "build", "--matrix", tmp_path / "m.yaml", "--only", "x", "--report", report, "--json", code=2
+    )
     assert (outcome.document["ok"], outcome.document["matrix"]["exit_code"]) == (False, 2)
     assert outputs((github / "output").read_text()) == {"ok": "false", "exit-code": "2"}
     assert "[file-error]" in outcome.stderr
@@ -360,8 +350,9 @@ def test_a_cell_for_the_cpu_of_one_machine_is_pulled_from_nowhere_and_why_is_sai
     alone: Tfdock, tmp_path: Path
 ) -> None:
     (tmp_path / "m.yaml").write_text(MATRIX.replace("accelerator: cpu", "accelerator: cpu, optimize: native"))
-    outcome = alone.run("pull", "--matrix", tmp_path / "m.yaml", "--registry", f"{closed_port()}/me/wheels", "--json")
-    assert outcome.code == 0, outcome.told
+    outcome = alone.run(
+        "pull", "--matrix", tmp_path / "m.yaml", "--registry", f"{closed_port()}/me/wheels", "--json", code=0
+    )
     assert outcome.document["matrix"]["counts"] == {"missing": 2}
     assert {one["code"] for one in outcome.document["matrix"]["cells"]} == {"native-pulled"}
     assert "2 missing" in outcome.stderr
@@ -389,8 +380,9 @@ def test_a_build_never_asks_the_registry_that_only_the_matrix_names(alone: Tfdoc
 def test_a_registry_that_cannot_be_asked_is_not_one_that_lacks_a_wheel(alone: Tfdock, tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(f"{MATRIX}ci: {{registry: {closed_port()}/me/wheels}}\n")
     (registry,) = re.findall(r"registry: (\S+)}", (tmp_path / "m.yaml").read_text())
-    outcome = alone.run("build", "--matrix", tmp_path / "m.yaml", "--missing", "--registry", registry, "--json")
-    assert outcome.code == 7, outcome.told
+    outcome = alone.run(
+        "build", "--matrix", tmp_path / "m.yaml", "--missing", "--registry", registry, "--json", code=7
+    )
     assert outcome.document["problems"][0]["code"] == "registry-unreachable"
 
 
@@ -407,8 +399,7 @@ def test_a_mistake_in_a_matrix_is_annotated_where_it_is_whatever_the_file_is_cal
     ):
         base.write_text(f"schema: 1\ntensorflow: {release}\naccelerator: cpu\n")
         matrix.write_text(f"schema: 1\nbase: 'base|`<b>.yaml'\naxes:\n  python: [{python}, '3.12']\n")
-        outcome = command.run("build", "--matrix", matrix)
-        assert outcome.code == 2, outcome.told
+        outcome = command.run("build", "--matrix", matrix, code=2)
         (found,) = commands(outcome.stderr)
         line, column = place
         assert found.name == "error"

@@ -159,8 +159,7 @@ def test_what_was_pushed_arrives_by_build_id_fingerprint_moving_tag_and_digest(
 
 def test_the_command_prints_the_wheel_and_pip_installs_what_was_pulled(site: Here, build: Made) -> None:
     push(site.where, build)
-    outcome = site.tfdock.run("pull", site.reference(build.build_id))
-    assert outcome.code == 0, outcome.told
+    outcome = site.tfdock.run("pull", site.reference(build.build_id), code=0)
     wheel = site.house.root / build.wheel.name
     assert outcome.stdout == f"{wheel}\n"
     assert "pulled" in outcome.stderr
@@ -255,8 +254,7 @@ def test_a_plan_is_looked_for_by_the_platform_of_its_wheel(
 def test_a_build_id_is_looked_for_past_a_registry_that_is_down(site: Here, build: Made) -> None:
     push(site.where, build)
     first = f"{closed_port()}/me/wheels"
-    outcome = site.tfdock.run("pull", build.build_id, "--registry", first, "--registry", site.where, "--json")
-    assert outcome.code == 0, outcome.told
+    outcome = site.tfdock.run("pull", build.build_id, "--registry", first, "--registry", site.where, "--json", code=0)
     assert site.has(build)
     outcome = site.tfdock.run("pull", OTHER, "--registry", first, "--registry", site.where, "--json")
     assert (outcome.code, problem(outcome)["code"]) == (7, "registry-unreachable"), "it may be there"
@@ -571,8 +569,7 @@ def test_a_pull_that_ends_half_way_is_continued_by_the_next_one(
     if how is not None:
         running.until(lambda: before.count(layer) == 2)
         running.signal(how)
-    outcome = running.finish(30)
-    assert outcome.code == {signal.SIGKILL: -9, signal.SIGINT: 130, None: 7}[how], outcome.told
+    outcome = running.finish(30, code={signal.SIGKILL: -9, signal.SIGINT: 130, None: 7}[how])
     assert site.visible == []
     (part,) = site.parts
     arrived = part.stat().st_size
@@ -581,8 +578,7 @@ def test_a_pull_that_ends_half_way_is_continued_by_the_next_one(
     if how is None:
         assert "what has arrived is kept" in problem(outcome)["fix"]
     before.forget()
-    again = site.tfdock.run("pull", site.reference(build.build_id), "--json")
-    assert again.code == 0, again.told
+    again = site.tfdock.run("pull", site.reference(build.build_id), "--json", code=0)
     ((one,),) = [pull["builds"] for pull in again.document["pulls"]]
     assert (one["kept"], one["received"]) == (arrived, build.wheel.stat().st_size - arrived)
     assert site.has(build)
@@ -887,8 +883,7 @@ def identified(build: Made, build_id: str, fingerprint: str) -> Made:
 
 def test_a_build_takes_what_a_registry_has_and_asks_no_engine(site: Here, before: Proxy, planned: Made) -> None:
     push(site.where, planned)
-    outcome = site.tfdock.build("cpu.yaml")
-    assert outcome.code == 0, outcome.told
+    outcome = site.tfdock.build("cpu.yaml", code=0)
     build = outcome.build
     assert (build["status"], build["build_id"], build["log"]) == ("pulled", planned.build_id, None)
     assert build["origin"].startswith(f"{site.where}:{fingerprint_tag(planned.fingerprint)}@sha256:")
@@ -911,14 +906,12 @@ def test_wheels_of_a_registry_that_only_the_matrix_names_are_not_taken(
     before.forget()
     stranger = site.tfdock.with_variables(TFDOCK_REGISTRIES="")
     for words, code in ((("build",), ENGINE), (("build", "--missing"), ENGINE), (("pull",), 2)):
-        outcome = stranger.run(*words, "--matrix", "m.yaml")
-        assert outcome.code == code, outcome.told
+        outcome = stranger.run(*words, "--matrix", "m.yaml", code=code)
         assert outcome.stderr.count("[matrix-registry-not-allowed]") == 1
         assert f"`--registry {site.where}`" in outcome.stderr
     assert before.asked == []
     assert site.visible == []
-    outcome = stranger.run("pull", "--matrix", "m.yaml", "--registry", site.where)
-    assert outcome.code == 0, outcome.told
+    outcome = stranger.run("pull", "--matrix", "m.yaml", "--registry", site.where, code=0)
     assert site.has(planned)
 
 
@@ -1047,8 +1040,7 @@ def test_what_is_pulled_is_said_to_run_as_this_machines_gpu_runs_it(site: Here, 
     driver.chmod(0o755)
     machine = site.tfdock.with_variables(PATH=f"{programs}:{os.environ['PATH']}")
     for status in ("pulled", "up-to-date"):
-        outcome = machine.run("pull", build.build_id, "--json")
-        assert outcome.code == 0, outcome.told
+        outcome = machine.run("pull", build.build_id, "--json", code=0)
         (one,) = outcome.document["pulls"][0]["builds"]
         assert one["status"] == status
         (gpu,) = one["gpus"]
@@ -1063,8 +1055,7 @@ def test_a_mirror_is_asked_instead_of_the_registry_that_is_named(site: Here, bef
     behind = site.tfdock.with_variables(
         TFDOCK_REGISTRY_MIRROR=f"wheels.example={before.address}", TFDOCK_REGISTRIES=f"wheels.example/{name}"
     )
-    outcome = behind.run("pull", f"wheels.example/{name}:{build.build_id}")
-    assert outcome.code == 0, outcome.told
+    behind.run("pull", f"wheels.example/{name}:{build.build_id}", code=0)
     assert site.has(build)
     assert behind.run("pull", build.build_id).code == 0
     assert before.count("GET .*/manifests/") == 2

@@ -105,8 +105,7 @@ def test_where_plain_bazel_dies_of_memory_the_second_try_ends_with_a_wheel(
 ) -> None:
     limits = {"jobs": 2, "memory": "1536MiB"}
     profile = write_profile(tmp_path / "hungry.yaml", workshop.tree(), bazel=HUNGRY, resources=limits)
-    outcome = tfdock.build(profile)
-    assert outcome.code == 0, outcome.told
+    outcome = tfdock.build(profile, code=0)
     assert outcome.build["attempts"] == 2
     assert "compiling again with 1, from the cache" in outcome.stderr
     assert tfdock.visible == published(outcome.build)
@@ -126,8 +125,9 @@ def test_where_plain_bazel_dies_of_memory_the_second_try_ends_with_a_wheel(
 def test_left_to_itself_it_takes_no_more_jobs_than_fit_and_other_limits_change_no_action(
     tfdock: Tfdock, workshop: Workshop, tmp_path: Path
 ) -> None:
-    outcome = tfdock.build(write_profile(tmp_path / "small.yaml", workshop.tree(), resources={"memory": "1600MiB"}))
-    assert outcome.code == 0, outcome.told
+    outcome = tfdock.build(
+        write_profile(tmp_path / "small.yaml", workshop.tree(), resources={"memory": "1600MiB"}), code=0
+    )
     assert outcome.build["attempts"] == 1
     (limits,) = record_of(outcome.build)["resources"]
     assert (limits["jobs"], limits["heap"]) == (1, 800 * MIB)
@@ -291,8 +291,7 @@ def test_ctrl_c_stops_all_builds_that_run_side_by_side(tfdock: Tfdock, edited: E
     running = tfdock.start("build", "--json", "-j", "2", slow, other, third)
     running.until(lambda: sum(one.count("relu_op.cc") > 0 for one in logs(tfdock)) == 2, WHOLE)
     running.signal(signal.SIGINT)
-    outcome = running.finish(30)
-    assert outcome.code == 130, outcome.told
+    outcome = running.finish(30, code=130)
     assert [build["status"] for build in outcome.builds] == ["interrupted"] * 3
     assert tfdock.visible == []
 

@@ -100,8 +100,7 @@ def images(workshop: Workshop) -> Iterator[Images]:
 @pytest.fixture(scope="module")
 def outcome(finished: Finished, images: Images) -> Outcome:
     """The miniature's runtime image."""
-    outcome = finished.tfdock.run("image", "runtime", finished.profile, *CPU, "--json")
-    assert outcome.code == 0, outcome.told
+    outcome = finished.tfdock.run("image", "runtime", finished.profile, *CPU, "--json", code=0)
     images.called(outcome.document["image"]["name"])
     return outcome
 
@@ -174,15 +173,13 @@ def test_what_is_there_is_not_made_again_and_a_name_can_be_given(
 def test_switches_are_set_in_the_image_and_part_of_its_name(image: Json, images: Images, finished: Finished) -> None:
     odd = 'MINE=a "b" $HOME \\'
     words = ("--switch", "quiet", "--switch", odd, "--switch", "--xla_dump_to=/tmp/x")
-    outcome = finished.tfdock.run("image", "runtime", finished.profile, *CPU, *words, "--json")
-    assert outcome.code == 0, outcome.told
+    outcome = finished.tfdock.run("image", "runtime", finished.profile, *CPU, *words, "--json", code=0)
     name = images.called(outcome.document["image"]["name"])
     assert re.fullmatch(re.escape(image["name"]) + "-x[0-9a-f]{8}", name)
     sets = {"TF_CPP_MIN_LOG_LEVEL=2", odd, "XLA_FLAGS=--xla_dump_to=/tmp/x"}
     assert sets <= set(images.look(name)["Config"]["Env"])
     assert "note: no `MINE` is known here" in outcome.stderr
-    refused = finished.tfdock.run("image", "runtime", finished.profile, "--switch", "PATH=/x")
-    assert refused.code == 2, refused.told
+    refused = finished.tfdock.run("image", "runtime", finished.profile, "--switch", "PATH=/x", code=2)
     assert "the image sets `PATH` itself" in refused.stderr
     refused = finished.tfdock.run("image", "runtime", finished.profile, "--switch", "quite")
     assert (refused.code, "no preset: `deterministic`" in refused.stderr) == (2, True), refused.told
@@ -193,8 +190,7 @@ def test_it_can_be_sent_to_a_registry_and_pulled_by_its_digest(
 ) -> None:
     with own_registry(tmp_path / "registry") as registry:
         name = images.called(f"{registry.address}/me/tensorflow:mini")
-        outcome = finished.tfdock.run("image", "runtime", finished.profile, *CPU, "--push", name, "--json")
-        assert outcome.code == 0, outcome.told
+        outcome = finished.tfdock.run("image", "runtime", finished.profile, *CPU, "--push", name, "--json", code=0)
         pushed = outcome.document["image"]["pushed"]
         assert pushed["reference"] == name
         manifest = registry.get(f"/v2/me/tensorflow/manifests/{pushed['digest']}")
@@ -218,8 +214,7 @@ def test_it_does_not_take_the_place_of_wheels(finished: Finished, tmp_path: Path
 
 def test_a_registry_that_is_not_there_is_told_and_the_image_stays(finished: Finished, images: Images) -> None:
     name = images.called("127.0.0.1:1/me/tensorflow:mini")
-    outcome = finished.tfdock.run("image", "runtime", finished.profile, *CPU, "--push", name, "--json")
-    assert outcome.code == 7, outcome.told
+    outcome = finished.tfdock.run("image", "runtime", finished.profile, *CPU, "--push", name, "--json", code=7)
     assert [problem["code"] for problem in outcome.document["problems"]] == ["registry-unreachable"]
 
 
@@ -240,8 +235,7 @@ def test_a_name_that_is_none_is_refused_before_anything_is_made(
 
 def test_what_is_not_built_is_told_with_the_command_that_builds_it(workshop: Workshop, finished: Finished) -> None:
     profile = write_profile(finished.tfdock.home / "other.yaml", workshop.tree(), compute_capabilities=["sm_80"])
-    outcome = finished.tfdock.run("image", "runtime", profile, "--json")
-    assert outcome.code == 2, outcome.told
+    outcome = finished.tfdock.run("image", "runtime", profile, "--json", code=2)
     (problem,) = outcome.document["problems"]
     assert problem["code"] == "build-not-here"
     assert f"tfdock build {profile}" in problem["fix"]
@@ -296,8 +290,7 @@ def test_a_wheel_without_a_record_is_verified_first_and_told_by_what_is_in_it(
     wheel.write_bytes(finished.wheel.read_bytes())
     name = images.name("foreign")
     words = ("image", "runtime", wheel, *CPU, "--wheelhouse", tmp_path / "empty")
-    outcome = finished.tfdock.run(*words, "--tag", name, "--json")
-    assert outcome.code == 0, outcome.told
+    outcome = finished.tfdock.run(*words, "--tag", name, "--json", code=0)
     assert f"verified  {wheel.name}" in outcome.stderr
     found = outcome.document["image"]
     labels = images.look(name)["Config"]["Labels"]
@@ -307,8 +300,7 @@ def test_a_wheel_without_a_record_is_verified_first_and_told_by_what_is_in_it(
     assert found["distributions"][-1].startswith("tensorflow-miniature ")
     assert images.run(name, "python", "-c", PRODUCT).startswith("[[19.0, 22.0], [43.0, 50.0]] 10001 ")
     broken = rewritten(wheel, tmp_path / "broken", {"tensorflow/__init__.py": b"raise ImportError('broken')\n"})
-    outcome = finished.tfdock.run("image", "runtime", broken, *words[3:], "--json")
-    assert outcome.code == 4, outcome.told
+    outcome = finished.tfdock.run("image", "runtime", broken, *words[3:], "--json", code=4)
     (problem,) = outcome.document["problems"]
     assert problem["code"] == "wheel-refused"
     assert "import" in problem["message"]

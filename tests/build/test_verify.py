@@ -81,8 +81,7 @@ def check(outcome: Outcome, name: str) -> Json:
 
 
 def test_the_miniatures_wheel_passes_against_its_profile(finished: Finished, tfdock: Tfdock) -> None:
-    outcome = tfdock.run("verify", finished.wheel, finished.profile, "--json")
-    assert outcome.code == 0, outcome.told
+    outcome = tfdock.run("verify", finished.wheel, finished.profile, "--json", code=0)
     document = outcome.document
     assert (document["schema"], document["ok"], document["wheel"]) == ("tfdock.verify/1", True, finished.wheel.name)
     assert document["build_id"] == finished.outcome.build["build_id"]
@@ -110,8 +109,7 @@ def test_the_record_of_a_build_says_that_its_wheel_was_tried(finished: Finished)
 
 
 def test_a_wheel_without_profile_is_tried_and_told_as_a_table(finished: Finished, tfdock: Tfdock) -> None:
-    outcome = tfdock.run("verify", finished.wheel)
-    assert outcome.code == 0, outcome.told
+    outcome = tfdock.run("verify", finished.wheel, code=0)
     lines = [line.split() for line in outcome.stdout.splitlines()]
     assert lines[0] == ["check", "status", "found"]
     by_name = {words[0]: words[1] for words in lines[1:]}
@@ -128,8 +126,7 @@ def test_what_a_wheel_requires_can_be_given_as_a_folder(finished: Finished, tfdo
         archive.writestr("brick-2.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: brick\nVersion: 2.1\n")
         archive.writestr("brick-2.1.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr("brick-2.1.dist-info/RECORD", "")
-    given = tfdock.run("verify", needs, "--dependencies", folder, "--json")
-    assert given.code == 0, given.told
+    given = tfdock.run("verify", needs, "--dependencies", folder, "--json", code=0)
     assert check(given, "install")["found"].startswith("2 distributions")
     (folder / "brick-2.1-py3-none-any.whl").unlink()
     lacking = tfdock.run("verify", needs, "--dependencies", folder, "--json")
@@ -186,8 +183,7 @@ def test_the_official_cpu_wheel_is_not_what_a_profile_with_cuda_asks_for(
     tfdock: Tfdock, official_wheels: Callable[..., Path]
 ) -> None:
     wheel = official_wheels("tensorflow-cpu==2.18.0", "3.11")
-    outcome = tfdock.run("verify", wheel, "rtx3080", "--no-run", "--json")
-    assert outcome.code == 4, outcome.told
+    outcome = tfdock.run("verify", wheel, "rtx3080", "--no-run", "--json", code=4)
     assert outcome.document["ok"] is False
     found = statuses(outcome)
     assert found["failed"] == ["name", "version", "gpu-code", "cuda", "cudnn"]
@@ -202,12 +198,10 @@ def test_a_kernel_library_for_another_architecture_is_found_as_exactly_that(
     finished: Finished, workshop: Workshop, tfdock: Tfdock, tmp_path: Path
 ) -> None:
     sm_80 = write_profile(tmp_path / "sm_80.yaml", workshop.tree(), compute_capabilities=["sm_80"], verify=UNTRIED)
-    other = tfdock.build(sm_80)
-    assert other.code == 0, other.told
+    tfdock.build(sm_80, code=0)
     (wheel,) = tfdock.wheelhouse.glob("*.whl")
     swapped = rewritten(finished.wheel, tmp_path / "swapped", {CC: member(wheel, CC)})
-    outcome = tfdock.run("verify", swapped, finished.profile, "--json")
-    assert outcome.code == 4, outcome.told
+    outcome = tfdock.run("verify", swapped, finished.profile, "--json", code=4)
     assert statuses(outcome)["failed"] == ["gpu-code"]
     assert (check(outcome, "gpu-code")["expected"], check(outcome, "gpu-code")["found"]) == ("sm_86", "sm_80")
     assert CC in check(outcome, "gpu-code")["reason"]
@@ -224,8 +218,9 @@ def test_a_kernel_library_for_another_architecture_is_found_as_exactly_that(
 def test_a_wheel_that_dies_when_it_is_imported_fails_that_check_and_nothing_else_dies(
     finished: Finished, tfdock: Tfdock, tmp_path: Path, line: str, reason: str
 ) -> None:
-    outcome = tfdock.run("verify", with_first_line(finished.wheel, tmp_path, line), finished.profile, "--json")
-    assert outcome.code == 4, outcome.told
+    outcome = tfdock.run(
+        "verify", with_first_line(finished.wheel, tmp_path, line), finished.profile, "--json", code=4
+    )
     assert statuses(outcome)["failed"] == ["import"]
     assert reason in check(outcome, "import")["reason"]
     assert check(outcome, "op")["reason"] == "`import` has not passed"
@@ -257,8 +252,7 @@ def test_a_wheel_that_lies_changes_no_check_but_its_own(
     wheel = with_first_line(finished.wheel, tmp_path, f"exec({LIAR!r})")
     other = write_profile(tmp_path / "other.yaml", workshop.tree(), compute_capabilities=["sm_80"])
     honest = tfdock.run("verify", wheel, other, "--json", "--no-run")
-    outcome = tfdock.run("verify", wheel, other, "--json")
-    assert outcome.code == 4, outcome.told
+    outcome = tfdock.run("verify", wheel, other, "--json", code=4)
     names = [one["name"] for one in honest.document["checks"]]
     assert [one["name"] for one in outcome.document["checks"]] == names
     static = [one for one in outcome.document["checks"] if one["name"] not in RUN]
@@ -276,15 +270,13 @@ def test_a_wheel_that_lies_changes_no_check_but_its_own(
 def test_a_file_that_is_no_wheel_is_told_in_the_form_of_every_other(tfdock: Tfdock, tmp_path: Path) -> None:
     path = tmp_path / "tensorflow-2.18.0-cp311-cp311-linux_x86_64.whl"
     path.write_bytes(b"PK\x03\x04 and no more")
-    outcome = tfdock.run("verify", path, "--json")
-    assert outcome.code == 4, outcome.told
+    outcome = tfdock.run("verify", path, "--json", code=4)
     assert statuses(outcome)["failed"] == ["file-integrity"]
 
 
 def test_a_build_whose_wheel_computes_wrongly_is_refused_and_keeps_it(tfdock: Tfdock, edited: EditedTree) -> None:
     wrong = edited({"tensorflow/python/gradients.py": replaced("ops.matmul(gradient, _transposed(b))", "gradient")})
-    outcome = tfdock.build(wrong)
-    assert outcome.code == 4, outcome.told
+    outcome = tfdock.build(wrong, code=4)
     assert outcome.build["status"] == "refused"
     assert outcome.problem["code"] == "wheel-refused"
     assert "`gradient`: expected [[7.0, 11.0], [9.0, 13.0]]" in outcome.problem["message"]
@@ -299,8 +291,7 @@ def test_a_wheel_that_links_cuda_is_tried_in_the_image_that_built_it(tfdock: Tfd
     libraries = "/usr/local/cuda-13.0/lib"  # in the build's image, and not in the clean one
     options = f'"-Wl,--no-as-needed", "-L{libraries}", "-l:libcudart.so.13",'
     soname = '"-Wl,-soname,libtensorflow_cc.so.2",'
-    outcome = tfdock.build(edited({"tensorflow/BUILD": replaced(soname, f"{soname} {options}")}))
-    assert outcome.code == 0, outcome.told
+    outcome = tfdock.build(edited({"tensorflow/BUILD": replaced(soname, f"{soname} {options}")}), code=0)
     verification = json.loads(Path(outcome.build["record"]).read_bytes())["verification"]
     assert verification["runtime"].startswith("tfdock/")
     by_name = {one["name"]: one["status"] for one in verification["checks"]}
@@ -333,8 +324,7 @@ def test_a_wheel_gets_the_platform_that_its_libraries_fit_and_no_other(
 
 def test_without_an_engine_the_file_is_checked_and_the_error_told(finished: Finished, tfdock: Tfdock) -> None:
     nowhere = tfdock.with_variables(DOCKER_HOST="unix:///nonexistent/docker.sock")
-    outcome = nowhere.run("verify", finished.wheel, finished.profile, "--json")
-    assert outcome.code == 6, outcome.told
+    outcome = nowhere.run("verify", finished.wheel, finished.profile, "--json", code=6)
     assert outcome.document["ok"] is False
     assert [problem["code"] for problem in outcome.document["problems"]] == ["engine-unavailable"]
     assert "gpu-code" in statuses(outcome)["passed"]
@@ -349,8 +339,7 @@ def test_a_trial_ends_before_the_disk_of_the_cache_is_full(
     disk, cache = tmp_path / "disk", tmp_path / "disk/cache"
     with small_disk(disk, "64m"):
         (disk / "filling").write_bytes(bytes(63 << 20))
-        outcome = replace(tfdock, cache=cache).run("verify", finished.wheel, "--json")
-        assert outcome.code == 8, outcome.told
+        outcome = replace(tfdock, cache=cache).run("verify", finished.wheel, "--json", code=8)
         (problem,) = outcome.document["problems"]
         assert (problem["code"], str(cache) in problem["message"]) == ("disk-full", True)
 
@@ -394,8 +383,7 @@ def test_a_trial_that_is_stopped_leaves_no_container(
     running = tfdock.start("verify", sleeping)
     running.until(frozen)
     running.signal(number)
-    outcome = running.finish(60)
-    assert outcome.code == code, outcome.told
+    outcome = running.finish(60, code=code)
     assert "the wheel is as it was" in outcome.stderr
 
 
@@ -407,6 +395,5 @@ def test_what_a_killed_trial_left_is_removed_by_the_next(
     running.signal(signal.SIGKILL)
     running.finish(60)
     assert trying() != [], "nobody was there to remove it"
-    outcome = tfdock.run("verify", finished.wheel)
-    assert outcome.code == 0, outcome.told
+    outcome = tfdock.run("verify", finished.wheel, code=0)
     assert "cleaned up after run" in outcome.stderr

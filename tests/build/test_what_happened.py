@@ -75,8 +75,7 @@ class History:
             wheel.unlink()
         fields = {"verify": UNTRIED} | fields
         profile = write_profile(self.tfdock.home / "profile.yaml", tree or self.tree, **fields)
-        outcome = self.tfdock.run("build", profile)
-        assert outcome.code == 0, outcome.told
+        outcome = self.tfdock.run("build", profile, code=0)
         printed = re.search(r"^  record +(.+)$", outcome.stderr, re.MULTILINE)
         assert printed
         path = Path(printed[1])
@@ -163,8 +162,7 @@ def test_the_end_of_a_build_is_three_lines_and_the_report_tells_the_same(history
     assert lines[start + 2].startswith("longest  critical path ")
     assert lines[start + 3].startswith("why      `--copt=-DMINIATURE_OPTION=1` was added")
     page = history.tfdock.home / "page.html"
-    report = history.tfdock.run("report", option.path, "-o", page)
-    assert report.code == 0, report.told
+    report = history.tfdock.run("report", option.path, "-o", page, code=0)
     assert "`--copt=-DMINIATURE_OPTION=1` was added" in report.stdout
     assert "CppCompile" in report.stdout
     assert "Packing tensorflow_miniature-" in page.read_text("utf-8")
