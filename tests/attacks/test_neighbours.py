@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from build.harness import Json, Outcome, copy_tree, write_profile
+from build.harness import Json, copy_tree, record_of, write_profile
 
 from .conftest import Benign
 from .rig import FIELDS, HERE, After, Machine, Range, attacked, state_of
@@ -89,11 +89,6 @@ def poisoned(bare_range: Range, benign: Benign) -> Poisoned:
     return Poisoned(benign, after, before, then)
 
 
-def record(outcome: Outcome) -> Json:
-    found: Json = json.loads(Path(outcome.build["record"]).read_bytes())
-    return found
-
-
 def test_the_hostile_source_did_what_it_could(poisoned: Poisoned) -> None:
     assert poisoned.told.keys() == {"image", "fetch", "compile"}, poisoned.after.outcome.told
     assert poisoned.after.outcome.code == 0, poisoned.after.outcome.told
@@ -136,7 +131,7 @@ def test_a_source_has_no_rights_where_it_is_built(poisoned: Poisoned, phase: str
 
 
 def test_no_source_chooses_its_toolchain_key(poisoned: Poisoned) -> None:
-    hostile, good = record(poisoned.after.outcome), record(poisoned.benign.outcome)
+    hostile, good = (record_of(one.outcome.build) for one in (poisoned.after, poisoned.benign))
     assert hostile["toolchain_key"] == good["toolchain_key"]
     known = {path for path in poisoned.before if re.fullmatch(r"disk/[0-9a-f]{16}", path.partition("-")[0])}
     now = {path for path in poisoned.then if re.fullmatch(r"disk/[0-9a-f]{16}", path.partition("-")[0])}

@@ -156,6 +156,12 @@ def tfdock(workshop: Workshop) -> Iterator[Tfdock]:
 
 
 @pytest.fixture
+def alone(tmp_path: Path) -> Tfdock:
+    """The command on a machine without an engine."""
+    return Tfdock(home=tmp_path / "home", cache=tmp_path / "cache")
+
+
+@pytest.fixture
 def profile(workshop: Workshop, tmp_path: Path) -> Path:
     """The hermetic miniature for one GPU."""
     return write_profile(tmp_path / "profile.yaml", workshop.tree())

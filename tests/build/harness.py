@@ -76,10 +76,15 @@ class Outcome:
         return build
 
     @property
+    def problems(self) -> list[Json]:
+        """The problems of the document, and of each of its results."""
+        results = [row for name in ("builds", "locks", "pulls") for row in self.document.get(name, ())]
+        return [problem for part in (self.document, *results) for problem in part.get("problems", ())]
+
+    @property
     def problem(self) -> Json:
-        """The only problem of the only result."""
-        (problem,) = self.build["problems"]
-        assert isinstance(problem, dict)
+        """The only problem."""
+        (problem,) = self.problems
         return problem
 
     @property
@@ -133,9 +138,9 @@ class Running:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def finish(self, seconds: float = WHOLE, *, code: int | None = None) -> Outcome:
-        """Wait for the end. The test fails if the command takes longer, or does not exit with a `code` that is given;
-        so it does for a document that breaks its schema."""
+    def finish(self, seconds: float = WHOLE, *, code: int | None = None, problem: str = "") -> Outcome:
+        """Wait for the end. The test fails if the command takes longer, if a document breaks its schema, and if the
+        exit code, or that of the only problem, is not the one that is given."""
         with self._told():
             ended = self.process.wait(seconds)
             self._read_to_the_end()
@@ -150,6 +155,7 @@ class Running:
             seconds=time.monotonic() - self._started,
         )
         assert code in (None, ended), outcome.told
+        assert not problem or outcome.problem["code"] == problem, outcome.told
         return outcome
 
     def _read_to_the_end(self) -> None:
@@ -275,11 +281,11 @@ class Tfdock:
             )
         )
 
-    def run(self, *words: str | Path, code: int | None = None) -> Outcome:
-        return self.start(*words).finish(code=code)
+    def run(self, *words: str | Path, code: int | None = None, problem: str = "") -> Outcome:
+        return self.start(*words).finish(code=code, problem=problem)
 
-    def build(self, *words: str | Path, code: int | None = None) -> Outcome:
-        return self.run("build", "--json", *words, code=code)
+    def build(self, *words: str | Path, code: int | None = None, problem: str = "") -> Outcome:
+        return self.run("build", "--json", *words, code=code, problem=problem)
 
     @property
     def visible(self) -> list[str]:
@@ -292,6 +298,12 @@ class Tfdock:
         private = self.wheelhouse / ".tfdock"
         found = [*private.glob("staging/*"), *(self.state / "runs").glob("*"), *private.glob("*/*/.*")]
         return sorted(str(path) for path in found)
+
+
+def record_of(build: Json) -> Json:
+    """The record of a build, by its result."""
+    record: Json = json.loads(Path(build["record"]).read_bytes())
+    return record
 
 
 def published(build: Json) -> list[str]:
@@ -408,6 +420,21 @@ def closed_port() -> str:
     """`host:port` where nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def git(tree: Path, *words: str) -> str:
+    """What git says, in a folder, by somebody with a name."""
+    identity = ("-c", "user.name=Tests", "-c", "user.email=tests@example.org")
+    command = ("git", "-C", str(tree), *identity, *words)
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def new_repository(tree: Path) -> Path:
+    """A repository with one commit on the branch `main`."""
+    tree.mkdir(parents=True)
+    git(tree, "init", "--initial-branch=main")
+    git(tree, "commit", "--allow-empty", "--message", "one")
+    return tree
 
 
 @contextlib.contextmanager

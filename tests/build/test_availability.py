@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from tfdock.plan.prepare import Preparer
 from tfdock.types import Machine
 
 from .conftest import Workshop
-from .harness import KNOWLEDGE, closed_port, file_server, git_server, write_profile
+from .harness import KNOWLEDGE, closed_port, file_server, git, git_server, new_repository, write_profile
 
 pytestmark = pytest.mark.engine
 
@@ -58,20 +57,15 @@ class Servers:
 
 @pytest.fixture
 def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
-    repository, web = tmp_path / "repositories/tree", tmp_path / "web"
-    for words in (
-        ["init", "-q", str(repository)],
-        ["-C", str(repository), "commit", "-q", "--allow-empty", "-m", "one"],
-        ["-C", str(repository), "tag", "v1"],
-    ):
-        subprocess.run(["git", "-c", "user.name=me", "-c", "user.email=me@x", *words], check=True)
-    commit = subprocess.check_output(["git", "-C", str(repository), "rev-parse", "v1"], text=True).strip()
+    repository, web = new_repository(tmp_path / "repositories/tree"), tmp_path / "web"
+    git(repository, "tag", "v1")
+    commit = git(repository, "rev-parse", "v1")
     program = web / "4.2.3/release/bazel-4.2.3-linux-x86_64"
     program.parent.mkdir(parents=True)
     program.write_text("bazel")
-    with git_server(repository.parent) as git, file_server(web) as url:
+    with git_server(repository.parent) as address, file_server(web) as url:
         monkeypatch.setattr("tfdock.plan.render._BAZELISK", url)
-        yield Servers(git=git, commit=commit, url=url, web=program, folder=tmp_path)
+        yield Servers(git=address, commit=commit, url=url, web=program, folder=tmp_path)
 
 
 def statuses(rows: dict[str, Availability]) -> dict[str, str]:

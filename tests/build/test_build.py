@@ -37,8 +37,10 @@ from .harness import (
     after_first_line,
     copy_tree,
     file_server,
+    git,
     git_server,
     published,
+    record_of,
     write_profile,
 )
 
@@ -58,11 +60,6 @@ print(json.dumps({"version": tf.__version__, "info": tf.sysconfig.get_build_info
 def wheel_of(build: Json) -> Path:
     (wheel,) = build["wheels"]
     return Path(wheel["path"])
-
-
-def record_of(build: Json) -> Json:
-    record: Json = json.loads(Path(build["record"]).read_bytes())
-    return record
 
 
 def member(wheel: Path, name: str) -> bytes:
@@ -357,8 +354,7 @@ def test_an_archive_that_is_not_the_one_that_was_pinned_is_refused(
 ) -> None:
     url, _ = archive
     source = {"release": "99.18.0", "archive": url, "sha256": "0" * 64}
-    outcome = tfdock.build(write_profile(tmp_path / "archive.yaml", tensorflow=source), code=3)
-    assert outcome.problem["code"] == "pin-moved"
+    outcome = tfdock.build(write_profile(tmp_path / "archive.yaml", tensorflow=source), code=3, problem="pin-moved")
     assert "phase image" in outcome.problem["message"]
     assert tfdock.visible == []
 
@@ -370,21 +366,15 @@ def test_a_ref_that_cannot_be_fetched_or_configured_gives_way_to_the_next_and_fo
     played = workshop.tree("played")
     tree = copy_tree(played, repositories / "tensorflow", {"configure": after_first_line("exit 5")})
 
-    def git(*words: str) -> str:
-        identity = ["-c", "user.name=Tests", "-c", "user.email=tests@example.org"]
-        return subprocess.run(
-            ["git", "-C", str(tree), *identity, *words], check=True, capture_output=True, text=True
-        ).stdout.strip()
-
     def commit(file: str, content: bytes) -> str:
         (tree / file).write_bytes(content)
-        git("add", "--all")
-        git("commit", "--message", file)
-        return git("rev-parse", "HEAD")
+        git(tree, "add", "--all")
+        git(tree, "commit", "--message", file)
+        return git(tree, "rev-parse", "HEAD")
 
-    git("init", "--initial-branch=main")
+    git(tree, "init", "--initial-branch=main")
     commit("README", b"configure fails")
-    git("tag", "v99.18.0")
+    git(tree, "tag", "v99.18.0")
     found = commit("configure", (played / "configure").read_bytes())
 
     with git_server(repositories) as url:

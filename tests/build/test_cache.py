@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 import threading
 import time
@@ -23,7 +22,7 @@ from tfdock.events import Notice
 from tfdock.plan.build_plan import toolchain_key
 
 from .conftest import Finished, Workshop
-from .harness import UNTRIED, Json, Outcome, write_profile
+from .harness import UNTRIED, Json, Outcome, record_of, write_profile
 from .test_orchestration import Desk, leaving, mounts, wheel
 
 # --- on an engine in memory -----------------------------------------------------------------------------------------
@@ -224,13 +223,13 @@ class Warm:
 
     def again(self, profile: Path | None = None) -> Json:
         """The same build in new containers."""
-        return well(self.command.build("--force", profile or self.profile)).build
+        return self.command.build("--force", profile or self.profile, code=0).build
 
-    def cache(self, *words: str) -> Outcome:
-        return self.command.run("cache", words[0], "--json", *words[1:])
+    def cache(self, *words: str, code: int | None = 0) -> Outcome:
+        return self.command.run("cache", words[0], "--json", *words[1:], code=code)
 
     def disk(self, build: Json) -> DiskCache:
-        record = json.loads(Path(build["record"]).read_bytes())
+        record = record_of(build)
         return CacheFolder.opened(self.command.cache).disk(record["toolchain_key"])
 
     def an_object(self, build: Json) -> Path:
@@ -239,11 +238,6 @@ class Warm:
         outputs = {output.hash for result in listed.results.values() for output in result.files}
         blobs = [entry for digest, entry in listed.blobs.items() if digest in outputs]
         return listed.disk.folder / max(blobs, key=lambda entry: entry.size).name
-
-
-def well(outcome: Outcome) -> Outcome:
-    assert outcome.code == 0, outcome.told
-    return outcome
 
 
 def taken(build: Json) -> tuple[int, int]:
@@ -278,7 +272,7 @@ def second(warm: Warm) -> Second:
     running = warm.command.start("build", "--json", "--force", warm.profile)
     running.wait_for("compile")
     pruned = warm.command.run("cache", "prune", "--max-size", "1MiB")
-    build = well(running.finish()).build
+    build = running.finish(code=0).build
     return Second(build=build, process=running.process.pid, pruned=pruned, old_file=old_file)
 
 
@@ -287,7 +281,7 @@ def test_a_second_build_in_a_fresh_container_executes_nothing(warm: Warm, second
     for build in (second.build, warm.again()):
         assert build["status"] == "built"
         assert taken(build) == (18, 0)
-        document = well(warm.cache("list")).document
+        document = warm.cache("list").document
         (row,) = (row for row in document["toolchains"] if row["key"] == warm.disk(build).key)
         assert row["actions"] == 18
         assert row["toolchain"]["bazel"] == "4.2.3"
@@ -307,7 +301,11 @@ def test_pruning_is_refused_while_a_build_runs(second: Second) -> None:
 def test_an_output_that_is_gone_is_made_again(warm: Warm, road: str) -> None:
     profile, before = (warm.profile, warm.first) if road == "hermetic" else warm.legacy()
     warm.an_object(before).unlink()
-    (row,) = (row for row in warm.cache("verify").document["toolchains"] if row["toolchain"] == warm.disk(before).key)
+    (row,) = (
+        row
+        for row in warm.cache("verify", code=None).document["toolchains"]
+        if row["toolchain"] == warm.disk(before).key
+    )
     assert [finding["kind"] for finding in row["findings"]] == ["incomplete"]
     build = warm.again(profile)
     assert build["cache"]["executed"] == 1
@@ -320,13 +318,12 @@ def test_a_poisoned_entry_is_found_and_repaired_and_the_next_build_is_well(warm:
     data = bytearray(poisoned.read_bytes())
     data[len(data) // 2] ^= 1
     poisoned.write_bytes(data)
-    found = warm.cache("verify")
-    assert found.code == 4, found.told
+    found = warm.cache("verify", code=4)
     (row,) = (row for row in found.document["toolchains"] if row["findings"])
     assert [finding["kind"] for finding in row["findings"]] == ["damaged", "incomplete"]
     assert row["findings"][0]["path"] == str(poisoned)
-    assert well(warm.cache("verify", "--repair")).document["repaired"]
-    well(warm.cache("verify"))
+    assert warm.cache("verify", "--repair").document["repaired"]
+    warm.cache("verify")
     build = warm.again()
     assert build["cache"]["executed"] == 1
     assert sums(build) == sums(warm.first)
@@ -334,10 +331,10 @@ def test_a_poisoned_entry_is_found_and_repaired_and_the_next_build_is_well(warm:
 
 @real
 def test_what_a_size_took_is_made_again(warm: Warm) -> None:
-    pruned = well(warm.cache("prune", "--max-size", "1MiB")).document
+    pruned = warm.cache("prune", "--max-size", "1MiB").document
     (row,) = (row for row in pruned["toolchains"] if row["key"] == warm.disk(warm.first).key)
     assert row["actions"] > 0
-    well(warm.cache("verify"))
+    warm.cache("verify")
     build = warm.again()
     assert build["cache"]["executed"] == row["actions"]
     assert sums(build) == sums(warm.first)
@@ -354,10 +351,10 @@ def test_a_rebuilt_base_with_the_same_content_shares_all_whatever_its_cachebuste
         )
         with warm.workshop.base_image(name, "99.18-python3.11", *steps) as base:
             profile = write_profile(tmp_path / f"{name}.yaml", warm.workshop.tree(), base=base, verify=UNTRIED)
-            outcome = well(warm.command.build(profile))
-        return json.loads(Path(outcome.build["record"]).read_bytes()), outcome
+            outcome = warm.command.build(profile, code=0)
+        return record_of(outcome.build), outcome
 
-    plain = json.loads(Path(warm.first["record"]).read_bytes())
+    plain = record_of(warm.first)
     first, told_first = build("first", secrets.token_hex(9))
     second, told_second = build("second", secrets.token_hex(9))
     names = ["DOCKER_CACHEBUSTER"]

@@ -68,9 +68,9 @@ class Machine:
     def entries(self) -> dict[str, bytes]:
         return entries(self.disk)
 
-    def run(self, verb: str, *words: str, code: int | None = None) -> Outcome:
+    def run(self, verb: str, *words: str, code: int | None = None, problem: str = "") -> Outcome:
         """The command itself."""
-        return self.tfdock.run("cache", verb, self.reference, "--json", *words, code=code)
+        return self.tfdock.run("cache", verb, self.reference, "--json", *words, code=code, problem=problem)
 
     def start(self, verb: str) -> Running:
         return self.tfdock.start("cache", verb, self.reference, "--json")
@@ -120,12 +120,6 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, before: Proxy, request: pytest.FixtureRequest) -> Site:
     return Site(tmp_path, before.address, sha256(request.node.name.encode())[:16])
-
-
-def problem(outcome: Outcome) -> Json:
-    (found,) = outcome.document["problems"]
-    assert isinstance(found, dict)
-    return found
 
 
 # --- what is sent ---------------------------------------------------------------------------------------------------
@@ -244,7 +238,7 @@ def test_other_domains_than_release_travel_only_when_they_are_named(site: Site) 
     own = here.tfdock.cache / "disk" / f"{KEY}-{domain}"
     add_action(own, "mine", random.Random(site.tag).randbytes(9_000))
     assert [one["toolchain"] for one in here.run("push").document["toolchains"]] == [KEY]
-    assert problem(here.run("push", "--domain", "0000"))["code"] == "cache-domain-not-named"
+    here.run("push", "--domain", "0000", problem="cache-domain-not-named")
     pushed = here.run("push", "--domain", domain[:4]).document["toolchains"]
     assert [one["toolchain"] for one in pushed] == [f"{KEY}-{domain}"]
     there = site.machine("there")
@@ -264,11 +258,10 @@ def test_other_domains_than_release_travel_only_when_they_are_named(site: Site) 
     ],
 )
 def test_what_cannot_be_pushed_is_said_before_anything_is_asked(
-    tmp_path: Path, words: tuple[str, ...], code: str, status: int
+    alone: Tfdock, words: tuple[str, ...], code: str, status: int
 ) -> None:
-    outcome = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache").run("cache", *words, "--json")
-    assert (outcome.code, problem(outcome)["code"]) == (status, code)
-    assert not (tmp_path / "cache").exists()
+    alone.run("cache", *words, "--json", code=status, problem=code)
+    assert not alone.cache.exists()
 
 
 def test_a_cache_that_is_still_empty_is_no_error(site: Site, before: Proxy) -> None:
@@ -301,8 +294,7 @@ def test_a_name_that_stands_for_an_image_is_left_alone(site: Site) -> None:
     StoredCache(ImageRef(REPOSITORY, site.address, site.tag), lambda: None)._upload(image.config, b"{}")
     digest = repository.put_manifest(site.tag, oci.MANIFEST, image.encoded())
     for verb in ("push", "pull"):
-        outcome = site.machine(verb, 1).run(verb)
-        assert (outcome.code, problem(outcome)["code"]) == (2, "reference-no-cache")
+        site.machine(verb, 1).run(verb, code=2, problem="reference-no-cache")
     assert repository.digest(site.tag) == digest
 
 
@@ -356,8 +348,7 @@ def test_control_c_ends_a_push_and_keeps_what_was_sent(site: Site, before: Proxy
     running = here.start("push")
     running.until(lambda: before.count("PUT .*manifests") > 0)
     running.signal(signal.SIGINT)
-    outcome = running.finish(20)
-    assert (outcome.code, problem(outcome)["code"]) == (130, "interrupted"), outcome.told
+    running.finish(20, code=130, problem="interrupted")
     assert here.leftovers == []
 
 
@@ -377,8 +368,7 @@ def test_a_cache_is_stopped_while_a_registry_is_silent(
     running = here.start(verb)
     running.until(lambda: before.count(request_))
     running.signal(signal.SIGINT)
-    outcome = running.finish(10)
-    assert (outcome.code, problem(outcome)["code"]) == (130, "interrupted"), outcome.told
+    running.finish(10, code=130, problem="interrupted")
     assert here.leftovers == []
 
 
@@ -546,9 +536,8 @@ def test_a_byte_that_flips_in_the_registrys_store_is_refused_with_the_digest(
     file = registry.blob(digest)
     file.write_bytes(flipped(file.read_bytes()))
     there = site.machine("there")
-    outcome = there.run("pull")
-    assert (outcome.code, problem(outcome)["code"]) == (7, "registry-damaged-content")
-    assert digest in problem(outcome)["message"]
+    outcome = there.run("pull", code=7, problem="registry-damaged-content")
+    assert digest in outcome.problem["message"]
     assert there.entries == {}
     assert there.leftovers == []
 
@@ -594,14 +583,14 @@ def test_a_pack_with_other_bytes_than_its_table_says_is_refused(site: Site) -> N
     contents, pack = good()
     other = PackContents(toolchain=KEY, entries=contents.entries[:1])
     outcome = hostile(site, other.encoded(), pack)
-    assert (outcome.code, problem(outcome)["code"]) == (4, "cache-layers-malformed")
+    assert (outcome.code, outcome.problem["code"]) == (4, "cache-layers-malformed")
 
 
 def test_a_pack_of_another_toolchain_is_refused(site: Site) -> None:
     contents, pack = good(OTHER)
     outcome = hostile(site, contents.encoded(), pack)
-    assert problem(outcome)["code"] == "cache-layers-malformed"
-    assert OTHER in problem(outcome)["message"]
+    assert outcome.problem["code"] == "cache-layers-malformed"
+    assert OTHER in outcome.problem["message"]
 
 
 def test_an_action_that_needs_what_nobody_has_is_never_seen(site: Site) -> None:
@@ -618,7 +607,7 @@ def test_more_than_the_disk_can_hold_is_refused_before_it_is_asked_for(site: Sit
     huge = [PackEntry(f"cas/{name[:2]}/{name}", packs.LARGEST, name) for name in names]
     _, pack = good()
     outcome = hostile(site, PackContents(toolchain=KEY, entries=in_order(huge)).encoded(), pack)
-    assert (outcome.code, problem(outcome)["code"]) == (8, "disk-full")
+    assert (outcome.code, outcome.problem["code"]) == (8, "disk-full")
     assert before.count(f"GET .*{oci.digest(pack)}") == 0
 
 
@@ -645,7 +634,7 @@ def test_a_registry_that_wants_a_login_gets_what_docker_keeps_and_nobody_else_se
             assert pins.digest(ImageRef.parse(here.reference)) == digest, "and so has a lock of a private image"
         else:
             expected = "credentials-unreadable" if kept == "broken helper" else "registry-denied"
-            assert (outcome.code, problem(outcome)["code"]) == (7, expected), outcome.told
+            assert (outcome.code, outcome.problem["code"]) == (7, expected), outcome.told
         assert PASSWORD not in outcome.told
         assert basic().partition(" ")[2] not in outcome.told
         assert "t0k3n" not in outcome.told

@@ -344,8 +344,7 @@ def test_a_profile_without_its_ending_is_guessed(tfdock: Tfdock) -> None:
 
 def test_a_wheelhouse_that_is_a_file_is_named(tfdock: Tfdock) -> None:
     tfdock.wheelhouse.write_text("not a folder")
-    outcome = tfdock.build(RTX3080, code=1)
-    assert outcome.problem["code"] == "folder-not-writable"
+    outcome = tfdock.build(RTX3080, code=1, problem="folder-not-writable")
     assert str(tfdock.wheelhouse) in outcome.problem["message"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import json
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
 from tfdock.builder.cache_overlay import LABEL
 
 from .conftest import Finished, Workshop
-from .harness import UNTRIED, Json, Tfdock, copy_cache, write_profile
+from .harness import UNTRIED, Json, Tfdock, copy_cache, record_of, write_profile
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
@@ -57,7 +56,7 @@ def contents(disk: DiskCache) -> dict[str, str]:
 
 
 def executed(build: Json) -> int:
-    bazel = json.loads(Path(build["record"]).read_text())["bazel"]
+    bazel = record_of(build)["bazel"]
     assert isinstance(bazel["executed"], int)
     return bazel["executed"]
 
@@ -94,7 +93,7 @@ def test_a_hostile_patch_changes_no_other_build_and_takes_what_it_did_not_touch(
     (domain,) = disks(shop).keys() - {"release"}
     own = disks(shop)[domain]
     assert any(b"POISONED" in Path(name).read_bytes() for name in contents(own)), "it did what it could"
-    record = json.loads(Path(hostile.build["record"]).read_text())
+    record = record_of(hostile.build)
     assert record["plan"]["trust"]["domain"] == domain
     # With one cache for all it is the action that runs the tool, and the wheel.
     in_one_cache = shared.build(evil, code=0)

@@ -50,26 +50,20 @@ CUDA, MOVING = "tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64", "2.18-py3.11
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Tfdock:
-    """The command on a machine without an engine."""
-    return Tfdock(home=tmp_path / "home", cache=tmp_path / "home" / "cache")
-
-
-@pytest.fixture
 def repository(before: Proxy, request: pytest.FixtureRequest) -> str:
     """A repository of the test's own, through the proxy."""
     return f"{before.address}/{REPOSITORY}/{hashlib.sha256(request.node.name.encode()).hexdigest()[:12]}"
 
 
-def push(desk: Tfdock, *words: str | Path) -> Json:
-    outcome = desk.run("image", "push", "--json", *words, code=0)
-    return outcome.document
+def push(alone: Tfdock, *words: str | Path, code: int = 0, problem: str = "") -> Json:
+    """The document of a push, or its one problem."""
+    outcome = alone.run("image", "push", "--json", *words, code=code, problem=problem)
+    return outcome.problem if problem else outcome.document
 
 
-def problem(outcome: Outcome) -> Json:
-    (found,) = outcome.document["problems"]
-    assert isinstance(found, dict)
-    return found
+def pack(alone: Tfdock, name: str | Path, *, code: int = 0, problem: str = "") -> Outcome:
+    """Pack an image of that build into the file `image.tar` of the command's home."""
+    return alone.run("image", "pack", "--json", name, "-o", alone.home / "image.tar", code=code, problem=problem)
 
 
 def path_of(repository: str) -> str:
@@ -97,39 +91,39 @@ def common_place() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_two_users_at_two_times_pack_the_same_bytes(desk: Tfdock, common_place: Path) -> None:
+def test_two_users_at_two_times_pack_the_same_bytes(alone: Tfdock, common_place: Path) -> None:
     needs_root("running as another user")
     if not shutil.which("setpriv"):
         missing("running as another user needs setpriv")
-    one = made(desk.wheelhouse)
+    one = made(alone.wheelhouse)
     # The venv may lie where another user cannot look.
     prefix = ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups",
               "--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")  # fmt: skip
     variables = {"TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7", "LC_ALL": "C"}
     home = common_place / "home"
     other = Tfdock(home=home, cache=home / "cache", prefix=prefix, variables=variables)
-    shutil.copytree(desk.wheelhouse, other.wheelhouse)
+    shutil.copytree(alone.wheelhouse, other.wheelhouse)
     for path in (home, *home.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o600)
         os.utime(path, (1, 1))
         os.chown(path, USER, USER)
     digests = []
-    for command, name in ((desk, one.build_id), (other, str(other.wheelhouse / one.wheel.name))):
+    for command, name in ((alone, one.build_id), (other, str(other.wheelhouse / one.wheel.name))):
         outcome = command.run("image", "pack", name, "-o", command.home / "image.tar", code=0)
         digests.append(outcome.stdout)
         time.sleep(1.1)
     assert digests[0] == digests[1] == f"{digests[0].split()[0]}  {CUDA}\n"
     assert (other.home / "image.tar").stat().st_uid == USER
-    assert (desk.home / "image.tar").read_bytes() == (other.home / "image.tar").read_bytes()
+    assert (alone.home / "image.tar").read_bytes() == (other.home / "image.tar").read_bytes()
 
 
-def test_the_file_is_a_layout_whose_blobs_have_the_digests_that_they_are_named_by(desk: Tfdock) -> None:
-    one = made(desk.wheelhouse)
-    outcome = desk.run("image", "pack", one.wheel, "-o", desk.home / "image.tar", "--json", code=0)
+def test_the_file_is_a_layout_whose_blobs_have_the_digests_that_they_are_named_by(alone: Tfdock) -> None:
+    one = made(alone.wheelhouse)
+    outcome = pack(alone, one.wheel)
     (image,) = outcome.document["images"]
     assert image["tags"] == [CUDA, f"fp-{one.fingerprint[:32]}", MOVING]
     assert image["wheels"] == [{"file": one.wheel.name, "sha256": one.sha256, "size": one.wheel.stat().st_size}]
-    with tarfile.open(desk.home / "image.tar") as tar:
+    with tarfile.open(alone.home / "image.tar") as tar:
         files = {member.name: tar.extractfile(member).read() for member in tar if member.isfile()}  # type: ignore[union-attr]
     for name, data in files.items():
         if name.startswith("blobs/"):
@@ -140,7 +134,7 @@ def test_the_file_is_a_layout_whose_blobs_have_the_digests_that_they_are_named_b
     found = json.loads(files[f"blobs/sha256/{image['digest'][7:]}"])
     assert [layer["mediaType"] for layer in found["layers"]] == [LAYER_TYPE] * 2
     assert one.wheel.read_bytes() in files[f"blobs/sha256/{found['layers'][0]['digest'][7:]}"]
-    assert outcome.document["file"]["size"] == (desk.home / "image.tar").stat().st_size
+    assert outcome.document["file"]["size"] == (alone.home / "image.tar").stat().st_size
 
 
 def test_a_wheel_is_never_wholly_in_memory_and_is_hashed_once(
@@ -185,95 +179,87 @@ def test_a_pack_that_is_stopped_leaves_the_file_that_was_there(tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == ["house", "image.tar"]
 
 
-def test_what_is_no_file_of_images_is_not_replaced(desk: Tfdock) -> None:
-    one = made(desk.wheelhouse)
-    notes = desk.home / "notes.txt"
+def test_what_is_no_file_of_images_is_not_replaced(alone: Tfdock) -> None:
+    one = made(alone.wheelhouse)
+    notes = alone.home / "notes.txt"
     notes.write_text("mine")
-    for target in (notes, desk.home / "nowhere" / "image.tar"):
-        outcome = desk.run("image", "pack", one.build_id, "-o", target, "--json")
-        assert (outcome.code, problem(outcome)["code"]) == (2, "image-file-taken"), outcome.told
+    for target in (notes, alone.home / "nowhere" / "image.tar"):
+        alone.run("image", "pack", one.build_id, "-o", target, "--json", code=2, problem="image-file-taken")
     assert notes.read_text() == "mine"
 
 
 # --- what can be an image -------------------------------------------------------------------------------------------
 
 
-def test_a_copy_of_a_wheel_elsewhere_is_the_wheel_of_the_wheelhouse(desk: Tfdock, tmp_path: Path) -> None:
-    one = made(desk.wheelhouse)
+def test_a_copy_of_a_wheel_elsewhere_is_the_wheel_of_the_wheelhouse(alone: Tfdock, tmp_path: Path) -> None:
+    one = made(alone.wheelhouse)
     copy = shutil.copy(one.wheel, tmp_path)
-    found = [desk.run("image", "pack", name, "-o", desk.home / "image.tar") for name in (copy, one.wheel)]
+    found = [alone.run("image", "pack", name, "-o", alone.home / "image.tar") for name in (copy, one.wheel)]
     assert [outcome.code for outcome in found] == [0, 0], found[0].told
     assert found[0].stdout == found[1].stdout
 
 
-def test_of_two_builds_with_one_name_it_is_the_one_whose_bytes_are_here(desk: Tfdock) -> None:
-    made(desk.wheelhouse, seed="first", finished="2026-02-02T03:04:05+00:00")
-    second = made(desk.wheelhouse, seed="second")  # takes the place of the first one's wheel
-    outcome = desk.run("image", "pack", second.build_id, "-o", desk.home / "image.tar", "--json", code=0)
+def test_of_two_builds_with_one_name_it_is_the_one_whose_bytes_are_here(alone: Tfdock) -> None:
+    made(alone.wheelhouse, seed="first", finished="2026-02-02T03:04:05+00:00")
+    second = made(alone.wheelhouse, seed="second")  # takes the place of the first one's wheel
+    outcome = pack(alone, second.build_id)
     assert outcome.document["images"][0]["tags"][1] == f"fp-{second.fingerprint[:32]}"
 
 
-def test_of_two_builds_with_one_build_id_it_is_the_one_in_release(desk: Tfdock) -> None:
-    release = made(desk.wheelhouse)
-    made(desk.wheelhouse, local="evil", seed="evil", finished="2027-02-02T03:04:05+00:00", domain="f" * 16)
-    outcome = desk.run("image", "pack", release.build_id, "-o", desk.home / "image.tar", "--json", code=0)
+def test_of_two_builds_with_one_build_id_it_is_the_one_in_release(alone: Tfdock) -> None:
+    release = made(alone.wheelhouse)
+    made(alone.wheelhouse, local="evil", seed="evil", finished="2027-02-02T03:04:05+00:00", domain="f" * 16)
+    outcome = pack(alone, release.build_id)
     assert outcome.document["images"][0]["tags"] == [CUDA, f"fp-{release.fingerprint[:32]}", MOVING]
 
 
-def test_a_profile_does_not_mean_a_build_of_another_trust_domain_and_that_moves_no_tag(desk: Tfdock) -> None:
-    desk.home.mkdir()
-    profile = desk.home / "cpu.yaml"
+def test_a_profile_does_not_mean_a_build_of_another_trust_domain_and_that_moves_no_tag(alone: Tfdock) -> None:
+    alone.home.mkdir()
+    profile = alone.home / "cpu.yaml"
     profile.write_text('schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\naccelerator: cpu\n')
-    plan = desk.run("plan", profile, "--json").document
-    evil = made(desk.wheelhouse, local="", words="cpu", fingerprint=plan["fingerprint"], domain="f" * 16)
+    plan = alone.run("plan", profile, "--json").document
+    evil = made(alone.wheelhouse, local="", words="cpu", fingerprint=plan["fingerprint"], domain="f" * 16)
     assert evil.build_id == plan["build_id"]
-    outcome = desk.run("image", "pack", profile, "-o", desk.home / "image.tar", "--json")
-    assert (outcome.code, problem(outcome)["code"]) == (2, "build-not-here"), outcome.told
-    assert problem(outcome)["why"] == f"it is of the trust domain {'f' * 16}, the profile of release"
-    outcome = desk.run("image", "pack", evil.build_id, "-o", desk.home / "image.tar", "--json", code=0)
+    outcome = pack(alone, profile, code=2, problem="build-not-here")
+    assert outcome.problem["why"] == f"it is of the trust domain {'f' * 16}, the profile of release"
+    outcome = pack(alone, evil.build_id)
     assert outcome.document["images"][0]["tags"] == [evil.build_id, f"fp-{evil.fingerprint[:32]}"]
     assert f"{evil.build_id} gets no moving tag" in outcome.stderr
 
 
-def test_only_wheels_with_a_record_of_checks_that_passed_can_be_pushed(desk: Tfdock, repository: str) -> None:
-    one = made(desk.wheelhouse)
-    without = made(desk.wheelhouse, release="2.17.0")
+def test_only_wheels_with_a_record_of_checks_that_passed_can_be_pushed(alone: Tfdock, repository: str) -> None:
+    one = made(alone.wheelhouse)
+    without = made(alone.wheelhouse, release="2.17.0")
     without.record.unlink()
-    unverified = made(desk.wheelhouse, release="2.16.0", status="failed")
-    damaged = made(desk.wheelhouse, release="2.15.0")
+    unverified = made(alone.wheelhouse, release="2.16.0", status="failed")
+    damaged = made(alone.wheelhouse, release="2.15.0")
     damaged.record.write_text(damaged.record.read_text().replace(damaged.fingerprint, "none"))
     for wheel, why in (
         (without, ""),
         (unverified, "does not say that its checks have passed"),
         (damaged, "cannot be used"),
     ):
-        outcome = desk.run("image", "push", "--json", wheel.wheel, repository)
-        assert (outcome.code, problem(outcome)["code"]) == (4, "wheel-without-record"), outcome.told
-        assert why in problem(outcome)["why"]
+        outcome = alone.run(
+            "image", "push", "--json", wheel.wheel, repository, code=4, problem="wheel-without-record"
+        )
+        assert why in outcome.problem["why"]
     data = one.wheel.read_bytes()
     one.wheel.write_bytes(data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
-    outcome = desk.run("image", "push", "--json", one.build_id, repository)
-    assert (outcome.code, problem(outcome)["code"]) == (4, "wheel-changed"), outcome.told
+    push(alone, one.build_id, repository, code=4, problem="wheel-changed")
     one.wheel.unlink()
-    outcome = desk.run("image", "push", "--json", one.build_id, repository)
-    assert (outcome.code, problem(outcome)["code"]) == (2, "build-not-here"), outcome.told
-    outcome = desk.run("image", "push", "--json", one.wheel, repository)
-    assert (outcome.code, problem(outcome)["code"]) == (2, "wheel-not-found"), outcome.told
+    push(alone, one.build_id, repository, code=2, problem="build-not-here")
+    push(alone, one.wheel, repository, code=2, problem="wheel-not-found")
 
 
-def test_a_profile_that_was_not_built_is_not_pushed_and_one_that_has_changed_says_so(desk: Tfdock) -> None:
-    desk.wheelhouse.mkdir(parents=True)
-    outcome = desk.run("image", "pack", "--json", CUDA, "-o", desk.home / "image.tar")
-    assert (outcome.code, problem(outcome)["code"]) == (2, "build-not-here"), outcome.told
-    outcome = desk.run("image", "pack", "--json", "cpu-native", "-o", desk.home / "image.tar")
-    found = problem(outcome)
-    assert (outcome.code, found["code"]) == (2, "build-not-here"), outcome.told
-    build_id = found["message"].rpartition(" ")[2]
+def test_a_profile_that_was_not_built_is_not_pushed_and_one_that_has_changed_says_so(alone: Tfdock) -> None:
+    alone.wheelhouse.mkdir(parents=True)
+    outcome = pack(alone, CUDA, code=2, problem="build-not-here")
+    outcome = pack(alone, "cpu-native", code=2, problem="build-not-here")
+    build_id = outcome.problem["message"].rpartition(" ")[2]
     release, _, words = build_id.removeprefix("tf").partition("-py3.11-")
-    made(desk.wheelhouse, release=release, local="", words=words.removesuffix("-x86_64"))
-    outcome = desk.run("image", "pack", "--json", "cpu-native", "-o", desk.home / "image.tar")
-    assert (outcome.code, problem(outcome)["code"]) == (2, "build-not-here"), outcome.told
-    assert f"by its build id: `{build_id}`" in problem(outcome)["fix"]
+    made(alone.wheelhouse, release=release, local="", words=words.removesuffix("-x86_64"))
+    outcome = pack(alone, "cpu-native", code=2, problem="build-not-here")
+    assert f"by its build id: `{build_id}`" in outcome.problem["fix"]
 
 
 @pytest.mark.parametrize(
@@ -290,21 +276,20 @@ def test_a_profile_that_was_not_built_is_not_pushed_and_one_that_has_changed_say
     ],
 )
 def test_names_that_cannot_be_what_they_should_are_refused_at_once(
-    desk: Tfdock, words: tuple[str, ...], code: str
+    alone: Tfdock, words: tuple[str, ...], code: str
 ) -> None:
-    desk.home.mkdir()
-    outcome = desk.run("image", "push", "--json", *words)
-    assert (outcome.code, problem(outcome)["code"]) == (2, code), outcome.told
+    alone.home.mkdir()
+    push(alone, *words, code=2, problem=code)
 
 
 # --- push -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_push_gives_every_name_and_the_same_again_sends_nothing(
-    desk: Tfdock, before: Proxy, registry: OwnRegistry, repository: str
+    alone: Tfdock, before: Proxy, registry: OwnRegistry, repository: str
 ) -> None:
-    one = made(desk.wheelhouse, size=CHUNK + 1000)
-    document = push(desk, one.wheel, repository)
+    one = made(alone.wheelhouse, size=CHUNK + 1000)
+    document = push(alone, one.wheel, repository)
     (image,) = document["images"]
     assert image["tags"] == [CUDA, f"fp-{one.fingerprint[:32]}", MOVING]
     for tag in (*image["tags"], image["digest"]):
@@ -315,16 +300,16 @@ def test_a_push_gives_every_name_and_the_same_again_sends_nothing(
     assert layer[1024 : 1024 + one.wheel.stat().st_size] == one.wheel.read_bytes()
     assert document["sent"] > one.wheel.stat().st_size > CHUNK
     before.forget()
-    again = push(desk, one.build_id, repository)
+    again = push(alone, one.build_id, repository)
     assert (again["sent"], again["there"], again["images"]) == (0, document["sent"], document["images"])
     assert before.count("^(POST|PUT|PATCH)") == 0
-    lines = desk.run("image", "push", one.build_id, repository).stdout.splitlines()
+    lines = alone.run("image", "push", one.build_id, repository).stdout.splitlines()
     assert lines == [f"{repository}:{CUDA}@{image['digest']}"]
 
 
-def test_who_has_pulled_a_wheel_pushes_the_very_same_image(desk: Tfdock, tmp_path: Path, repository: str) -> None:
-    one = made(desk.wheelhouse)
-    (image,) = push(desk, one.build_id, repository)["images"]
+def test_who_has_pulled_a_wheel_pushes_the_very_same_image(alone: Tfdock, tmp_path: Path, repository: str) -> None:
+    one = made(alone.wheelhouse)
+    (image,) = push(alone, one.build_id, repository)["images"]
     other = Tfdock(home=tmp_path / "other", cache=tmp_path / "other" / "cache")
     other.run("pull", f"{repository}@{image['digest']}", code=0)
     document = push(other, one.build_id, repository)
@@ -332,31 +317,31 @@ def test_who_has_pulled_a_wheel_pushes_the_very_same_image(desk: Tfdock, tmp_pat
 
 
 def test_the_first_of_the_registries_is_where_a_push_goes_by_default(
-    desk: Tfdock, registry: OwnRegistry, repository: str
+    alone: Tfdock, registry: OwnRegistry, repository: str
 ) -> None:
-    one = made(desk.wheelhouse)
-    command = desk.with_variables(TFDOCK_REGISTRIES=f"{repository},ghcr.io/me/wheels")
+    one = made(alone.wheelhouse)
+    command = alone.with_variables(TFDOCK_REGISTRIES=f"{repository},ghcr.io/me/wheels")
     assert push(command, one.build_id, "--no-moving-tags")["repository"] == repository
     assert manifest(registry, repository, CUDA)
     assert manifest(registry, repository, MOVING) is None
 
 
-def test_a_new_record_of_the_same_wheel_sends_no_wheel(desk: Tfdock, registry: OwnRegistry, repository: str) -> None:
-    one = made(desk.wheelhouse, size=300_000)
-    (first,) = push(desk, one.build_id, repository)["images"]
+def test_a_new_record_of_the_same_wheel_sends_no_wheel(alone: Tfdock, registry: OwnRegistry, repository: str) -> None:
+    one = made(alone.wheelhouse, size=300_000)
+    (first,) = push(alone, one.build_id, repository)["images"]
     record = json.loads(one.record.read_text())
     one.record.write_text(json.dumps(record | {"finished": "2026-03-03T03:03:03+00:00"}))
-    document = push(desk, one.build_id, repository)
+    document = push(alone, one.build_id, repository)
     assert document["sent"] < 30_000 < document["there"]
     assert document["images"][0]["digest"] != first["digest"]
     assert oci.digest(oci.canonical_json(manifest(registry, repository, MOVING))) == document["images"][0]["digest"]
 
 
 def test_two_platforms_are_an_index_under_the_tag_that_moves(
-    desk: Tfdock, registry: OwnRegistry, repository: str
+    alone: Tfdock, registry: OwnRegistry, repository: str
 ) -> None:
-    builds = [made(desk.wheelhouse, machine=machine) for machine in ("x86_64", "aarch64")]
-    push(desk, *(build.build_id for build in builds), repository, "--as", "all")
+    builds = [made(alone.wheelhouse, machine=machine) for machine in ("x86_64", "aarch64")]
+    push(alone, *(build.build_id for build in builds), repository, "--as", "all")
     for tag in (MOVING, "all"):
         index = manifest(registry, repository, tag, oci.INDEX)
         assert [one["platform"]["architecture"] for one in index["manifests"]] == ["amd64", "arm64"]
@@ -364,9 +349,11 @@ def test_two_platforms_are_an_index_under_the_tag_that_moves(
             assert manifest(registry, repository, row["digest"]) == manifest(registry, repository, build.build_id)
 
 
-def test_several_builds_are_one_image_with_a_layer_each(desk: Tfdock, registry: OwnRegistry, repository: str) -> None:
-    builds = [made(desk.wheelhouse), made(desk.wheelhouse, local="", words="cpu")]
-    document = push(desk, *(build.build_id for build in builds), repository, "--as", "all", "--no-moving-tags")
+def test_several_builds_are_one_image_with_a_layer_each(
+    alone: Tfdock, registry: OwnRegistry, repository: str
+) -> None:
+    builds = [made(alone.wheelhouse), made(alone.wheelhouse, local="", words="cpu")]
+    document = push(alone, *(build.build_id for build in builds), repository, "--as", "all", "--no-moving-tags")
     assert [len(image["wheels"]) for image in document["images"]] == [1, 1, 2]
     both = manifest(registry, repository, "all")
     layers = {manifest(registry, repository, build.build_id)["layers"][0]["digest"] for build in builds}
@@ -374,10 +361,10 @@ def test_several_builds_are_one_image_with_a_layer_each(desk: Tfdock, registry: 
 
 
 def test_a_tag_that_stands_for_something_else_is_left_alone(
-    desk: Tfdock, before: Proxy, registry: OwnRegistry, repository: str
+    alone: Tfdock, before: Proxy, registry: OwnRegistry, repository: str
 ) -> None:
-    one = made(desk.wheelhouse)
-    push(desk, one.build_id, repository)
+    one = made(alone.wheelhouse)
+    push(alone, one.build_id, repository)
     foreign = manifest(registry, repository, CUDA)
     del foreign["artifactType"]
     connection = http.client.HTTPConnection(registry.address, timeout=60)
@@ -387,22 +374,22 @@ def test_a_tag_that_stands_for_something_else_is_left_alone(
     assert connection.getresponse().status == 201
     connection.close()
     before.forget()
-    outcome = desk.run("image", "push", "--json", one.build_id, repository, "--as", "latest")
-    assert (outcome.code, problem(outcome)["code"]) == (2, "image-tag-taken"), outcome.told
+    alone.run(
+        "image", "push", "--json", one.build_id, repository, "--as", "latest", code=2, problem="image-tag-taken"
+    )
     assert before.count("^(POST|PUT|PATCH)") == 0
     assert manifest(registry, repository, "latest") == foreign
 
 
 def test_plain_http_is_spoken_with_a_registry_elsewhere_only_where_that_is_asked_for(
-    desk: Tfdock, registry: OwnRegistry
+    alone: Tfdock, registry: OwnRegistry
 ) -> None:
-    one = made(desk.wheelhouse)
+    one = made(alone.wheelhouse)
     with proxy(registry.address, own_address()) as elsewhere:
         repository = f"{elsewhere.address}/{REPOSITORY}/elsewhere"
-        outcome = desk.run("image", "push", "--json", one.build_id, repository)
-        assert (outcome.code, problem(outcome)["code"]) == (7, "registry-unreachable"), outcome.told
+        push(alone, one.build_id, repository, code=7, problem="registry-unreachable")
         assert elsewhere.asked == []
-        asked_for = desk.with_variables(TFDOCK_PLAIN_HTTP=f"registry.lan,{elsewhere.address}")
+        asked_for = alone.with_variables(TFDOCK_PLAIN_HTTP=f"registry.lan,{elsewhere.address}")
         (image,) = push(asked_for, one.build_id, repository)["images"]
         assert asked_for.run("pull", f"{repository}@{image['digest']}").code == 0
     assert manifest(registry, repository, CUDA)
@@ -568,20 +555,20 @@ def test_a_push_waits_as_long_as_the_registry_asks_for(
 @pytest.mark.parametrize("kind", ["basic", "token"])
 @pytest.mark.parametrize("kept", ["config", "helper", "wrong", "nothing"])
 def test_push_and_pull_show_a_registry_the_login_that_docker_keeps(
-    desk: Tfdock, registry: OwnRegistry, tmp_path: Path, kind: str, kept: str
+    alone: Tfdock, registry: OwnRegistry, tmp_path: Path, kind: str, kept: str
 ) -> None:
-    one = made(desk.wheelhouse, seed=f"{kind} {kept}")
+    one = made(alone.wheelhouse, seed=f"{kind} {kept}")
     with guarded(registry, kind) as (address, told):
         repository = f"{address}/{REPOSITORY}/{kind}-{kept}"
         there = Tfdock(home=tmp_path / "there", cache=tmp_path / "there" / "cache")
         variables = docker_config(tmp_path / "docker", address, kept)
-        sent = desk.with_variables(**variables).run("image", "push", "--json", one.build_id, repository)
+        sent = alone.with_variables(**variables).run("image", "push", "--json", one.build_id, repository)
         taken = there.with_variables(**variables).run("pull", "--json", f"{repository}:{one.build_id}")
         if kept in ("config", "helper"):
             assert (sent.code, taken.code) == (0, 0), sent.told + taken.told
             assert (there.wheelhouse / one.wheel.name).read_bytes() == one.wheel.read_bytes()
         else:
-            assert (sent.code, problem(sent)["code"]) == (7, "registry-denied"), sent.told
+            assert (sent.code, sent.problem["code"]) == (7, "registry-denied"), sent.told
             assert taken.code == 7, taken.told
             assert list(there.wheelhouse.glob("*")) == []
         assert ({"basic": basic(), "token": "Bearer t0k3n"}[kind] in {shown for _, shown in told}) is (sent.code == 0)
@@ -590,30 +577,28 @@ def test_push_and_pull_show_a_registry_the_login_that_docker_keeps(
 
 
 def test_a_push_that_is_stopped_leaves_no_tag(
-    desk: Tfdock, before: Proxy, registry: OwnRegistry, repository: str
+    alone: Tfdock, before: Proxy, registry: OwnRegistry, repository: str
 ) -> None:
-    one = made(desk.wheelhouse, size=6 * CHUNK)
+    one = made(alone.wheelhouse, size=6 * CHUNK)
     before.faults.append(Fault("status", "PATCH .*uploads", times=1, status=503, patience="30", after=2))
-    running = desk.start("image", "push", "--json", one.build_id, repository)
+    running = alone.start("image", "push", "--json", one.build_id, repository)
     running.until(lambda: before.count("^PATCH") >= 3)
     running.signal(signal.SIGINT)
-    outcome = running.finish(30)
-    assert (outcome.code, problem(outcome)["code"]) == (130, "interrupted"), outcome.told
+    running.finish(30, code=130, problem="interrupted")
     assert manifest(registry, repository, CUDA) is None
-    assert push(desk, one.build_id, repository)["sent"] > 6 * CHUNK
+    assert push(alone, one.build_id, repository)["sent"] > 6 * CHUNK
 
 
 @pytest.mark.parametrize("request_", ["HEAD .*blobs", "POST .*uploads", "PATCH .*uploads", "PUT .*manifests"])
 def test_a_push_is_stopped_while_a_registry_is_silent(
-    desk: Tfdock, before: Proxy, registry: OwnRegistry, repository: str, request_: str
+    alone: Tfdock, before: Proxy, registry: OwnRegistry, repository: str, request_: str
 ) -> None:
-    one = made(desk.wheelhouse, size=2 * CHUNK, seed=repository)
+    one = made(alone.wheelhouse, size=2 * CHUNK, seed=repository)
     before.faults.append(Fault("silent", request_))
-    running = desk.start("image", "push", "--json", one.build_id, repository)
+    running = alone.start("image", "push", "--json", one.build_id, repository)
     running.until(lambda: before.count(request_))
     running.signal(signal.SIGINT)
-    outcome = running.finish(10)
-    assert (outcome.code, problem(outcome)["code"]) == (130, "interrupted"), outcome.told
+    running.finish(10, code=130, problem="interrupted")
     assert manifest(registry, repository, CUDA) is None
 
 
@@ -687,11 +672,11 @@ def test_an_engine_pulls_the_image_and_a_container_of_it_has_the_very_wheel(
 
 @pytest.mark.engine
 def test_an_engine_takes_from_an_index_what_is_for_its_machine(
-    published: Published, desk: Tfdock, registry: OwnRegistry
+    published: Published, alone: Tfdock, registry: OwnRegistry
 ) -> None:
     name = f"{registry.address}/{REPOSITORY}/platforms"
-    builds = [made(desk.wheelhouse, machine=machine) for machine in ("x86_64", "aarch64")]
-    push(desk, *(build.build_id for build in builds), name)
+    builds = [made(alone.wheelhouse, machine=machine) for machine in ("x86_64", "aarch64")]
+    push(alone, *(build.build_id for build in builds), name)
     published.engine("pull", "--quiet", f"{name}:{MOVING}")
     said = json.loads(published.engine("image", "inspect", f"{name}:{MOVING}"))[0]
     published.engine("rmi", "--force", f"{name}:{MOVING}")
@@ -803,14 +788,14 @@ def skopeo(*words: str | Path) -> None:
 
 
 def test_skopeo_copies_a_file_of_one_image_without_a_name_and_one_of_several_by_build_id(
-    desk: Tfdock, tmp_path: Path
+    alone: Tfdock, tmp_path: Path
 ) -> None:
-    one = made(desk.wheelhouse)
+    one = made(alone.wheelhouse)
     file = tmp_path / "image.tar"
-    assert desk.run("image", "pack", one.wheel, "-o", file).code == 0
+    assert alone.run("image", "pack", one.wheel, "-o", file).code == 0
     skopeo("copy", f"oci-archive:{file}", f"dir:{tmp_path / 'one'}")
-    two = made(desk.wheelhouse, local="", words="cpu")
-    assert desk.run("image", "pack", one.wheel, two.wheel, "-o", file).code == 0
+    two = made(alone.wheelhouse, local="", words="cpu")
+    assert alone.run("image", "pack", one.wheel, two.wheel, "-o", file).code == 0
     skopeo("copy", f"oci-archive:{file}:{two.build_id}", f"dir:{tmp_path / 'two'}")
     for folder, wheel in (("one", one.wheel), ("two", two.wheel)):
         layers = [path.read_bytes() for path in (tmp_path / folder).iterdir()]
@@ -818,10 +803,10 @@ def test_skopeo_copies_a_file_of_one_image_without_a_name_and_one_of_several_by_
 
 
 def test_an_index_that_skopeo_rewrote_is_pulled_by_the_labels_of_its_images(
-    desk: Tfdock, registry: OwnRegistry, repository: str, tmp_path: Path
+    alone: Tfdock, registry: OwnRegistry, repository: str, tmp_path: Path
 ) -> None:
-    builds = [made(desk.wheelhouse, machine=machine) for machine in ("x86_64", "aarch64")]
-    push(desk, *(build.build_id for build in builds), repository, "--as", "all")
+    builds = [made(alone.wheelhouse, machine=machine) for machine in ("x86_64", "aarch64")]
+    push(alone, *(build.build_id for build in builds), repository, "--as", "all")
     plain = ("--src-tls-verify=false", "--dest-tls-verify=false")
     skopeo("copy", "--all", "--format", "v2s2", *plain, f"docker://{repository}:all", f"docker://{repository}:copy")
     assert manifest(registry, repository, "copy", oci.DOCKER_LIST)["mediaType"] == oci.DOCKER_LIST

@@ -14,7 +14,7 @@ from tfdock.engine.protocol import RUN_LABEL, ContainerSpec
 from tfdock.plan.build_plan import toolchain_key
 
 from .conftest import Workshop
-from .harness import Json, Outcome, Tfdock, after_first_line, copy_tree, write_profile
+from .harness import Json, Outcome, Tfdock, after_first_line, copy_tree, record_of, write_profile
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
@@ -127,7 +127,7 @@ def assert_configure_had_no_rights(outcome: Outcome) -> None:
     assert facts["interfaces"] == ["lo"]
     assert not {"DOCKER_HOST", "GITHUB_TOKEN"} & facts["environment"].keys()
     assert "written" not in facts["targets"].values()
-    record = json.loads(Path(outcome.build["record"]).read_bytes())
+    record = record_of(outcome.build)
     assert record["toolchain_key"] != toolchain_key(CHOSEN)
     engine = DockerEngine(os.environ["DOCKER_HOST"])
     container = engine.create(
@@ -147,7 +147,7 @@ def assert_configure_had_no_rights(outcome: Outcome) -> None:
 
 
 def assert_walled_in(facts: Json, outcome: Outcome) -> None:
-    plan = json.loads(Path(outcome.build["record"]).read_bytes())["plan"]
+    plan = record_of(outcome.build)["plan"]
     for capabilities in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
         assert int(facts["status"][capabilities], 16) == 0
     assert facts["status"]["NoNewPrivs"] == "1"

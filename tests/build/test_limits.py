@@ -324,37 +324,26 @@ def test_one_waits_for_another_that_fetches_into_the_same_cache_and_says_so(tmp_
         (("--time-limit", "0h0m"), "write it like `5h30m`"),
     ],
 )
-def test_what_is_no_number_of_builds_and_no_time_is_refused(
-    tmp_path: Path, words: tuple[str, ...], said: str
-) -> None:
-    outcome = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache").run("build", *words, "rtx3080", code=2)
-    assert said in outcome.stderr
+def test_what_is_no_number_of_builds_and_no_time_is_refused(alone: Tfdock, words: tuple[str, ...], said: str) -> None:
+    assert said in alone.run("build", *words, "rtx3080", code=2).stderr
 
 
-def test_a_machine_may_be_granted_to_builds_in_part(tmp_path: Path) -> None:
+def test_a_machine_may_be_granted_to_builds_in_part(alone: Tfdock, tmp_path: Path) -> None:
     profile = write_profile(tmp_path / "profile.yaml", None, tensorflow=SOURCE)
-    command = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache")
-    plan = command.with_variables(TFDOCK_MEMORY="2GiB", TFDOCK_CPUS="1").run("plan", "--json", profile).document
+    plan = alone.with_variables(TFDOCK_MEMORY="2GiB", TFDOCK_CPUS="1").run("plan", "--json", profile).document
     assert plan["machine"] == {"cpus": 1, "memory": 2 * GIB}
     assert (plan["resources"]["jobs"], plan["resources"]["memory"]) == (1, GIB)
     assert plan["estimate"] is None or plan["estimate"]["seconds"] > 0
-    wrong = command.with_variables(TFDOCK_MEMORY="much").run("plan", "--json", profile)
-    assert wrong.code == 2
-    (problem,) = wrong.document["problems"]
-    assert (problem["code"], problem["fix"]) == ("settings-bad-value", "write it like `24GiB`")
+    much = alone.with_variables(TFDOCK_MEMORY="much")
+    wrong = much.run("plan", "--json", profile, code=2, problem="settings-bad-value")
+    assert wrong.problem["fix"] == "write it like `24GiB`"
 
 
-def test_without_an_engine_several_builds_say_so_once_before_the_first(tmp_path: Path) -> None:
-    names = ["one", "two", "three"]
-    targets = ["sm_80", "sm_86", "sm_90"]
-    profiles = [
-        write_profile(tmp_path / f"{name}.yaml", None, tensorflow=SOURCE, compute_capabilities=[target])
-        for name, target in zip(names, targets, strict=True)
-    ]
-    refused = write_profile(tmp_path / "refused.yaml", None, tensorflow=SOURCE, compute_capabilities=["sm_20"])
-    outcome = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache").build(
-        "-j", "auto", profiles[0], refused, *profiles[1:], code=6
+def test_without_an_engine_several_builds_say_so_once_before_the_first(alone: Tfdock, tmp_path: Path) -> None:
+    first, *others = (
+        write_profile(tmp_path / f"{target}.yaml", None, tensorflow=SOURCE, compute_capabilities=[target])
+        for target in ("sm_80", "sm_20", "sm_86", "sm_90")
     )
+    outcome = alone.build("-j", "auto", first, *others, code=6, problem="engine-unavailable")
     assert outcome.stderr.count("[engine-unavailable]") == 1
     assert "[target-not-in-toolkit]" in outcome.stderr, "a profile that is refused is told as well"
-    assert [problem["code"] for problem in outcome.document["problems"]] == ["engine-unavailable"]

@@ -7,7 +7,6 @@ import hashlib
 import http.server
 import io
 import itertools
-import json
 import os
 import re
 import secrets
@@ -44,7 +43,10 @@ from .harness import (
     closed_port,
     copy_tree,
     file_server,
+    git,
     git_server,
+    new_repository,
+    record_of,
     silent_server,
     write_profile,
 )
@@ -52,12 +54,6 @@ from .harness import (
 STAND_IN = str(PLAYED_BUILD["base"])
 RUNTIME = "python:3.11-slim-bookworm"
 ASK = "dpkg-query -W -f '${Package}:${Architecture} ${Version}\\n'; sha256sum $(readlink -f $(command -v bazel))"
-
-
-def git(tree: Path, *words: str) -> str:
-    identity = ["-c", "user.name=Tests", "-c", "user.email=tests@example.org"]
-    command = ["git", "-C", str(tree), *identity, *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 class Bench:
@@ -241,7 +237,7 @@ def test_where_a_pin_cannot_be_asked_for_the_lock_that_was_there_stays(bench: Be
 
 @pytest.mark.engine
 def test_a_locked_build_is_made_of_what_is_locked_and_its_record_names_the_lock(bench: Bench, built: Json) -> None:
-    record = json.loads(Path(built["record"]).read_bytes())
+    record = record_of(built)
     assert built["status"] == "built"
     assert record["lock"] == hashlib.sha256(bench.text.encode()).hexdigest()
     assert record["base_digest"] == bench.digest
@@ -300,7 +296,7 @@ def test_a_git_tag_that_is_gone_or_moved_is_told_and_the_locked_commit_is_fetche
     assert outcome.code == 0, outcome.told
     assert "source v99.18.0" in outcome.stderr
     assert (found if kind == "moved" else "no longer there") in outcome.stderr
-    record = json.loads(Path(outcome.build["record"]).read_bytes())
+    record = record_of(outcome.build)
     assert record["source"] == {"ref": "v99.18.0", "found": bench.commit}
     assert outcome.build["wheels"] == built["wheels"], "the version stamp names the tag all the same"
 
@@ -356,14 +352,12 @@ def test_a_profile_that_has_changed_since_is_refused_with_what_has_changed(bench
     [(None, 3, "lock-missing"), ("schema: 2\n", 2, "lock-malformed"), ("pins: [\n", 2, "yaml-syntax")],
 )
 def test_without_a_lock_that_can_be_read_nothing_is_built(
-    tmp_path: Path, text: str | None, code: int, problem: str
+    alone: Tfdock, tmp_path: Path, text: str | None, code: int, problem: str
 ) -> None:
-    tfdock = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache")
     profile = write_profile(tmp_path / "profile.yaml", tensorflow="99.18.0")
     if text is not None:
         (tmp_path / "profile.lock").write_text(text)
-    outcome = tfdock.build("--locked", profile, code=code)
-    assert outcome.problem["code"] == problem
+    outcome = alone.build("--locked", profile, code=code, problem=problem)
     assert outcome.problem["file"] == str(tmp_path / "profile.lock")
     assert "tfdock lock" in outcome.problem["fix"] or problem == "yaml-syntax"
 
@@ -373,85 +367,73 @@ def test_the_lock_of_a_shipped_profile_is_looked_for_where_one_may_write(tmp_pat
     assert tfdock.build("--locked", "rtx3080").problem["file"] == "rtx3080.lock"
 
 
-def test_a_tag_that_is_not_the_commit_that_its_release_is_known_by_is_not_locked(tmp_path: Path) -> None:
-    tree = tmp_path / "served" / "tensorflow"
-    tree.mkdir(parents=True)
-    git(tree, "init")
-    git(tree, "commit", "--allow-empty", "--message", "one")
+def test_a_tag_that_is_not_the_commit_that_its_release_is_known_by_is_not_locked(
+    alone: Tfdock, tmp_path: Path
+) -> None:
+    tree = new_repository(tmp_path / "served/tensorflow")
     git(tree, "tag", "v99.18.0")
     row = next(
         row for row in yaml.safe_load((KNOWLEDGE / "releases.yaml").read_text())["rows"] if "99.18" in str(row)
     )
     overlay = tmp_path / "overlay"
     overlay.mkdir()
-    tfdock = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache")
-    tfdock = tfdock.with_variables(TFDOCK_KNOWLEDGE=f"{KNOWLEDGE}:{overlay}")
+    tfdock = alone.with_variables(TFDOCK_KNOWLEDGE=f"{KNOWLEDGE}:{overlay}")
     with fake_registry() as (image, _), git_server(tree.parent) as url:
         tfdock = tfdock.with_variables(TFDOCK_ALLOW_ENDPOINTS=f"http://{image.registry}")
         profile = write_profile(tmp_path / "profile.yaml", tensorflow="99.18.0", base=str(image))
         for known, code in (("d" * 40, "pin-moved"), (git(tree, "rev-parse", "HEAD"), "engine-unavailable")):
             row |= {"repository": f"{url}/tensorflow", "commits": {"99.18.0": known}, "source": "tests"}
             (overlay / "releases.yaml").write_text(yaml.safe_dump({"sources": {"tests": "x"}, "rows": [row]}))
-            outcome = tfdock.run("lock", "--json", profile)
-            (problem,) = outcome.document["locks"][0]["problems"]
-            assert problem["code"] == code, outcome.told
-            assert known in problem["message"] or code != "pin-moved"
+            outcome = tfdock.run("lock", "--json", profile, problem=code)
+            assert known in outcome.problem["message"] or code != "pin-moved"
             assert not profile.with_suffix(".lock").exists()
 
 
 @pytest.mark.parametrize("there", [True, False])
 def test_another_ref_is_locked_only_where_the_server_says_that_it_has_not_the_first(
-    tmp_path: Path, there: bool
+    alone: Tfdock, tmp_path: Path, there: bool
 ) -> None:
-    tree = tmp_path / "served" / "tensorflow"
-    tree.mkdir(parents=True)
-    git(tree, "init", "--initial-branch=main")
-    git(tree, "commit", "--allow-empty", "--message", "one")
-    tfdock = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache")
+    tree = new_repository(tmp_path / "served/tensorflow")
     with fake_registry() as (image, _), git_server(tree.parent) as url:
         address = url if there else f"git://{closed_port()}"
-        tfdock = tfdock.with_variables(TFDOCK_ALLOW_ENDPOINTS=f"http://{image.registry},{address}")
+        tfdock = alone.with_variables(TFDOCK_ALLOW_ENDPOINTS=f"http://{image.registry},{address}")
         source = {"release": "99.18.0", "git": f"{address}/tensorflow", "ref": "gone", "fallback": ["main"]}
         profile = write_profile(tmp_path / "profile.yaml", base=str(image), tensorflow=source)
-        outcome = tfdock.run("lock", "--json", profile)
-    (problem,) = outcome.document["locks"][0]["problems"]
-    assert problem["code"] == ("engine-unavailable" if there else "source-unreachable"), outcome.told
+        code = "engine-unavailable" if there else "source-unreachable"
+        outcome = tfdock.run("lock", "--json", profile, problem=code)
     assert ("source gone does not work" in outcome.stderr) is there
     with git_server(tree.parent) as url:
         only = {"release": "99.18.0", "git": f"{url}/tensorflow", "ref": "gone"}
         base = f"some/image@{MANIFEST_DIGEST}"
         profile = write_profile(profile, base=base, tensorflow=only)
-        outcome = tfdock.run("lock", "--json", profile, "--allow-endpoint", url)
-    assert outcome.document["locks"][0]["problems"][0]["code"] == "source-ref-missing"
+        tfdock.run("lock", "--json", profile, "--allow-endpoint", url, problem="source-ref-missing")
 
 
 @pytest.mark.parametrize("words", [("lock",), ("check", "--online")], ids=["lock", "check"])
 @pytest.mark.parametrize("asked", ["registry", "git server"])
-def test_control_c_ends_a_question_that_nobody_answers(tmp_path: Path, asked: str, words: tuple[str, ...]) -> None:
-    tfdock = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache")
+def test_control_c_ends_a_question_that_nobody_answers(
+    alone: Tfdock, tmp_path: Path, asked: str, words: tuple[str, ...]
+) -> None:
     with silent_server() as address, socket.create_server(("127.0.0.1", 0)) as server:
         place = f"127.0.0.1:{server.getsockname()[1]}"
         base = f"{place}/some/image:1" if asked == "registry" else f"some/image@{MANIFEST_DIGEST}"
         git_place = place if asked == "git server" else address
         source = {"release": "99.18.0", "git": f"git://{git_place}/x", "ref": "main"}
         profile = write_profile(tmp_path / "profile.yaml", base=base, tensorflow=source)
-        running = tfdock.start(
+        running = alone.start(
             *words, profile, "--allow-endpoint", f"https://{place}", "--allow-endpoint", f"git://{git_place}"
         )
         connection, _ = server.accept()
         with connection:
             running.signal(signal.SIGINT)
-            outcome = running.finish(10)
-    assert outcome.code == 130, outcome.told
+            outcome = running.finish(10, code=130)
     assert "[interrupted]" in outcome.stderr
 
 
-def test_what_is_no_lock_is_not_replaced(tmp_path: Path) -> None:
-    tfdock = Tfdock(home=tmp_path / "home", cache=tmp_path / "cache")
+def test_what_is_no_lock_is_not_replaced(alone: Tfdock, tmp_path: Path) -> None:
     profile = write_profile(tmp_path / "poetry.yaml", tensorflow="99.18.0")
     (tmp_path / "poetry.lock").write_text("[[package]]\n")
-    outcome = tfdock.run("lock", "--json", profile, code=2)
-    assert outcome.document["locks"][0]["problems"][0]["code"] == "lock-name-taken"
+    alone.run("lock", "--json", profile, code=2, problem="lock-name-taken")
     assert (tmp_path / "poetry.lock").read_text() == "[[package]]\n"
 
 
@@ -733,10 +715,7 @@ class GitOverHttp(http.server.BaseHTTPRequestHandler):
 @pytest.fixture(params=["git", "http"])
 def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """The address of a repository, by either protocol, and where it lies."""
-    tree = tmp_path / "served" / "tensorflow"
-    tree.mkdir(parents=True)
-    git(tree, "init", "--initial-branch=main")
-    git(tree, "commit", "--allow-empty", "--message", "one")
+    tree = new_repository(tmp_path / "served/tensorflow")
     if request.param == "git":
         with git_server(tree.parent) as url:
             yield f"{url}/tensorflow", tree

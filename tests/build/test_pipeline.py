@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,18 +16,12 @@ from waits import FETCH
 from tfdock.images.image_tags import fingerprint_tag
 
 from .conftest import Workshop
-from .harness import CPU, KNOWLEDGE, PLAYED_BUILD, Json, Tfdock
-from .registries import OwnRegistry, own_registry
+from .harness import CPU, KNOWLEDGE, PLAYED_BUILD, Json, Tfdock, git
+from .registries import OwnRegistry
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(FETCH)]
 
 CPUS = ["portable", ["avx2"]]
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
-    with own_registry(tmp_path_factory.mktemp("registry") / "files") as registry:
-        yield registry
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +114,9 @@ def project(
     variables = {f"TFDOCK_REGISTRY_{name}": value for name, value in logins.items()}
     variables["CI_COMMIT_REF_PROTECTED"] = "true"
     (folder / ".gitlab-ci-local-variables.yml").write_text(json.dumps(variables))
-    identity = ["-c", "user.name=Me", "-c", "user.email=me@example.com"]
-    for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "A matrix"]):
-        subprocess.run(["git", *identity, *words], cwd=folder, check=True)
+    git(folder, "init", "--initial-branch=main")
+    git(folder, "add", ".")
+    git(folder, "commit", "--message", "A matrix")
     return Project(folder=folder, tfdock=command, program=gitlab_ci_local)
 
 

@@ -12,7 +12,7 @@ import pytest
 from waits import FETCH
 
 from .conftest import EditedTree, Workshop
-from .harness import UNTRIED, WHOLE, Json, Outcome, Tfdock, before, write_profile
+from .harness import UNTRIED, WHOLE, Json, Outcome, Tfdock, before, record_of, write_profile
 from .remote_servers import CACHE, EXECUTOR, USER, Nginx, buildgrid, nginx_cache, postgres, worker
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(FETCH)]
@@ -39,8 +39,7 @@ def emptied(workshop: Workshop, **variables: str) -> Tfdock:
 def remote_of(outcome: Outcome) -> Json:
     """What the record says of the remote cache or executor."""
     assert outcome.code == 0, outcome.told
-    record: Json = json.loads(Path(outcome.build["record"]).read_bytes())
-    remote: Json = record["remote"]
+    remote: Json = record_of(outcome.build)["remote"]
     return remote
 
 
@@ -67,8 +66,7 @@ def filled(workshop: Workshop) -> Iterator[Filled]:
         profile = write_profile(
             workshop.folder / "remote.yaml", workshop.tree(), cache={"remote": cache.url}, verify=UNTRIED
         )
-        refused = emptied(workshop).build(profile)
-        assert (refused.code, refused.problem["code"]) == (2, "endpoint-not-allowed"), refused.told
+        emptied(workshop).build(profile, code=2, problem="endpoint-not-allowed")
         assert cache.asked("GET") == 0
         outcome = emptied(workshop).build(profile, "--allow-endpoint", cache.url, code=0)
         yield Filled(profile=profile, outcome=outcome, store=folder / "store", uploads=cache.asked("PUT"))
@@ -132,8 +130,7 @@ def test_a_certificate_that_nobody_vouches_for_and_credentials_that_are_missing_
     trusting = command.with_variables(SSL_CERT_FILE=str(guarded.folder / "tls/ca.pem"))
     wrong = trusting.with_variables(TFDOCK_REMOTE_HEADER=credentials(f"{CANARY}-not"))
     for one, code in ((command, "remote-untrusted"), (trusting, "remote-denied"), (wrong, "remote-denied")):
-        outcome = one.build(profile, code=7)
-        assert outcome.problem["code"] == code
+        outcome = one.build(profile, code=7, problem=code)
         assert outcome.problem["fix"]
         assert outcome.stderr.count("error:") == 1, outcome.told
         assert not any(secret in outcome.told for secret in SECRETS)
@@ -213,8 +210,7 @@ def test_a_cache_that_speaks_grpc_serves_either_bazel(
         ]
         process.kill()
         process.wait(30)
-        gone = emptied(workshop, **variables).build(profile, code=7)
-        assert gone.problem["code"] == "remote-unreachable"
+        emptied(workshop, **variables).build(profile, code=7, problem="remote-unreachable")
 
 
 # --- execution ----------------------------------------------------------------------------------------------------
@@ -224,7 +220,7 @@ def test_a_worker_with_the_same_toolchain_compiles_everything_and_the_wheel_is_t
     filled: Filled, workshop: Workshop, tmp_path: Path
 ) -> None:
     profile = write_profile(tmp_path / "remote.yaml", workshop.tree(), verify=UNTRIED)
-    local = json.loads(Path(filled.outcome.build["record"]).read_bytes())
+    local = record_of(filled.outcome.build)
     image = local["plan"]["image"]["name"]
     store = workshop.folder / "executor"
     store.mkdir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -30,6 +29,7 @@ from .harness import (
     Tfdock,
     copy_cache,
     published,
+    record_of,
     replaced,
     small_disk,
     write_profile,
@@ -42,11 +42,6 @@ MIB, GIB = 1 << 20, 1 << 30
 #: Memory for Bazel and one of the hungry compilers, which take 0.8 GB each, but not for two of them.
 TIGHT = 1536 * MIB
 HUNGRY = {"copts": ["-DMINIATURE_HUNGRY_KERNELS=17"]}
-
-
-def record_of(build: Json) -> Json:
-    record: Json = json.loads(Path(build["record"]).read_bytes())
-    return record
 
 
 # --- memory -------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from tfdock.types import ImageRef
 from tfdock.verify.trial_plan import GPU, RUN
 
 from .conftest import EditedTree, Finished, Workshop
-from .harness import UNTRIED, Json, Outcome, Tfdock, replaced, skip_without_pypi, small_disk, write_profile
+from .harness import UNTRIED, Json, Outcome, Tfdock, record_of, replaced, skip_without_pypi, small_disk, write_profile
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
@@ -96,7 +96,7 @@ def test_the_miniatures_wheel_passes_against_its_profile(finished: Finished, tfd
 
 
 def test_the_record_of_a_build_says_that_its_wheel_was_tried(finished: Finished) -> None:
-    record = json.loads(Path(finished.outcome.build["record"]).read_bytes())
+    record = record_of(finished.outcome.build)
     verification = record["verification"]
     assert verification["runtime"] == "python:3.11-slim-bookworm"
     assert verification["gpu_code"]["sass"] == ["sm_86"]
@@ -292,7 +292,7 @@ def test_a_wheel_that_links_cuda_is_tried_in_the_image_that_built_it(tfdock: Tfd
     options = f'"-Wl,--no-as-needed", "-L{libraries}", "-l:libcudart.so.13",'
     soname = '"-Wl,-soname,libtensorflow_cc.so.2",'
     outcome = tfdock.build(edited({"tensorflow/BUILD": replaced(soname, f"{soname} {options}")}), code=0)
-    verification = json.loads(Path(outcome.build["record"]).read_bytes())["verification"]
+    verification = record_of(outcome.build)["verification"]
     assert verification["runtime"].startswith("tfdock/")
     by_name = {one["name"]: one["status"] for one in verification["checks"]}
     assert by_name["import"] == by_name["gradient"] == by_name["libraries"] == "passed"
@@ -326,7 +326,7 @@ def test_without_an_engine_the_file_is_checked_and_the_error_told(finished: Fini
     nowhere = tfdock.with_variables(DOCKER_HOST="unix:///nonexistent/docker.sock")
     outcome = nowhere.run("verify", finished.wheel, finished.profile, "--json", code=6)
     assert outcome.document["ok"] is False
-    assert [problem["code"] for problem in outcome.document["problems"]] == ["engine-unavailable"]
+    assert outcome.problem["code"] == "engine-unavailable"
     assert "gpu-code" in statuses(outcome)["passed"]
     assert statuses(outcome)["failed"] == []
     assert check(outcome, "install")["reason"].startswith("no container engine")
