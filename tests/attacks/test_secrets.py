@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import http.server
 import io
 import json
 import secrets
 import tarfile
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from build.harness import Tfdock, write_profile
+from servers import Handler, serving
 
 from .rig import FIELDS, After, Range, attacked, leaks, leaks_below, listening, spellings
 
@@ -103,20 +102,13 @@ def remote_cache() -> Iterator[tuple[str, list[str]]]:
     """A remote cache of the user, in which nothing is: its address, and the login of each request."""
     asked: list[str] = []
 
-    class Nothing(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Nothing(Handler):
+        def respond(self) -> None:
             asked.append(self.headers.get("Authorization", ""))
-            self.send_error(404)
+            self.answer(404)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Nothing) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
-        server.shutdown()
-        thread.join()
+    with serving(Nothing) as address:
+        yield f"http://{address}", asked
 
 
 def test_the_search_finds_a_secret_however_it_is_written() -> None:

@@ -24,6 +24,7 @@ import pytest
 from bed import missing, needs_root
 from build import warm
 from document_schemas import check_named, check_printed
+from servers import serving
 from waits import run_within, wait_until
 
 from tfdock.bazel.cache.cache_folder import CacheFolder
@@ -403,10 +404,8 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 @contextlib.contextmanager
 def file_server(folder: Path) -> Iterator[str]:
     """The URL of a server of these files."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serving(partial(_Quiet, directory=str(folder))) as address:
+        yield f"http://{address}"
 
 
 @contextlib.contextmanager
@@ -445,15 +444,17 @@ def git_server(folder: Path) -> Iterator[str]:
     command = ["git", "daemon", "--export-all", f"--base-path={folder}", f"--listen={host}", f"--port={port}"]
     with subprocess.Popen([*command, "--reuseaddr", str(folder)], stderr=subprocess.DEVNULL) as process:
         try:
-            wait_until(lambda: connects(host, int(port)), process=process)
+            wait_until(lambda: connects(address), process=process)
             yield f"git://{address}"
         finally:
             # The daemon proper is a child of `git`; it goes with the parent's group only when told.
             process.terminate()
 
 
-def connects(host: str, port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection((host, port), 1):
+def connects(address: str) -> bool:
+    """Whether somebody listens at `host:port`."""
+    host, _, port = address.partition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
         return True
     return False
 

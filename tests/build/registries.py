@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
-import http.server
 import re
 import shutil
 import socket
@@ -18,9 +17,10 @@ from email.message import Message
 from pathlib import Path
 
 from bed import missing
+from servers import Handler, serving
 from waits import wait_until
 
-from .harness import closed_port
+from .harness import closed_port, connects
 
 REPOSITORY = "ci/cache"
 
@@ -64,18 +64,11 @@ def own_registry(folder: Path) -> Iterator[OwnRegistry]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([program, "serve", str(file)], stdout=log, stderr=log)
     try:
-        host, _, port = address.partition(":")
-        wait_until(lambda: _answers(host, int(port)), process=process)
+        wait_until(lambda: connects(address), process=process)
         yield OwnRegistry(address=address, folder=folder)
     finally:
         process.terminate()
         process.wait(30)
-
-
-def _answers(host: str, port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection((host, port), 1):
-        return True
-    return False
 
 
 # --- a proxy that counts and fails ----------------------------------------------------------------------------------
@@ -138,21 +131,18 @@ def proxy(upstream: str, host: str = "127.0.0.1") -> Iterator[Proxy]:
     """A proxy before a registry, at an address of this machine."""
     state = Proxy()
     handler = type("Handler", (_Forwarder,), {"state": state, "upstream": upstream})
-    with http.server.ThreadingHTTPServer((host, 0), handler) as server:
-        state.address = f"{host}:{server.server_port}"
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    with serving(handler, host) as state.address:
         try:
             yield state
         finally:
             state.over.set()
-            server.shutdown()
 
 
-class _Forwarder(http.server.BaseHTTPRequestHandler):
+class _Forwarder(Handler):
     state: Proxy
     upstream: str
 
-    def do_GET(self) -> None:
+    def respond(self) -> None:
         request = f"{self.command} {self.path}"
         with self.state.lock:
             self.state.asked.append(request)
@@ -173,38 +163,25 @@ class _Forwarder(http.server.BaseHTTPRequestHandler):
             return
         if fault and fault.kind == "spoiled":
             body = flipped(body)
-        connection = http.client.HTTPConnection(self.upstream, timeout=60)
-        # With the proxy's own Host, so that the registry sends us back here.
-        connection.request(self.command, self.path, body, all_headers(self.headers))
-        response = connection.getresponse()
-        data = response.read()
-        connection.close()
-        headers = [one for one in response.getheaders() if one[0].lower() not in ("content-length", "connection")]
-        length = int(response.getheader("Content-Length") or 0)
+        status, headers, data, length = forwarded(self, self.upstream, body)
         if fault and fault.kind == "lost":
             self._reset()
         elif fault and fault.kind in ("truncated", "torn", "stalled"):
-            self._answer(response.status, headers, data[: len(data) // 2], length)
+            self._answer(status, headers, data[: len(data) // 2], length)
             if fault.kind == "torn":
                 self._reset()
             elif fault.kind == "stalled":
                 self.connection.recv(1)  # until who asked has gone
         elif fault and fault.kind == "corrupted":
-            self._answer(response.status, headers, flipped(data), length)
+            self._answer(status, headers, flipped(data), length)
         else:
-            self._answer(response.status, headers, data, length)
-
-    do_HEAD = do_POST = do_PATCH = do_PUT = do_GET  # noqa: N815
+            self._answer(status, headers, data, length)
 
     def _answer(self, status: int, headers: list[tuple[str, str]], data: bytes, length: int) -> None:
         with self.state.lock:
             self.state.received += len(data)
-        self.send_response(status)
-        for name, value in (*headers, ("Content-Length", str(length))):
-            self.send_header(name, value)
-        self.end_headers()
         with contextlib.suppress(OSError):
-            self.wfile.write(data)
+            self.answer(status, data, headers, length)
         self.close_connection = True
 
     def _reset(self) -> None:
@@ -217,8 +194,20 @@ class _Forwarder(http.server.BaseHTTPRequestHandler):
         with contextlib.suppress(OSError, ValueError):
             super().finish()
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
+
+Answer = tuple[int, list[tuple[str, str]], bytes, int]  #: Status, headers, body, and the length that was said of it.
+
+
+def forwarded(request: Handler, upstream: str, body: bytes) -> Answer:
+    """What the server behind us answers to a request."""
+    connection = http.client.HTTPConnection(upstream, timeout=60)
+    # With the proxy's own Host, so that the registry sends us back here.
+    connection.request(request.command, request.path, body, all_headers(request.headers))
+    response = connection.getresponse()
+    data = response.read()
+    connection.close()
+    headers = [one for one in response.getheaders() if one[0].lower() not in ("content-length", "connection")]
+    return response.status, headers, data, int(response.getheader("Content-Length") or 0)
 
 
 def all_headers(message: Message) -> dict[str, str]:

@@ -31,10 +31,9 @@ USER = "builder"
 @contextlib.contextmanager
 def served(command: Sequence[str | Path], address: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A server that listens, and is gone at the end, however it has to be told."""
-    host, _, port = address.partition(":")
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, cwd="/") as process:
         try:
-            wait_until(lambda: connects(host, int(port)) or process.poll() is not None, 60)
+            wait_until(lambda: connects(address) or process.poll() is not None, 60)
             assert process.poll() is None, log.read_text()
             yield process
         finally:

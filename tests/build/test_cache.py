@@ -301,11 +301,8 @@ def test_pruning_is_refused_while_a_build_runs(second: Second) -> None:
 def test_an_output_that_is_gone_is_made_again(warm: Warm, road: str) -> None:
     profile, before = (warm.profile, warm.first) if road == "hermetic" else warm.legacy()
     warm.an_object(before).unlink()
-    (row,) = (
-        row
-        for row in warm.cache("verify", code=None).document["toolchains"]
-        if row["toolchain"] == warm.disk(before).key
-    )
+    rows = warm.cache("verify", code=None).document["toolchains"]
+    (row,) = (row for row in rows if row["toolchain"] == warm.disk(before).key)
     assert [finding["kind"] for finding in row["findings"]] == ["incomplete"]
     build = warm.again(profile)
     assert build["cache"]["executed"] == 1

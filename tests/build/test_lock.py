@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import http.server
 import io
 import itertools
 import os
@@ -24,6 +23,7 @@ import docker
 import pytest
 import yaml
 from bed import missing
+from servers import Handler, serving
 
 from tfdock.builder import pins as registry
 from tfdock.engine.docker_engine import DockerEngine
@@ -453,7 +453,7 @@ MANIFEST = b'{"schemaVersion": 2}'
 MANIFEST_DIGEST = f"sha256:{hashlib.sha256(MANIFEST).hexdigest()}"
 
 
-class FakeRegistry(http.server.BaseHTTPRequestHandler):
+class FakeRegistry(Handler):
     """Answers as registries do that want a token of everybody, or do not name the digest; keeps what it was asked."""
 
     asked: list[tuple[str, str]]
@@ -471,7 +471,7 @@ class FakeRegistry(http.server.BaseHTTPRequestHandler):
     realm = ""
     leads_to = ""
 
-    def do_GET(self) -> None:
+    def respond(self) -> None:
         self.asked.append((self.command, self.path))
         self.told.append(self.headers.get("Authorization"))
         wanted = "Bearer t0k3n" if self.takes_token else "another one"
@@ -492,17 +492,8 @@ class FakeRegistry(http.server.BaseHTTPRequestHandler):
             more = [("Content-Type", self.content_type), ("Retry-After", "0")]
             self._answer(self.status, MANIFEST, *digest, *more)
 
-    do_HEAD = do_GET  # noqa: N815
-
     def _answer(self, status: int, body: bytes, *headers: tuple[str, str]) -> None:
-        self.send_response(status)
-        for name, value in (*headers, ("Content-Length", str(len(body) + self.cut_short))):
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body if self.command == "GET" else b"")
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
+        self.answer(status, body, headers, len(body) + self.cut_short)
 
 
 @contextlib.contextmanager
@@ -510,10 +501,8 @@ def fake_registry(**behaviour: Any) -> Iterator[tuple[ImageRef, list[tuple[str, 
     """An image's name there, and what the registry was asked."""
     asked: list[tuple[str, str]] = []
     handler = type("Handler", (FakeRegistry,), {"told": [], **behaviour, "asked": asked})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield ImageRef("some/image", f"127.0.0.1:{server.server_port}", "1.0"), asked
-        server.shutdown()
+    with serving(handler) as address:
+        yield ImageRef("some/image", address, "1.0"), asked
 
 
 def test_a_digest_is_asked_for_without_fetching_the_manifest() -> None:
@@ -687,12 +676,12 @@ def test_what_a_registry_answers_instead_is_told_apart(status: int, code: str) -
 # --- asking git servers -------------------------------------------------------------------------------------------
 
 
-class GitOverHttp(http.server.BaseHTTPRequestHandler):
+class GitOverHttp(Handler):
     """git's own CGI program behind a web server."""
 
     root: Path
 
-    def do_GET(self) -> None:
+    def respond(self) -> None:
         path, _, query = self.path.partition("?")
         environment = {
             "PATH": os.environ["PATH"],
@@ -704,12 +693,7 @@ class GitOverHttp(http.server.BaseHTTPRequestHandler):
         }
         answer = subprocess.run(["git", "http-backend"], env=environment, capture_output=True, check=True).stdout
         headers, _, body = answer.partition(b"\r\n\r\n")
-        self.send_response(404 if headers.startswith(b"Status: 404") else 200)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
+        self.answer(404 if headers.startswith(b"Status: 404") else 200, body)
 
 
 @pytest.fixture(params=["git", "http"])
@@ -721,10 +705,8 @@ def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple
             yield f"{url}/tensorflow", tree
         return
     handler = type("Handler", (GitOverHttp,), {"root": tree.parent})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://somebody@127.0.0.1:{server.server_port}/tensorflow/.git", tree
-        server.shutdown()
+    with serving(handler) as address:
+        yield f"http://somebody@{address}/tensorflow/.git", tree
 
 
 def test_a_tag_a_branch_and_an_annotated_tag_are_the_commits_that_git_takes_them_for(

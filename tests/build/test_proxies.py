@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import http.server
 import io
 import json
 import secrets
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from attacks.rig import leaks, leaks_below
+from servers import Handler, serving
 
 from .conftest import Workshop
 from .harness import file_server, write_profile
@@ -31,28 +31,17 @@ def proxy_with_login(login: str) -> Iterator[tuple[str, list[str]]]:
     asked: list[str] = []
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    class Proxy(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Proxy(Handler):
+        def respond(self) -> None:
             if self.headers.get("Proxy-Authorization") != expected:
-                self.send_response(407)
-                self.send_header("Proxy-Authenticate", 'Basic realm="proxy"')
-                self.end_headers()
+                self.answer(407, headers=[("Proxy-Authenticate", 'Basic realm="proxy"')])
                 return
             asked.append(self.path)
             with direct.open(self.path) as answer:
-                content = answer.read()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+                self.answer(200, answer.read())
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}", asked
-        server.shutdown()
+    with serving(Proxy) as address:
+        yield address, asked
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,9 @@ from typing import Any
 import docker
 import pytest
 from bed import missing, needs_root
+from build.harness import closed_port
+from build.registries import own_registry
+from servers import Handler, serving
 from waits import wait_until
 
 from tfdock.engine.docker_engine import DockerEngine
@@ -61,31 +63,16 @@ VERSION: dict[str, Any] = {"ApiVersion": "1.41", "Version": "20.10"}
 
 
 @contextlib.contextmanager
-def answering(answer: Callable[[str], Reply]) -> Iterator[int]:
-    """A server on the port that it gives; `answer` is asked for each path."""
+def answering(answer: Callable[[str], Reply]) -> Iterator[str]:
+    """`host:port` of a server; `answer` is asked for each path."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Answers(Handler):
+        def respond(self) -> None:
             status, body, headers = answer(self.path)
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(status, body, headers.items())
 
-        do_HEAD = do_GET  # noqa: N815 - the name is http.server's
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Answers) as address:
+        yield address
 
 
 def reply(status: int = 200, **fields: object) -> Reply:
@@ -118,8 +105,8 @@ def test_engine_that_dies_in_a_build_is_lost(victim: Bench, private: PrivateEngi
 def test_an_engine_that_is_lost_before_a_build_is_told_without_the_build_arguments() -> None:
     with answering(
         lambda path: reply(**VERSION) if path == "/version" else reply(404, message="No such image")
-    ) as port:
-        engine = DockerEngine(f"tcp://127.0.0.1:{port}")
+    ) as address:
+        engine = DockerEngine(f"tcp://{address}")
         assert engine.image("busybox") is None, "the engine was asked for its version"
     proxies = {"https_proxy": "http://me:swordfish@proxy.example"}
     with pytest.raises(EngineLost) as error:
@@ -253,8 +240,8 @@ def test_an_archive_that_ends_early_is_asked_for_again(size: int) -> None:
             return 200, bodies.pop(0), {"X-Docker-Container-Path-Stat": stat}
         return reply(**VERSION)
 
-    with answering(answer) as port:
-        engine = DockerEngine(f"tcp://127.0.0.1:{port}", sleep=lambda _: None)
+    with answering(answer) as address:
+        engine = DockerEngine(f"tcp://{address}", sleep=lambda _: None)
         assert engine.read_file("container", "/data") == content
         bodies += [whole[:size]] * 3
         with pytest.raises(EngineLost, match="read /data out of the container container; it answers again"):
@@ -377,16 +364,16 @@ DockerEngine("unix://{path}").info()
 
 def test_engine_that_is_too_old_is_refused() -> None:
     with (
-        answering(lambda _: reply(ApiVersion="1.40", Version="19.03")) as port,
+        answering(lambda _: reply(ApiVersion="1.40", Version="19.03")) as address,
         pytest.raises(EngineUnavailable, match=r"API 1\.40") as error,
     ):
-        DockerEngine(f"tcp://127.0.0.1:{port}").info()
+        DockerEngine(f"tcp://{address}").info()
     assert code(error) == "engine-too-old"
 
 
 def test_engine_elsewhere_is_not_local() -> None:
-    with answering(lambda _: reply(**VERSION, NCPU=1, MemTotal=1 << 30)) as port:
-        assert not DockerEngine(f"tcp://127.0.0.1:{port}").info().local
+    with answering(lambda _: reply(**VERSION, NCPU=1, MemTotal=1 << 30)) as address:
+        assert not DockerEngine(f"tcp://{address}").info().local
 
 
 # Registries
@@ -395,36 +382,8 @@ def test_engine_elsewhere_is_not_local() -> None:
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[str]:
     """A real registry on a port of its own."""
-    if not shutil.which("docker-registry"):
-        missing("needs Debian's docker-registry")
-    port = free_port()
-    settings = {
-        "version": 0.1,
-        "storage": {"filesystem": {"rootdirectory": str(tmp_path / "registry")}},
-        "http": {"addr": f"127.0.0.1:{port}"},
-        "log": {"level": "error"},
-    }
-    (tmp_path / "registry.yml").write_text(json.dumps(settings))
-    with (tmp_path / "registry.log").open("wb") as log:
-        process = subprocess.Popen(
-            ["docker-registry", "serve", str(tmp_path / "registry.yml")], stdout=log, stderr=log
-        )
-    wait_until(lambda: answers(port), process=process)
-    yield f"127.0.0.1:{port}"
-    process.terminate()
-    process.wait(10)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    with own_registry(tmp_path / "registry") as registry:
+        yield registry.address
 
 
 def impatient(bench: Bench) -> tuple[Engine, list[float]]:
@@ -501,7 +460,7 @@ def test_damaged_content_is_told_and_not_fetched_again(real: Bench, registry: st
 def test_registry_that_is_down_is_tried_twice(real: Bench) -> None:
     engine, waits = impatient(real)
     with pytest.raises(NetworkError, match="cannot be reached") as error:
-        engine.pull(f"127.0.0.1:{free_port()}/base:1")
+        engine.pull(f"{closed_port()}/base:1")
     assert code(error) == "registry-unreachable"
     assert error.value.exit_code == ExitCode.NETWORK
     assert len(waits) == 1
@@ -519,14 +478,14 @@ def test_registry_that_is_down_is_tried_twice(real: Bench) -> None:
 def test_refusal_of_a_registry_is_understood(real: Bench, status: int, words: str, expected: str, tries: int) -> None:
     engine, waits = impatient(real)
     refused = reply(status, errors=[{"code": words, "message": words.lower()}])
-    with answering(lambda _: refused) as port, pytest.raises(NetworkError) as error:
-        engine.pull(f"127.0.0.1:{port}/base:1")
+    with answering(lambda _: refused) as address, pytest.raises(NetworkError) as error:
+        engine.pull(f"{address}/base:1")
     assert (code(error), len(waits) + 1) == (expected, tries)
 
 
 def test_base_image_that_cannot_be_fetched_is_blamed_on_the_registry(real: Bench) -> None:
     request = image_build(
-        "ARG BASE_IMAGE\nFROM ${BASE_IMAGE}", build_args={"BASE_IMAGE": f"127.0.0.1:{free_port()}/absent:1"}
+        "ARG BASE_IMAGE\nFROM ${BASE_IMAGE}", build_args={"BASE_IMAGE": f"{closed_port()}/absent:1"}
     )
     with pytest.raises(NetworkError, match="/absent:1") as error:
         real.engine.build(request, lambda _: None, Cancel())
