@@ -1,4 +1,4 @@
-"""Made-up wheelhouses: wheels that hold nothing but bytes, with records as builds write them."""
+"""Made-up wheels, and wheelhouses: wheels that hold nothing but bytes, with records as builds write them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import hashlib
 import json
 import random
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 _PIECE = 1 << 20
 _MOMENT = (1980, 1, 1, 0, 0, 0)
@@ -84,6 +84,24 @@ def _wheel(root: Path, version: str, machine: str, size: int, seed: str) -> Path
             rows.append(_row(name, hashlib.sha256(text.encode()).digest(), len(text)))
         archive.writestr(zipfile.ZipInfo(f"{info}/RECORD", _MOMENT), "".join([*rows, f"{info}/RECORD,,\n"]))
     return path
+
+
+def with_record(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files of a wheel with a right RECORD, whatever RECORD was among them."""
+    info = next(name.partition("/")[0] for name in files if ".dist-info/" in name)
+    record = f"{info}/RECORD"
+    others = {name: data for name, data in files.items() if name != record}
+    rows = [_row(name, hashlib.sha256(data).digest(), len(data)) for name, data in others.items()]
+    return others | {record: "".join([*rows, f"{record},,\n"]).encode()}
+
+
+def write_wheel(target: Path | IO[bytes], files: Mapping[str, bytes], packing: int = zipfile.ZIP_DEFLATED) -> None:
+    """Write a wheel. Equal files make equal bytes."""
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, data in files.items():
+            member = zipfile.ZipInfo(name, _MOMENT)
+            member.external_attr = 0o600 << 16
+            archive.writestr(member, data, packing)
 
 
 def _row(name: str, digest: bytes, size: int) -> str:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from build.harness import TREES, Json, Outcome, Tfdock, write_profile
+from wheelhouses import with_record, write_wheel
 
 from tfdock.engine.protocol import IMAGE_LABEL
 from tfdock.host.settings import load
@@ -403,15 +404,7 @@ def with_probe(wheel: Path, target: Path, probe: str) -> Path:
     with zipfile.ZipFile(wheel) as source:
         members = {info.filename: source.read(info) for info in source.infolist()}
     members[INIT] += probe.encode()
-    (record,) = [name for name in members if name.endswith(".dist-info/RECORD")]
-    lines = []
-    for name, data in members.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        lines.append(f"{name},,\n" if name == record else f"{name},sha256={digest},{len(data)}\n")
-    members[record] = "".join(lines).encode()
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as sink:
-        for name, data in members.items():
-            sink.writestr(name, data)
+    write_wheel(target, with_record(members))
     return target
 
 

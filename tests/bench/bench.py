@@ -38,8 +38,6 @@ small stand-ins for what the rows are named for. It shows that the bench works; 
 from __future__ import annotations
 
 import argparse
-import base64
-import hashlib
 import itertools
 import json
 import os
@@ -635,12 +633,8 @@ def add_wheel(house: Path, number: int) -> None:
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: bench\nVersion: {number}\n".encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    digests = {path: base64.urlsafe_b64encode(hashlib.sha256(data).digest()) for path, data in members.items()}
-    rows = [f"{path},sha256={one.decode().rstrip('=')},{len(members[path])}\n" for path, one in digests.items()]
-    with zipfile.ZipFile(house / f"{name}-py3-none-any.whl", "w") as archive:
-        for path, data in members.items():
-            archive.writestr(path, data)
-        archive.writestr(f"{info}/RECORD", "".join([*rows, f"{info}/RECORD,,\n"]))
+    file = house / f"{name}-py3-none-any.whl"
+    wheelhouses.write_wheel(file, wheelhouses.with_record(members), zipfile.ZIP_STORED)
 
 
 def log_rows(bench: Bench) -> Iterator[Row]:

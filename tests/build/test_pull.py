@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from refusals import refusal
 from wheelhouses import Made, made
 
 from tfdock.errors import NetworkError, Problem, TfdockError
@@ -257,9 +258,8 @@ def test_a_wheelhouse_that_cannot_be_written_to_is_told(site: Here, build: Made)
     push(site.where, build)
     site.house.root.mkdir()
     (site.house.root / ".tfdock").write_bytes(b"a file")
-    with pytest.raises(TfdockError) as caught:
+    with refusal(TfdockError, "file-error"):
         site.pull(build.build_id)
-    assert [problem.code for problem in caught.value.problems] == ["file-error"]
 
 
 def test_a_disk_that_takes_less_than_it_is_given_is_given_the_rest(tmp_path: Path) -> None:
@@ -277,9 +277,8 @@ def test_a_wheel_of_that_name_from_elsewhere_is_left_alone(site: Here, build: Ma
     site.house.root.mkdir()
     own = site.house.root / build.wheel.name
     own.write_bytes(b"mine")
-    with pytest.raises(TfdockError) as caught:
+    with refusal(TfdockError, "wheel-name-taken"):
         site.pull(build.build_id)
-    assert [problem.code for problem in caught.value.problems] == ["wheel-name-taken"]
     assert own.read_bytes() == b"mine"
     assert site.parts == []
 
@@ -625,9 +624,8 @@ def test_what_an_earlier_pull_left_is_not_believed(
     elsewhere.write_bytes(b"somebody's file")
     if left == "a link":
         part.symlink_to(elsewhere)
-        with pytest.raises(TfdockError) as caught:
+        with refusal(TfdockError, "file-error"):
             site.pull(build.build_id)
-        assert [problem.code for problem in caught.value.problems] == ["file-error"]
         assert elsewhere.read_bytes() == b"somebody's file"
         return
     kinds = {"damaged": b"\0" * 50_000, "too long": data + b"more", "whole": data}
@@ -937,9 +935,8 @@ def test_a_pull_does_not_give_a_build_id_to_another_trust_domain(tmp_path: Path,
     site.pull(build.build_id)
     evil = made(tmp_path / "evil", seed="evil", domain="f" * 16)
     push(site.where, evil)
-    with pytest.raises(TfdockError) as caught:
+    with refusal(TfdockError, "wheel-name-taken"):
         site.pull(evil.build_id)
-    assert [problem.code for problem in caught.value.problems] == ["wheel-name-taken"]
     assert site.has(build)
 
 

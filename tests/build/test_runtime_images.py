@@ -14,6 +14,7 @@ from pathlib import Path
 
 import docker
 import pytest
+from refusals import refusal
 
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import Cancel, ImageBuild
@@ -361,10 +362,9 @@ def test_a_base_that_will_not_do_says_why(
         plain(
             engine, f"FROM {reference}\nRUN rm -rf /usr/lib/python3/dist-packages/pip*\n".encode(), choices["runtime"]
         )
-    with pytest.raises(BuildFailed) as caught:
+    with refusal(BuildFailed, "image-step-failed") as caught:
         made(finished, finished.wheel, tmp_path, images.name("never"), None, **choices)
     (problem,) = caught.value.problems
-    assert problem.code == "image-step-failed"
     assert re.search(rf"{says}.*\n  log: {tmp_path}/log", problem.message, re.DOTALL)
 
 

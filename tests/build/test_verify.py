@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import json
@@ -16,6 +15,7 @@ from pathlib import Path
 import docker.errors
 import pytest
 from waits import FETCH
+from wheelhouses import with_record, write_wheel
 
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.errors import NetworkError
@@ -37,21 +37,11 @@ def rewritten(wheel: Path, folder: Path, changes: Mapping[str, bytes]) -> Path:
     """The wheel with other bytes in some files, and a RECORD that is right."""
     folder.mkdir(exist_ok=True)
     target = folder / wheel.name
-    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(wheel) as source:
         contents = {info.filename: source.read(info) for info in source.infolist()}
-        (record,) = [name for name in contents if name.endswith(".dist-info/RECORD")]
-        del contents[record]
-        assert set(changes) <= set(contents)
-        contents |= changes
-        lines = [f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in contents.items()]
-        contents[record] = "".join([*lines, f"{record},,\n"]).encode()
-        for name, data in contents.items():
-            archive.writestr(name, data)
+    assert set(changes) <= set(contents)
+    write_wheel(target, with_record({**contents, **changes}))
     return target
-
-
-def _digest(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
 def member(wheel: Path, name: str) -> bytes:

@@ -34,7 +34,6 @@ from tfdock.engine.protocol import (
     ImageBuild,
     ImageInfo,
 )
-from tfdock.errors import TfdockError
 from tfdock.types import Mount
 
 IMAGE = "tfdock-test/busybox:latest"
@@ -160,11 +159,6 @@ class Bench:
         # `cancel or Cancel()` would replace the caller's: one that is not set yet is false.
         image = self.engine.build(request, output.extend, Cancel() if cancel is None else cancel)
         return image, bytes(output)
-
-
-def code(error: pytest.ExceptionInfo[TfdockError]) -> str:
-    """The code of the first problem."""
-    return error.value.problems[0].code
 
 
 def image_build(text: str, **changes: Any) -> ImageBuild:

@@ -5,7 +5,6 @@ What was made is kept in the test bed's store, under a hash of all that it was m
 
 from __future__ import annotations
 
-import base64
 import functools
 import hashlib
 import json
@@ -13,13 +12,13 @@ import os
 import re
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bed import bed, missing
 from filelock import FileLock
 from waits import FETCH, run_within
+from wheelhouses import with_record, write_wheel
 
 from tfdock.wheel.facts import Library
 from tfdock.wheel.library import LibraryScan
@@ -102,14 +101,6 @@ def wheel(folder: Path, members: Mapping[str, Path]) -> Path:
     contents = {name: path.read_bytes() for name, path in members.items()}
     contents[f"{info}/METADATA"] = b"Metadata-Version: 2.1\nName: fixture\nVersion: 1.0\n"
     contents[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\n"
-    lines = [f"{name},sha256={_urlsafe(data)},{len(data)}\n" for name, data in contents.items()]
-    contents[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
     path = folder / "fixture-1.0-cp311-cp311-linux_x86_64.whl"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in contents.items():
-            archive.writestr(name, data)
+    write_wheel(path, with_record(contents))
     return path
-
-
-def _urlsafe(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

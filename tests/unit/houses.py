@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import itertools
@@ -10,6 +9,8 @@ import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from wheelhouses import with_record, write_wheel
 
 from tfdock.types import BuildId
 from tfdock.wheelhouse import publication
@@ -41,15 +42,8 @@ def wheel(
         f"{stem}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{headers}".encode(),
         f"{stem}.dist-info/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n".encode(),
     }
-    rows = [
-        f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip('=')},{len(data)}\n"
-        for path, data in files.items()
-    ]
-    files[f"{stem}.dist-info/RECORD"] = "".join([*rows, f"{stem}.dist-info/RECORD,,\n"]).encode()
     target = io.BytesIO()
-    with zipfile.ZipFile(target, "w") as archive:
-        for path, data in files.items():
-            archive.writestr(zipfile.ZipInfo(path), data)
+    write_wheel(target, with_record(files), zipfile.ZIP_STORED)
     return f"{stem}-{tag}.whl", target.getvalue()
 
 

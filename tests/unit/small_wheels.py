@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import io
-import zipfile
 from collections.abc import Mapping, Sequence
+
+from wheelhouses import with_record, write_wheel
 
 from tfdock.wheel.facts import Containers, GpuCode, Images, Kind, Library, merged
 from tfdock.wheel.inspection import Inspection
@@ -28,15 +27,9 @@ def wheel_of(files: Mapping[str, bytes], record: str | None = None, requires: st
     contents = {**files, **DOCUMENTS}
     if requires:
         contents[f"{INFO}/METADATA"] += f"Provides-Extra: more\nRequires-Dist: {requires}\n".encode()
-    rows = [f"{path},sha256={_digest(data)},{len(data)}\n" for path, data in contents.items()]
-    right = "".join([*rows, f"{INFO}/RECORD,,\n"])
-    contents[f"{INFO}/RECORD"] = (right if record is None else record).encode()
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path, data in contents.items():
-            info = zipfile.ZipInfo(path)  # without the time: the same files are the same bytes
-            info.external_attr = 0o600 << 16
-            archive.writestr(info, data, zipfile.ZIP_DEFLATED)
+    own = {} if record is None else {f"{INFO}/RECORD": record.encode()}
+    write_wheel(file, with_record(contents) | own)
     return file.getvalue()
 
 
@@ -95,7 +88,3 @@ def held(*groups: str, isa: str = "8.3") -> GpuCode:
         sass, ptx, amdgpu, _ = names.values()
         containers.append(Containers(sass=sass, ptx=ptx, amdgpu=amdgpu, count=count, stub="stub" in words))
     return merged([GpuCode(images=tuple(images), containers=tuple(containers))])
-
-
-def _digest(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
