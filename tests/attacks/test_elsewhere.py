@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import docker
 import pytest
 from bed import engine_variant, missing, needs_root
 from build.elsewhere import Gate
+from build.harness import as_user
 
 from .attacks import orders
 from .rig import Range, attacked
@@ -28,11 +28,9 @@ def of_a_user(ground: Range) -> Range:
     """The range, for commands of an ordinary user who is in the engine's group."""
     needs_root("another user")
     socket = Path(ground.host.removeprefix("unix://"))
-    if not shutil.which("setpriv") or not socket.stat().st_mode & 0o060:
-        missing("another user needs setpriv and a socket of a group")
-    rights = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
-    words = ("setpriv", f"--reuid={USER}", f"--regid={USER}", f"--groups={socket.stat().st_gid}", *rights)
-    return dataclasses.replace(ground, prefix=words, owner=USER)
+    if not socket.stat().st_mode & 0o060:
+        missing("another user needs a socket of a group")
+    return dataclasses.replace(ground, prefix=as_user(USER, f"--groups={socket.stat().st_gid}"), owner=USER)
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from bed import missing, needs_root
 from waits import wait_until
 
 from tfdock.engine.docker_engine import DockerEngine
-from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL
+from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL, ContainerSpec
 from tfdock.host.settings import load
 from tfdock.types import ImageRef
 
+from . import harness
 from .harness import (
     PLAYED_BUILD,
     TREES,
@@ -64,17 +66,31 @@ class Workshop:
         home.mkdir()
         return Tfdock(home=home, cache=self.cache, engine=self.host, prefix=prefix)
 
+    def build_image(self, name: str, recipe: str, **options: str) -> None:
+        """Make an image by a Dockerfile that needs no other files."""
+        file = io.BytesIO(recipe.encode())
+        output = list(self.sdk.build(fileobj=file, tag=name, rm=True, forcerm=True, decode=True, **options))
+        assert not [chunk["error"] for chunk in output if "error" in chunk]
+
+    def said(self, image: str, *command: str, **spec: Any) -> str:
+        """What a command prints in a container of an image, without a network."""
+        engine, name = DockerEngine(self.host), f"tfdock-tests-{os.getpid()}-says"
+        labels = {RUN_LABEL: "says"}
+        container = engine.create(
+            ContainerSpec(name=name, image=image, command=command, labels=labels, network="none", **spec)
+        )
+        engine.start(container)
+        output = b"".join(engine.follow(container)).decode()
+        engine.remove(container)
+        return output
+
     @contextlib.contextmanager
     def base_image(self, name: str, tag: str, *steps: str) -> Iterator[str]:
         """The name, for profiles, of a base image of the bed with some steps more."""
         base = load({}, os.environ).mirrored(ImageRef.parse(f"tensorflow/build:{tag}"))
         reference = ImageRef.parse(f"tfdock-test/{name}:{os.getpid()}")
         mirrored = str(load({}, os.environ).mirrored(reference))
-        text = "\n".join([f"FROM {base}", *(f"RUN {step}" for step in steps)])
-        output = list(
-            self.sdk.build(fileobj=io.BytesIO(text.encode()), tag=mirrored, rm=True, forcerm=True, decode=True)
-        )
-        assert not [chunk["error"] for chunk in output if "error" in chunk]
+        self.build_image(mirrored, "\n".join([f"FROM {base}", *(f"RUN {step}" for step in steps)]))
         yield str(reference)
         self.sdk.remove_image(mirrored, force=True)
 
@@ -224,23 +240,20 @@ EditedTree = Callable[..., Path]
 @pytest.fixture
 def edited(workshop: Workshop, tmp_path: Path) -> EditedTree:
     """Makes a profile of a hermetic miniature with some files changed: `edited({path: edit}, field=value…)`."""
-
-    def make(edits: dict[str, Callable[[str], str]], name: str = "edited", **fields: object) -> Path:
-        tree = copy_tree(workshop.tree(), tmp_path / name, edits)
-        return write_profile(tmp_path / f"{name}.yaml", tree, **fields)
-
-    return make
+    return partial(_edited, workshop.tree(), tmp_path, name="edited")
 
 
 @pytest.fixture
 def played(workshop: Workshop, tmp_path: Path) -> EditedTree:
     """As `edited`, for a base image whose Bazel plays back what the real one did."""
+    fields: Any = PLAYED_BUILD
+    return partial(_edited, workshop.tree("played"), tmp_path, name="played", **fields)
 
-    def make(edits: dict[str, Callable[[str], str]], name: str = "played", **fields: object) -> Path:
-        tree = copy_tree(workshop.tree("played"), tmp_path / name, edits)
-        return write_profile(tmp_path / f"{name}.yaml", tree, **{**PLAYED_BUILD, **fields})
 
-    return make
+def _edited(
+    tree: Path, folder: Path, edits: Mapping[str, Callable[[str], str]], *, name: str, **fields: object
+) -> Path:
+    return write_profile(folder / f"{name}.yaml", copy_tree(tree, folder / name, edits), **fields)
 
 
 AsUser = Callable[..., Tfdock]
@@ -250,8 +263,6 @@ AsUser = Callable[..., Tfdock]
 def as_user(workshop: Workshop) -> Iterator[AsUser]:
     """Makes a command that an ordinary user runs, in the engine's group or, with `engine=False`, not."""
     needs_root("running as another user")
-    if not shutil.which("setpriv"):
-        missing("running as another user needs setpriv")
     socket = Path(workshop.host.removeprefix("unix://"))
     if not socket.is_socket() or not socket.stat().st_mode & 0o060 or not socket.stat().st_gid:
         missing(f"no group may talk to {workshop.host}")
@@ -259,13 +270,10 @@ def as_user(workshop: Workshop) -> Iterator[AsUser]:
 
     def make(*, engine: bool = True) -> Tfdock:
         groups = f"--groups={socket.stat().st_gid}" if engine else "--clear-groups"
-        # The one capability that is left opens folders such as /root, where Python or the socket may lie.
-        capabilities = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
-        command = workshop.tfdock("setpriv", f"--reuid={USER}", f"--regid={USER}", groups, *capabilities)
+        command = workshop.tfdock(*harness.as_user(USER, groups))
         command = replace(command, cache=command.home / "cache")
         copy_cache(workshop.cache, command.cache)  # Bazel takes from a cache only what it may write to
-        for path in (command.home, *command.home.rglob("*")):
-            os.chown(path, USER, USER)
+        harness.give_to(USER, command.home)
         commands.append(command)
         return command
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -301,6 +302,12 @@ class Tfdock:
         return sorted(str(path) for path in found)
 
 
+def contents(wheel: Path) -> dict[str, bytes]:
+    """The files of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
 def record_of(build: Json) -> Json:
     """The record of a build, by its result."""
     record: Json = json.loads(Path(build["record"]).read_bytes())
@@ -326,6 +333,15 @@ def write_profile(path: Path, tree: Path | None = None, **fields: object) -> Pat
     } | fields
     path.write_text(json.dumps({name: value for name, value in fields.items() if value is not None}, indent=1))
     return path
+
+
+def archive_knowledge(folder: Path, archive: str, sha256: str, *urls: str) -> Path:
+    """A folder with a row for an archive that has left its address, and is at these."""
+    row = {"archive": archive, "sha256": sha256, "releases": "99.18", "urls": urls}
+    row |= {"original": "https://gone.example/x", "gone": "2026-11", "source": "test"}
+    folder.mkdir(exist_ok=True)
+    (folder / "source_archives.yaml").write_text(json.dumps({"rows": [row]}))
+    return folder
 
 
 #: Fields of a profile of a `played_tree`.
@@ -375,6 +391,21 @@ def after_first_line(text: str) -> Callable[[str], str]:
 
 def replaced(old: str, new: str) -> Callable[[str], str]:
     return lambda content: content.replace(old, new)
+
+
+def as_user(user: int, groups: str = "--clear-groups") -> tuple[str, ...]:
+    """The words before a command that an ordinary user runs."""
+    if not shutil.which("setpriv"):
+        missing("running as another user needs setpriv")
+    # The one capability that is left opens folders such as /root, where Python or the socket may lie.
+    capabilities = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
+    return ("setpriv", f"--reuid={user}", f"--regid={user}", groups, *capabilities)
+
+
+def give_to(user: int, folder: Path) -> None:
+    """Let a folder, with all that is in it, be that user's."""
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, user, user)
 
 
 @contextlib.contextmanager
@@ -457,6 +488,15 @@ def connects(address: str) -> bool:
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
         return True
     return False
+
+
+def command_lines() -> set[bytes]:
+    """The arguments of every process of this machine, those in containers too."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.add(process.read_bytes())
+    return found
 
 
 def skip_without_pypi(codes: Iterable[str]) -> None:

@@ -23,6 +23,7 @@ from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec
 from tfdock.types import Mount
 
+from .elsewhere import make_certificates
 from .harness import closed_port, connects
 
 USER = "builder"
@@ -99,9 +100,9 @@ def nginx_cache(folder: Path, *, password: str | None = None, store: Path | None
         shutil.copytree(store, folder / "store")
     certificate, protection = "", ""
     if password is not None:
-        made = certified(folder)
+        made = make_certificates(folder / "tls")
         (folder / "users").write_text(f"{USER}:{{PLAIN}}{password}\n")
-        certificate = f"ssl_certificate {made}/server.pem; ssl_certificate_key {made}/server.key;"
+        certificate = f"ssl_certificate {made}/server.pem; ssl_certificate_key {made}/server-key.pem;"
         protection = f"auth_basic cache; auth_basic_user_file {folder}/users;"
     text = CONFIGURATION.format(
         folder=folder,
@@ -115,23 +116,6 @@ def nginx_cache(folder: Path, *, password: str | None = None, store: Path | None
     with served([program, "-c", folder / "nginx.conf"], address, folder / "log") as process:
         scheme = "https" if certificate else "http"
         yield Nginx(url=f"{scheme}://{address}/cache", folder=folder, process=process)
-
-
-def certified(folder: Path) -> Path:
-    """A folder with a made-up authority (`ca.pem`), and a certificate of its for this machine's loopback."""
-    made = folder / "tls"
-    made.mkdir()
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=made, check=True, capture_output=True)
-
-    key = ("-newkey", "rsa:2048", "-nodes", "-days", "2")
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=made up")
-    openssl("req", *key[:3], "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=127.0.0.1")
-    (made / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-    signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
-    openssl("x509", "-req", "-in", "server.csr", *signed, "-out", "server.pem")
-    return made
 
 
 # --- BuildGrid ----------------------------------------------------------------------------------------------------

@@ -17,7 +17,16 @@ from tfdock.plan.prepare import Preparer
 from tfdock.types import Machine
 
 from .conftest import Workshop
-from .harness import KNOWLEDGE, closed_port, file_server, git, git_server, new_repository, write_profile
+from .harness import (
+    KNOWLEDGE,
+    archive_knowledge,
+    closed_port,
+    file_server,
+    git,
+    git_server,
+    new_repository,
+    write_profile,
+)
 
 pytestmark = pytest.mark.engine
 
@@ -37,11 +46,11 @@ class Servers:
     @property
     def rows(self) -> Path:
         """Where a test may write rows of archives that have left their own addresses."""
-        return self.folder / "rows/source_archives.yaml"
+        return self.folder / "rows"
 
     def settings(self, *allowed: str) -> Settings:
         variables = {"TFDOCK_REGISTRY_MIRROR": os.environ["TFDOCK_REGISTRY_MIRROR"]}
-        folders = [str(folder) for folder in (KNOWLEDGE, self.rows.parent) if folder.is_dir()]
+        folders = [str(folder) for folder in (KNOWLEDGE, self.rows) if folder.is_dir()]
         variables |= {"TFDOCK_KNOWLEDGE": os.pathsep.join(folders), "TFDOCK_ALLOW_ENDPOINTS": ",".join(allowed)}
         return load({}, variables | {"HOME": str(self.folder)})
 
@@ -116,12 +125,7 @@ def test_an_archive_that_left_its_address_is_sought_at_all_others(
 ) -> None:
     servers.web.parents[2].joinpath("x.tgz").write_text("x")
     urls = [f"{servers.url}{name}" if name else f"http://{closed_port()}/x.tgz" for name in names]
-    servers.rows.parent.mkdir()
-    servers.rows.write_text(
-        "sources: {s: mine}\nrows:\n"
-        f"  - {{sha256: {'a' * 64}, archive: x 1.0 (@x), releases: '99.18', original: 'http://gone.example/x', "
-        f"gone: '2020', source: s, urls: {urls}}}\n"
-    )
+    archive_knowledge(servers.rows, "x 1.0 (@x)", "a" * 64, *urls)
     row = servers.ask()["archive"]
     assert (row.name, row.status, int(row.exit_code)) == ("x 1.0 (@x)", status, code)
     assert urls[-1] in row.found

@@ -12,15 +12,12 @@ import subprocess
 import sys
 import tarfile
 import time
-import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tfdock.engine.docker_engine import DockerEngine
-from tfdock.engine.protocol import RUN_LABEL, ContainerSpec
 from tfdock.host.settings import load
 from tfdock.types import ImageRef, Mount
 from tfdock.wheel import wheel as wheels
@@ -35,6 +32,7 @@ from .harness import (
     Json,
     Tfdock,
     after_first_line,
+    contents,
     copy_tree,
     file_server,
     git,
@@ -62,11 +60,6 @@ def wheel_of(build: Json) -> Path:
     return Path(wheel["path"])
 
 
-def member(wheel: Path, name: str) -> bytes:
-    with zipfile.ZipFile(wheel) as archive:
-        return archive.read(name)
-
-
 def used(wheel: Path, folder: Path) -> Json:
     """What a program says that imports the wheel, which pip has installed into a folder."""
     options = ["--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--target", str(folder)]
@@ -81,23 +74,11 @@ def gpu_code(workshop: Workshop, wheel: Path) -> Json:
     """The machine code (`elf`) and PTX of the library in a wheel, as the toolkit's own cuobjdump lists them."""
     folder = workshop.folder / "listed" / wheel.name
     folder.mkdir(parents=True)
-    (folder / "library.so").write_bytes(member(wheel, LIBRARY))
+    (folder / "library.so").write_bytes(contents(wheel)[LIBRARY])
     base = load({}, os.environ).mirrored(ImageRef.parse("tensorflow/build:99.18-python3.11"))
     script = "cd /listed; for kind in elf ptx; do cuobjdump --list-$kind library.so || true; done"
-    engine = DockerEngine(workshop.host)
-    container = engine.create(
-        ContainerSpec(
-            name=f"tfdock-tests-{os.getpid()}-list",
-            image=str(base),
-            command=("sh", "-c", script),
-            mounts=(Mount(source=str(folder), target="/listed", read_only=True),),
-            labels={RUN_LABEL: "list"},
-            network="none",
-        )
-    )
-    engine.start(container)
-    listed = b"".join(engine.follow(container)).decode()
-    engine.remove(container)
+    mounts = (Mount(source=str(folder), target="/listed", read_only=True),)
+    listed = workshop.said(str(base), "sh", "-c", script, mounts=mounts)
     found = re.findall(r"^(ELF|PTX) file .*\.(sm_\w+)\.\w+$", listed, re.MULTILINE)
     return {kind.lower(): {code for name, code in found if name == kind} for kind in ("ELF", "PTX")}
 
@@ -188,7 +169,7 @@ def test_a_second_build_is_up_to_date_and_prints_the_wheel_without_a_container_o
 
 def test_the_demo_is_the_wheel_that_was_recorded(workshop: Workshop) -> None:
     demo = workshop.tfdock().build("--allow-path", MINIATURE, REPOSITORY / "profiles/demo.yaml", code=0)
-    compilers = re.findall(rb"GCC: \([^)]*\)", member(wheel_of(demo.build), LIBRARY))
+    compilers = re.findall(rb"GCC: \([^)]*\)", contents(wheel_of(demo.build))[LIBRARY])
     (wheel,) = demo.build["wheels"]
     expected = DEMO_WHEELS.get(compilers[0].decode())
     assert wheel["sha256"] == expected, f"of {compilers[0].decode()}; another compiler makes another wheel"
@@ -290,8 +271,8 @@ def test_a_debug_build_has_symbols(finished: Finished, tfdock: Tfdock, workshop:
     assert "-cpu-dbg-" in outcome.build["build_id"]
     answer = used(wheel_of(outcome.build), tmp_path / "debug")
     assert answer["info"]["is_cuda_build"] is False
-    assert b".debug_info" in member(wheel_of(outcome.build), "tensorflow/libtensorflow_framework.so.2")
-    assert b".debug_info" not in member(finished.wheel, "tensorflow/libtensorflow_framework.so.2")
+    assert b".debug_info" in contents(wheel_of(outcome.build))["tensorflow/libtensorflow_framework.so.2"]
+    assert b".debug_info" not in contents(finished.wheel)["tensorflow/libtensorflow_framework.so.2"]
 
     refused = tfdock.run("shell", "--trust", "--gpu", profile, "true")
     assert refused.code == 6
@@ -344,7 +325,7 @@ def test_an_archive_with_a_patch_is_built_as_such(
     source = {"release": "99.18.0", "archive": url, "sha256": sha256, "patches": ["x.patch"]}
     outcome = tfdock.build(write_profile(tmp_path / "archive.yaml", tensorflow=source, verify=UNTRIED), code=0)
     assert outcome.build["cache"]["executed"] == 1, "only the wheel is packed anew"
-    assert member(wheel_of(outcome.build), module).startswith(b"patched = True\n")
+    assert contents(wheel_of(outcome.build))[module].startswith(b"patched = True\n")
     assert record_of(outcome.build)["source"]["found"] == sha256
     assert re.search(r"-p[0-9a-f]{8}-x86_64$", outcome.build["build_id"])
 

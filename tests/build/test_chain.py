@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from tfdock.bazel.cache.cache_folder import CacheFolder
 
 from .conftest import Workshop
 from .harness import CPU, UNTRIED, Json, Outcome, Tfdock, copy_tree, published, replaced, write_profile
-from .registries import REPOSITORY, OwnRegistry, own_registry
+from .registries import REPOSITORY, OwnRegistry
 from .test_failures import failed_in
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
@@ -119,12 +119,6 @@ def said(outcome: Outcome) -> Json:
     return {"hits": hits, "executed": sum(counted.values()) - hits - counted.get("internal", 0)}
 
 
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[OwnRegistry]:
-    with own_registry(tmp_path / "registry/files") as registry:
-        yield registry
-
-
 @pytest.mark.parametrize("cuts", [1, 3], ids=["1 cut", "3 cuts"])
 def test_a_build_that_is_cut_ends_on_the_next_machine_as_if_it_had_not_been(
     workshop: Workshop, registry: OwnRegistry, tmp_path: Path, cuts: int
@@ -135,7 +129,7 @@ def test_a_build_that_is_cut_ends_on_the_next_machine_as_if_it_had_not_been(
     uncut = whole.tfdock.build(profile, code=0)
     total = uncut.build["cache"]["executed"]
 
-    reference = f"{registry.address}/{REPOSITORY}:chain"
+    reference = f"{registry.address}/{REPOSITORY}:chain-{cuts}"
     executed: list[int] = []
     for number in range(CUTS - cuts, CUTS):
         machine = Machine(workshop, number)

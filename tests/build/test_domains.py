@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
 from tfdock.builder.cache_overlay import LABEL
 
 from .conftest import Finished, Workshop
-from .harness import UNTRIED, Json, Tfdock, copy_cache, record_of, write_profile
+from .harness import UNTRIED, Json, Tfdock, contents, copy_cache, record_of, write_profile
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
@@ -49,7 +48,7 @@ def disks(shop: Tfdock) -> dict[str, DiskCache]:
     return {disk.domain: disk for disk in CacheFolder.opened(shop.cache).disks()}
 
 
-def contents(disk: DiskCache) -> dict[str, str]:
+def entries(disk: DiskCache) -> dict[str, str]:
     """Every file with the hash of its bytes, and its time of change."""
     files = sorted(path for path in disk.folder.rglob("*") if path.is_file())
     return {str(path): f"{hashlib.sha256(path.read_bytes()).hexdigest()} {path.stat().st_mtime_ns}" for path in files}
@@ -63,9 +62,8 @@ def executed(build: Json) -> int:
 
 def shipped(build: Json) -> bytes:
     (wheel,) = build["wheels"]
-    with zipfile.ZipFile(wheel["path"]) as archive:
-        (name,) = (one for one in archive.namelist() if one.endswith("build_info.py"))
-        return archive.read(name)
+    (data,) = (data for name, data in contents(Path(wheel["path"])).items() if name.endswith("build_info.py"))
+    return data
 
 
 def patch_of(file: Path, name: str, more: str) -> str:
@@ -81,7 +79,7 @@ def test_a_hostile_patch_changes_no_other_build_and_takes_what_it_did_not_touch(
     tree = workshop.tree()
     benign = write_profile(tmp_path / "benign.yaml", tree, verify=UNTRIED)
     release = disks(shop)["release"]
-    before = contents(release)
+    before = entries(release)
     shared = finished.copy(workshop).tfdock
 
     (tmp_path / "evil.patch").write_text(patch_of(tree / GENERATOR, GENERATOR, PAYLOAD))
@@ -89,10 +87,10 @@ def test_a_hostile_patch_changes_no_other_build_and_takes_what_it_did_not_touch(
     evil = write_profile(tmp_path / "evil.yaml", None, tensorflow=source, verify=UNTRIED)
     stranger = replace(shop, trusted=False)
     hostile = stranger.build(evil, code=0)
-    assert contents(release) == before
+    assert entries(release) == before
     (domain,) = disks(shop).keys() - {"release"}
     own = disks(shop)[domain]
-    assert any(b"POISONED" in Path(name).read_bytes() for name in contents(own)), "it did what it could"
+    assert any(b"POISONED" in Path(name).read_bytes() for name in entries(own)), "it did what it could"
     record = record_of(hostile.build)
     assert record["plan"]["trust"]["domain"] == domain
     # With one cache for all it is the action that runs the tool, and the wheel.
@@ -112,7 +110,7 @@ def test_a_hostile_patch_changes_no_other_build_and_takes_what_it_did_not_touch(
     assert (clean.code, executed(clean.build)) == (0, 0), clean.told
     assert shipped(clean.build) == shipped(finished.outcome.build)
     assert b"POISONED" not in shipped(clean.build)
-    assert contents(release).keys() == before.keys()
+    assert entries(release).keys() == before.keys()
     assert workshop.sdk.volumes(filters={"label": f"{LABEL}={own.key}"})["Volumes"] in (None, [])
     listed = shop.run("cache", "list", "--json").document["toolchains"]
     assert {(one["domain"], bool(one["reasons"])) for one in listed} == {("release", True), (domain, True)}
@@ -136,10 +134,10 @@ def test_with_one_more_patch_only_what_it_touches_is_executed(
     cold = executed(built("kernel.patch"))
     assert cold > 10, "no cache had anything"
     (first,) = (disk for domain, disk in disks(here).items() if domain != "release")
-    before = contents(first)
+    before = entries(first)
     more = built("kernel.patch", "module.patch")
     assert executed(more) == 1, "the wheel"
-    assert contents(first) == before, "the earlier domain's cache stays as it is"
+    assert entries(first) == before, "the earlier domain's cache stays as it is"
     assert executed(built("module.patch")) == cold, "another first patch shares nothing"
 
 

@@ -21,7 +21,7 @@ from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.engine.protocol import RUN_LABEL
 
 from .conftest import Workshop
-from .harness import CPU, MINIATURE, PLAYED_BUILD, TREES, Tfdock, after_first_line, write_profile
+from .harness import CPU, MINIATURE, PLAYED_BUILD, TREES, Tfdock, after_first_line, as_user, give_to, write_profile
 from .test_failures import SLOW_COMPILE, compiling
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(FETCH)]
@@ -49,28 +49,19 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         folder = Path(tempfile.mkdtemp(prefix="tfdock-tests-"))
         folder.chmod(0o755)
         workshop = Workshop(environment["DOCKER_HOST"], folder)
-        command = workshop.tfdock(*as_plain_user(name)).with_variables(TFDOCK_NETWORK=environment["TFDOCK_NETWORK"])
+        prefix = as_user(USER) if name == "rootless" else ()  # with this engine nobody is root
+        command = workshop.tfdock(*prefix).with_variables(TFDOCK_NETWORK=environment["TFDOCK_NETWORK"])
         command = replace(command, cache=command.home / "cache")
         # A container of another user namespace does not reach this machine's 127.0.0.1, where the archive is served.
         known = CacheFolder.opened(command.cache).repository / "content_addressable/sha256" / ARCHIVE
         known.mkdir(parents=True)
         shutil.copy(MINIATURE / "downloads/minimath-1.0.tar.gz", known / "file")
         if command.prefix:
-            for path in (command.home, *command.home.rglob("*")):
-                os.chown(path, USER, USER)
+            give_to(USER, command.home)
         yield Place(name, workshop, command)
         workshop.remove_images()
         workshop.sdk.close()
         shutil.rmtree(folder)
-
-
-def as_plain_user(engine: str) -> tuple[str, ...]:
-    """Words before a command: with the rootless engine nobody is root."""
-    if engine != "rootless":
-        return ()
-    # The one capability that is left opens folders such as /root, where Python or the socket may lie.
-    capabilities = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
-    return ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", *capabilities)
 
 
 @pytest.fixture

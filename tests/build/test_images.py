@@ -40,7 +40,7 @@ from tfdock.types import ImageRef
 from tfdock.wheelhouse.store import Wheelhouse
 
 from .conftest import USER, Finished
-from .harness import Json, Outcome, Tfdock
+from .harness import Json, Outcome, Tfdock, as_user
 from .logins import PASSWORD, basic, docker_config, guarded
 from .registries import Fault, OwnRegistry, Proxy, proxy
 from .wheel_images import no_plan
@@ -93,15 +93,10 @@ def common_place() -> Iterator[Path]:
 
 def test_two_users_at_two_times_pack_the_same_bytes(alone: Tfdock, common_place: Path) -> None:
     needs_root("running as another user")
-    if not shutil.which("setpriv"):
-        missing("running as another user needs setpriv")
     one = made(alone.wheelhouse)
-    # The venv may lie where another user cannot look.
-    prefix = ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups",
-              "--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")  # fmt: skip
     variables = {"TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7", "LC_ALL": "C"}
     home = common_place / "home"
-    other = Tfdock(home=home, cache=home / "cache", prefix=prefix, variables=variables)
+    other = Tfdock(home=home, cache=home / "cache", prefix=as_user(USER), variables=variables)
     shutil.copytree(alone.wheelhouse, other.wheelhouse)
     for path in (home, *home.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o600)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from tfdock.engine.docker_engine import DockerEngine
-from tfdock.engine.protocol import RUN_LABEL, ContainerSpec
 from tfdock.plan.build_plan import toolchain_key
 
 from .conftest import Workshop
-from .harness import Json, Outcome, Tfdock, after_first_line, copy_tree, record_of, write_profile
+from .harness import Json, Outcome, Tfdock, after_first_line, contents, copy_tree, record_of, write_profile
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
@@ -108,12 +105,12 @@ def telling(workshop: Workshop) -> Path:
 
 def facts_of(outcome: Outcome) -> Json:
     assert outcome.code == 0, outcome.told
-    with zipfile.ZipFile(outcome.build["wheels"][0]["path"]) as wheel:
-        facts: Json = json.loads(bytes.fromhex(wheel.read("tensorflow/facts.py").decode()))
+    said = contents(Path(outcome.build["wheels"][0]["path"]))["tensorflow/facts.py"]
+    facts: Json = json.loads(bytes.fromhex(said.decode()))
     return facts
 
 
-def assert_configure_had_no_rights(outcome: Outcome) -> None:
+def assert_configure_had_no_rights(outcome: Outcome, workshop: Workshop) -> None:
     (line,) = (line for line in Path(outcome.build["log"]).read_text().splitlines() if line.startswith("FACTS "))
     facts = json.loads(line.removeprefix("FACTS "))
     assert {name: facts["status"][name].split() for name in ("Uid", "Gid", "Groups")} == {
@@ -129,21 +126,9 @@ def assert_configure_had_no_rights(outcome: Outcome) -> None:
     assert "written" not in facts["targets"].values()
     record = record_of(outcome.build)
     assert record["toolchain_key"] != toolchain_key(CHOSEN)
-    engine = DockerEngine(os.environ["DOCKER_HOST"])
-    container = engine.create(
-        ContainerSpec(
-            name=f"tfdock-tests-{os.getpid()}-find",
-            image=record["plan"]["image"]["name"],
-            command=("find", "/", "-xdev", "-user", "65534", "(", "-perm", "/6000", "-o", "-path", "/tmp/*", ")"),
-            labels={RUN_LABEL: "find"},
-            network="none",
-            user="0",
-        )
-    )
-    engine.start(container)
-    left = [line for line in b"".join(engine.follow(container)).decode().splitlines() if line.startswith("/")]
-    engine.remove(container)
-    assert left == []
+    find = ("find", "/", "-xdev", "-user", "65534", "(", "-perm", "/6000", "-o", "-path", "/tmp/*", ")")
+    found = workshop.said(record["plan"]["image"]["name"], *find, user="0")
+    assert [line for line in found.splitlines() if line.startswith("/")] == []
 
 
 def assert_walled_in(facts: Json, outcome: Outcome) -> None:
@@ -176,7 +161,7 @@ def ordinary(request: pytest.FixtureRequest) -> Tfdock:
 
 
 def test_a_compile_action_runs_as_the_caller_without_network_and_capabilities_within_the_limits_of_the_plan(
-    ordinary: Tfdock, telling: Path
+    ordinary: Tfdock, telling: Path, workshop: Workshop
 ) -> None:
     outcome = ordinary.with_variables(GITHUB_TOKEN="secret").build(telling)
     facts = facts_of(outcome)
@@ -184,7 +169,7 @@ def test_a_compile_action_runs_as_the_caller_without_network_and_capabilities_wi
     assert owner.st_uid != 0
     assert (facts["uid"], facts["gid"]) == (owner.st_uid, owner.st_gid)
     assert_walled_in(facts, outcome)
-    assert_configure_had_no_rights(outcome)
+    assert_configure_had_no_rights(outcome, workshop)
     left = [*ordinary.wheelhouse.rglob("*"), *ordinary.cache.rglob("*")]
     assert any("cas" in path.parts for path in left)
     assert {path.lstat().st_uid for path in left} == {owner.st_uid}

@@ -28,7 +28,6 @@ from servers import Handler, serving
 
 from tfdock.builder import pins as registry
 from tfdock.engine.docker_engine import DockerEngine
-from tfdock.engine.protocol import RUN_LABEL, ContainerSpec
 from tfdock.errors import Interrupted, NetworkError, Problem
 from tfdock.host.settings import load
 from tfdock.oci import http as web
@@ -182,18 +181,7 @@ def test_a_lock_pins_what_the_registry_the_git_server_and_the_image_say_themselv
     assert bench.pins["source", "v99.18.0"] == bench.commit
     assert re.fullmatch("sha256:[0-9a-f]{64}", bench.pins["runtime", RUNTIME])
 
-    engine = DockerEngine(bench.workshop.host)
-    spec = ContainerSpec(
-        name=f"tfdock-tests-{os.getpid()}-ask",
-        image=bench.stand_in,
-        command=("bash", "-c", ASK),
-        labels={RUN_LABEL: "ask"},
-        network="none",
-    )
-    container = engine.create(spec)
-    engine.start(container)
-    *packages, bazel = b"".join(engine.follow(container)).decode().splitlines()
-    engine.remove(container)
+    *packages, bazel = bench.workshop.said(bench.stand_in, "bash", "-c", ASK).splitlines()
     pinned = {name: value for (kind, name), value in bench.pins.items() if kind == "package"}
     assert pinned == dict(line.split(" ") for line in packages)
     assert bench.pins["bazel", "bazel"] == f"4.2.3 sha256:{bazel.split()[0]}"

@@ -9,7 +9,6 @@ import json
 import re
 import signal
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -20,17 +19,11 @@ from tfdock.cli.matrix_run import as_build
 
 from .conftest import Finished, Workshop
 from .harness import Json, Outcome, Tfdock, after_first_line, closed_port, copy_tree, write_profile
-from .registries import OwnRegistry, own_registry
+from .registries import OwnRegistry
 from .runner import commands, outputs
 
 BROKEN = {"configure": after_first_line("echo 'tfdock: no such compiler'; exit 3")}
 FAILED, IMPOSSIBLE, BUILT, UP_TO_DATE, REGISTRY = "failed", "impossible", "built", "up to date", "in a registry"
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnRegistry]:
-    with own_registry(tmp_path_factory.mktemp("registry") / "files") as registry:
-        yield registry
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ from tfdock.types import Machine
 
 from .conftest import Workshop
 from .elsewhere import empty_engine
-from .harness import KNOWLEDGE, PLAYED_BUILD, Tfdock, file_server, record_of, write_profile
+from .harness import KNOWLEDGE, PLAYED_BUILD, Tfdock, archive_knowledge, file_server, record_of, write_profile
 from .test_orchestration import BASE, DIGEST, RUNTIME, Engine, leaving, mounts, verifying, wheel
 
 DOWNLOAD = b"a library that the build downloads"
@@ -259,7 +259,8 @@ def test_an_archive_whose_address_is_dead_is_there_before_bazel_and_in_the_bundl
     (tmp_path / "served").mkdir()
     (tmp_path / "served/x.tgz").write_bytes(DOWNLOAD)
     with file_server(tmp_path / "served") as url:
-        here.settings = replace(here.settings, knowledge=(KNOWLEDGE, overlay(tmp_path, f"{url}/x.tgz")))
+        known = archive_knowledge(tmp_path, "x (@x)", CACHED.split("/")[2], f"{url}/x.tgz")
+        here.settings = replace(here.settings, knowledge=(KNOWLEDGE, known))
         here.preparer = Preparer(here.settings, Machine(cpus=4, memory=16 << 30))
         warm(here.preparer.prepare(str(profile)), here.session, here.heard.append)
         made = here.bundle(profile, target=here.folder / "bundle.tar")
@@ -269,20 +270,6 @@ def test_an_archive_whose_address_is_dead_is_there_before_bazel_and_in_the_bundl
     there.preparer = Preparer(there.settings, Machine(cpus=4, memory=16 << 30))
     assert [one.status for one in there.build(here.folder / "bundle.tar")] == ["built"]
     assert there.notices.count("is no longer at its own address") == 0, "a bundle has it"
-
-
-def overlay(folder: Path, url: str) -> Path:
-    """A folder with a row for the download."""
-    row = {
-        "archive": "x (@x)",
-        "sha256": CACHED.split("/")[2],
-        "releases": "99.18",
-        "original": "https://gone.example/x",
-    }
-    (folder / "source_archives.yaml").write_text(
-        json.dumps({"rows": [{**row, "gone": "2026", "urls": [url], "source": "test"}]})
-    )
-    return folder
 
 
 def test_the_same_profile_elsewhere_builds_from_it_and_a_changed_one_does_not(

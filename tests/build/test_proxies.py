@@ -19,7 +19,7 @@ from attacks.rig import leaks, leaks_below
 from servers import Handler, serving
 
 from .conftest import Workshop
-from .harness import file_server, write_profile
+from .harness import command_lines, file_server, write_profile
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
@@ -52,9 +52,7 @@ def process_list() -> Iterator[set[bytes]]:
 
     def look() -> None:
         while not done.wait(0.1):
-            for path in Path("/proc").glob("[0-9]*/cmdline"):
-                with contextlib.suppress(OSError):
-                    lines.add(path.read_bytes())
+            lines.update(command_lines())
 
     thread = threading.Thread(target=look)
     thread.start()

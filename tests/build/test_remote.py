@@ -12,7 +12,7 @@ import pytest
 from waits import FETCH
 
 from .conftest import EditedTree, Workshop
-from .harness import UNTRIED, WHOLE, Json, Outcome, Tfdock, before, record_of, write_profile
+from .harness import UNTRIED, WHOLE, Json, Outcome, Tfdock, before, command_lines, record_of, write_profile
 from .remote_servers import CACHE, EXECUTOR, USER, Nginx, buildgrid, nginx_cache, postgres, worker
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(FETCH)]
@@ -140,17 +140,6 @@ def test_a_certificate_that_nobody_vouches_for_and_credentials_that_are_missing_
 # --- a server that dies -------------------------------------------------------------------------------------------
 
 
-def command_lines() -> str:
-    """The arguments of every process of this machine."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found.append(process.read_bytes().decode(errors="replace"))
-        except OSError:
-            continue
-    return "\n".join(found)
-
-
 def test_a_cache_that_dies_while_it_compiles_is_one_line_of_warning_and_its_password_is_nowhere(
     guarded: Nginx, workshop: Workshop, edited: EditedTree
 ) -> None:
@@ -167,7 +156,7 @@ def test_a_cache_that_dies_while_it_compiles_is_one_line_of_warning_and_its_pass
     running.until(lambda: guarded.asked("GET") > ACTIONS, WHOLE)
     containers = [workshop.sdk.inspect_container(one) for one in workshop.containers()]
     assert any(one["State"]["Running"] for one in containers)
-    seen = json.dumps(containers) + command_lines()
+    seen = json.dumps(containers) + b"\n".join(command_lines()).decode(errors="replace")
     guarded.kill()
     outcome = running.finish(code=0)
 

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import re
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,9 +33,9 @@ from tfdock.verify.trial_container import trial_environment
 from tfdock.wheelhouse import simple_index
 
 from .conftest import Finished, Workshop
-from .harness import KNOWLEDGE, Json, Outcome, skip_without_pypi, write_profile
+from .harness import KNOWLEDGE, Json, Outcome, contents, skip_without_pypi, write_profile
 from .registries import own_registry
-from .test_verify import member, rewritten
+from .test_verify import requiring, rewritten
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
@@ -305,10 +304,8 @@ def test_a_wheel_without_a_record_is_verified_first_and_told_by_what_is_in_it(
 def test_two_wheels_that_require_the_same_share_all_layers_but_the_last(
     finished: Finished, images: Images, tmp_path: Path
 ) -> None:
-    (metadata,) = [name for name in zipfile.ZipFile(finished.wheel).namelist() if name.endswith("/METADATA")]
-    head, _, body = member(finished.wheel, metadata).partition(b"\n\n")
-    needing = {metadata: head + b"\nRequires-Dist: six>=1.16\n\n" + body}
-    init = member(finished.wheel, "tensorflow/__init__.py")
+    needing = requiring(finished.wheel, "six>=1.16")
+    init = contents(finished.wheel)["tensorflow/__init__.py"]
     layers = []
     for name in ("one", "other"):
         wheel = rewritten(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import EditedTree, Finished
-from .harness import KNOWLEDGE, MINIATURE, UNTRIED, Tfdock, file_server
+from .harness import KNOWLEDGE, MINIATURE, UNTRIED, Tfdock, archive_knowledge, file_server
 from .test_failures import failed, failed_in
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
@@ -43,17 +42,7 @@ def alone(own: Finished) -> Tfdock:
 
 
 def with_row(command: Tfdock, folder: Path, url: str, sha256: str = SHA256) -> Tfdock:
-    folder.mkdir()
-    row = {
-        "archive": "minimath 1.0 (@minimath)",
-        "sha256": sha256,
-        "releases": "99.18",
-        "original": "http://127.0.0.1/minimath-1.0.tar.gz",
-        "gone": "2026-11",
-        "urls": [url],
-        "source": "test",
-    }
-    (folder / "source_archives.yaml").write_text(json.dumps({"rows": [row]}))
+    archive_knowledge(folder, "minimath 1.0 (@minimath)", sha256, url)
     return command.with_variables(TFDOCK_KNOWLEDGE=os.pathsep.join((str(KNOWLEDGE), str(folder))))
 
 

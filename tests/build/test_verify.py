@@ -24,7 +24,18 @@ from tfdock.types import ImageRef
 from tfdock.verify.trial_plan import GPU, RUN
 
 from .conftest import EditedTree, Finished, Workshop
-from .harness import UNTRIED, Json, Outcome, Tfdock, record_of, replaced, skip_without_pypi, small_disk, write_profile
+from .harness import (
+    UNTRIED,
+    Json,
+    Outcome,
+    Tfdock,
+    contents,
+    record_of,
+    replaced,
+    skip_without_pypi,
+    small_disk,
+    write_profile,
+)
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
@@ -37,21 +48,22 @@ def rewritten(wheel: Path, folder: Path, changes: Mapping[str, bytes]) -> Path:
     """The wheel with other bytes in some files, and a RECORD that is right."""
     folder.mkdir(exist_ok=True)
     target = folder / wheel.name
-    with zipfile.ZipFile(wheel) as source:
-        contents = {info.filename: source.read(info) for info in source.infolist()}
-    assert set(changes) <= set(contents)
-    write_wheel(target, with_record({**contents, **changes}))
+    files = contents(wheel)
+    assert set(changes) <= set(files)
+    write_wheel(target, with_record({**files, **changes}))
     return target
-
-
-def member(wheel: Path, name: str) -> bytes:
-    with zipfile.ZipFile(wheel) as archive:
-        return archive.read(name)
 
 
 def with_first_line(wheel: Path, folder: Path, line: str) -> Path:
     """The wheel with a line of Python that runs when it is imported."""
-    return rewritten(wheel, folder, {INIT: f"{line}\n".encode() + member(wheel, INIT)})
+    return rewritten(wheel, folder, {INIT: f"{line}\n".encode() + contents(wheel)[INIT]})
+
+
+def requiring(wheel: Path, requirement: str) -> dict[str, bytes]:
+    """The METADATA of a wheel, by its name, with a requirement more."""
+    ((name, data),) = ((name, data) for name, data in contents(wheel).items() if name.endswith("/METADATA"))
+    head, _, body = data.partition(b"\n\n")
+    return {name: head + f"\nRequires-Dist: {requirement}\n\n".encode() + body}
 
 
 def statuses(outcome: Outcome) -> dict[str, list[str]]:
@@ -107,9 +119,7 @@ def test_a_wheel_without_profile_is_tried_and_told_as_a_table(finished: Finished
 
 
 def test_what_a_wheel_requires_can_be_given_as_a_folder(finished: Finished, tfdock: Tfdock, tmp_path: Path) -> None:
-    (metadata,) = [name for name in zipfile.ZipFile(finished.wheel).namelist() if name.endswith("/METADATA")]
-    head, _, body = member(finished.wheel, metadata).partition(b"\n\n")
-    needs = rewritten(finished.wheel, tmp_path, {metadata: head + b"\nRequires-Dist: brick>=2\n\n" + body})
+    needs = rewritten(finished.wheel, tmp_path, requiring(finished.wheel, "brick>=2"))
     folder = tmp_path / "wheels"
     folder.mkdir()
     with zipfile.ZipFile(folder / "brick-2.1-py3-none-any.whl", "w") as archive:
@@ -190,7 +200,7 @@ def test_a_kernel_library_for_another_architecture_is_found_as_exactly_that(
     sm_80 = write_profile(tmp_path / "sm_80.yaml", workshop.tree(), compute_capabilities=["sm_80"], verify=UNTRIED)
     tfdock.build(sm_80, code=0)
     (wheel,) = tfdock.wheelhouse.glob("*.whl")
-    swapped = rewritten(finished.wheel, tmp_path / "swapped", {CC: member(wheel, CC)})
+    swapped = rewritten(finished.wheel, tmp_path / "swapped", {CC: contents(wheel)[CC]})
     outcome = tfdock.run("verify", swapped, finished.profile, "--json", code=4)
     assert statuses(outcome)["failed"] == ["gpu-code"]
     assert (check(outcome, "gpu-code")["expected"], check(outcome, "gpu-code")["found"]) == ("sm_86", "sm_80")

@@ -5,12 +5,10 @@ One tree is built again and again with one change at a time, and each build is c
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
 import shutil
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +21,18 @@ from tfdock.host.settings import load
 from tfdock.types import ImageRef
 
 from .conftest import Finished, Workshop
-from .harness import KNOWLEDGE, UNTRIED, Json, Tfdock, before, copy_cache, copy_tree, replaced, write_profile
+from .harness import (
+    KNOWLEDGE,
+    UNTRIED,
+    Json,
+    Tfdock,
+    before,
+    contents,
+    copy_cache,
+    copy_tree,
+    replaced,
+    write_profile,
+)
 
 pytestmark = [pytest.mark.engine, pytest.mark.limit(300)]
 
@@ -88,10 +97,9 @@ class History:
         return wheel
 
 
-def contents(wheel: Path) -> dict[str, bytes]:
-    """The members of a wheel; without those that say what it is called, and by whom and of what it was built."""
-    with zipfile.ZipFile(wheel) as archive:
-        return {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
+def code_of(wheel: Path) -> dict[str, bytes]:
+    """The files of a wheel; without those that say what it is called, and by whom and of what it was built."""
+    return {name: data for name, data in contents(wheel).items() if ".dist-info/" not in name}
 
 
 @pytest.fixture(scope="module")
@@ -204,13 +212,13 @@ def test_on_the_legacy_road_another_capability_enters_the_keys_of_what_it_change
     both: Json = {"tensorflow": release, "compute_capabilities": ["sm_80", "sm_86"]}
     second = history.build(**both)
     assert (second.bazel["hits"], second.bazel["executed"]) == (12, 6)
-    from_cache = contents(history.wheel)
+    from_cache = code_of(history.wheel)
     # The line that configure wrote, put back.
     with (history.tree / ".bazelrc").open("a") as file:
         file.write('build --action_env TF_CUDA_COMPUTE_CAPABILITIES="sm_80,sm_86"\n')
     as_configured = history.build(**both)
     assert (as_configured.bazel["hits"], as_configured.bazel["executed"]) == (0, 18)
-    assert contents(history.wheel) == from_cache
+    assert code_of(history.wheel) == from_cache
     assert history.tfdock.leftovers == []
 
 
@@ -240,9 +248,7 @@ def two_pythons(workshop: Workshop) -> Iterator[str]:
     """A base image with Python 3.11 and what passes for 3.12."""
     base = load({}, os.environ).mirrored(ImageRef.parse("tensorflow/build:99.18-python3.11"))
     name = f"localhost/two-pythons:{os.getpid()}"
-    recipe = io.BytesIO(ANOTHER_PYTHON.format(base=base).encode())
-    said = list(workshop.sdk.build(fileobj=recipe, tag=name, rm=True, forcerm=True, decode=True, network_mode="none"))
-    assert "errorDetail" not in said[-1], said[-1]
+    workshop.build_image(name, ANOTHER_PYTHON.format(base=base), network_mode="none")
     yield name
     workshop.sdk.remove_image(name)
 

@@ -255,6 +255,26 @@ def private_engine(*options: str, data: Path | None = None) -> Iterator[PrivateE
         shutil.rmtree(folder)
 
 
+@contextlib.contextmanager
+def loop_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of that size at that folder, with nothing in it and nothing kept for root."""
+    needs_root("a small disk")
+    folder.mkdir()
+    disk = folder.with_name(f"{folder.name}.img")
+    try:
+        subprocess.run(["truncate", "-s", size, disk], check=True)
+        subprocess.run(["mkfs.ext4", "-qF", "-m", "0", disk], check=True, capture_output=True)
+        subprocess.run(["mount", "-o", "loop", disk, folder], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        missing(f"a small disk needs mkfs.ext4 and loop devices: {error}")
+    try:
+        (folder / "lost+found").rmdir()
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+        disk.unlink()
+
+
 def unmount_all(*folders: Path) -> None:
     """What a dockerd mounts, its data on itself and the host's network, one that is killed leaves behind."""
     mounted = [Path(line.split()[1]) for line in Path("/proc/self/mounts").read_text().splitlines()]

@@ -22,7 +22,7 @@ from typing import Any
 
 import docker
 import pytest
-from bed import missing, needs_root
+from bed import needs_root
 from build.harness import closed_port
 from build.registries import own_registry
 from refusals import refusal
@@ -44,7 +44,7 @@ from tfdock.errors import (
     TfdockError,
 )
 
-from .bench import IMAGE, RUN, Bench, PrivateEngine, image_build, private_engine, tar
+from .bench import IMAGE, RUN, Bench, PrivateEngine, image_build, loop_disk, private_engine, tar
 
 pytestmark = [
     pytest.mark.engine,
@@ -528,22 +528,9 @@ def test_build_with_much_output_takes_little_memory(victim: Bench) -> None:
 @pytest.fixture(scope="module")
 def cramped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """An engine whose data lie on a disk of 80 MB."""
-    needs_root("a small disk")
     folder = tmp_path_factory.mktemp("cramped")
-    disk, mounted = folder / "disk", folder / "mounted"
-    mounted.mkdir()
-    with disk.open("wb") as file:
-        file.truncate(80 << 20)
-    try:
-        subprocess.run(["mkfs.ext4", "-qF", disk], check=True, capture_output=True)
-        subprocess.run(["mount", "-o", "loop", disk, mounted], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        missing(f"a small disk needs mkfs.ext4 and loop devices: {error}")
-    try:
-        with private_engine(data=mounted / "data") as engine:
-            yield Bench("cramped", DockerEngine(engine.host), folder)
-    finally:
-        subprocess.run(["umount", mounted], check=True)
+    with loop_disk(folder / "disk", "80M") as disk, private_engine(data=disk / "data") as engine:
+        yield Bench("cramped", DockerEngine(engine.host), folder)
 
 
 def test_disk_that_fills_in_a_build_step_is_named(cramped: Bench) -> None:

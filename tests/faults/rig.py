@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import docker
 import pytest
 import requests
-from bed import missing, needs_root
+from bed import missing
 from build.harness import (
     CPU,
     PLAYED_BUILD,
@@ -33,7 +33,7 @@ from build.harness import (
     published,
     write_profile,
 )
-from engine.bench import PrivateEngine, private_engine
+from engine.bench import PrivateEngine, loop_disk, private_engine
 
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL
 
@@ -353,26 +353,6 @@ def prepare(rig: Rig) -> None:
     first.release()
     outcome = running.finish(code=0)
     rig.wheel = outcome.build["wheels"][0]["sha256"]
-
-
-@contextlib.contextmanager
-def loop_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of that size at that folder, with nothing in it and nothing kept for root."""
-    needs_root("a small disk")
-    folder.mkdir()
-    disk = folder.with_name(f"{folder.name}.img")
-    try:
-        subprocess.run(["truncate", "-s", size, disk], check=True)
-        subprocess.run(["mkfs.ext4", "-qF", "-m", "0", disk], check=True, capture_output=True)
-        subprocess.run(["mount", "-o", "loop", disk, folder], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        missing(f"a small disk needs mkfs.ext4 and loop devices: {error}")
-    try:
-        (folder / "lost+found").rmdir()
-        yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
-        disk.unlink()
 
 
 @contextlib.contextmanager

@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from engine.bench import loop_disk
 
-from .rig import GATES, MARKS, PACKER, PHASES, Case, Rig, filled, gate, loop_disk, side_by_side
+from .rig import GATES, MARKS, PACKER, PHASES, Case, Rig, filled, gate, side_by_side
 
 pytestmark = MARKS
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import docker
 import pytest
+from build import harness
 from build.harness import Running, file_server
 from build.registries import Fault, proxy
 
@@ -63,13 +64,10 @@ def test_neither_a_clock_that_is_set_back_nor_a_network_that_is_lost_harms_a_com
 
 def as_user(case: Case) -> Case:
     """The same command as an ordinary user who may talk to the engine, with a home of his own."""
-    capabilities = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
-    words = ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", *capabilities)
     socket = Path(case.rig.private.host.removeprefix("unix://"))
     socket.chmod(0o666)
-    for path in (case.tfdock.home, *case.tfdock.home.rglob("*")):
-        os.chown(path, USER, USER)
-    return replace(case, tfdock=replace(case.tfdock, prefix=words))
+    harness.give_to(USER, case.tfdock.home)
+    return replace(case, tfdock=replace(case.tfdock, prefix=harness.as_user(USER)))
 
 
 def test_a_cache_of_another_user_is_refused_before_anything_is_compiled(rig: Rig) -> None:
