@@ -16,8 +16,6 @@ from typing import Any
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PATIENCE = 60.0  #: Seconds that an answer of the browser may take.
-
-
 LOOK = Path(__file__).with_name("look.js").read_text("utf-8")
 
 
@@ -144,6 +142,24 @@ def faint(browser: Browser) -> dict[tuple[str, str], float]:
         for ground in one["grounds"]
         if contrast(one["colour"], ground) < 4.5
     }
+
+
+def assert_fits(browser: Browser, page: Path, width: int) -> dict[str, Any]:
+    """Nothing of a page is wider than a window of that width; what is seen there."""
+    browser.open(page, width, "light")
+    seen: dict[str, Any] = browser.run("look()")
+    assert seen["window"] == seen["page"] == width
+    assert seen["wide"] == []
+    return seen
+
+
+def assert_quiet(browser: Browser, page: Path, forbidden: str) -> None:
+    """A page runs nothing, loads nothing and complains of nothing, and has no element that is forbidden."""
+    browser.open(page, 1400, "light")
+    assert browser.run(f"[typeof hacked, document.querySelectorAll('{forbidden}').length]") == ["undefined", 0]
+    loaded = {one["request"]["url"] for one in browser.seen("Network.requestWillBeSent")}
+    assert loaded - {"data:,"} == {page.as_uri()}
+    assert browser.seen("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown") == []
 
 
 def contrast(one: str, other: str) -> float:

@@ -13,7 +13,7 @@ import pytest
 from tfdock.bazel.trace_profile import TracedAction, TraceProfile, read_profile
 from tfdock.cli.pages.build_page import build_page
 
-from .browser import HOSTILE, Browser, contrast, faint, overlap
+from .browser import HOSTILE, Browser, assert_fits, assert_quiet, contrast, faint, overlap
 
 RECORDED = Path(__file__).parents[1] / "unit/data/bazel"
 WIDTHS = (1400, 800, 400)
@@ -114,10 +114,7 @@ def pages(
 def test_nothing_is_wider_than_the_window_and_labels_do_not_run_together(
     browser: Browser, pages: dict[str, Path], name: str, width: int
 ) -> None:
-    browser.open(pages[name], width, "light")
-    seen = browser.run("look()")
-    assert seen["window"] == seen["page"] == width
-    assert seen["wide"] == []
+    seen = assert_fits(browser, pages[name], width)
     for text in seen["texts"]:
         picture = text["picture"]
         assert text["size"] >= 9, text
@@ -190,13 +187,7 @@ def test_every_text_stands_out_from_what_is_behind_it(
 def test_the_page_runs_nothing_loads_nothing_and_complains_of_nothing(
     browser: Browser, pages: dict[str, Path], name: str
 ) -> None:
-    browser.open(pages[name], 1400, "light")
-    assert browser.run(
-        "[typeof hacked, document.querySelectorAll('script, img, iframe, a, link[href^=http]').length]"
-    ) == ["undefined", 0]
-    loaded = {one["request"]["url"] for one in browser.seen("Network.requestWillBeSent")}
-    assert loaded - {"data:,"} == {pages[name].as_uri()}
-    assert browser.seen("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown") == []
+    assert_quiet(browser, pages[name], "script, img, iframe, a, link[href^=http]")
 
 
 def test_the_page_would_complain_of_a_script_or_a_style_that_got_in(

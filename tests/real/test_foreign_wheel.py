@@ -23,8 +23,8 @@ from tfdock.verify.manylinux import audit
 from tfdock.wheel.facts import GpuCode, Library
 from tfdock.wheel.inspection import Inspection, inspect_wheel
 
-from .test_official_wheels import counted, cuobjdumped, section, told, unpack
-from .workshop import OfficialWheels, Workshop, cuda
+from .test_official_wheels import counted, unpack
+from .workshop import OfficialWheels, Workshop, cuda, cuobjdumped, section, told
 
 pytestmark = pytest.mark.limit(FETCH)
 
@@ -131,7 +131,7 @@ def listed(text: str, release: str) -> Iterator[list[str]]:
 
 def bundles(path: Path) -> Iterator[bytes]:
     """The compressed bundles of a library, by the sizes they give themselves."""
-    offset, size = section(told("readelf", "-SW", path), ".hip_fatbin")
+    offset, size = section(path, ".hip_fatbin")
     data = path.read_bytes()[offset : offset + size]
     at = 0
     while at < size:

@@ -6,7 +6,6 @@ here follows from the command line of the compiler; that the toolkit's own cuobj
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from waits import FETCH
 from tfdock.wheel.facts import GpuCode, Images, merged
 from tfdock.wheel.inspection import inspect_wheel
 
-from .workshop import Workshop, cuda, library, wheel
+from .workshop import Workshop, cuda, cuobjdumped, library, listed, section, wheel
 
 pytestmark = pytest.mark.limit(FETCH)
 
@@ -87,14 +86,6 @@ def images(code: GpuCode) -> list[str]:
         return f"{one.count} {'+'.join(one.packing)} {one.isa}".rstrip()
 
     return [f"{' '.join(one.target for one in ones)}: {key}" for key, ones in groupby(code.images, row)]
-
-
-def containers(code: GpuCode) -> list[str]:
-    """`2: sm_80 compute_80`: how many containers hold just that."""
-    return [
-        f"{one.count}: {' '.join((*one.sass, *one.ptx, *one.amdgpu))}{' (stub)' if one.stub else ''}"
-        for one in code.containers
-    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,26 +292,23 @@ every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_lists_are_what_the_compiler_was_asked_for(case: Case, workshop: Workshop) -> None:
     found = library(case.made(workshop))
     assert found.problems == ()
-    assert (images(found.loadable), containers(found.loadable)) == (case.images, case.containers)
+    assert (images(found.loadable), listed(found.loadable)) == (case.images, case.containers)
     assert images(found.relocatable) == case.relocatable_images
-    assert containers(found.relocatable) == case.relocatable_containers
+    assert listed(found.relocatable) == case.relocatable_containers
     assert found.embedded is not None
-    assert (images(found.embedded), containers(found.embedded)) == (case.embedded_images, case.embedded_containers)
+    assert (images(found.embedded), listed(found.embedded)) == (case.embedded_images, case.embedded_containers)
     assert (found.machine, found.debug_info) == ("x86_64", "-g" in case.script.split())
 
 
 # --- against cuobjdump ----------------------------------------------------------------------------------------------
 
 
-def listed(path: Path, version: str, *options: str) -> Counter[str]:
+def dumped(path: Path, version: str, *options: str) -> Counter[str]:
     """Target -> how many cubins and PTX files cuobjdump finds."""
     command: list[str | Path] = [cuda(version) / "bin" / "cuobjdump", "-lelf", "-lptx", *options, path]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0 or "does not contain device code" in done.stderr, done.stderr
-    kinds = {"cubin": "sm", "ptx": "compute"}
-    return Counter(
-        f"{kinds[kind]}_{number}" for number, kind in re.findall(r"\.sm_(\w+)\.(cubin|ptx)$", done.stdout, re.M)
-    )
+    return cuobjdumped(done.stdout)
 
 
 def counted(*codes: GpuCode) -> Counter[str]:
@@ -336,8 +324,8 @@ def test_cuobjdump_lists_the_same(case: Case, workshop: Workshop) -> None:
     path = case.made(workshop)
     found = library(path)
     if case.makes == "lib.so":  # of an object file it lists relocatable code in any case
-        assert counted(found.loadable) == listed(path, case.lister)
-    assert counted(found.loadable, found.relocatable) == listed(path, case.lister, "-all")
+        assert counted(found.loadable) == dumped(path, case.lister)
+    assert counted(found.loadable, found.relocatable) == dumped(path, case.lister, "-all")
 
 
 def test_sizes_are_those_of_the_files_that_cuobjdump_extracts(workshop: Workshop, tmp_path: Path) -> None:
@@ -350,14 +338,7 @@ def test_sizes_are_those_of_the_files_that_cuobjdump_extracts(workshop: Workshop
         size = one.stat().st_size
         sizes["compute_80" if one.suffix == ".ptx" else "sm_80"] += size + -size % 8  # they are padded
     assert {one.target: one.size for one in found.loadable.images} == sizes
-    assert sum(one.size for one in found.loadable.containers) == section_size(path, ".nv_fatbin")
-
-
-def section_size(path: Path, name: str) -> int:
-    told = subprocess.run(["readelf", "-SW", path], capture_output=True, text=True, check=True).stdout
-    match = re.search(rf" {re.escape(name)} +PROGBITS +\w+ \w+ (\w+) ", told)
-    assert match, told
-    return int(match[1], 16)
+    assert sum(one.size for one in found.loadable.containers) == section(path, ".nv_fatbin")[1]
 
 
 def test_a_wheel_tells_of_every_library_in_it(workshop: Workshop, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tfdock.cli.pages.matrix_page import MARKS, page
 from tfdock.errors import Problem
 from tfdock.matrix.matrix_report import OUTCOMES, report_document
 
-from .browser import HOSTILE, Browser, contrast
+from .browser import HOSTILE, Browser, assert_fits, assert_quiet, faint
 
 WIDTHS = (1400, 800, 360)
 SCHEMES = ("light", "dark")
@@ -100,10 +100,7 @@ def test_a_failure_leads_to_what_is_known_of_it(browser: Browser, pages: dict[st
 @pytest.mark.parametrize("name", ["many", "hostile", "empty"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_is_wider_than_the_window(browser: Browser, pages: dict[str, Path], name: str, width: int) -> None:
-    browser.open(pages[name], width, "light")
-    seen = browser.run("look()")
-    assert seen["window"] == seen["page"] == width
-    assert seen["wide"] == []
+    assert_fits(browser, pages[name], width)
 
 
 @pytest.mark.parametrize("name", ["many", "hostile"])
@@ -112,23 +109,11 @@ def test_every_text_stands_out_from_what_is_behind_it(
     browser: Browser, pages: dict[str, Path], name: str, scheme: str
 ) -> None:
     browser.open(pages[name], 1400, scheme)
-    faint = {
-        (one["text"], ground): contrast(one["colour"], ground)
-        for one in browser.run("texts()")
-        for ground in one["grounds"]
-        if contrast(one["colour"], ground) < 4.5
-    }
-    assert faint == {}
+    assert faint(browser) == {}
 
 
 @pytest.mark.parametrize("name", ["many", "hostile", "empty"])
 def test_the_page_runs_nothing_loads_nothing_and_complains_of_nothing(
     browser: Browser, pages: dict[str, Path], name: str
 ) -> None:
-    browser.open(pages[name], 1400, "light")
-    assert browser.run("[typeof hacked, document.querySelectorAll('script, img, iframe').length]") == ["undefined", 0]
-    assert [one["request"]["url"] for one in browser.seen("Network.requestWillBeSent")] in (
-        [pages[name].as_uri()],
-        [pages[name].as_uri(), "data:,"],
-    )
-    assert not browser.seen("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
+    assert_quiet(browser, pages[name], "script, img, iframe")

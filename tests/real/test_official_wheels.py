@@ -25,7 +25,7 @@ from waits import FETCH
 from tfdock.wheel.facts import GpuCode, Library, merged
 from tfdock.wheel.inspection import Inspection, inspect_wheel
 
-from .workshop import OfficialWheels, cuda
+from .workshop import OfficialWheels, cuda, cuobjdumped, listed, section, told
 
 pytestmark = pytest.mark.limit(FETCH)
 
@@ -181,10 +181,6 @@ def unpack(wheel: Path, folder: Path) -> None:
             list(pool.map(extract, sorted(elves, key=lambda one: -one.file_size)))
 
 
-def told(*command: str | Path) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
 # --- the wheel ------------------------------------------------------------------------------------------------------
 
 
@@ -290,11 +286,6 @@ def test_the_containers_are_known(opened: Opened) -> None:
     assert embedded == opened.official.embedded
 
 
-def listed(code: GpuCode) -> list[str]:
-    assert not any(one.stub for one in code.containers)
-    return [f"{one.count}: {' '.join((*one.sass, *one.ptx, *one.amdgpu))}" for one in code.containers]
-
-
 def test_cuobjdump_lists_the_same_images_and_as_many(opened: Opened) -> None:
     """Alone it lists what the runtime registers, with `-all` relocatable code too."""
     for library in opened.cuda:
@@ -303,11 +294,6 @@ def test_cuobjdump_lists_the_same_images_and_as_many(opened: Opened) -> None:
         assert counted(library.loadable) == cuobjdumped(alone), library.path
         everything = told(program, "-lelf", "-lptx", "-all", opened.path(library))
         assert counted(library.loadable, library.relocatable) == cuobjdumped(everything), library.path
-
-
-def cuobjdumped(text: str) -> Counter[str]:
-    kinds = {"cubin": "sm", "ptx": "compute"}
-    return Counter(f"{kinds[kind]}_{number}" for number, kind in re.findall(r"\.sm_(\w+)\.(cubin|ptx)$", text, re.M))
 
 
 def counted(*codes: GpuCode) -> Counter[str]:
@@ -341,7 +327,7 @@ def test_embedded_cuda_code_is_what_cuobjdump_lists_when_it_is_put_where_it_look
         if library.embedded is None or not library.embedded.sass:
             continue
         path = opened.path(library)
-        (tmp_path / "code").write_bytes(containers_in(path, *section(told("readelf", "-SW", path), ".rodata")))
+        (tmp_path / "code").write_bytes(containers_in(path, *section(path, ".rodata")))
         subprocess.run(["gcc", "-x", "c", "-c", "/dev/null", "-o", tmp_path / "empty.o"], check=True)
         add = [f"--add-section=.nv_fatbin={tmp_path / 'code'}", "--set-section-flags=.nv_fatbin=alloc,readonly"]
         told("objcopy", *add, tmp_path / "empty.o", tmp_path / "code.o")
@@ -378,12 +364,11 @@ MACHINES = {0x2C: "gfx900", 0x2F: "gfx906", 0x30: "gfx908", 0x3F: "gfx90a", 0x36
 def test_amd_code_objects_are_those_that_lie_there(opened: Opened) -> None:
     for library in opened.amd:
         path = opened.path(library)
-        text = told("readelf", "-SW", path)
-        start, size = section(text, ".hip_fatbin")
+        start, size = section(path, ".hip_fatbin")
         registered, among_constants = list[Bundle](), list[Bundle]()
         for at, bundle in amd_bundles(path):
             (registered if start <= at < start + size else among_constants).append(bundle)
-        assert len(registered) == section(text, ".hipFatBinSegment")[1] // 24, "the runtime registers each"
+        assert len(registered) == section(path, ".hipFatBinSegment")[1] // 24, "the runtime registers each"
         assert_bundles(library.loadable, registered)
         assert_bundles(library.embedded or GpuCode(), among_constants)
         assert library.relocatable == GpuCode()
@@ -402,13 +387,6 @@ def assert_bundles(code: GpuCode, bundles: list[Bundle]) -> None:
     assert {one.target: (one.count, one.size) for one in code.images} == {
         target: (counts[target], sizes[target]) for target in counts
     }
-
-
-def section(text: str, name: str) -> tuple[int, int]:
-    """Offset and size of a section, from what readelf prints."""
-    match = re.search(rf" {re.escape(name)} +PROGBITS +\w+ (\w+) (\w+) ", text)
-    assert match
-    return int(match[1], 16), int(match[2], 16)
 
 
 def amd_bundles(path: Path) -> Iterator[tuple[int, Bundle]]:

@@ -11,7 +11,9 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from filelock import FileLock
 from waits import FETCH, run_within
 from wheelhouses import with_record, write_wheel
 
-from tfdock.wheel.facts import Library
+from tfdock.wheel.facts import GpuCode, Library
 from tfdock.wheel.library import LibraryScan
 
 #: The fixture `official_wheels`: (requirement, python="3.11") -> a wheel's file.
@@ -83,6 +85,33 @@ def _tools(script: str, temporary: Path) -> dict[str, str]:
 def cuda(version: str) -> Path:
     """A toolkit's folder, with bin/nvcc and bin/cuobjdump; 13.0 has the cuobjdump of 13.2."""
     return Path(bed("cuda", version))
+
+
+def told(*command: str | Path) -> str:
+    """What a program prints."""
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def cuobjdumped(text: str) -> Counter[str]:
+    """Target -> how many cubins and PTX files cuobjdump has listed."""
+    kinds = {"cubin": "sm", "ptx": "compute"}
+    return Counter(f"{kinds[kind]}_{number}" for number, kind in re.findall(r"\.sm_(\w+)\.(cubin|ptx)$", text, re.M))
+
+
+def listed(code: GpuCode) -> list[str]:
+    """`2: sm_80 compute_80`: how many containers hold just that."""
+    return [
+        f"{one.count}: {' '.join((*one.sass, *one.ptx, *one.amdgpu))}{' (stub)' if one.stub else ''}"
+        for one in code.containers
+    ]
+
+
+def section(path: Path, name: str) -> tuple[int, int]:
+    """Offset and size of a section, by readelf."""
+    text = told("readelf", "-SW", path)
+    match = re.search(rf" {re.escape(name)} +PROGBITS +\w+ (\w+) (\w+) ", text)
+    assert match, text
+    return int(match[1], 16), int(match[2], 16)
 
 
 def library(path: Path, name: str = "") -> Library:
