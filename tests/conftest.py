@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import hypothesis
@@ -15,7 +15,7 @@ import soak
 from bed import bed
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
-from waits import FETCH, run_within
+from official import UnreachableError, official_wheel
 
 pytest_plugins = ["limits"]
 
@@ -23,8 +23,6 @@ pytest_plugins = ["limits"]
 OfficialWheels = Callable[..., Path]
 
 _TESTS = Path(__file__).parent
-_OFFICIAL = _TESTS / "official.py"
-_UNAVAILABLE = 69
 _SECOND = os.environ.get("TFDOCK_BED_SECOND")  #: The engine that the bed has for a second process.
 
 
@@ -92,18 +90,12 @@ def refresh_golden(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(scope="session")
 def official_wheels() -> OfficialWheels:
     """Wheels from PyPI, downloaded once a machine. Skips only where PyPI cannot be reached."""
-    known: dict[tuple[str, str], Path] = {}
 
+    @cache
     def wheel(requirement: str, python: str = "3.11") -> Path:
-        key = (requirement, python)
-        if key not in known:
-            command = [sys.executable, str(_OFFICIAL), requirement, python]
-            done = run_within(FETCH, command)
-            if done.returncode == _UNAVAILABLE:
-                pytest.skip(f"PyPI cannot be reached: {done.stderr}")
-            if done.returncode:
-                pytest.fail(f"pip cannot download {requirement}: {done.stderr}")
-            known[key] = Path(done.stdout.strip())
-        return known[key]
+        try:
+            return official_wheel(requirement, python)
+        except UnreachableError as error:
+            pytest.skip(f"PyPI cannot be reached: {error}")
 
     return wheel

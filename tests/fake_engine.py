@@ -228,18 +228,14 @@ class FakeEngine:
 
     def tag(self, image: str, name: str) -> None:
         self._called("tag", image, name)
-        found = self._image(image)
-        if found is None:
-            raise _error("image-missing", f"the engine does not have the image {image}")
+        found = self._existing_image(image)
         for other, info in self.images.items():
             self.images[other] = replace(info, tags=tuple(tag for tag in info.tags if tag != _tagged(name)))
         self.images[_tagged(name)] = replace(found, tags=(*found.tags, _tagged(name)))
 
     def push(self, name: str, output: Output) -> Digest:
         self._called("push", name)
-        found = self._image(name)
-        if found is None:
-            raise _error("image-missing", f"the engine does not have the image {name}")
+        found = self._existing_image(name)
         self.registry[name] = replace(found, tags=(), digests=())
         output(f"{name}: Pushed\n".encode())
         return Digest(f"sha256:{hashlib.sha256(found.id.encode()).hexdigest()}")
@@ -258,11 +254,7 @@ class FakeEngine:
 
     def save(self, images: Sequence[str], cancel: Cancel) -> Iterator[bytes]:
         self._called("save", tuple(images))
-        found = {name: self._image(name) for name in images}
-        for name, image in found.items():
-            if image is None:
-                raise _error("image-missing", f"the engine does not have the image {name}")
-        rows = [{"RepoTags": [name], "image": asdict(image)} for name, image in found.items() if image]
+        rows = [{"RepoTags": [name], "image": asdict(self._existing_image(name))} for name in images]
         content = json.dumps(rows).encode()
         entry = tarfile.TarInfo("manifest.json")
         entry.size = len(content)
@@ -290,8 +282,7 @@ class FakeEngine:
 
     def create(self, spec: ContainerSpec) -> str:
         self._called("create", spec)
-        if self._image(spec.image) is None:
-            raise _error("image-missing", f"the engine does not have the image {spec.image}")
+        self._existing_image(spec.image)
         for mount in spec.mounts:
             if mount.kind == "bind" and not Path(mount.source).exists():
                 raise _error("mount-source-missing", f"the folder {mount.source} does not exist")
@@ -454,6 +445,12 @@ class FakeEngine:
             return self.images.get(reference) or self.images[_tagged(reference)]
         known = self.images.values()
         return next((info for info in known if reference == info.id or reference in info.digests), None)
+
+    def _existing_image(self, reference: str) -> ImageInfo:
+        found = self._image(reference)
+        if found is None:
+            raise _error("image-missing", f"the engine does not have the image {reference}")
+        return found
 
     def _built(self, content: bytes, request: ImageBuild, build: FakeBuild) -> str:
         identity = f"{request.target} {sorted(request.build_args.items())}".encode()

@@ -1,7 +1,6 @@
-"""An official wheel from PyPI, downloaded once a machine: `official.py tensorflow==2.18.0 3.11` prints its path.
+"""Official wheels from PyPI, downloaded once a machine into the test bed's store, which all clones share.
 
-It lies in the test bed's store, which all clones share; the bed need not be up. Exit status 69: PyPI
-cannot be reached.
+The bed need not be up.
 """
 
 from __future__ import annotations
@@ -17,10 +16,13 @@ from pathlib import Path
 from filelock import FileLock
 from waits import FETCH, run_within
 
-UNAVAILABLE = 69  # EX_UNAVAILABLE
 # pip does not derive older platforms from a newer one.
 _PLATFORMS = (*(f"manylinux_2_{minor}" for minor in range(28, 4, -1)), "manylinux2014", "manylinux2010", "linux")
 _UNREACHABLE = r"connection broken by|Could not fetch URL|HTTP error 5\d\d|Temporary failure|Network is unreachable"
+
+
+class UnreachableError(Exception):
+    """PyPI cannot be reached."""
 
 
 def store() -> Path:
@@ -30,7 +32,7 @@ def store() -> Path:
     return Path(os.environ.get("TFDOCK_BED_STORE") or default)
 
 
-def official_wheel(requirement: str, python: str) -> Path:
+def official_wheel(requirement: str, python: str = "3.11") -> Path:
     """The wheel that pip takes for a requirement; another process that asks for the same waits."""
     folder = store() / "wheels" / f"{requirement}-py{python}"
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -59,9 +61,9 @@ def _downloaded(folder: Path, requirement: str, python: str) -> Path:
         options = ["--python-version", python, "--no-cache-dir", "--progress-bar", "off", "--dest", str(part)]
         done = run_within(FETCH, [*command, *options, requirement])
         if done.returncode:
-            broken = re.search(rf".*({_UNREACHABLE}).*", done.stderr)
-            sys.stderr.write(broken[0] if broken else done.stderr.strip()[-2000:])
-            sys.exit(UNAVAILABLE if broken else 1)
+            if broken := re.search(rf".*({_UNREACHABLE}).*", done.stderr):
+                raise UnreachableError(broken[0])
+            raise RuntimeError(f"pip cannot download {requirement}: {done.stderr.strip()[-2000:]}")
         (wheel,) = part.glob("*.whl")
         (part / "SHA256SUMS").write_text(f"{_sha256(wheel)}  {wheel.name}\n", "utf-8")
         part.rename(folder)
@@ -71,7 +73,3 @@ def _downloaded(folder: Path, requirement: str, python: str) -> Path:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-if __name__ == "__main__":
-    sys.stdout.write(f"{official_wheel(*sys.argv[1:])}\n")

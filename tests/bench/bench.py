@@ -66,6 +66,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # where the tes
 
 import wheelhouses
 from build import harness, registries
+from official import official_wheel
 
 from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.host import settings
@@ -284,7 +285,7 @@ class Bench:
     def official(self) -> Path:
         """The official wheel; for a quick bench the miniature's."""
         if not self.quick:
-            return Path(output(sys.executable, HERE.parent / "official.py", OFFICIAL, "3.11").strip())
+            return official_wheel(OFFICIAL)
         ours, _ = self.sides
         if not ours.folder.exists():
             ours.cold()
