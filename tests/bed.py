@@ -32,6 +32,12 @@ def missing(told: str) -> NoReturn:
     pytest.skip(told)
 
 
+def engine_host() -> str:
+    """Where the tests' engine listens."""
+    host = os.environ.get("DOCKER_HOST")
+    return host or missing("no engine: DOCKER_HOST is not set (`ci/bed/bed run -- …` sets it)")
+
+
 def needs_root(why: str) -> None:
     """Skip for a user who is not root."""
     if os.geteuid() != 0:

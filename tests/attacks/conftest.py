@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import docker
 import pytest
-from bed import missing
+from bed import engine_host
 from build.harness import Outcome, Tfdock, write_profile
 
 from tfdock.engine.protocol import RUN_LABEL
@@ -59,9 +58,7 @@ class Benign:
 @pytest.fixture(scope="session")
 def bare_range(request: pytest.FixtureRequest) -> Iterator[Range]:
     """The range without the attacker's base."""
-    host = os.environ.get("DOCKER_HOST")
-    if not host:
-        missing("no engine: DOCKER_HOST is not set (`ci/bed/bed run -- …` sets it)")
+    host = engine_host()
     # Not tmp_path: builds of another user come here too.
     folder = Path(tempfile.mkdtemp(prefix="tfdock-attacks-"))
     folder.chmod(0o755)

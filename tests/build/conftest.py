@@ -16,7 +16,7 @@ from typing import Any
 
 import docker
 import pytest
-from bed import missing, needs_root
+from bed import engine_host, missing, needs_root
 from waits import wait_until
 
 from tfdock.engine.docker_engine import DockerEngine
@@ -124,9 +124,7 @@ class Workshop:
 
 @pytest.fixture(scope="session")
 def workshop(request: pytest.FixtureRequest) -> Iterator[Workshop]:
-    host = os.environ.get("DOCKER_HOST")
-    if not host:
-        missing("no engine: DOCKER_HOST is not set (`ci/bed/bed run -- …` sets it)")
+    host = engine_host()
     if not DockerEngine(host).ping():
         pytest.fail(f"no engine answers at DOCKER_HOST={host}")
     # Not tmp_path: that one no other user may enter, and builds run as another user too.

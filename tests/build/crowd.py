@@ -13,12 +13,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the tests' own packages lie
 
-from build.test_orchestration import SOURCE, Desk, leaving, wheel
+from build.test_orchestration import SOURCE, Desk, leaving, settings_of, wheel
 from fake_engine import FakeRun
 
 from tfdock.errors import Locked
@@ -65,12 +65,7 @@ class Place:
 def main(folder: Path, repository: str, number: int) -> None:
     """Fork the eight and print their process ids; wait for them once standard input ends: until then those stand."""
     desks = {branch: desk_of(folder, branch) for branch in BRANCHES}
-    settings = replace(
-        desks[BRANCHES[0]].settings,
-        wheelhouse=folder / "house",
-        cache_dir=folder / "cache",
-        state_dir=folder / "state",
-    )
+    settings = settings_of(folder, "house")
     for desk in desks.values():
         desk.settings = settings
     place = Place(settings=settings, repository=repository, desks=desks)

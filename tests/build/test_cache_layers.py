@@ -116,6 +116,12 @@ class Site:
             add_action(machine.disk, f"{name} {number}", random.Random(text).randbytes(40_000), text.encode() * 9)
         return machine
 
+    def pulled(self) -> Machine:
+        """Another machine, which has pulled."""
+        there = self.machine("there")
+        there.pull()
+        return there
+
 
 @pytest.fixture
 def site(tmp_path: Path, before: Proxy, request: pytest.FixtureRequest) -> Site:
@@ -177,9 +183,7 @@ def test_an_action_whose_outputs_are_gone_is_left_out(site: Site) -> None:
     first.unlink()
     figures = here.push()
     assert (figures["entries"], figures["incomplete"]) == (9, 1)
-    there = site.machine("there")
-    there.pull()
-    assert len(there.entries) == 9
+    assert len(site.pulled().entries) == 9
 
 
 def test_a_blob_that_is_not_what_its_name_says_is_not_pushed(site: Site) -> None:
@@ -187,9 +191,7 @@ def test_a_blob_that_is_not_what_its_name_says_is_not_pushed(site: Site) -> None
     _, blob, _ = add_action(here.disk, "poisoned", b"one" * 99, b"two" * 99)
     blob.write_bytes(b"ONE" * 99)
     assert here.push()["incomplete"] == 1
-    there = site.machine("there")
-    there.pull()
-    assert len(there.entries) == 9
+    assert len(site.pulled().entries) == 9
 
 
 def test_only_what_is_missing_is_pulled_and_what_is_here_stays(site: Site) -> None:
@@ -212,8 +214,7 @@ def test_both_layouts_of_bazel_travel(site: Site) -> None:
     for name, content in files.items():
         (here.disk / name).write_bytes(content)
     here.push()
-    there = site.machine("there")
-    there.pull()
+    there = site.pulled()
     assert there.entries == files
 
 
@@ -315,9 +316,7 @@ def test_a_push_that_is_killed_leaves_nothing_to_be_seen_and_the_next_one_goes_o
     before.forget()
     here.push()
     assert here.leftovers == [], "what the killed ones left is gone"
-    there = site.machine("there")
-    there.pull()
-    assert there.entries == here.entries
+    assert site.pulled().entries == here.entries
 
 
 def test_a_pull_that_is_killed_shows_no_action_without_its_outputs_and_the_next_one_goes_on(
@@ -398,8 +397,7 @@ def test_who_was_not_quick_enough_puts_both_together(site: Site, before: Proxy, 
     second.push()
     outcome = running.finish(code=0)
     assert "at the same moment" in outcome.stderr
-    there = site.machine("there")
-    there.pull()
+    there = site.pulled()
     assert there.entries == first.entries | second.entries
 
 
@@ -419,9 +417,7 @@ def test_a_push_survives_whatever_fails_once(site: Site, before: Proxy, kind: st
     before.faults.append(Fault(kind, request_))
     here.push()
     assert [fault.times for fault in before.faults] == [0], "it did fail"
-    there = site.machine("there")
-    there.pull()
-    assert there.entries == here.entries
+    assert site.pulled().entries == here.entries
 
 
 @pytest.mark.parametrize("kind", ["status", "reset", "lost", "truncated"])
@@ -430,8 +426,7 @@ def test_a_pull_survives_whatever_fails_once(site: Site, before: Proxy, kind: st
     here = site.machine("here", 3)
     here.push()
     before.faults.append(Fault(kind, request_))
-    there = site.machine("there")
-    there.pull()
+    there = site.pulled()
     assert [fault.times for fault in before.faults] == [0], "it did fail"
     assert there.entries == here.entries
 
@@ -465,9 +460,7 @@ def test_an_upload_in_chunks_goes_on_after_a_broken_one(site: Site, before: Prox
     figures = here.push()
     assert [fault.times for fault in before.faults] == [0], "it did fail"
     assert before.sent < figures["sent"] + again + PER_PACK
-    there = site.machine("there")
-    there.pull()
-    assert there.entries == here.entries
+    assert site.pulled().entries == here.entries
 
 
 @pytest.mark.parametrize(

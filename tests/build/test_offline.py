@@ -32,7 +32,7 @@ from tfdock.types import Machine
 from .conftest import Workshop
 from .elsewhere import empty_engine
 from .harness import KNOWLEDGE, PLAYED_BUILD, Tfdock, archive_knowledge, file_server, record_of, write_profile
-from .test_orchestration import BASE, DIGEST, RUNTIME, Engine, leaving, mounts, verifying, wheel
+from .test_orchestration import BASE, DIGEST, RUNTIME, Engine, leaving, mounts, settings_of, verifying, wheel
 
 DOWNLOAD = b"a library that the build downloads"
 CACHED = f"content_addressable/sha256/{hashlib.sha256(DOWNLOAD).hexdigest()}/file"
@@ -125,12 +125,7 @@ class Place:
         folder.mkdir(exist_ok=True)
         self.folder, self.engine, self.stop = folder, engine, Stop()
         self.heard: list[events.Event] = []
-        self.settings = Settings(
-            wheelhouse=folder / "wheelhouse",
-            cache_dir=folder / "cache",
-            state_dir=folder / "state",
-            knowledge=(KNOWLEDGE,),
-        )
+        self.settings = settings_of(folder)
         self.preparer = Preparer(self.settings, Machine(cpus=4, memory=16 << 30))
 
     @property

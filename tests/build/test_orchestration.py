@@ -169,17 +169,18 @@ class Clock:
             return self.now
 
 
+def settings_of(folder: Path, wheelhouse: str = "wheelhouse") -> Settings:
+    """Settings with all folders in one."""
+    return Settings(
+        wheelhouse=folder / wheelhouse, cache_dir=folder / "cache", state_dir=folder / "state", knowledge=(KNOWLEDGE,)
+    )
+
+
 class Desk:
     """A builder on that engine, and what became of it."""
 
     def __init__(self, folder: Path, endpoint: str = "", **fields: object) -> None:
-        self.settings = Settings(
-            allow_endpoints=(endpoint,) if endpoint else (),
-            wheelhouse=folder / "wheelhouse",
-            cache_dir=folder / "cache",
-            state_dir=folder / "state",
-            knowledge=(KNOWLEDGE,),
-        )
+        self.settings = replace(settings_of(folder), allow_endpoints=(endpoint,) if endpoint else ())
         self.engine = Engine()
         self.clock = Clock()
         self.stop = Stop()

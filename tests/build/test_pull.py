@@ -122,6 +122,13 @@ def site(tmp_path: Path, before: Proxy, mark: str) -> Here:
     return Here(tmp_path / "here", f"{before.address}/me/{sha256(mark.encode())[:16]}")
 
 
+@pytest.fixture
+def pushed(site: Here, build: Made) -> Made:
+    """The finished build, in the registry."""
+    push(site.where, build)
+    return build
+
+
 def layer_of(build: Made) -> str:
     """The digest of a wheel's layer."""
     data = build.wheel.read_bytes()
@@ -152,23 +159,22 @@ def test_what_was_pushed_arrives_by_build_id_fingerprint_moving_tag_and_digest(
     assert there.house.pulled_from(record) == {"reference": there.reference(digest), "digest": digest}
 
 
-def test_the_command_prints_the_wheel_and_pip_installs_what_was_pulled(site: Here, build: Made) -> None:
-    push(site.where, build)
-    outcome = site.tfdock.run("pull", site.reference(build.build_id), code=0)
-    wheel = site.house.root / build.wheel.name
+def test_the_command_prints_the_wheel_and_pip_installs_what_was_pulled(site: Here, pushed: Made) -> None:
+    outcome = site.tfdock.run("pull", site.reference(pushed.build_id), code=0)
+    wheel = site.house.root / pushed.wheel.name
     assert outcome.stdout == f"{wheel}\n"
     assert "pulled" in outcome.stderr
-    again = site.tfdock.run("pull", build.build_id, "--json")  # by build id, in the registries of the settings
+    again = site.tfdock.run("pull", pushed.build_id, "--json")  # by build id, in the registries of the settings
     (found,) = again.document["pulls"]
     assert (again.code, again.document["schema"], again.document["ok"]) == (0, "tfdock.pull/1", True)
     (one,) = found["builds"]
-    assert (one["status"], one["build_id"], one["platform"]) == ("up-to-date", build.build_id, local_platform())
+    assert (one["status"], one["build_id"], one["platform"]) == ("up-to-date", pushed.build_id, local_platform())
     (row,) = one["wheels"]
     assert row["path"] == str(wheel)
-    assert (row["sha256"], row["size"]) == (build.sha256, wheel.stat().st_size)
+    assert (row["sha256"], row["size"]) == (pushed.sha256, wheel.stat().st_size)
     assert shlex.split(row["install"]) == ["pip", "install", str(wheel)]
     assert site.tfdock.run("wheelhouse", "index").code == 0
-    assert build.wheel.name.startswith(installed(site, "--index-url", f"{site.house.root.as_uri()}/simple/"))
+    assert pushed.wheel.name.startswith(installed(site, "--index-url", f"{site.house.root.as_uri()}/simple/"))
 
 
 def installed(site: Here, *words: str) -> str:
@@ -209,18 +215,16 @@ def test_an_image_of_several_builds_brings_all_of_them(tmp_path: Path, site: Her
     assert site.has(other)
 
 
-def test_a_pull_writes_into_the_wheelhouse_and_nowhere_else(site: Here, build: Made) -> None:
-    push(site.where, build)
+def test_a_pull_writes_into_the_wheelhouse_and_nowhere_else(site: Here, pushed: Made) -> None:
     with written() as places:
-        site.pull(build.build_id)
-    assert site.house.root / build.wheel.name in places
+        site.pull(pushed.build_id)
+    assert site.house.root / pushed.wheel.name in places
     assert [place for place in places if not place.is_relative_to(site.house.root)] == []
 
 
 def test_members_are_unpacked_while_the_wheel_arrives_and_not_again(
-    site: Here, build: Made, monkeypatch: pytest.MonkeyPatch
+    site: Here, pushed: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    push(site.where, build)
     again: list[str] = []
 
     def counted(source: ByteSource, member: Member) -> Iterator[bytes]:
@@ -228,38 +232,35 @@ def test_members_are_unpacked_while_the_wheel_arrives_and_not_again(
         return pieces(source, member)
 
     monkeypatch.setattr("tfdock.wheel.wheel.pieces", counted)
-    site.pull(build.build_id)
-    assert site.has(build)
+    site.pull(pushed.build_id)
+    assert site.has(pushed)
     assert again == []
 
 
 def test_a_plan_is_looked_for_by_the_platform_of_its_wheel(
-    site: Here, build: Made, monkeypatch: pytest.MonkeyPatch
+    site: Here, pushed: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    push(site.where, build)
-    plan = SimpleNamespace(build_id=build.build_id, fingerprint=build.fingerprint, trust=IN_RELEASE)
+    plan = SimpleNamespace(build_id=pushed.build_id, fingerprint=pushed.fingerprint, trust=IN_RELEASE)
     monkeypatch.setattr("platform.machine", lambda: "aarch64")  # from where an engine elsewhere is used
     looking = ImageLookup(repositories=(ImageRef.parse(site.where),), check=lambda: None)
     (image,) = looking.images(cast("BuildPlan", plan), None, print)
-    assert (image.platform, image.builds[0].build_id) == ("linux/amd64", build.build_id)
+    assert (image.platform, image.builds[0].build_id) == ("linux/amd64", pushed.build_id)
 
 
-def test_a_build_id_is_looked_for_past_a_registry_that_is_down(site: Here, build: Made) -> None:
-    push(site.where, build)
+def test_a_build_id_is_looked_for_past_a_registry_that_is_down(site: Here, pushed: Made) -> None:
     first = f"{closed_port()}/me/wheels"
     asked = ("--registry", first, "--registry", site.where, "--json")
-    site.tfdock.run("pull", build.build_id, *asked, code=0)
-    assert site.has(build)
+    site.tfdock.run("pull", pushed.build_id, *asked, code=0)
+    assert site.has(pushed)
     # It may be there.
     site.tfdock.run("pull", OTHER, *asked, code=7, problem="registry-unreachable")
 
 
-def test_a_wheelhouse_that_cannot_be_written_to_is_told(site: Here, build: Made) -> None:
-    push(site.where, build)
+def test_a_wheelhouse_that_cannot_be_written_to_is_told(site: Here, pushed: Made) -> None:
     site.house.root.mkdir()
     (site.house.root / ".tfdock").write_bytes(b"a file")
     with refusal(TfdockError, "file-error"):
-        site.pull(build.build_id)
+        site.pull(pushed.build_id)
 
 
 def test_a_disk_that_takes_less_than_it_is_given_is_given_the_rest(tmp_path: Path) -> None:
@@ -272,29 +273,28 @@ def test_a_disk_that_takes_less_than_it_is_given_is_given_the_rest(tmp_path: Pat
     assert (tmp_path / "file").read_bytes() == b"a wheel"
 
 
-def test_a_wheel_of_that_name_from_elsewhere_is_left_alone(site: Here, build: Made) -> None:
-    push(site.where, build)
+def test_a_wheel_of_that_name_from_elsewhere_is_left_alone(site: Here, pushed: Made) -> None:
     site.house.root.mkdir()
-    own = site.house.root / build.wheel.name
+    own = site.house.root / pushed.wheel.name
     own.write_bytes(b"mine")
     with refusal(TfdockError, "wheel-name-taken"):
-        site.pull(build.build_id)
+        site.pull(pushed.build_id)
     assert own.read_bytes() == b"mine"
     assert site.parts == []
 
 
 def test_another_build_of_the_same_build_id_takes_the_place_of_the_one_before(
-    tmp_path: Path, site: Here, build: Made
+    tmp_path: Path, site: Here, pushed: Made
 ) -> None:
-    push(site.where, build)
-    site.pull(build.build_id)
+    site.pull(pushed.build_id)
     newer = made(tmp_path / "newer", seed="newer")
     push(site.where, newer)
     (pulled,) = site.pull(newer.build_id)
     assert pulled.status == "pulled"
     assert site.has(newer)
     assert len(list(site.house.record_files())) == 2, "the record of the one before stays"
-    assert [one.status for one in site.pull(fingerprint_tag(build.fingerprint))] == ["pulled"], "and it can come back"
+    (again,) = site.pull(fingerprint_tag(pushed.fingerprint))
+    assert again.status == "pulled", "and it can come back"
 
 
 # --- what is not there ----------------------------------------------------------------------------------------------
@@ -382,12 +382,11 @@ def test_an_image_of_something_else_is_no_wheel(site: Here, build: Made) -> None
 
 @pytest.mark.parametrize("kind", ["build id", "fingerprint", "something else", "index"])
 def test_a_tag_that_stands_for_a_build_and_was_moved_is_refused(
-    tmp_path: Path, site: Here, build: Made, kind: str, mark: str
+    tmp_path: Path, site: Here, pushed: Made, kind: str, mark: str
 ) -> None:
-    push(site.where, build)
     other = made(tmp_path / "other", seed=f"other {mark}", words="cuda12.5.1-cudnn9.3.0-sm90", local="cuda12.5.sm90")
     foreign = "application/vnd.example" if kind == "something else" else "application/vnd.tfdock.wheels.v1"
-    tag = fingerprint_tag(build.fingerprint) if kind == "fingerprint" else build.build_id
+    tag = fingerprint_tag(pushed.fingerprint) if kind == "fingerprint" else pushed.build_id
     if kind == "index":
         index = {"schemaVersion": 2, "mediaType": oci.INDEX, "manifests": []}
         digest = put(site.where, tag, oci.canonical_json(index), {})
@@ -474,15 +473,14 @@ def test_what_always_fails_is_tried_so_often_and_told_with_the_registry(
 
 
 def test_a_registry_that_asks_for_patience_is_given_it(
-    site: Here, before: Proxy, build: Made, monkeypatch: pytest.MonkeyPatch
+    site: Here, before: Proxy, pushed: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    push(site.where, build)
-    before.faults.append(Fault("status", f"GET .*{layer_of(build)}", status=429, patience="2"))
+    before.faults.append(Fault("status", f"GET .*{layer_of(pushed)}", status=429, patience="2"))
     waits: list[float] = []
     monkeypatch.setattr("tfdock.oci.http.wait", lambda seconds, _: waits.append(seconds))
-    site.pull(build.build_id)
+    site.pull(pushed.build_id)
     assert waits == [2.0]
-    assert site.has(build)
+    assert site.has(pushed)
 
 
 def test_nobody_answers(tmp_path: Path) -> None:
@@ -533,29 +531,27 @@ def test_a_registry_that_serves_another_manifest_for_a_digest_is_refused(
 # --- goes on where it was -------------------------------------------------------------------------------------------
 
 
-def test_a_download_that_breaks_off_goes_on_where_it_was(site: Here, before: Proxy, build: Made) -> None:
-    push(site.where, build)
+def test_a_download_that_breaks_off_goes_on_where_it_was(site: Here, before: Proxy, pushed: Made) -> None:
     before.forget()
-    before.faults.append(Fault("truncated", f"GET .*{layer_of(build)}"))
-    site.pull(build.build_id)
-    assert site.has(build)
-    assert before.count(f"GET .*{layer_of(build)}") == 2
-    assert before.received < build.wheel.stat().st_size + 30_000, "no byte came twice"
+    before.faults.append(Fault("truncated", f"GET .*{layer_of(pushed)}"))
+    site.pull(pushed.build_id)
+    assert site.has(pushed)
+    assert before.count(f"GET .*{layer_of(pushed)}") == 2
+    assert before.received < pushed.wheel.stat().st_size + 30_000, "no byte came twice"
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, None], ids=["killed", "control-c", "network"])
 def test_a_pull_that_ends_half_way_is_continued_by_the_next_one(
-    site: Here, before: Proxy, build: Made, how: signal.Signals | None
+    site: Here, before: Proxy, pushed: Made, how: signal.Signals | None
 ) -> None:
-    push(site.where, build)
-    layer = f"GET .*{layer_of(build)}"
+    layer = f"GET .*{layer_of(pushed)}"
     # The first answer is cut in the middle, and who asks for the rest is told to wait, or to go.
     before.faults.append(Fault("truncated", layer))
     if how is None:
         before.faults.append(Fault("status", layer, times=99, status=403))
     else:
         before.faults.append(Fault("status", layer, times=99, patience="30"))
-    running = site.tfdock.start("pull", site.reference(build.build_id), "--json")
+    running = site.tfdock.start("pull", site.reference(pushed.build_id), "--json")
     if how is not None:
         running.until(lambda: before.count(layer) == 2)
         running.signal(how)
@@ -564,22 +560,21 @@ def test_a_pull_that_ends_half_way_is_continued_by_the_next_one(
     (part,) = site.parts
     arrived = part.stat().st_size
     assert arrived > 100_000
-    assert build.wheel.read_bytes().startswith(part.read_bytes())
+    assert pushed.wheel.read_bytes().startswith(part.read_bytes())
     if how is None:
         assert "what has arrived is kept" in outcome.problem["fix"]
     before.forget()
-    again = site.tfdock.run("pull", site.reference(build.build_id), "--json", code=0)
+    again = site.tfdock.run("pull", site.reference(pushed.build_id), "--json", code=0)
     ((one,),) = [pull["builds"] for pull in again.document["pulls"]]
-    assert (one["kept"], one["received"]) == (arrived, build.wheel.stat().st_size - arrived)
-    assert site.has(build)
-    assert before.received < build.wheel.stat().st_size - arrived + 30_000, "only what was missing"
+    assert (one["kept"], one["received"]) == (arrived, pushed.wheel.stat().st_size - arrived)
+    assert site.has(pushed)
+    assert before.received < pushed.wheel.stat().st_size - arrived + 30_000, "only what was missing"
 
 
-def test_on_a_slow_line_what_has_come_is_kept_and_counted(site: Here, before: Proxy, build: Made) -> None:
-    push(site.where, build)
-    before.faults.append(Fault("stalled", f"GET .*{layer_of(build)}"))
-    running = site.tfdock.start("pull", site.reference(build.build_id))
-    half = build.wheel.stat().st_size // 2
+def test_on_a_slow_line_what_has_come_is_kept_and_counted(site: Here, before: Proxy, pushed: Made) -> None:
+    before.faults.append(Fault("stalled", f"GET .*{layer_of(pushed)}"))
+    running = site.tfdock.start("pull", site.reference(pushed.build_id))
+    half = pushed.wheel.stat().st_size // 2
     running.until(lambda: any(part.stat().st_size > half - 10_000 for part in site.parts))
     (part,) = site.parts
     arrived = part.stat().st_size
@@ -599,12 +594,11 @@ def test_on_a_slow_line_what_has_come_is_kept_and_counted(site: Here, before: Pr
     ],
 )
 def test_a_pull_is_stopped_while_a_registry_is_silent(
-    site: Here, before: Proxy, build: Made, kind: str, request_: str, number: signal.Signals, code: int
+    site: Here, before: Proxy, pushed: Made, kind: str, request_: str, number: signal.Signals, code: int
 ) -> None:
-    push(site.where, build)
     before.forget()
     before.faults.append(Fault(kind, request_))
-    running = site.tfdock.start("pull", site.reference(build.build_id), "--json")
+    running = site.tfdock.start("pull", site.reference(pushed.build_id), "--json")
     running.until(lambda: before.count(request_))
     running.signal(number)
     running.finish(10, code=code, problem="interrupted")
@@ -613,27 +607,26 @@ def test_a_pull_is_stopped_while_a_registry_is_silent(
 
 @pytest.mark.parametrize("left", ["damaged", "too long", "whole", "a link"])
 def test_what_an_earlier_pull_left_is_not_believed(
-    site: Here, before: Proxy, build: Made, tmp_path: Path, left: str
+    site: Here, before: Proxy, pushed: Made, tmp_path: Path, left: str
 ) -> None:
-    push(site.where, build)
-    folder = site.house.record_folder(build.build_id, build.fingerprint).path  # type: ignore[arg-type]
+    folder = site.house.record_folder(pushed.build_id, pushed.fingerprint).path  # type: ignore[arg-type]
     folder.mkdir(parents=True)
-    part = folder / f"pull-{layer_of(build)[7:23]}.part"
-    data = build.wheel.read_bytes()
+    part = folder / f"pull-{layer_of(pushed)[7:23]}.part"
+    data = pushed.wheel.read_bytes()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(b"somebody's file")
     if left == "a link":
         part.symlink_to(elsewhere)
         with refusal(TfdockError, "file-error"):
-            site.pull(build.build_id)
+            site.pull(pushed.build_id)
         assert elsewhere.read_bytes() == b"somebody's file"
         return
     kinds = {"damaged": b"\0" * 50_000, "too long": data + b"more", "whole": data}
     part.write_bytes(kinds[left])
     (folder / "pull-0000000000000000.part").write_bytes(b"of another image")
     before.forget()
-    (pulled,) = site.pull(build.build_id)
-    assert site.has(build)
+    (pulled,) = site.pull(pushed.build_id)
+    assert site.has(pushed)
     assert pulled.kept == (0 if left == "damaged" else len(data))
     assert ("is damaged" in "".join(site.said)) is (left == "damaged")
     if left == "whole":
@@ -641,22 +634,20 @@ def test_what_an_earlier_pull_left_is_not_believed(
 
 
 def test_a_disk_without_room_is_told_before_anything_is_asked_for(
-    site: Here, before: Proxy, build: Made, monkeypatch: pytest.MonkeyPatch
+    site: Here, before: Proxy, pushed: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    push(site.where, build)
     before.forget()
     monkeypatch.setattr("tfdock.host.files.free_disk", lambda _: 1000)
-    status, found = site.told(build.build_id)
+    status, found = site.told(pushed.build_id)
     assert (status, found.code) == (8, "disk-full")
-    assert before.count(f"GET .*{layer_of(build)}") == 0
+    assert before.count(f"GET .*{layer_of(pushed)}") == 0
 
 
-def test_several_who_pull_the_same_at_once_leave_it_whole(site: Here, build: Made) -> None:
-    push(site.where, build)
-    outcomes = [one.finish() for one in [site.tfdock.start("pull", build.build_id, "--json") for _ in range(4)]]
+def test_several_who_pull_the_same_at_once_leave_it_whole(site: Here, pushed: Made) -> None:
+    outcomes = [one.finish() for one in [site.tfdock.start("pull", pushed.build_id, "--json") for _ in range(4)]]
     assert {outcome.code for outcome in outcomes} <= {0, 9}, [outcome.told for outcome in outcomes]
     assert 0 in {outcome.code for outcome in outcomes}
-    assert site.has(build)
+    assert site.has(pushed)
 
 
 # --- hostile images -------------------------------------------------------------------------------------------------
@@ -859,6 +850,13 @@ def planned(site: Here, tmp_path: Path, mark: str) -> Made:
     return identified(made(tmp_path / "there", local="", seed=mark), plan["build_id"], plan["fingerprint"])
 
 
+@pytest.fixture
+def offered(site: Here, planned: Made) -> Made:
+    """The same, in the registry."""
+    push(site.where, planned)
+    return planned
+
+
 def identified(build: Made, build_id: str, fingerprint: str) -> Made:
     """The same build with another identity."""
     record = json.loads(build.record.read_bytes()) | {"build_id": build_id, "fingerprint": fingerprint}
@@ -869,14 +867,13 @@ def identified(build: Made, build_id: str, fingerprint: str) -> Made:
     return Made(build_id=build_id, fingerprint=fingerprint, wheel=build.wheel, record=file)
 
 
-def test_a_build_takes_what_a_registry_has_and_asks_no_engine(site: Here, before: Proxy, planned: Made) -> None:
-    push(site.where, planned)
+def test_a_build_takes_what_a_registry_has_and_asks_no_engine(site: Here, before: Proxy, offered: Made) -> None:
     outcome = site.tfdock.build("cpu.yaml", code=0)
     build = outcome.build
-    assert (build["status"], build["build_id"], build["log"]) == ("pulled", planned.build_id, None)
-    assert build["origin"].startswith(f"{site.where}:{fingerprint_tag(planned.fingerprint)}@sha256:")
-    assert build["wheels"][0]["sha256"] == planned.sha256
-    assert site.has(planned)
+    assert (build["status"], build["build_id"], build["log"]) == ("pulled", offered.build_id, None)
+    assert build["origin"].startswith(f"{site.where}:{fingerprint_tag(offered.fingerprint)}@sha256:")
+    assert build["wheels"][0]["sha256"] == offered.sha256
+    assert site.has(offered)
     before.forget()
     again = site.tfdock.build("cpu.yaml")
     assert (again.code, again.build["status"], again.build["origin"]) == (0, "up-to-date", None)
@@ -886,9 +883,8 @@ def test_a_build_takes_what_a_registry_has_and_asks_no_engine(site: Here, before
 
 
 def test_wheels_of_a_registry_that_only_the_matrix_names_are_not_taken(
-    site: Here, before: Proxy, planned: Made
+    site: Here, before: Proxy, offered: Made
 ) -> None:
-    push(site.where, planned)
     matrix = f'schema: 1\nbase: cpu.yaml\naxes: {{python: ["3.11"]}}\nci: {{registry: "{site.where}"}}\n'
     (site.folder / "m.yaml").write_text(matrix)
     before.forget()
@@ -900,7 +896,7 @@ def test_wheels_of_a_registry_that_only_the_matrix_names_are_not_taken(
     assert before.asked == []
     assert site.visible == []
     outcome = stranger.run("pull", "--matrix", "m.yaml", "--registry", site.where, code=0)
-    assert site.has(planned)
+    assert site.has(offered)
 
 
 def test_a_profile_is_pulled_as_it_is_planned_and_not_as_another_build_of_its_name(site: Here, planned: Made) -> None:
@@ -930,38 +926,34 @@ def test_a_build_of_another_trust_domain_is_not_pulled_for_a_release(site: Here,
     assert site.tfdock.build("cpu.yaml").code == ENGINE, "and does not stand for the release"
 
 
-def test_a_pull_does_not_give_a_build_id_to_another_trust_domain(tmp_path: Path, site: Here, build: Made) -> None:
-    push(site.where, build)
-    site.pull(build.build_id)
+def test_a_pull_does_not_give_a_build_id_to_another_trust_domain(tmp_path: Path, site: Here, pushed: Made) -> None:
+    site.pull(pushed.build_id)
     evil = made(tmp_path / "evil", seed="evil", domain="f" * 16)
     push(site.where, evil)
     with refusal(TfdockError, "wheel-name-taken"):
         site.pull(evil.build_id)
-    assert site.has(build)
+    assert site.has(pushed)
 
 
-@pytest.mark.parametrize("words", [("--no-pull",), ("--force",)])
-def test_a_build_that_is_to_build_asks_no_registry(
-    site: Here, before: Proxy, planned: Made, words: tuple[str, ...]
-) -> None:
-    push(site.where, planned)
+@pytest.mark.usefixtures("offered")
+@pytest.mark.parametrize("word", ["--no-pull", "--force"])
+def test_a_build_that_is_to_build_asks_no_registry(site: Here, before: Proxy, word: str) -> None:
     before.forget()
-    assert site.tfdock.build("cpu.yaml", *words).code == ENGINE
+    site.tfdock.build("cpu.yaml", word, code=ENGINE)
     assert before.asked == []
     assert site.visible == []
 
 
 @pytest.mark.parametrize("fault", ["nobody", "status", "denied", "breaks off"])
 def test_a_registry_that_is_down_is_a_warning_and_the_next_one_is_asked(
-    site: Here, before: Proxy, registry: OwnRegistry, planned: Made, fault: str
+    site: Here, before: Proxy, registry: OwnRegistry, offered: Made, fault: str
 ) -> None:
-    push(site.where, planned)
     second = f"{registry.address}/{site.where.partition('/')[2]}"
     first = f"{closed_port()}/me/wheels" if fault == "nobody" else site.where
     faults = {
         "status": Fault("status", MANIFESTS, times=99),
         "denied": Fault("status", MANIFESTS, times=99, status=403),
-        "breaks off": Fault("status", f"GET .*{layer_of(planned)}", times=99, status=403),
+        "breaks off": Fault("status", f"GET .*{layer_of(offered)}", times=99, status=403),
     }
     before.faults += [faults[fault]] if fault in faults else []
     alone = site.tfdock.build("cpu.yaml", "--registry", first)
@@ -972,7 +964,7 @@ def test_a_registry_that_is_down_is_a_warning_and_the_next_one_is_asked(
     outcome = site.tfdock.build("cpu.yaml", "--registry", first, "--registry", second)
     assert (outcome.code, outcome.build["status"]) == (0, "pulled"), outcome.told
     assert outcome.build["origin"].startswith(second)
-    assert site.has(planned)
+    assert site.has(offered)
 
 
 @pytest.mark.parametrize("kind", ["damaged", "moved", "lying"])
@@ -1004,21 +996,19 @@ def test_code_for_one_cpu_is_neither_looked_for_nor_pulled(site: Here, before: P
     assert before.asked == []
 
 
-def test_a_build_that_was_pulled_is_no_build_of_this_machine(site: Here, planned: Made) -> None:
-    push(site.where, planned)
-    site.pull(planned.build_id)
+def test_a_build_that_was_pulled_is_no_build_of_this_machine(site: Here, offered: Made) -> None:
+    site.pull(offered.build_id)
     (record,) = site.house.records()
     assert site.house.pulled_from(record)
     # Built here after all: the record is the new one's, and says nothing of a registry.
     part = site.folder / "sealed.whl"
-    part.write_bytes(planned.wheel.read_bytes())
-    file = WheelFile(file=planned.wheel.name, sha256=planned.sha256, size=part.stat().st_size)
-    publish(site.house, planned.build_id, record, {part: file})  # type: ignore[arg-type]
+    part.write_bytes(offered.wheel.read_bytes())
+    file = WheelFile(file=offered.wheel.name, sha256=offered.sha256, size=part.stat().st_size)
+    publish(site.house, offered.build_id, record, {part: file})  # type: ignore[arg-type]
     assert site.house.pulled_from(record) is None
 
 
-def test_what_is_pulled_is_said_to_run_as_this_machines_gpu_runs_it(site: Here, build: Made) -> None:
-    push(site.where, build)
+def test_what_is_pulled_is_said_to_run_as_this_machines_gpu_runs_it(site: Here, pushed: Made) -> None:
     programs = site.folder / "programs"
     programs.mkdir()
     driver = programs / "nvidia-smi"
@@ -1026,7 +1016,7 @@ def test_what_is_pulled_is_said_to_run_as_this_machines_gpu_runs_it(site: Here, 
     driver.chmod(0o755)
     machine = site.tfdock.with_variables(PATH=f"{programs}:{os.environ['PATH']}")
     for status in ("pulled", "up-to-date"):
-        outcome = machine.run("pull", build.build_id, "--json", code=0)
+        outcome = machine.run("pull", pushed.build_id, "--json", code=0)
         (one,) = outcome.document["pulls"][0]["builds"]
         assert one["status"] == status
         (gpu,) = one["gpus"]
@@ -1034,32 +1024,30 @@ def test_what_is_pulled_is_said_to_run_as_this_machines_gpu_runs_it(site: Here, 
         assert "does not run on it" in outcome.stderr, "this wheel has no GPU code at all"
 
 
-def test_a_mirror_is_asked_instead_of_the_registry_that_is_named(site: Here, before: Proxy, build: Made) -> None:
-    push(site.where, build)
+def test_a_mirror_is_asked_instead_of_the_registry_that_is_named(site: Here, before: Proxy, pushed: Made) -> None:
     before.forget()
     name = site.where.partition("/")[2]
     behind = site.tfdock.with_variables(
         TFDOCK_REGISTRY_MIRROR=f"wheels.example={before.address}", TFDOCK_REGISTRIES=f"wheels.example/{name}"
     )
-    behind.run("pull", f"wheels.example/{name}:{build.build_id}", code=0)
-    assert site.has(build)
-    assert behind.run("pull", build.build_id).code == 0
+    behind.run("pull", f"wheels.example/{name}:{pushed.build_id}", code=0)
+    assert site.has(pushed)
+    assert behind.run("pull", pushed.build_id).code == 0
     assert before.count("GET .*/manifests/") == 2
 
 
 @pytest.mark.parametrize("how", ["pull", "push"])
-def test_a_wheel_that_was_damaged_here_is_said_to_be(site: Here, build: Made, how: str) -> None:
-    push(site.where, build)
-    site.pull(build.build_id)
-    wheel = site.house.root / build.wheel.name
+def test_a_wheel_that_was_damaged_here_is_said_to_be(site: Here, pushed: Made, how: str) -> None:
+    site.pull(pushed.build_id)
+    wheel = site.house.root / pushed.wheel.name
     wheel.write_bytes(wheel.read_bytes()[:-100])
-    words = ("pull", build.build_id) if how == "pull" else ("image", "push", build.build_id)
+    words = ("pull", pushed.build_id) if how == "pull" else ("image", "push", pushed.build_id)
     outcome = site.tfdock.run(*words)
     assert (outcome.code, "[wheel-changed]" in outcome.stderr) == (4, True), outcome.told
     assert "was not built here" not in outcome.stderr
     wheel.unlink()
-    assert site.tfdock.run("pull", build.build_id).code == 0, "as it was told"
-    assert site.has(build)
+    assert site.tfdock.run("pull", pushed.build_id).code == 0, "as it was told"
+    assert site.has(pushed)
 
 
 @pytest.mark.parametrize(

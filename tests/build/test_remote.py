@@ -36,6 +36,13 @@ def emptied(workshop: Workshop, **variables: str) -> Tfdock:
     return replace(command, cache=command.home / "cache").with_variables(**variables)
 
 
+def knowing(workshop: Workshop, guarded: Nginx) -> Tfdock:
+    """The same, with the certificate and the password of a cache."""
+    authority = str(guarded.folder / "tls/ca.pem")
+    variables = {"TFDOCK_REMOTE_CACHE": guarded.url, "TFDOCK_REMOTE_HEADER": credentials(CANARY)}
+    return emptied(workshop, **variables, SSL_CERT_FILE=authority)
+
+
 def remote_of(outcome: Outcome) -> Json:
     """What the record says of the remote cache or executor."""
     assert outcome.code == 0, outcome.told
@@ -106,16 +113,9 @@ def guarded(filled: Filled, tmp_path: Path) -> Iterator[Nginx]:
 def test_who_has_certificate_and_password_gets_what_the_cache_has_and_a_read_only_job_sends_nothing(
     guarded: Nginx, workshop: Workshop, edited: EditedTree
 ) -> None:
-    authority = str(guarded.folder / "tls/ca.pem")
     # One action is new: what a job that may write would upload.
     profile = edited({KERNEL: before("// another line\n")}, cache={"upload": True}, verify=UNTRIED)
-    command = emptied(
-        workshop,
-        TFDOCK_REMOTE_CACHE=guarded.url,
-        TFDOCK_REMOTE_HEADER=credentials(CANARY),
-        SSL_CERT_FILE=authority,
-    )
-    outcome = command.build("--read-only-cache", profile)
+    outcome = knowing(workshop, guarded).build("--read-only-cache", profile)
     hits, executed = figures(outcome)
     assert hits > executed > 0
     assert remote_of(outcome)["cache"]["hits"] == hits
@@ -144,12 +144,7 @@ def test_a_cache_that_dies_while_it_compiles_is_one_line_of_warning_and_its_pass
     guarded: Nginx, workshop: Workshop, edited: EditedTree
 ) -> None:
     profile = edited({KERNEL: before("#define MINIATURE_SLOW_COMPILE 12\n")}, verify=UNTRIED)
-    command = emptied(
-        workshop,
-        TFDOCK_REMOTE_CACHE=guarded.url,
-        TFDOCK_REMOTE_HEADER=credentials(CANARY),
-        SSL_CERT_FILE=str(guarded.folder / "tls/ca.pem"),
-    )
+    command = knowing(workshop, guarded)
     planned = command.run("plan", "--json", profile).stdout
     running = command.start("build", "--json", profile)
     # What is cached has been asked for; the one slow action takes its time, and what it makes cannot be uploaded.

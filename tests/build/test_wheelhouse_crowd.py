@@ -15,7 +15,6 @@ import time
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +29,7 @@ from tfdock.wheelhouse.store import Wheelhouse
 
 from .crowd import BRANCHES, SECONDS, TAGS, compiling, desk_of
 from .registries import OwnRegistry
+from .test_orchestration import settings_of
 from .wheel_images import no_plan, repository
 
 
@@ -102,9 +102,7 @@ def test_eight_processes_leave_only_whole_wheels_whenever_they_are_killed(
     assert named(house) == set(whole(house))
     desk = desk_of(tmp_path, "at-last")
     # A build tidies up after those that have its wheelhouse and its cache.
-    desk.settings = replace(
-        desk.settings, wheelhouse=house.root, cache_dir=tmp_path / "cache", state_dir=tmp_path / "state"
-    )
+    desk.settings = settings_of(tmp_path, house.root.name)
     result = desk.build()
     assert result.status == "built"
     assert named(house) == set(whole(house)) >= {result.wheels[0].name}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bed import VARIANTS, engine_variant, missing
+from bed import VARIANTS, engine_host, engine_variant
 
 from tfdock.engine.docker_engine import DockerEngine
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL
@@ -33,9 +32,7 @@ def real_bench(name: str, host: str, temporary: Path) -> Iterator[Bench]:
 
 @pytest.fixture(scope="session")
 def docker_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    host = os.environ.get("DOCKER_HOST")
-    if not host:
-        missing("no engine: DOCKER_HOST is not set (`ci/bed/bed run -- …` sets it)")
+    host = engine_host()
     yield from real_bench("docker", host, tmp_path_factory.mktemp("docker"))
 
 
