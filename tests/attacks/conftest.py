@@ -17,7 +17,7 @@ from build.harness import Outcome, Tfdock, write_profile
 
 from tfdock.engine.protocol import RUN_LABEL
 
-from .attacks import orders
+from .plants import orders
 from .rig import FIELDS, Range, Victims, with_probe
 
 PROBE = """

@@ -22,10 +22,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from build.harness import TREES, Json, Outcome, Tfdock, write_profile
+from build.harness import TREES, Json, Outcome, Tfdock, remove_built_images, write_profile
 from wheelhouses import with_record, write_wheel
 
-from tfdock.engine.protocol import IMAGE_LABEL
 from tfdock.host.settings import load
 from tfdock.types import ImageRef
 
@@ -264,21 +263,8 @@ class Range:
         assert not [part["error"] for part in output if "error" in part], output
         self.base = str(reference)
 
-    def images(self, home: str = "home-*") -> list[Json]:
-        """The images that builds of this range have made, or those of one home."""
-        found = []
-        for folder in self.folder.glob(f"{home}/wheelhouse/.tfdock/tf*/*/"):
-            name = f"tfdock/{folder.parent.name.lower()}"
-            found += self.sdk.images(name, filters={"label": IMAGE_LABEL})
-        return list({image["Id"]: image for image in found}.values())
-
     def remove_images(self) -> None:
-        import docker
-
-        for image in self.images():
-            for tag in image["RepoTags"] or ():
-                with contextlib.suppress(docker.errors.APIError):
-                    self.sdk.remove_image(tag)
+        remove_built_images(self.sdk, self.folder)
         if self.base:
             self.sdk.remove_image(str(load({}, os.environ).mirrored(ImageRef.parse(self.base))), force=True)
 

@@ -12,7 +12,7 @@ from bed import engine_variant, missing, needs_root
 from build.elsewhere import Gate
 from build.harness import as_user
 
-from .attacks import orders
+from .plants import orders
 from .rig import Range, attacked
 from .test_results import assert_held
 

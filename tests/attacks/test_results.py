@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from build.harness import file_server
 
-from .attacks import ATTACKS, Attack
+from .plants import ATTACKS, Attack
 from .rig import LARGEST, After, Range, attacked, leaks, leaks_below
 
 pytestmark = pytest.mark.engine

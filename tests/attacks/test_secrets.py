@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from build.harness import Tfdock, write_profile
+from build.harness import Tfdock, built_images, write_profile
 from servers import Handler, serving
 
 from .rig import FIELDS, After, Range, attacked, leaks, leaks_below, listening, spellings
@@ -150,7 +150,7 @@ def test_no_secret_is_told_kept_or_sent(robbed: Robbed) -> None:
 def test_no_secret_is_in_a_layer_or_in_the_history_of_an_image(robbed: Robbed) -> None:
     found, seen = [], 0
     clean = len(robbed.there.sdk.inspect_image(robbed.there.clean)["RootFS"]["Layers"])
-    for image in robbed.there.images(robbed.after.command.home.name):
+    for image in built_images(robbed.there.sdk, robbed.there.folder, robbed.after.command.home.name):
         about = json.dumps([robbed.there.sdk.inspect_image(image["Id"]), robbed.there.sdk.history(image["Id"])])
         found += leaks(about.encode(), robbed.secrets)
         archive = io.BytesIO(b"".join(robbed.there.sdk.get_image(image["Id"])))

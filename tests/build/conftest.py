@@ -113,13 +113,7 @@ class Workshop:
         return [event["Actor"]["Attributes"]["name"] for event in events]
 
     def remove_images(self) -> None:
-        """The images of all builds in our homes; the base images stay."""
-        for folder in self.folder.glob("home-*/wheelhouse/.tfdock/tf*/*/"):
-            name = f"tfdock/{folder.parent.name.lower()}"
-            for image in self.sdk.images(name, filters={"label": IMAGE_LABEL}):
-                for tag in image["RepoTags"] or ():
-                    with contextlib.suppress(docker.errors.APIError):
-                        self.sdk.remove_image(tag)
+        harness.remove_built_images(self.sdk, self.folder)
 
 
 @pytest.fixture(scope="session")

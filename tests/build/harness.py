@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+import docker
 import pytest
 from bed import missing, needs_root
 from build import warm
@@ -29,6 +30,7 @@ from servers import serving
 from waits import run_within, wait_until
 
 from tfdock.bazel.cache.cache_folder import CacheFolder
+from tfdock.engine.protocol import IMAGE_LABEL
 
 REPOSITORY = Path(__file__).parents[2]
 MINIATURE = REPOSITORY / "tests/miniature"
@@ -300,6 +302,29 @@ class Tfdock:
         private = self.wheelhouse / ".tfdock"
         found = [*private.glob("staging/*"), *(self.state / "runs").glob("*"), *private.glob("*/*/.*")]
         return sorted(str(path) for path in found)
+
+
+def pip_install(folder: Path, *words: str | Path) -> str:
+    """Have pip install into a folder what is named, and no more; the name and the version of the TensorFlow there."""
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--isolated", "install", "--no-deps")
+    done = subprocess.run((*pip, "--no-cache-dir", "--target", folder, *words), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (info,) = folder.glob("tensorflow*.dist-info")
+    return info.stem
+
+
+def built_images(sdk: Any, folder: Path, home: str = "home-*") -> list[Json]:
+    """The images that builds have made in homes of a folder; base images are not among them."""
+    names = {path.parent.name.lower() for path in folder.glob(f"{home}/wheelhouse/.tfdock/tf*/*/")}
+    found = [image for name in names for image in sdk.images(f"tfdock/{name}", filters={"label": IMAGE_LABEL})]
+    return list({image["Id"]: image for image in found}.values())
+
+
+def remove_built_images(sdk: Any, folder: Path) -> None:
+    for image in built_images(sdk, folder):
+        for tag in image["RepoTags"] or ():
+            with contextlib.suppress(docker.errors.APIError):
+                sdk.remove_image(tag)
 
 
 def contents(wheel: Path) -> dict[str, bytes]:

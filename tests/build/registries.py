@@ -37,14 +37,18 @@ class OwnRegistry:
         sha256 = digest.removeprefix("sha256:")
         return self.folder / "docker/registry/v2/blobs/sha256" / sha256[:2] / sha256 / "data"
 
-    def get(self, path: str) -> bytes:
-        """What it answers, for instance to `/v2/ci/cache/manifests/main`."""
+    def asked(self, path: str, accept: str = "application/vnd.oci.image.manifest.v1+json") -> tuple[int, bytes]:
+        """What it answers, for instance to `/v2/ci/cache/manifests/main`: status and body."""
         connection = http.client.HTTPConnection(self.address, timeout=60)
-        connection.request("GET", path, headers={"Accept": "application/vnd.oci.image.manifest.v1+json"})
+        connection.request("GET", path, headers={"Accept": accept})
         response = connection.getresponse()
         data = response.read()
         connection.close()
-        assert response.status == 200, data
+        return response.status, data
+
+    def get(self, path: str) -> bytes:
+        status, data = self.asked(path)
+        assert status == 200, data
         return data
 
 

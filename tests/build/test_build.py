@@ -37,6 +37,7 @@ from .harness import (
     file_server,
     git,
     git_server,
+    pip_install,
     published,
     record_of,
     write_profile,
@@ -62,8 +63,7 @@ def wheel_of(build: Json) -> Path:
 
 def used(wheel: Path, folder: Path) -> Json:
     """What a program says that imports the wheel, which pip has installed into a folder."""
-    options = ["--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", "--target", str(folder)]
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(wheel)], check=True)
+    pip_install(folder, "--no-index", wheel)
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder)}
     said = subprocess.run([sys.executable, "-c", USE], env=environment, check=True, capture_output=True, text=True)
     answer: Json = json.loads(said.stdout)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import http.client
 import json
 import os
 import shutil
@@ -28,19 +27,19 @@ from wheelhouses import Made, made
 from tfdock.errors import Interrupted, NetworkError, Problem
 from tfdock.host.settings import load
 from tfdock.images import image_pack
-from tfdock.images.image_push import Push, PushedImages
 from tfdock.images.image_tags import shipment
 from tfdock.images.selection import WheelLayer, WheelSelection
 from tfdock.images.wheel_image import ARTIFACT_TYPE
 from tfdock.images.wheel_layer import LAYER_TYPE, ImageWheel
 from tfdock.oci import manifest as oci
 from tfdock.oci.http import TRIES as FEW
-from tfdock.oci.repository import CHUNK, TRIES, Repository
+from tfdock.oci.repository import CHUNK, TRIES
 from tfdock.types import ImageRef
 from tfdock.wheelhouse.store import Wheelhouse
 
+from . import wheel_images
 from .conftest import USER, Finished
-from .harness import Json, Outcome, Tfdock, as_user
+from .harness import Json, Outcome, Tfdock, as_user, pip_install
 from .logins import PASSWORD, basic, docker_config, guarded
 from .registries import Fault, OwnRegistry, Proxy, proxy
 from .wheel_images import no_plan
@@ -66,18 +65,11 @@ def pack(alone: Tfdock, name: str | Path, *, code: int = 0, problem: str = "") -
     return alone.run("image", "pack", "--json", name, "-o", alone.home / "image.tar", code=code, problem=problem)
 
 
-def path_of(repository: str) -> str:
-    return repository.partition("/")[2]
-
-
 def manifest(registry: OwnRegistry, repository: str, reference: str, accept: str = oci.MANIFEST) -> Any:
     """What a tag stands for in the registry."""
-    connection = http.client.HTTPConnection(registry.address, timeout=60)
-    connection.request("GET", f"/v2/{path_of(repository)}/manifests/{reference}", headers={"Accept": accept})
-    response = connection.getresponse()
-    data = response.read()
-    connection.close()
-    return json.loads(data) if response.status == 200 else None
+    _, _, name = repository.partition("/")
+    status, data = registry.asked(f"/v2/{name}/manifests/{reference}", accept)
+    return json.loads(data) if status == 200 else None
 
 
 # --- pack -----------------------------------------------------------------------------------------------------------
@@ -362,16 +354,9 @@ def test_a_tag_that_stands_for_something_else_is_left_alone(
     push(alone, one.build_id, repository)
     foreign = manifest(registry, repository, CUDA)
     del foreign["artifactType"]
-    connection = http.client.HTTPConnection(registry.address, timeout=60)
-    connection.request(
-        "PUT", f"/v2/{path_of(repository)}/manifests/latest", json.dumps(foreign), {"Content-Type": oci.MANIFEST}
-    )
-    assert connection.getresponse().status == 201
-    connection.close()
+    wheel_images.repository(repository).put_manifest("latest", oci.MANIFEST, json.dumps(foreign).encode())
     before.forget()
-    alone.run(
-        "image", "push", "--json", one.build_id, repository, "--as", "latest", code=2, problem="image-tag-taken"
-    )
+    push(alone, one.build_id, repository, "--as", "latest", code=2, problem="image-tag-taken")
     assert before.count("^(POST|PUT|PATCH)") == 0
     assert manifest(registry, repository, "latest") == foreign
 
@@ -399,21 +384,10 @@ def own_address() -> str:
     pytest.skip("this machine has no address but 127.0.0.1")
 
 
-def pushed_here(
-    house: Path, name: str, repository: str, say: Callable[[str], None] = print, clock: Callable[[], float] = float
-) -> PushedImages:
-    """A push in this process."""
-    image = ImageRef.parse(repository)
-    with WheelSelection(Wheelhouse(house), no_plan, lambda: None) as choosing:
-        there = Repository(image.registry, image.repository)
-        sending = Push(there, choosing.stream, say, lambda: None, clock)
-        return sending.push(shipment(choosing.builds([name])))
-
-
 def test_a_push_that_takes_long_says_how_far_it_is(tmp_path: Path, before: Proxy, repository: str) -> None:
     one, said = made(tmp_path, size=5 * CHUNK), list[str]()
     # Every chunk takes a while.
-    pushed_here(tmp_path, one.build_id, repository, said.append, lambda: 8.0 * before.count("^PATCH"))
+    wheel_images.push(repository, one, say=said.append, clock=lambda: 8.0 * before.count("^PATCH"))
     assert said == [f"{one.wheel.name}: {text}" for text in ("17 of 42 MB", "34 of 42 MB", "42 of 42 MB", "sent")]
 
 
@@ -434,7 +408,7 @@ def test_a_push_goes_on_after_a_fault(
     one = made(tmp_path, size=2 * CHUNK, seed=f"{fault.kind} {fault.request}")
     fault = replace(fault)
     before.faults.append(fault)
-    digest = pushed_here(tmp_path, one.build_id, repository).tags[CUDA]
+    digest = wheel_images.push(repository, one)[CUDA]
     assert fault.times == 0, "it has happened"
     assert oci.digest(oci.canonical_json(manifest(registry, repository, CUDA))) == digest
     assert before.count("^PATCH") < 8, "no chunk but the one that broke is sent again"
@@ -448,10 +422,10 @@ def test_a_push_survives_whatever_fails_once(
 ) -> None:
     one = made(tmp_path, seed=f"{kind} {request_}")
     before.faults.append(Fault(kind, request_))
-    pushed = pushed_here(tmp_path, one.build_id, repository)
+    pushed = wheel_images.push(repository, one)
     assert [fault.times for fault in before.faults] == [0], "it did fail"
     found = manifest(registry, repository, CUDA)
-    assert oci.digest(oci.canonical_json(found)) == pushed.tags[CUDA]
+    assert oci.digest(oci.canonical_json(found)) == pushed[CUDA]
     layer = registry.blob(found["layers"][0]["digest"]).read_bytes()
     assert layer[1024 : 1024 + one.wheel.stat().st_size] == one.wheel.read_bytes()
 
@@ -491,20 +465,20 @@ def test_a_push_that_always_fails_is_tried_so_often_leaves_no_tag_and_the_next_o
 ) -> None:
     one = made(tmp_path, seed=repr(fault))
     before.faults.append(replace(fault))
-    found = refused(tmp_path, one, repository)
+    found = refused(one, repository)
     assert (found.code, before.count(fault.request)) == (code, tries)
     assert before.address in found.message
     assert said in found.message
     assert found.fix
     assert manifest(registry, repository, CUDA) is None
     before.forget()
-    assert set(pushed_here(tmp_path, one.build_id, repository).tags) == {CUDA, MOVING, f"fp-{one.fingerprint[:32]}"}
+    assert set(wheel_images.push(repository, one)) == {CUDA, MOVING, f"fp-{one.fingerprint[:32]}"}
 
 
-def refused(house: Path, one: Made, repository: str) -> Problem:
+def refused(one: Made, repository: str) -> Problem:
     """What is told of a push that the registry, or the way to it, does not let happen."""
     with pytest.raises(NetworkError) as caught:
-        pushed_here(house, one.build_id, repository)
+        wheel_images.push(repository, one)
     assert caught.value.exit_code == 7
     (found,) = caught.value.problems
     return found
@@ -524,15 +498,15 @@ def test_what_the_registry_itself_finds_wrong_is_not_sent_again(
 ) -> None:
     one = made(tmp_path, seed=repr(fault))
     before.faults.append(replace(fault))
-    found = refused(tmp_path, one, repository)
+    found = refused(one, repository)
     assert (found.why, before.count(asked)) == (why, 1)
     assert "answers 400 Bad Request" in found.message
     assert before.address in found.message
     assert manifest(registry, repository, CUDA) is None
-    pushed = pushed_here(tmp_path, one.build_id, repository)
+    pushed = wheel_images.push(repository, one)
     layer = manifest(registry, repository, CUDA)["layers"][0]["digest"]
     assert oci.digest(registry.blob(layer).read_bytes()) == layer
-    assert pushed.tags[CUDA]
+    assert pushed[CUDA]
 
 
 def test_a_push_waits_as_long_as_the_registry_asks_for(
@@ -542,7 +516,7 @@ def test_a_push_waits_as_long_as_the_registry_asks_for(
     before.faults.append(Fault("status", "PATCH", status=429, patience="2"))
     waits: list[float] = []
     monkeypatch.setattr("tfdock.oci.http.wait", lambda seconds, _: waits.append(seconds))
-    pushed_here(tmp_path, one.build_id, repository)
+    wheel_images.push(repository, one)
     assert waits == [2.0]
     assert before.count("PATCH") >= 2
 
@@ -688,15 +662,8 @@ def test_every_name_leads_an_engine_to_the_same_image(published: Published) -> N
 
 
 def installed(folder: Path, *words: str | Path) -> str:
-    """Which TensorFlow pip installs with that; nothing is asked for but what is named."""
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--isolated", "install", "--no-deps")
-    project = "tensorflow-miniature"
-    result = subprocess.run(
-        (*pip, "--no-cache-dir", "--target", folder, *words, project), capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    (info,) = folder.glob("tensorflow_miniature-*.dist-info")
-    return info.name.removesuffix(".dist-info").partition("-")[2]
+    """Which version of the miniature pip installs with that; nothing is asked for but what is named."""
+    return pip_install(folder, *words, "tensorflow-miniature").partition("-")[2]
 
 
 @pytest.mark.engine

@@ -8,8 +8,6 @@ import json
 import os
 import shlex
 import signal
-import subprocess
-import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -41,7 +39,7 @@ from tfdock.wheel.zip_archive import ByteSource, Member, pieces
 from tfdock.wheelhouse.publication import publish
 from tfdock.wheelhouse.store import WheelFile, Wheelhouse
 
-from .harness import Tfdock, closed_port
+from .harness import Tfdock, closed_port, pip_install
 from .registries import Fault, OwnRegistry, Proxy, flipped, sha256
 from .wheel_images import END, Forged, files_below, member, push, put, repository, written
 
@@ -180,13 +178,10 @@ def test_the_command_prints_the_wheel_and_pip_installs_what_was_pulled(site: Her
 def installed(site: Here, *words: str) -> str:
     """Which TensorFlow pip installs with that: `tensorflow-2.18.0+cuda12.5.sm86`."""
     folder = site.folder / "installed"
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--isolated", "install", "--no-deps")
-    target = ("--target", folder, "--python-version", "3.11", "--platform", "linux_x86_64", "--only-binary", ":all:")
-    result = subprocess.run((*pip, "--no-cache-dir", *target, *words, "tensorflow"), capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
+    target = ("--python-version", "3.11", "--platform", "linux_x86_64", "--only-binary", ":all:")
+    name = pip_install(folder, *target, *words, "tensorflow")
     assert (folder / "tensorflow" / "bytes").is_file()
-    (info,) = folder.glob("tensorflow-*.dist-info")
-    return info.stem
+    return name
 
 
 def test_an_index_gives_the_wheels_of_one_platform(tmp_path: Path, site: Here, mark: str) -> None:

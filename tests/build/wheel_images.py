@@ -39,12 +39,20 @@ def no_plan(name: str) -> NoReturn:
     raise AssertionError(f"{name} was taken for a profile")
 
 
-def push(where: str, made: Made, *, together: str | None = None, others: tuple[Made, ...] = ()) -> dict[str, str]:
+def push(
+    where: str,
+    made: Made,
+    *,
+    together: str | None = None,
+    others: tuple[Made, ...] = (),
+    say: Callable[[str], None] = lambda _: None,
+    clock: Callable[[], float] = float,
+) -> dict[str, str]:
     """Push made-up builds of one wheelhouse; the digest of every tag."""
     house = Wheelhouse(made.record.parents[3])
     with WheelSelection(house, no_plan, lambda: None) as choosing:
         shipped = shipment(choosing.builds([one.build_id for one in (made, *others)]), together=together)
-        pushed = Push(repository(where), choosing.stream, lambda _: None, lambda: None).push(shipped)
+        pushed = Push(repository(where), choosing.stream, say, lambda: None, clock).push(shipped)
     return dict(pushed.tags)
 
 
