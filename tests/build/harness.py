@@ -139,6 +139,13 @@ class Running:
         with self._told(failure):
             wait_until(holds, seconds, self.process)
 
+    def end_by(
+        self, number: signal.Signals, seconds: float = WHOLE, *, code: int | None = None, problem: str = ""
+    ) -> Outcome:
+        """Send it a signal, and wait for the end as `finish` does."""
+        self.signal(number)
+        return self.finish(seconds, code=code, problem=problem)
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 

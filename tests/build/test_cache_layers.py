@@ -346,8 +346,7 @@ def test_control_c_ends_a_push_and_keeps_what_was_sent(site: Site, before: Proxy
     before.faults.append(Fault("status", "PUT .*manifests", times=99, patience="60"))
     running = here.start("push")
     running.until(lambda: before.count("PUT .*manifests") > 0)
-    running.signal(signal.SIGINT)
-    running.finish(20, code=130, problem="interrupted")
+    running.end_by(signal.SIGINT, 20, code=130, problem="interrupted")
     assert here.leftovers == []
 
 
@@ -366,8 +365,7 @@ def test_a_cache_is_stopped_while_a_registry_is_silent(
     before.faults.append(Fault(kind, request_))
     running = here.start(verb)
     running.until(lambda: before.count(request_))
-    running.signal(signal.SIGINT)
-    running.finish(10, code=130, problem="interrupted")
+    running.end_by(signal.SIGINT, 10, code=130, problem="interrupted")
     assert here.leftovers == []
 
 

@@ -80,8 +80,7 @@ def test_a_build_elsewhere_gives_the_same_wheel_and_survives_the_loss_of_engine_
     killed = far.start("build", "--json", profile)
     killed.wait_for("cleaned up after run")
     compiling(workshop, killed)
-    killed.signal(signal.SIGKILL)
-    killed.finish()
+    killed.end_by(signal.SIGKILL)
     assert volumes(workshop, RUN_LABEL)
 
     outcome = far.build(profile, code=0)

@@ -93,15 +93,13 @@ def test_a_build_is_interrupted_is_killed_goes_on_and_ends_with_a_wheel(place: P
     fields = PLAYED_BUILD if bazel == "played" else CPU
     folder.mkdir()
     running = compiling(command, write_profile(folder / "slow.yaml", make(folder / "slow", SLOW_COMPILE), **fields))
-    running.signal(signal.SIGINT)
-    running.finish(60, code=130)
+    running.end_by(signal.SIGINT, 60, code=130)
     assert command.leftovers == []
 
     # The log of the run before says already that it compiles.
     shutil.rmtree(command.wheelhouse)
     killed = compiling(command, folder / "slow.yaml")
-    killed.signal(signal.SIGKILL)
-    assert killed.finish(10).code == -signal.SIGKILL
+    assert killed.end_by(signal.SIGKILL, 10).code == -signal.SIGKILL
     (run,) = (path.stem for path in (command.state / "runs").iterdir())
     assert containers_of(place.workshop, run)
     command.run("doctor", "--fix", code=0)

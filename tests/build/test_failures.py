@@ -324,8 +324,7 @@ def test_what_a_killed_run_left_is_cleaned_up_by_the_next_which_builds(
     tfdock: Tfdock, played: EditedTree, profile: Path, workshop: Workshop
 ) -> None:
     running = compiling(tfdock, played(SLOW_COMPILE))
-    running.signal(signal.SIGKILL)
-    assert running.finish(10).code == -signal.SIGKILL
+    assert running.end_by(signal.SIGKILL, 10).code == -signal.SIGKILL
     assert len(own_containers(workshop, tfdock)) == 1, "a container outlives the one that watches it"
     assert tfdock.leftovers != []
     assert tfdock.visible == []
@@ -418,8 +417,7 @@ def test_a_second_ctrl_c_kills_what_does_not_stop_and_the_next_run_goes_on_from_
     running.until(lambda: log_says(tfdock, "Packing tensorflow_miniature"))
     running.signal(signal.SIGINT)
     running.wait_for("Ctrl-C again kills")
-    running.signal(signal.SIGINT)
-    outcome = running.finish(10, code=130)
+    outcome = running.end_by(signal.SIGINT, 10, code=130)
     assert [build["status"] for build in outcome.builds] == ["interrupted", "interrupted"]
     assert tfdock.visible == []
     after = tfdock.build(sound, code=0)

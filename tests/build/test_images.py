@@ -552,8 +552,7 @@ def test_a_push_that_is_stopped_leaves_no_tag(
     before.faults.append(Fault("status", "PATCH .*uploads", times=1, status=503, patience="30", after=2))
     running = alone.start("image", "push", "--json", one.build_id, repository)
     running.until(lambda: before.count("^PATCH") >= 3)
-    running.signal(signal.SIGINT)
-    running.finish(30, code=130, problem="interrupted")
+    running.end_by(signal.SIGINT, 30, code=130, problem="interrupted")
     assert manifest(registry, repository, CUDA) is None
     assert push(alone, one.build_id, repository)["sent"] > 6 * CHUNK
 
@@ -566,8 +565,7 @@ def test_a_push_is_stopped_while_a_registry_is_silent(
     before.faults.append(Fault("silent", request_))
     running = alone.start("image", "push", "--json", one.build_id, repository)
     running.until(lambda: before.count(request_))
-    running.signal(signal.SIGINT)
-    running.finish(10, code=130, problem="interrupted")
+    running.end_by(signal.SIGINT, 10, code=130, problem="interrupted")
     assert manifest(registry, repository, CUDA) is None
 
 

@@ -414,8 +414,7 @@ def test_control_c_ends_a_question_that_nobody_answers(
         )
         connection, _ = server.accept()
         with connection:
-            running.signal(signal.SIGINT)
-            outcome = running.finish(10, code=130)
+            outcome = running.end_by(signal.SIGINT, 10, code=130)
     assert "[interrupted]" in outcome.stderr
 
 

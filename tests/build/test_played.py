@@ -48,8 +48,7 @@ def test_what_was_recorded_is_what_the_real_bazel_prints_executes_and_builds(tmp
 
 def interrupted(tfdock: Tfdock, profile: Path) -> Outcome:
     running = compiling(tfdock, profile)
-    running.signal(signal.SIGINT)
-    return running.finish()
+    return running.end_by(signal.SIGINT)
 
 
 @pytest.mark.parametrize(

@@ -573,8 +573,7 @@ def test_on_a_slow_line_what_has_come_is_kept_and_counted(site: Here, before: Pr
     running.until(lambda: any(part.stat().st_size > half - 10_000 for part in site.parts))
     (part,) = site.parts
     arrived = part.stat().st_size
-    running.signal(signal.SIGINT)
-    assert running.finish(10).code == 130
+    assert running.end_by(signal.SIGINT, 10).code == 130
     assert part.stat().st_size == arrived
     assert site.visible == []
 
@@ -595,8 +594,7 @@ def test_a_pull_is_stopped_while_a_registry_is_silent(
     before.faults.append(Fault(kind, request_))
     running = site.tfdock.start("pull", site.reference(pushed.build_id), "--json")
     running.until(lambda: before.count(request_))
-    running.signal(number)
-    running.finish(10, code=code, problem="interrupted")
+    running.end_by(number, 10, code=code, problem="interrupted")
     assert site.visible == []
 
 

@@ -285,8 +285,7 @@ def test_ctrl_c_stops_all_builds_that_run_side_by_side(tfdock: Tfdock, edited: E
     third = write_profile(tmp_path / "third.yaml", tmp_path / "edited", compute_capabilities=["sm_90"])
     running = tfdock.start("build", "--json", "-j", "2", slow, other, third)
     running.until(lambda: sum(one.count("relu_op.cc") > 0 for one in logs(tfdock)) == 2, WHOLE)
-    running.signal(signal.SIGINT)
-    outcome = running.finish(30, code=130)
+    outcome = running.end_by(signal.SIGINT, 30, code=130)
     assert [build["status"] for build in outcome.builds] == ["interrupted"] * 3
     assert tfdock.visible == []
 

@@ -382,8 +382,7 @@ def test_a_trial_that_is_stopped_leaves_no_container(
 
     running = tfdock.start("verify", sleeping)
     running.until(frozen)
-    running.signal(number)
-    outcome = running.finish(60, code=code)
+    outcome = running.end_by(number, 60, code=code)
     assert "the wheel is as it was" in outcome.stderr
 
 
@@ -392,8 +391,7 @@ def test_what_a_killed_trial_left_is_removed_by_the_next(
 ) -> None:
     running = tfdock.start("verify", sleeping)
     running.until(trying)
-    running.signal(signal.SIGKILL)
-    running.finish(60)
+    running.end_by(signal.SIGKILL, 60)
     assert trying() != [], "nobody was there to remove it"
     outcome = tfdock.run("verify", finished.wheel, code=0)
     assert "cleaned up after run" in outcome.stderr

@@ -36,8 +36,7 @@ def test_it_is_a_child_of_the_tests_in_a_session_of_its_own(alone: Tfdock) -> No
         assert {Path(f"/proc/{pid}/fd/{name}").exists() for name in (0, 1, 2)} == {True}
         with pytest.raises(subprocess.TimeoutExpired):
             running.process.wait(0)
-        running.signal(signal.SIGKILL)
-        assert running.finish().code == -signal.SIGKILL
+        assert running.end_by(signal.SIGKILL).code == -signal.SIGKILL
     assert not Path(f"/proc/{pid}").exists()
 
 

@@ -47,8 +47,7 @@ def stopped(case: Case, point: float, number: signal.Signals) -> bool:
     # On a busy machine builds take longer, and the last phases are to be met as well.
     running.wait_for(f"{phase} …", WHOLE)
     time.sleep(seconds)
-    running.signal(number)
-    outcome = running.finish(60)
+    outcome = running.end_by(number, 60)
     if outcome.code == 0:
         case.ended_well(outcome)
         return False
@@ -78,8 +77,7 @@ def under_way(rig: Rig, point: float) -> tuple[str, float]:
 def test_a_running_step_of_the_image_is_found_after_a_kill_and_a_removed_container_is_told_as_such(rig: Rig) -> None:
     case = rig.case("killed")
     running = case.until("image", case.start())
-    running.signal(signal.SIGKILL)
-    running.finish(60)
+    running.end_by(signal.SIGKILL, 60)
     case.mend()
     case.hold("compile")
     with rig.door.opened():
