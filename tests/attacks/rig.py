@@ -433,6 +433,22 @@ def leaks(data: bytes, wanted: Mapping[str, str], depth: int = 3) -> list[str]:
     return found
 
 
+def parts_of_image(sdk: Any, image: str, base: str) -> Iterator[tuple[str, bytes]]:
+    """What the engine says of an image, its configuration, and its layers above those of its base."""
+    yield "inspect", json.dumps([sdk.inspect_image(image), sdk.history(image)]).encode()
+    below = len(sdk.inspect_image(base)["RootFS"]["Layers"])
+    with tarfile.open(fileobj=io.BytesIO(b"".join(sdk.get_image(image)))) as tar:
+
+        def content(name: str) -> bytes:
+            member = tar.extractfile(name)
+            assert member
+            return member.read()
+
+        (manifest,) = json.loads(content("manifest.json"))
+        for name in (manifest["Config"], *manifest["Layers"][below:]):
+            yield name, content(name)
+
+
 def _unpacked(data: bytes) -> Iterator[bytes]:
     if data[:2] == b"\x1f\x8b":
         with contextlib.suppress(OSError, EOFError):

@@ -16,7 +16,7 @@ import pytest
 from build.harness import Tfdock, built_images, write_profile
 from servers import Handler, serving
 
-from .rig import FIELDS, After, Range, attacked, leaks, leaks_below, listening, spellings
+from .rig import FIELDS, After, Range, attacked, leaks, leaks_below, listening, parts_of_image, spellings
 
 pytestmark = pytest.mark.engine
 
@@ -148,25 +148,11 @@ def test_no_secret_is_told_kept_or_sent(robbed: Robbed) -> None:
 
 
 def test_no_secret_is_in_a_layer_or_in_the_history_of_an_image(robbed: Robbed) -> None:
-    found, seen = [], 0
-    clean = len(robbed.there.sdk.inspect_image(robbed.there.clean)["RootFS"]["Layers"])
-    for image in built_images(robbed.there.sdk, robbed.there.folder, robbed.after.command.home.name):
-        about = json.dumps([robbed.there.sdk.inspect_image(image["Id"]), robbed.there.sdk.history(image["Id"])])
-        found += leaks(about.encode(), robbed.secrets)
-        archive = io.BytesIO(b"".join(robbed.there.sdk.get_image(image["Id"])))
-        with tarfile.open(fileobj=archive) as tar:
-            (manifest,) = json.loads(content_of(tar, "manifest.json"))
-            for name in [manifest["Config"], *manifest["Layers"][clean:]]:
-                found += [f"{name}: {leak}" for leak in leaks(content_of(tar, name), robbed.secrets, 2)]
-                seen += 1
-    assert found == []
-    assert seen > 5, "there are images, and their layers were searched"
-
-
-def content_of(tar: tarfile.TarFile, name: str) -> bytes:
-    content = tar.extractfile(name)
-    assert content is not None
-    return content.read()
+    sdk, home = robbed.there.sdk, robbed.after.command.home
+    images = [image["Id"] for image in built_images(sdk, robbed.there.folder, home.name)]
+    parts = [part for image in images for part in parts_of_image(sdk, image, robbed.there.clean)]
+    assert [f"{name}: {leak}" for name, data in parts for leak in leaks(data, robbed.secrets, 2)] == []
+    assert len(parts) - len(images) > 5, "there are images, and their layers were searched"
 
 
 def test_no_secret_is_in_a_report(robbed: Robbed) -> None:

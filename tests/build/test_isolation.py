@@ -110,6 +110,14 @@ def facts_of(outcome: Outcome) -> Json:
     return facts
 
 
+def assert_no_powers(facts: Json) -> None:
+    for capabilities in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(facts["status"][capabilities], 16) == 0
+    assert int(facts["status"]["NoNewPrivs"]) == 1
+    assert facts["interfaces"] == ["lo"]
+    assert not {"DOCKER_HOST", "GITHUB_TOKEN"} & facts["environment"].keys()
+
+
 def assert_configure_had_no_rights(outcome: Outcome, workshop: Workshop) -> None:
     (line,) = (line for line in Path(outcome.build["log"]).read_text().splitlines() if line.startswith("FACTS "))
     facts = json.loads(line.removeprefix("FACTS "))
@@ -118,11 +126,7 @@ def assert_configure_had_no_rights(outcome: Outcome, workshop: Workshop) -> None
         "Gid": ["65533"] * 4,
         "Groups": [],
     }
-    for capabilities in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
-        assert int(facts["status"][capabilities], 16) == 0
-    assert int(facts["status"]["NoNewPrivs"]) == 1
-    assert facts["interfaces"] == ["lo"]
-    assert not {"DOCKER_HOST", "GITHUB_TOKEN"} & facts["environment"].keys()
+    assert_no_powers(facts)
     assert "written" not in facts["targets"].values()
     record = record_of(outcome.build)
     assert record["toolchain_key"] != toolchain_key(CHOSEN)
@@ -133,16 +137,12 @@ def assert_configure_had_no_rights(outcome: Outcome, workshop: Workshop) -> None
 
 def assert_walled_in(facts: Json, outcome: Outcome) -> None:
     plan = record_of(outcome.build)["plan"]
-    for capabilities in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
-        assert int(facts["status"][capabilities], 16) == 0
-    assert facts["status"]["NoNewPrivs"] == "1"
-    assert facts["interfaces"] == ["lo"]
+    assert_no_powers(facts)
     assert facts["reaches the machine"] is False
     assert int(facts["memory"]) == plan["resources"]["memory"] == 3000 << 20
     assert int(facts["pids"]) == plan["resources"]["pids"]
     assert Path(facts["init"][0]).name == "docker-init"
     assert facts["environment"]["HOME"] == "/tmp"
-    assert not {"DOCKER_HOST", "GITHUB_TOKEN"} & facts["environment"].keys()
 
     mounts = {target: (root, options.split(",")[0]) for root, target, options in facts["mounts"]}
     ours = {target for target in mounts if target.startswith("/tf/")}

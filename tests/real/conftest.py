@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from bed import missing
+from bed import bed, missing
 from official import store
 
 from .browser import BROWSERS, Browser
@@ -17,6 +18,12 @@ from .workshop import Workshop
 def workshop() -> Workshop:
     """Where files are made by real tools, once a machine."""
     return Workshop(store() / "made")
+
+
+@pytest.fixture(scope="session")
+def tensorflow_source() -> Path:
+    """TensorFlow 2.14.1's tree, which the test bed fetches."""
+    return Path(bed("tensorflow-source"))
 
 
 @pytest.fixture(scope="module")

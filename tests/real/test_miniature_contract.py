@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from build.harness import MINIATURE, REPOSITORY, legacy_tree
+from build.harness import MINIATURE, legacy_tree
 
 ALWAYS = {"USE_DEFAULT_PYTHON_LIB_PATH": "1", "TF_NEED_ROCM": "0", "TF_SET_ANDROID_WORKSPACE": "0"}
 CPU = {**ALWAYS, "TF_NEED_CUDA": "0", "TF_NEED_CLANG": "0"}
@@ -111,13 +111,6 @@ class Outcome:
 
 
 Configure = Callable[[Mapping[str, str]], Outcome]
-
-
-@pytest.fixture(scope="session")
-def tensorflow_source() -> Path:
-    """The folder of TensorFlow 2.14.1, fetched by the test bed."""
-    command = [str(REPOSITORY / "ci" / "bed" / "bed"), "tensorflow-source"]
-    return Path(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip())
 
 
 @pytest.fixture(scope="session")

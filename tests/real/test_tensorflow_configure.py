@@ -92,12 +92,6 @@ cat .tf_configure.bazelrc
 QUESTIONS = ("[Default is", "[Y/n]", "[y/N]", "Please specify", "Please input", "Do you w", "Would you")
 
 
-@pytest.fixture(scope="session")
-def source() -> Path:
-    """TensorFlow 2.14.1's tree, which nothing else can stand in for."""
-    return Path(bed("tensorflow-source"))
-
-
 @dataclass(frozen=True)
 class Pipeline:
     """The command line with TensorFlow's source, and state of its own."""
@@ -128,12 +122,12 @@ class Pipeline:
 
 
 @pytest.fixture(scope="session")
-def pipeline(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+def pipeline(tensorflow_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     """The command line, on an engine that has the stand-in base image."""
     if not os.environ.get("DOCKER_HOST"):
         missing("no engine: run through `make test`")
     bed("up", BASE)
-    return Pipeline(tmp_path_factory.mktemp("real"), source)
+    return Pipeline(tmp_path_factory.mktemp("real"), tensorflow_source)
 
 
 @pytest.fixture(scope="session")
