@@ -210,6 +210,11 @@ def distribution_of(knowledge: KnowledgeBase, image: str) -> tuple[Distribution 
 _OFFICIAL = re.compile(r"(?:docker\.io/)?(?:library/)?[a-z]+(?::[\w.]+(?:-(?:slim|backports|\d{8}))*)?")
 
 
+def lacks_compiler(accelerator: Accelerator, image: str) -> bool:
+    """Return whether an image is one of the vendor's own without the toolkit's compiler."""
+    return any(_is_named(image, pattern) for pattern in accelerator.without_compiler)
+
+
 def is_plain(image: str) -> bool:
     """Return whether an image is one of Docker's official ones, such as `debian:12-slim`: a distribution, no more."""
     return _OFFICIAL.fullmatch(image.partition("@")[0]) is not None

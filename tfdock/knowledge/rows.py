@@ -168,6 +168,8 @@ class Accelerator(Row):
     `installed` matches the folders that its own packages install it to: a library may look for it there. `packages`
     matches for each component the names of the Python packages that bring it.
 
+    `without_compiler` are patterns of its vendor's images that have libraries, and no compiler.
+
     `compilers` can compile its GPU code, beside the release's own; `titles` are the components' names as people write
     them. `symptoms` maps the code of a refusal to what would be seen without it, with `{target}` and `{number}`.
     """
@@ -191,6 +193,7 @@ class Accelerator(Row):
     container: dict[str, str] = Field(default_factory=dict)
     installed: Expression | None = None
     packages: dict[str, Expression] = Field(default_factory=dict)
+    without_compiler: tuple[str, ...] = ()
     compilers: tuple[str, ...] = ()
     titles: dict[str, str] = Field(default_factory=dict)
     symptoms: dict[str, Annotated[str, template_with("target", "number")]] = Field(default_factory=dict)

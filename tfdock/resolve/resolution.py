@@ -589,11 +589,14 @@ class _Decision:
         self.notes.refuse(
             "image-without-tool",
             wants[0] if wants else "base",
-            f"the base image that is known for this build has no {tool}",
+            f"{self._image_words()} has no {tool}",
             why=f"{base}; the build reads its path (`{missing.row}`)",
             fix="name an image that has it in a row of `images.yaml` in a `--knowledge` folder",
         )
         self.notes.stop_if_refused()
+
+    def _image_words(self) -> str:
+        return "your base image" if self.profile.base_image else "the base image that is known for this build"
 
     # --- base image and source ----------------------------------------
 
@@ -677,7 +680,7 @@ class _Decision:
         self.notes.refuse(
             "image-without-tool",
             "host_compiler",
-            f"the base image that is known for this build has no {name} {version}",
+            f"{self._image_words()} has no {name} {version}",
             why=f"{base} has {name} {', '.join(listed)}" if listed else "",
             fix="say where it stands in an image of your own: `base:` and `host_compiler: {name: …, path: …}`",
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from tfdock.knowledge.contract import holds
-from tfdock.knowledge.fits import distribution_of, is_plain
+from tfdock.knowledge.fits import distribution_of, is_plain, lacks_compiler
 from tfdock.knowledge.image_rows import Distribution, ImageRow
 from tfdock.knowledge.release_rows import Config, Release, applies
 from tfdock.knowledge.tables import KnowledgeBase
@@ -126,15 +126,18 @@ class Bases:
         return provided or by_row or (row.holds.get(host, "") if row and exact else "")
 
     def _lacks_toolkit(self, image: ImageRow, base: str) -> list[RuleFinding]:
-        """Return that a plain distribution has no CUDA or ROCm, where the build takes it from the image."""
+        """Return that an image has no CUDA or ROCm, or not its compiler, where the build takes it from there."""
         like, exact = distribution_of(self.question.knowledge, base)
         toolkit = self.devices.accelerator.toolkit
         if toolkit not in image.paths or toolkit in image.archives:
             return []
-        if not (toolkit and like and like.apt and exact and is_plain(base)):
+        title = self.devices.accelerator.titles.get(toolkit or "", toolkit)
+        if lacks_compiler(self.devices.accelerator, base):
+            message = f"`base` {base} has {title} to run with: its compiler is not in it"
+        elif toolkit and like and like.apt and exact and is_plain(base):
+            message = f"`base` {base} is plain {like.distribution}: {title} is not in it"
+        else:
             return []
-        title = self.devices.accelerator.titles.get(toolkit, toolkit)
-        message = f"`base` {base} is plain {like.distribution}: {title} is not in it"
         fix = f"name an image with {title} and its compiler, or leave `base` out"
         return [RuleFinding(code="image-without-tool", path="base", message=message, fix=fix)]
 

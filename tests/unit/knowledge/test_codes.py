@@ -71,6 +71,12 @@ def given_codes(module: str, tree: ast.AST, taking: Places) -> Iterator[str]:
         elif isinstance(node, ast.Assign):
             for target in node.targets:
                 yield from (text for one in assigned(target, node.value) for text in texts(one))
+        elif isinstance(node, ast.FunctionDef):
+            defaults = zip(reversed(node.args.args), reversed(node.args.defaults), strict=False)
+            yield from (text for one, value in defaults if one.arg == "code" for text in texts(value))
+        # Code, message and fix, to be unpacked: a message has blanks.
+        elif isinstance(node, ast.Tuple) and len(node.elts) == 3 and " " in ast.unparse(node.elts[1]):
+            yield from (text for text in texts(node.elts[0]) if "-" in text)
 
 
 def _takes_code(name: str | None) -> bool:
@@ -123,6 +129,8 @@ def test_the_scan_finds_codes_in_whatever_way_they_are_given() -> None:
         "self.refuse('a-b', 'path', 'message')": {"a-b"},
         "code, message = 'a-b', 'something'": {"a-b"},
         "code = 'a-b'": {"a-b"},
+        "def f(message, code='a-b'): pass": {"a-b"},
+        "_DEEP = ('a-b', 'a message', FIX)": {"a-b"},
         "_means(r'x', Error, 'a-b', 'message', 'fix')": {"a-b"},
         "Problem(code=f'{self.phase}-failed')": {"fetch-failed", "compile-failed"},
         "ArtifactKind(malformed_code='a-b', other_code='c-d')": {"a-b", "c-d"},

@@ -125,6 +125,16 @@ base: {base}
     [
         ("debian:12", 'cuda: "12.3"\ncompiler: nvcc', "plain Debian 12: CUDA is not in it"),
         ("docker.io/library/ubuntu:jammy", 'cuda: "12.3"\ncompiler: nvcc', "plain Ubuntu 22.04: CUDA is not in it"),
+        (
+            "nvidia/cuda:12.3.2-base-ubuntu22.04",
+            'cuda: "12.3"\ncompiler: nvcc',
+            "has CUDA to run with: its compiler is not in it",
+        ),
+        (
+            "nvidia/cuda:12.3.2-cudnn9-runtime-ubuntu22.04",
+            'cuda: "12.3"\ncompiler: nvcc',
+            "its compiler is not in it",
+        ),
         ("debian:12-slim", 'cuda: "12.3"\ncompiler: nvcc', "plain Debian 12: CUDA is not in it"),
         ("ubuntu", 'cuda: "12.3"\ncompiler: nvcc', "plain Ubuntu: CUDA is not in it"),
         ("fedora:40", 'cuda: "12.3"\ncompiler: nvcc', "what a build needs is installed with apt"),

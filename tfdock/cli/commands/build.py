@@ -39,7 +39,6 @@ from tfdock.cli.build_progress import (
     show_summary,
     shown_progress,
 )
-from tfdock.cli.gpu_text import notes_of, official_note
 from tfdock.errors import ExitCode, combined_exit_code
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Limit
@@ -167,6 +166,8 @@ def build(
 
 def _note(prepared: Sequence[PreparedBuild], preparer: Preparer, settings: Settings, *, asking: bool) -> None:
     """Tell of each build that is not there yet what somebody should know; ask once if an official wheel would do."""
+    from tfdock.cli.gpu_text import notes_of, official_note  # here: it loads what advice is made of
+
     house = Wheelhouse(settings.wheelhouse)
     needless = 0
     for build in prepared:
