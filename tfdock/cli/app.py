@@ -70,14 +70,14 @@ SomeProfile = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 AllowUntested = Annotated[
-    bool, typer.Option("--allow-untested", help="Take combinations that nobody is known to have tested.")
+    bool, typer.Option("--allow-untested", help="Allow combinations that nobody is known to have tested.")
 ]
 
 Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Write to the cache of unchanged releases: later builds ship what this source writes there "
+        help="Write to the cache that unchanged releases use. Later builds then ship what this source wrote "
         "(`tfdock explain trust-shared`).",
     ),
 ]
@@ -99,20 +99,22 @@ def _existing(text: str) -> Path:
 
 MatrixFile = Annotated[
     Path | None,
-    typer.Option("--matrix", help="Take the cells of a matrix instead of profiles.", metavar="FILE"),
+    typer.Option("--matrix", help="Use the cells of this matrix in place of profiles.", metavar="FILE"),
 ]
 Only = Annotated[
     list[str] | None,
     typer.Option(
         "--only",
-        help="Of a matrix, take the cells whose build id is like this: `*-py3.11-*`; may be given again.",
+        help="With --matrix, take only the cells whose build id matches, such as `*-py3.11-*`. Repeatable.",
         metavar="GLOB",
     ),
 ]
 Report = Annotated[
     Path | None,
     typer.Option(
-        "--report", help="Write what became of the matrix there: report.html, report.json, junit.xml.", metavar="DIR"
+        "--report",
+        help="With --matrix, write report.html, report.json and junit.xml into this folder.",
+        metavar="DIR",
     ),
 ]
 
@@ -122,27 +124,32 @@ SETTINGS = {
         list[str] | None,
         typer.Option(
             "--registry",
-            help="A repository with wheel images, such as ghcr.io/me/wheels; may be given again.",
+            help="A registry's repository with wheel images, such as ghcr.io/me/wheels. Repeatable.",
             metavar="REPOSITORY",
         ),
     ],
     "wheelhouse": Annotated[
         Path | None,
-        typer.Option("--wheelhouse", help="Where wheels go; ./wheelhouse by default.", metavar="DIR", parser=_folder),
+        typer.Option(
+            "--wheelhouse",
+            help="The folder of finished wheels. The default is ./wheelhouse.",
+            metavar="DIR",
+            parser=_folder,
+        ),
     ],
     "cache_dir": Annotated[
         Path | None,
-        typer.Option("--cache-dir", help="Where Bazel's caches lie.", metavar="DIR", parser=_folder),
+        typer.Option("--cache-dir", help="The folder of Bazel's caches.", metavar="DIR", parser=_folder),
     ],
     "knowledge": Annotated[
         list[Path] | None,
-        typer.Option("--knowledge", help="A folder of further knowledge rows.", metavar="DIR"),
+        typer.Option("--knowledge", help="Also read knowledge tables from this folder.", metavar="DIR"),
     ],
     "allow_paths": Annotated[
         list[Path] | None,
         typer.Option(
             "--allow-path",
-            help="Let profiles name files of this folder too, outside their own project; may be given again.",
+            help="Let profiles name files in this folder, outside their own project. Repeatable.",
             metavar="DIR",
             parser=_existing,
         ),
@@ -151,7 +158,7 @@ SETTINGS = {
         list[str] | None,
         typer.Option(
             "--allow-endpoint",
-            help="Let profiles name this remote cache, executor, registry or git server; may be given again.",
+            help="Let profiles name this remote cache, executor, registry or git server. Repeatable.",
             metavar="URL",
         ),
     ],

@@ -209,7 +209,7 @@ def _check_names(builds: Sequence[WheelBuild]) -> None:
             if owners.setdefault(name, owner) != owner:
                 raise ProfileError.of(
                     "image-builds-collide",
-                    f"one image cannot hold two builds with other bytes under the name `{name}`",
+                    f"one image cannot hold two different wheels of the name `{name}`",
                     (
                         "push them one by one, without `--as`",
                         "let the names of the wheels differ: `wheel: {local_version: …}`",

@@ -302,7 +302,7 @@ def _outdated_error(bundle: Bundle, build: BundledBuild, prepared: PreparedBuild
         why = "the profile, its source or its patches have changed since it was made"
     return Incompatible.of(
         "bundle-outdated",
-        f"{bundle.path} has another {build.build_id} than is asked for: {why}",
+        f"{bundle.path} is out of date for {build.build_id}: {why}",
         (
             "make the bundle anew where there is a network",
             f"build what is in it: `tfdock build --from {bundle.path} {build.build_id}` with the tfdock and the "

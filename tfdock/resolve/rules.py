@@ -467,7 +467,8 @@ def gpus_are_served(combination: Combination) -> Iterator[RuleFinding]:
             yield RuleFinding(
                 code="gpu-jit",
                 path=path,
-                message=f"{gpu.gpu} ({gpu.target}) would compile at its first start, for half an hour or longer",
+                message=f"the wheel has no machine code for {gpu.gpu} ({gpu.target}): at its first start the driver "
+                "compiles for half an hour or longer",
                 why=verdict.reason,
                 weight="warning",
             )

@@ -66,7 +66,7 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> StarterDevices
     if len({row.accelerator for row in rows}) > 1:
         raise ProfileError.of(
             "accelerator-conflict",
-            f"{' and '.join(f'`{word}`' for word in words)} belong to several accelerators",
+            f"{' and '.join(f'`{word}`' for word in words)} need different accelerators",
             "one wheel serves one accelerator: make two profiles",
         )
     if targets:  # a list must hold every target, those of the named GPUs too

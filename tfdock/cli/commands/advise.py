@@ -41,20 +41,22 @@ def advise(
         list[str] | None,
         typer.Option(
             "--gpu",
-            help="A GPU's name; may be repeated; `local`: this machine's.",
+            help="A GPU's name, or `local` for this machine's GPUs. Repeatable.",
             metavar="NAME",
             autocompletion=completion.gpus,
         ),
     ] = None,
-    tensorflow: Annotated[str | None, typer.Option(help="A release; the newest by default.", metavar="X")] = None,
+    tensorflow: Annotated[str | None, typer.Option(help="A release. The default is the newest.", metavar="X")] = None,
     python: Annotated[str | None, typer.Option(help="The Python the wheel is for.", metavar="Y")] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the profile to this file.", metavar="FILE")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Show profile, size and time even where no build is needed.")
+        bool, typer.Option("--all", help="Show the profile, the size and the build time even if no build is needed.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that advise did not write.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the output file even if `advise` did not write it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the profile of a build that would do better, if there is one."""

@@ -35,24 +35,31 @@ def bench(
     python: Annotated[
         str,
         typer.Argument(
-            help="The Python whose TensorFlow is the measure, or the folder of its environment.", metavar="PYTHON"
+            help="The Python with the first TensorFlow, or the folder of its environment.", metavar="PYTHON"
         ),
     ],
     against: Annotated[
         str | None,
-        typer.Option("--vs", help="The Python to compare with it; by default the same.", metavar="PYTHON"),
+        typer.Option(
+            "--vs",
+            help="The Python with the second TensorFlow. The default is the first one again.",
+            metavar="PYTHON",
+        ),
     ] = None,
     switches: Annotated[
         list[str] | None,
         typer.Option(
             "--switch",
-            help="A variable, a flag of XLA's or a preset that the second side alone gets; may be given again. "
+            help="Give this variable, XLA flag or preset to the second side only. Repeatable. "
             "`tfdock explain` lists them.",
             metavar="NAME=VALUE|PRESET",
         ),
     ] = None,
     pairs: Annotated[
-        int, typer.Option("--pairs", help="Pairs of processes; more tell smaller differences.", min=4, max=100)
+        int,
+        typer.Option(
+            "--pairs", help="How many pairs of processes to run. More pairs find smaller differences.", min=4, max=100
+        ),
     ] = PAIRS,
     as_json: AsJson = False,
 ) -> None:

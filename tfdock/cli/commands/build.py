@@ -63,18 +63,18 @@ def build(
     wish: Wish,
     profiles: SomeProfiles = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Build even what is up to date; fetch the source anew.")
+        bool, typer.Option("--force", help="Build again even if the wheel is up to date, and fetch the source again.")
     ] = False,
     allow_untested: AllowUntested = False,
     trust: Trust = False,
     locked: Annotated[
-        bool, typer.Option("--locked", help="Build what `tfdock lock` wrote down, or say which pin moved.")
+        bool, typer.Option("--locked", help="Build exactly what the lock pins. Stop if a pin has moved.")
     ] = False,
     time_limit: Annotated[
         Limit | None,
         typer.Option(
             "--time-limit",
-            help="Stop cleanly, keeping the cache, after this long (`5h30m`); for all profiles together.",
+            help="Stop all builds cleanly after this time, such as `5h30m`, and keep the cache.",
             metavar="TIME",
             # Counted from the start, because planning takes of the time as well.
             parser=limit_from_now,
@@ -85,39 +85,43 @@ def build(
         typer.Option(
             "-j",
             "--at-once",
-            help="Build so many profiles side by side; `auto` takes as many as the machine is good for.",
+            help="Build N profiles at the same time. `auto` chooses N for this machine.",
             metavar="N|auto",
             callback=_count,
         ),
     ] = "1",
     read_only_cache: Annotated[
         bool,
-        typer.Option("--read-only-cache", help="Send nothing to the remote cache, whatever the profiles say."),
+        typer.Option("--read-only-cache", help="Upload nothing to the remote cache, even if a profile says so."),
     ] = False,
     keep_output: Annotated[
-        bool, typer.Option("--keep-output", help="Keep Bazel's output base of a build that fails, and say where.")
+        bool, typer.Option("--keep-output", help="If a build fails, keep Bazel's output base and print where it is.")
     ] = False,
     no_pull: Annotated[
-        bool, typer.Option("--no-pull", help="Build here what a registry of the setting `registries` may have.")
+        bool,
+        typer.Option("--no-pull", help="Build here. Do not look for the wheel in the registries of the settings."),
     ] = False,
     matrix: MatrixFile = None,
     only: Only = None,
     missing: Annotated[
         bool,
-        typer.Option("--missing", help="Leave out those cells whose wheel is in the wheelhouse or in a registry."),
+        typer.Option(
+            "--missing", help="With --matrix, skip the cells whose wheel is in the wheelhouse or in a registry."
+        ),
     ] = False,
     report: Report = None,
     bundle: Annotated[
         Path | None,
         typer.Option(
             "--from",
-            help="Build out of a bundle of `tfdock fetch -o`, without a network: these profiles of it, or all.",
+            help="Build from a bundle of `tfdock fetch -o`, without a network. Without profiles, build all that it "
+            "has.",
             metavar="BUNDLE",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What is here or in a registry is not built again."""
+    """A wheel that is here or in a registry is not built again."""
     _check_source(profiles, wish, bundle, matrix, locked=locked)
     check_matrix_options(matrix, only=only, missing=missing, report=report)
     if read_only_cache:

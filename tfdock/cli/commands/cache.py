@@ -32,7 +32,7 @@ _LAST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 
 Toolchain = Annotated[
     str | None,
-    typer.Option("--toolchain", help="Only the disk caches of this toolchain key.", metavar="KEY"),
+    typer.Option("--toolchain", help="Only the disk caches with this toolchain key.", metavar="KEY"),
 ]
 
 
@@ -176,7 +176,9 @@ def _ago(moment: str | None) -> str:
 def verify(
     settings: Settings,
     toolchain: Toolchain = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Remove what is wrong, with what needs it.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Remove damaged entries, and the entries that need them.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Name each damaged entry; the exit status is 4 if there is one."""
@@ -249,16 +251,19 @@ def prune(
     settings: Settings,
     max_size: Annotated[
         str | None,
-        typer.Option("--max-size", help="What the whole cache may take.", metavar="20GiB"),
+        typer.Option(
+            "--max-size", help="Remove entries until the whole cache takes no more than this.", metavar="20GiB"
+        ),
     ] = None,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", help="What was not used for so long goes.", metavar="30d"),
+        typer.Option("--older-than", help="Remove entries that were not used for this long.", metavar="30d"),
     ] = None,
     images: Annotated[
-        bool, typer.Option("--images", help="Nameless images too, which failed and replaced builds left.")
+        bool,
+        typer.Option("--images", help="Also remove images without a name, which failed and replaced builds left."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing, say what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing. Print what would be removed.")] = False,
     as_json: AsJson = False,
 ) -> None:
     limit = None if max_size is None else read_size(max_size)
@@ -336,9 +341,10 @@ def _show_pruned(pruned: PrunedCache | None, images: list[ImageInfo], *, dry_run
 
 
 def _warn_not_reached(pruned: PrunedCache, limit: int) -> None:
+    left = f"the cache still holds {console.size(pruned.left)}, above the limit of {console.size(limit)}"
     problem = Problem(
         "cache-size-not-reached",
-        f"{console.size(pruned.left)} are left, more than {console.size(limit)}: a size takes no downloads",
+        f"{left}: downloads stay",
         "remove downloads that nobody used for long with `--older-than`, or all with `tfdock cache clean`",
         severity="warning",
     )

@@ -36,14 +36,14 @@ Reference = Annotated[
 ]
 Toolchains = Annotated[
     list[str] | None,
-    typer.Option("--toolchain", help="Only this toolchain key; may be given again.", metavar="KEY"),
+    typer.Option("--toolchain", help="Only this toolchain key. Repeatable.", metavar="KEY"),
 ]
 
 Domains = Annotated[
     list[str] | None,
     typer.Option(
         "--domain",
-        help="Another trust domain than `release`: its name, the beginning of it, or `all`; may be given again.",
+        help="Take this trust domain in place of `release`: its name, the beginning of it, or `all`. Repeatable.",
         metavar="NAME",
     ),
 ]
@@ -58,13 +58,13 @@ def push(
     reference: Reference,
     profiles: Annotated[
         list[str] | None,
-        typer.Argument(help="Only the toolchains that these were built with.", metavar="PROFILE…"),
+        typer.Argument(help="Only the toolchains of these profiles.", metavar="PROFILE…"),
     ] = None,
     toolchains: Toolchains = None,
     domains: Domains = None,
     as_json: AsJson = False,
 ) -> None:
-    """What is there already is not sent again. Needs `docker login`."""
+    """What the registry has is not sent again. Needs `docker login`."""
     image = parse_reference(reference, _REFERENCE_FIX)
     if image.digest:
         raise ProfileError.of(
@@ -102,7 +102,7 @@ def pull(
     domains: Domains = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take only what is missing here, and only what is what it should be."""
+    """Download only what is missing here, and keep only entries with the right digest."""
     # Mirrors are for reading: a push goes where its name says.
     image = settings.mirrored(parse_reference(reference, _REFERENCE_FIX))
     cache = CacheFolder.opened(settings.cache_dir)

@@ -51,12 +51,12 @@ def check(
         bool,
         typer.Option(
             "--online",
-            help="Ask, in seconds, whether base image, source, Bazel and archives are still there and unchanged.",
+            help="Ask the servers whether base image, source, Bazel and archives are still there and unchanged.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say, too, what this machine lacks. Needs no engine and no network."""
+    """Also say what this machine lacks. No engine and no network is needed."""
     preparer, places = preparer_for(settings, allow_untested=allow_untested, wish=wish), build_places(settings)
     results = [_check_profile(preparer, places, name) for name in profile_names(profiles, wish)]
     # A refused profile needs no engine, and may be a stranger's: then nothing of this machine is called.

@@ -30,12 +30,19 @@ class PipelineService(StrEnum):
 
 
 File_ = Annotated[
-    Path, typer.Argument(help="The matrix; profiles/matrix.yaml by default.", metavar="FILE", show_default=False)
+    Path,
+    typer.Argument(
+        help="The file of the matrix. The default is profiles/matrix.yaml.", metavar="FILE", show_default=False
+    ),
 ]
 Output = Annotated[
     Path,
     typer.Option(
-        "-o", "--output", help="The repository's folder, if it is not this one.", metavar="DIR", show_default=False
+        "-o",
+        "--output",
+        help="The folder of the repository. The default is this folder.",
+        metavar="DIR",
+        show_default=False,
     ),
 ]
 
@@ -48,13 +55,13 @@ def render(
     file: File_ = MATRIX,
     output: Output = Path(),
     force: Annotated[
-        bool, typer.Option("--force", help="Also over files that were edited, or that tfdock has not rendered.")
+        bool, typer.Option("--force", help="Overwrite files that were edited, or that tfdock did not write.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the pipeline of a matrix.
 
-    It plans, builds, and builds again what a time limit cut.
+    The pipeline plans the wheels, builds them, and continues builds that a time limit stopped.
     """
     setting = pipeline_files.not_carried(settings, file)
     # Before the cells are planned: without that knowledge they may be refused.
@@ -84,7 +91,9 @@ def check(
     file: File_ = MATRIX,
     service: Annotated[
         list[PipelineService] | None,
-        typer.Option("--service", help="Only this one's; by default those of which a file is there."),
+        typer.Option(
+            "--service", help="Check only this service's pipeline. The default is every pipeline that is there."
+        ),
     ] = None,
     output: Output = Path(),
     as_json: AsJson = False,

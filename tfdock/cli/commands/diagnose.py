@@ -39,23 +39,23 @@ def diagnose(
     logs: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Logs, also packed with gzip; standard input if there is none, or for `-`.", metavar="LOG…"
+            help="Log files, plain or gzip. Without one, or for `-`, standard input is read.", metavar="LOG…"
         ),
     ] = None,
     profile: Annotated[
         str | None,
         typer.Option(
             "--profile",
-            help="The profile that was built: a file, or the name of a shipped one.",
+            help="The profile that was built: a file, or the name of a shipped profile.",
             metavar="PROFILE",
             autocompletion=completion.profiles,
         ),
     ] = None,
     explain_warnings: Annotated[
-        bool, typer.Option("--explain-warnings", help="Say as well what looks bad and is harmless.")
+        bool, typer.Option("--explain-warnings", help="Also list lines that look bad and are harmless.")
     ] = False,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 1 if a log has a failure in it, known or not.")
+        bool, typer.Option("--exit-code", help="Exit with status 1 if a log shows a failure, known or unknown.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

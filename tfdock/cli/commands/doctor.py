@@ -44,24 +44,24 @@ def doctor(
     settings: Settings,
     profiles: Annotated[
         list[str] | None,
-        typer.Argument(help="Profiles to check this machine for: driver, memory and disk.", metavar="[PROFILE…]"),
+        typer.Argument(help="Check driver, memory and disk for these profiles.", metavar="[PROFILE…]"),
     ] = None,
     python: Annotated[
         str | None,
         typer.Option(
             "--python",
-            help="Say why TensorFlow cannot start, or sees no GPU, in the environment of this Python.",
+            help="Say why the TensorFlow of this Python does not start, or sees no GPU.",
             metavar="PATH",
         ),
     ] = None,
     attempt: Annotated[
         bool,
         typer.Option(
-            "--try", help="With `--python`: import TensorFlow there, list its GPUs, multiply and convolve once."
+            "--try", help="With --python, also import TensorFlow, list its GPUs, and run two small operations."
         ),
     ] = False,
     allow_untested: AllowUntested = False,
-    fix: Annotated[bool, typer.Option("--fix", help="Remove what runs that were killed have left.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Remove the leftovers of killed runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say how to get what is missing.

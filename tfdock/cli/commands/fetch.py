@@ -43,15 +43,15 @@ def fetch(
     profiles: SomeProfiles = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Write all of it into this file.", metavar="FILE"),
+        typer.Option("-o", "--output", help="Write everything into this file.", metavar="FILE"),
     ] = None,
     allow_untested: AllowUntested = False,
     locked: Annotated[
-        bool, typer.Option("--locked", help="Fetch what `tfdock lock` wrote down, or say which pin moved.")
+        bool, typer.Option("--locked", help="Fetch exactly what the lock pins. Stop if a pin has moved.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Images are made as well. A bundle builds without a network."""
+    """The images are built too. A bundle is built without a network."""
     names = profile_names(profiles, wish)
     preparer = preparer_for(settings, allow_untested=allow_untested, wish=wish)
     with stoppable(kept="what is fetched stays in the cache") as stop, shown_progress() as listen:

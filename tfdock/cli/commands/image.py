@@ -40,12 +40,12 @@ Together = Annotated[
     str | None,
     typer.Option(
         "--as",
-        help="One image of all of them as well, under this tag; an index where they are for several platforms.",
+        help="Also make one image with all the wheels, under this tag. Several platforms make an image index.",
         metavar="TAG",
     ),
 ]
 NoMovingTags = Annotated[
-    bool, typer.Option("--no-moving-tags", help="Leave tags such as `2.18-py3.11-cuda12.5-sm86` where they are.")
+    bool, typer.Option("--no-moving-tags", help="Do not move tags such as `2.18-py3.11-cuda12.5-sm86`.")
 ]
 # OCI distribution specification, "Pulling manifests": the form of a tag.
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -97,8 +97,8 @@ def push(
     names: Annotated[
         list[str],
         typer.Argument(
-            help="Finished builds: profiles, wheels in a wheelhouse, or build ids. Last, where they go: "
-            "host/name, such as ghcr.io/me/wheels.",
+            help="Finished builds: profiles, wheels in a wheelhouse, or build ids. Last, the repository to push to, "
+            "such as ghcr.io/me/wheels.",
             metavar="PROFILE|WHEEL… [REPOSITORY]",
         ),
     ],
@@ -107,7 +107,7 @@ def push(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """What is there is not sent again. Needs `docker login`."""
+    """What the registry has is not sent again. Needs `docker login`."""
     builds, where = _split_names(names, settings.registries)
     asked = RequestedImages(names=builds, together=_tag(together), moving=not no_moving_tags)
     with _select(settings, asked, "what was sent is there", allow_untested=allow_untested) as (

@@ -56,28 +56,32 @@ def runtime(
     name: Annotated[
         str,
         typer.Argument(
-            help="A finished build: a profile, a wheel, or a build id. A wheel without a record is verified first.",
+            help="A finished build: a profile, a wheel, or a build id. A wheel without a build record is verified "
+            "first.",
             metavar="PROFILE|WHEEL",
         ),
     ],
     tag: Annotated[
         str | None,
-        typer.Option("--tag", help="The image's name; `tfdock/runtime:<build id>` by default.", metavar="NAME"),
+        typer.Option(
+            "--tag", help="The name of the image. The default is `tfdock/runtime:<build id>`.", metavar="NAME"
+        ),
     ] = None,
     push: Annotated[
         str | None,
-        typer.Option("--push", help="Send it to a registry under this name too.", metavar="REF"),
+        typer.Option("--push", help="Also push the image to a registry under this name.", metavar="REF"),
     ] = None,
     no_gpu_libraries: Annotated[
         bool,
-        typer.Option("--no-gpu-libraries", help="Leave CUDA's libraries out: for the CPU, or a base that has them."),
+        typer.Option(
+            "--no-gpu-libraries", help="Leave CUDA's libraries out, for the CPU or for a base image that has them."
+        ),
     ] = False,
     switches: Annotated[
         list[str] | None,
         typer.Option(
             "--switch",
-            help="A variable, a flag of XLA's or a preset that the image sets; may be given again. `tfdock explain` "
-            "lists them.",
+            help="Set this variable, XLA flag or preset in the image. Repeatable. `tfdock explain` lists them.",
             metavar="NAME=VALUE|PRESET",
         ),
     ] = None,

@@ -37,7 +37,7 @@ def init(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="The profile to write: NAME.yaml; by default the GPU's. A GPU's name stands for that GPU.",
+            help="Write NAME.yaml. The default is the GPU's name. If NAME is a GPU, the profile is for it.",
             metavar="NAME",
         ),
     ] = None,
@@ -45,18 +45,18 @@ def init(
         list[str] | None,
         typer.Option(
             "--gpu",
-            help="A GPU's name, a capability, or cpu; may be repeated.",
+            help="A GPU's name, a compute capability, or `cpu`. Repeatable.",
             autocompletion=completion.gpus,
         ),
     ] = None,
     tensorflow: Annotated[
-        str | None, typer.Option(help="A release; the newest that fits by default.", metavar="X")
+        str | None, typer.Option(help="A release. The default is the newest that fits.", metavar="X")
     ] = None,
     python: Annotated[
-        str | None, typer.Option(help="A Python; the newest that fits by default.", metavar="Y")
+        str | None, typer.Option(help="A Python. The default is the newest that fits.", metavar="Y")
     ] = None,
-    detect: Annotated[bool, typer.Option("--detect", help="Take this machine's GPUs.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Take the defaults, ask nothing.")] = False,
+    detect: Annotated[bool, typer.Option("--detect", help="Use the GPUs of this machine.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Use the defaults and ask nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Asks on a terminal; otherwise give flags."""

@@ -30,7 +30,7 @@ from tfdock.wheel.wheel_file import inspected
 
 Wheel = Annotated[
     Path,
-    typer.Argument(help="A wheel: one of ours, an official one, anybody's.", metavar="WHEEL"),
+    typer.Argument(help="Any wheel: your own, an official one, a stranger's.", metavar="WHEEL"),
 ]
 
 
@@ -45,14 +45,18 @@ def inspect_(
     wheel: Wheel,
     gpu: Annotated[
         list[str] | None,
-        typer.Option("--gpu", help="How this GPU would run it: a name, a capability, or `local`.", metavar="NAME"),
+        typer.Option(
+            "--gpu",
+            help="Say how this GPU runs the wheel: a name, a compute capability, or `local`. Repeatable.",
+            metavar="NAME",
+        ),
     ] = None,
     libraries: Annotated[
         bool, typer.Option("--libraries", help="Show every library, not only those with GPU code.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """GPU code stands by architecture, libraries with what they need."""
+    """List GPU code by architecture, and the libraries with what they need."""
     base = knowledge_for(settings)
     gpus = requested_gpus(base, gpu) if gpu else ()  # a misspelt name is told before anybody waits
     with console.ReadProgress(sys.stderr, wheel.name) as reading:

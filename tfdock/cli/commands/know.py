@@ -53,14 +53,14 @@ def gpus(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Names, parts of names, capabilities; `local` for those here.",
+            help="Names, parts of names, or compute capabilities. `local` lists this machine's GPUs.",
             metavar="WORD",
             autocompletion=completion.gpus,
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """For one GPU, say who compiles for it, too."""
+    """For one GPU, also say which toolkits and releases compile for it."""
     base = knowledge_for(settings)
     is_local = words == ["local"]
     exact = tuple(row.gpu for row in requested_gpus(base, ["local"])) if is_local else named(base, words or [])
@@ -283,7 +283,7 @@ def explain(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="A code, as errors show it in brackets; a switch of TensorFlow or of a library below it; a preset.",
+            help="The code of an error, which errors show in brackets; or a switch; or a preset.",
             metavar="CODE|SWITCH",
             autocompletion=completion.explained,
         ),

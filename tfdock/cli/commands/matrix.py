@@ -45,40 +45,48 @@ Format = Literal["table", "json", "github", "gitlab"]
 def matrix(
     settings: Settings,
     file: Annotated[
-        Path, typer.Argument(help="The matrix; profiles/matrix.yaml by default.", metavar="FILE", show_default=False)
+        Path,
+        typer.Argument(
+            help="The file of the matrix. The default is profiles/matrix.yaml.", metavar="FILE", show_default=False
+        ),
     ] = MATRIX,
     format_: Annotated[
         Format,
         typer.Option(
             "--format",
-            help="`github` is a line for `fromJSON`, or a list of such with more than the 256 jobs that it takes at "
-            "once; `gitlab` the jobs of a child pipeline.",
+            help="`github`: one line for `fromJSON`; with more than 256 jobs a list of lines. `gitlab`: the jobs of "
+            "a child pipeline.",
         ),
     ] = "table",
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", help="Only build ids like this (`*-py3.11-*`); may be given again.", metavar="GLOB"),
+        typer.Option(
+            "--only",
+            help="Keep only the build ids that match this pattern, such as `*-py3.11-*`. Repeatable.",
+            metavar="GLOB",
+        ),
     ] = None,
     missing: Annotated[
-        bool, typer.Option("--missing", help="Only those that are neither in the wheelhouse nor in a registry.")
+        bool,
+        typer.Option("--missing", help="Keep only the wheels that are neither in the wheelhouse nor in a registry."),
     ] = False,
     changed_since: Annotated[
         Path | None,
         typer.Option(
             "--changed-since",
-            help="Only those whose fingerprint is another one, or missing, in what `--json` printed earlier.",
+            help="Keep only the wheels whose fingerprint differs from FILE, which an earlier `--json` printed.",
             metavar="FILE",
         ),
     ] = None,
     smoke: Annotated[
-        bool, typer.Option("--smoke", help="Only a few, which have every value of every axis among them.")
+        bool, typer.Option("--smoke", help="Keep only a small set of wheels that has every value of every axis.")
     ] = False,
     shards: Annotated[
         int | None,
         typer.Option(
             "--shards",
-            help="Share them out among so many jobs, by what they are expected to take, those of one toolchain "
-            "together; by default each is a job. Other runners have other jobs.",
+            help="Split the wheels into N jobs of about equal time, one toolchain in one job. By default each wheel "
+            "is a job. Runners never share a job.",
             metavar="N",
             min=1,
             max=10_000,
@@ -87,7 +95,7 @@ def matrix(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say which of them there are, which are missing, and which cannot be."""
+    """Say which wheels exist, which are missing, and which are impossible."""
     wanted: Format = "json" if as_json else format_
     preparer = preparer_for(settings, allow_untested=allow_untested)
     choice = CellSelection(file=file, only=only or (), missing=missing)

@@ -57,7 +57,7 @@ def plan(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a build makes, of what, and what that costs. Needs no engine and no network."""
+    """No engine and no network is needed."""
     preparer = preparer_for(settings, allow_untested=allow_untested, wish=wish)
     prepared = preparer.prepare(profile_names([profile] if profile else [], wish)[0])
     expected = expectation(prepared.plan, Wheelhouse(settings.wheelhouse).records(), preparer.knowledge)
@@ -191,7 +191,8 @@ def schema(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="Of which document, such as `check`, `build` or `record`; of profiles by default.", metavar="NAME"
+            help="The document, such as `check`, `build` or `record`. The default is the schema of profiles.",
+            metavar="NAME",
         ),
     ] = None,
 ) -> None:

@@ -66,7 +66,7 @@ def pull(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Images, by tag or digest; or profiles, and build ids, to look for in the registries.",
+            help="Images by tag or digest, or profiles and build ids to look up in the registries.",
             metavar="REF|PROFILE…",
         ),
     ] = None,
@@ -77,7 +77,7 @@ def pull(
         str | None,
         typer.Option(
             "--platform",
-            help="Take an image's wheels for another machine, such as linux/arm64.",
+            help="Pull the wheels for this platform, such as linux/arm64.",
             metavar="PLATFORM",
             parser=_platform,
         ),

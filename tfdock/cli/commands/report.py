@@ -49,8 +49,8 @@ def report(
     record: Annotated[
         str | None,
         typer.Argument(
-            help="A record.json, the folder it lies in, or the build id of a build in the wheelhouse; with --bundle "
-            "also a log or a profile, and by default the newest run that failed.",
+            help="A record.json, its folder, or the build id of a build in the wheelhouse. With --bundle "
+            "also a log or a profile. The default with --bundle is the newest failed run.",
             metavar="RECORD",
             autocompletion=completion.build_ids,
         ),
@@ -58,31 +58,35 @@ def report(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", help="Write a page with pictures; or the bundle.", metavar="FILE", parser=_file
+            "-o",
+            "--output",
+            help="Write the report to FILE as an HTML page. With --bundle, write the bundle there.",
+            metavar="FILE",
+            parser=_file,
         ),
     ] = None,
     bundle: Annotated[
         bool,
         typer.Option(
             "--bundle",
-            help="Pack what an issue tracker needs of a failure, without your own secrets and names. Sends nothing.",
+            help="Pack what an issue about a failure needs, without your secrets and names. Nothing is sent.",
         ),
     ] = False,
     profile: Annotated[
         str | None,
-        typer.Option("--profile", help="With --bundle: the profile that was built.", metavar="PROFILE"),
+        typer.Option("--profile", help="With --bundle, the profile that was built.", metavar="PROFILE"),
     ] = None,
     python: Annotated[
         str | None,
         typer.Option(
             "--python",
-            help="With --bundle: an environment, and what `doctor` says of it; enough by itself.",
+            help="With --bundle, pack what `doctor` says of this environment. No failed run is needed then.",
             metavar="PATH",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print phases, cache, executed actions, and why the cache was not warm."""
+    """Print the phases, the use of the cache, the executed actions, and the cause of cache misses."""
     if bundle:
         # Packing a report loads the planner and the wheelhouse, which a page of a record does not need.
         from tfdock.cli.bundle_report import write_bundle

@@ -61,15 +61,15 @@ def shell(
     profile: OneProfile,
     command: Annotated[
         list[str] | None,
-        typer.Argument(help="A command instead of a shell.", metavar="[COMMAND…]"),
+        typer.Argument(help="The command to run in place of a shell.", metavar="[COMMAND…]"),
     ] = None,
-    gpu: Annotated[bool, typer.Option("--gpu", help="Let the container use this machine's GPUs.")] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Let the container use the GPUs of this machine.")] = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Allow gdb to trace programs, and show the built wheel in /tf/wheel.")
     ] = False,
     trust: Trust = False,
 ) -> None:
-    """It has the caches and the network of the build."""
+    """The container has the caches of the build, and a network."""
     preparer = preparer_for(settings, trusted=trust)
     request = BuildRequest(prepared=preparer.prepare(profile))
     with shown_progress() as listen:

@@ -40,25 +40,29 @@ def trace(
     place: Annotated[
         str,
         typer.Argument(
-            help="The Python that runs the script, or the folder of its environment; without a script, a profile.",
+            help="The Python that runs the script, or the folder of its environment. Without a script: the folder of "
+            "a recorded profile.",
             metavar="PYTHON|PROFILE",
         ),
     ],
     script: Annotated[
         list[str] | None,
         typer.Argument(
-            help="The script with its arguments, or `-m`, a module and its arguments.", metavar="[SCRIPT ARGUMENT…]"
+            help="The script and its arguments, or `-m MODULE` and its arguments.", metavar="[SCRIPT ARGUMENT…]"
         ),
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", help="Steps to record; of long ones fewer.", min=1, max=1000)] = 20,
+    steps: Annotated[
+        int,
+        typer.Option("--steps", help="How many steps to record. Of long steps fewer are recorded.", min=1, max=1000),
+    ] = 20,
     skip: Annotated[
-        int, typer.Option("--skip", help="Steps to leave out before: the first ones are slow.", min=1)
+        int, typer.Option("--skip", help="How many steps to skip first, because first steps are slow.", min=1)
     ] = 3,
     xprof: Annotated[
         str,
         typer.Option(
             "--xprof",
-            help="A Python that has xprof; by default the one that runs tfdock.",
+            help="A Python that has xprof. The default is the Python that runs tfdock.",
             metavar="PYTHON",
             show_default=False,
         ),
@@ -67,14 +71,14 @@ def trace(
         str,
         typer.Option(
             "--case",
-            help="Write that operation as a program of its own, and time it: a node or a type; `longest` takes the "
-            "first. The script runs twice.",
+            help="Write this operation as a program of its own and time it: a node, a type, or `longest`. The script "
+            "runs twice.",
             metavar="OPERATION",
             show_default=False,
         ),
     ] = "",
     out: Annotated[
-        Path, typer.Option("--out", help="Where profiles are kept, a folder for each.", metavar="DIR")
+        Path, typer.Option("--out", help="The folder that gets a folder for each profile.", metavar="DIR")
     ] = Path("trace"),
     as_json: AsJson = False,
 ) -> None:

@@ -56,18 +56,18 @@ def verify(
     profile: Annotated[
         str | None,
         typer.Argument(
-            help="What it should be: a profile file, or the name of a shipped profile.", metavar="PROFILE"
+            help="The profile that the wheel should fit: a file, or the name of a shipped profile.", metavar="PROFILE"
         ),
     ] = None,
-    no_run: Annotated[bool, typer.Option("--no-run", help="Look at the file only: needs no engine.")] = False,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Check the file only. No engine is needed.")] = False,
     relaxed: Annotated[
-        bool, typer.Option("--relaxed", help="GPU code beyond what the profile asks for is no mistake.")
+        bool, typer.Option("--relaxed", help="Allow GPU code that the profile does not ask for.")
     ] = False,
     dependencies: Annotated[
         Path | None,
         typer.Option(
             "--dependencies",
-            help="A folder with the wheels that it requires, instead of a download.",
+            help="Take the required packages from this folder of wheels. Download nothing.",
             metavar="DIR",
             exists=True,
             file_okay=False,

@@ -175,12 +175,19 @@ def _wheels(count: int) -> str:
 def serve(
     settings: Settings,
     host: Annotated[
-        str, typer.Option("--host", help="Where to listen; anything but loopback lets others read.", metavar="HOST")
+        str,
+        typer.Option(
+            "--host",
+            help="The address to listen on. Any address but loopback lets other machines read.",
+            metavar="HOST",
+        ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="0 takes any that is free.", min=0, max=65535)] = 8080,
+    port: Annotated[
+        int, typer.Option("--port", help="The port to listen on. 0 chooses a free port.", min=0, max=65535)
+    ] = 8080,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", help="Answer to this name too; repeatable.", metavar="NAME"),
+        typer.Option("--allow-host", help="Also answer requests for this host name. Repeatable.", metavar="NAME"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -260,27 +267,29 @@ def prune(
     settings: Settings,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", help="A wheel goes if it was made before.", metavar="30d"),
+        typer.Option("--older-than", help="Remove wheels that are older than this.", metavar="30d"),
     ] = None,
     max_size: Annotated[
         str | None,
-        typer.Option("--max-size", help="The oldest go, until all take no more.", metavar="20GiB"),
+        typer.Option(
+            "--max-size", help="Remove the oldest wheels until the rest takes no more than this.", metavar="20GiB"
+        ),
     ] = None,
     keep_latest: Annotated[
         int | None,
         typer.Option(
             "--keep-latest",
-            help="A wheel goes if it is of none of the N newest builds of its build id.",
+            help="Of each build id, keep the N newest builds and remove the others.",
             metavar="N",
             min=1,
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing, say what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing. Print what would be removed.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Remove the wheels that every given rule lets go.
 
-    What killed runs left goes too. Wheels from elsewhere stay, and so does what a run is at.
+    Leftovers of killed runs are removed too. Wheels from elsewhere stay, and so do the files of runs that work.
     """
     rules = Rules(
         before=None if older_than is None else time.time() - read_age(older_than),
@@ -335,7 +344,7 @@ def _show_pruned(pruned: PrunedWheelhouse, *, dry_run: bool) -> None:
 def _warn_not_reached(pruned: PrunedWheelhouse, limit: int) -> None:
     problem = Problem(
         "wheelhouse-size-not-reached",
-        f"wheels of {console.size(pruned.left)} are left, more than {console.size(limit)}",
+        f"the wheelhouse still holds {console.size(pruned.left)}, above the limit of {console.size(limit)}",
         "they come from elsewhere, another rule keeps them, or a run has them: move them yourself",
         severity="warning",
     )
