@@ -205,6 +205,11 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def long_duration(seconds: float) -> str:
+    """Return seconds for people, from two days on in days: `5 days`."""
+    return duration(seconds) if seconds < 2 * 86400 else f"{seconds / 86400:.0f} days"
+
+
 def ago(moment: float) -> str:
     """Return a moment, in seconds since 1970, for people: `today`, `3 days ago`."""
     days = (time.time() - moment) / 86400

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -195,17 +195,48 @@ def table_lines(cells: Cells, jobs: Sequence[Job], *, sharded: bool) -> Iterator
     style = console.Style(sys.stdout)
     statuses = Counter(cell.status for cell in cells.cells)
     counts = ", ".join(f"{statuses[status]} {word}" for status, word in _WORDS.items() if statuses[status])
-    yield f"{style.strong(console.clean(cells.file))}  {counts or 'no cells'}{_expected_time(cells)}"
+    # A column of one value would break the rows of a narrow terminal.
+    runners = {", ".join(cell.runner) for cell in cells.wanted}
+    where = f"; on {next(iter(runners))}" if len(runners) == 1 else ""
+    yield f"{style.strong(console.clean(cells.file))}  {counts or 'no cells'}{_expected_time(cells)}{where}"
     numbers = {load.name: str(number) for number, job in enumerate(jobs, start=1) for load in job.loads}
-    rows = [_row(cell, numbers, sharded=sharded) for cell in cells.wanted]
+    rows = [
+        (
+            cell.name,
+            _WORDS[cell.status],
+            _cost(cell),
+            *([numbers[cell.name]] if sharded else []),
+            *([", ".join(cell.runner)] if not where else []),
+        )
+        for cell in cells.wanted
+    ]
     if rows:
-        head = ("wheel", "is", "expected", *(["job"] if sharded else []), "on")
+        head = ("wheel", "is", "expected", *(["job"] if sharded else []), *(["on"] if not where else []))
         yield from console.table([tuple(map(style.strong, head)), *rows])
-    for cell in cells.cells:
-        if not cell.wanted:
-            where, reason = ":".join(map(str, cell.place)), console.clean(cell.reason)
-            yield f"  {style.faint(_WORDS[cell.status])}  {console.clean(fields_text(cell.fields))}"
-            yield f"    {reason} [{cell.code}] {style.faint(console.clean(where))}"
+    # One reason is told once, with all the cells that have it.
+    for alike in _grouped(cell for cell in cells.cells if not cell.wanted):
+        first = alike[0]
+        where, reason = ":".join(map(str, first.place)), console.clean(first.reason)
+        count = f"{len(alike)} times  " if len(alike) > 1 else ""
+        yield f"  {style.faint(_WORDS[first.status])}  {count}{console.clean(_fields_of_all(alike))}"
+        yield f"    {reason} [{first.code}] {style.faint(console.clean(where))}"
+
+
+def _grouped(cells: Iterable[Cell]) -> Iterable[list[Cell]]:
+    """Return the cells with one status, reason and place together, in the order of the first of each."""
+    groups: dict[tuple[object, ...], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.status, cell.reason, cell.code, cell.place), []).append(cell)
+    return groups.values()
+
+
+def _fields_of_all(cells: Sequence[Cell]) -> str:
+    """Return what the cells set, with `|` between the values of a field: `python=3.11|3.12`."""
+    values: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        for name, value in cell.fields.items():
+            values.setdefault(name, {})[fields_text({name: value}).partition("=")[2]] = None
+    return " ".join(f"{name}={'|'.join(held)}" for name, held in values.items()) or "the base"
 
 
 def summary_table(cells: Cells) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
@@ -219,11 +250,6 @@ def summary_table(cells: Cells) -> tuple[str, tuple[str, ...], list[tuple[str, .
     return f"{cells.file}: {len(cells.wanted)} to build", ("Wheel", "Is", "Expected", "On, or why not"), rows
 
 
-def _row(cell: Cell, numbers: Mapping[str, str], *, sharded: bool) -> tuple[str, ...]:
-    job = [numbers[cell.name]] if sharded else []
-    return (cell.name, _WORDS[cell.status], _cost(cell), *job, ", ".join(cell.runner))
-
-
 def _cost(cell: Cell) -> str:
     return "-" if cell.seconds is None else console.duration(cell.seconds)
 
@@ -234,4 +260,4 @@ def _expected_time(cells: Cells) -> str:
     if not known:
         return ""
     unknown = f", and {len(costs) - len(known)} of which nothing is known" if len(known) < len(costs) else ""
-    return f"; about {console.duration(sum(known))} to build one after another{unknown}"
+    return f"; about {console.long_duration(sum(known))} to build one after another{unknown}"
