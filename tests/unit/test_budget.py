@@ -30,7 +30,7 @@ PACKAGES = {
 #: What importing a module loads of ours.
 ROAD = {
     "builder.build": {"modules": 127, "lines": 28175},
-    "cli.commands.build": {"modules": 98, "lines": 20580},
+    "cli.commands.build": {"modules": 98, "lines": 20590},
 }
 WHOLE = {"modules": 292, "commands": 26, "options": 75, "lines of tests": 63730, "lines of recordings": 14300}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
