@@ -57,8 +57,9 @@ class ImageTags(Row):
 class Distribution(Row):
     """A Linux distribution. `images` are shell patterns of its images' names, `alike` of names with its C library.
 
-    `holds` are the versions of its C library (`glibc`, `musl`) and of what `gcc` and `clang` mean, `pythons` its
-    Pythons; `end` is the last day of its free support. `apt`: packages are installed with it.
+    `holds` are the versions of its C library (`glibc`, `musl`) and of what `gcc` and `clang` mean, `compilers` those
+    that it has as packages, by name, and `pythons` its Pythons; `end` is the last day of its free support. `apt`:
+    packages are installed with it.
     """
 
     KEY = ("distribution",)
@@ -67,6 +68,7 @@ class Distribution(Row):
     images: tuple[str, ...]
     alike: tuple[str, ...] = ()
     holds: dict[str, str]
+    compilers: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     pythons: tuple[str, ...] = ()
     end: str = ""
     apt: bool = True

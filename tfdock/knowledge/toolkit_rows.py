@@ -92,8 +92,8 @@ class Compiler(Row):
 class PackagedCompiler(Row):
     """A C++ compiler as Debian and Ubuntu package it, from version `since` on up to its next row.
 
-    `path` is where it stands, with `{major}` and `{minor}` of its version. `symptoms` maps the code of a refusal to
-    what would be seen without it.
+    `path` is where it stands, and `package` what brings it, with `{major}` and `{minor}` of its version. `symptoms`
+    maps the code of a refusal to what would be seen without it.
     """
 
     KEY = ("compiler", "since")
@@ -101,6 +101,7 @@ class PackagedCompiler(Row):
     compiler: str
     since: str
     path: Annotated[str, template_with("major", "minor")]
+    package: Annotated[str, template_with("major", "minor")] = ""
     symptoms: dict[str, str] = Field(default_factory=dict)
 
 

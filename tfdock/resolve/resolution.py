@@ -219,6 +219,7 @@ class _Decision:
         parts = _Parts(release, version, python, devices, host_compiler)
         try:
             base = self._base(parts, image)
+            image = self._with_compiler(image, base)
             paths = self._paths(parts, image, base)
         except MissingFact as missing:
             self._refuse_placeholder(missing)
@@ -659,6 +660,27 @@ class _Decision:
         if isinstance(host, HostCompiler) and host.version and self.profile.provides is None:
             return paths | {host.name: self._path_of(host.name, host.version, base, paths, parts.release)}
         return paths
+
+    def _with_compiler(self, image: ImageRow, base: ImageRef) -> ImageRow:
+        """Return the image with the compiler version that is asked for, if only its distribution's archive has it."""
+        host = self.profile.host_compiler
+        if not isinstance(host, HostCompiler) or host.path or not host.version or self.profile.provides is not None:
+            return image
+        name, asked = host.name, host.version
+        held = [key.removeprefix(f"{name}-") for key in image.paths if key.startswith(f"{name}-")]
+        like, exact = distribution_of(self.knowledge, str(base))
+        offered = like.compilers.get(name, ()) if like and exact else ()
+        version = next((one for one in offered if same_minor(one, asked)), "")
+        row = packaged(self.knowledge, name, asked)
+        if not version or not (row and row.package) or any(same_minor(one, asked) for one in held):
+            return image
+        major, minor, *_ = (*Version(version).parts, 0)
+        package, path = (text.format_map({"major": major, "minor": minor}) for text in (row.package, row.path))
+        update = {
+            "packages": tuple(sorted({*image.packages, package})),
+            "paths": {**image.paths, f"{name}-{version}": path},
+        }
+        return image.model_copy(update=update)
 
     def _path_of(self, name: str, version: str, base: ImageRef, paths: Mapping[str, str], release: Release) -> str:
         """Return where an image has a compiler in a version: under that version, or as the release's own compiler.

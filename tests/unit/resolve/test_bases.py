@@ -189,3 +189,29 @@ def test_what_a_base_lacks_that_provides_all_is_named(desk: Desk, tools: str, mo
     with pytest.raises(Incompatible) as refused:
         desk.resolve(OWN.replace("TOOLS", tools) + more)
     assert message in [problem.message for problem in refused.value.problems]
+
+
+GCC_8 = """schema: 1
+tensorflow: "1.15.0"
+python: "3.7"
+accelerator: cpu
+host_compiler: {name: gcc, version: "8.2"}
+allow_untested: true
+"""
+
+
+def test_a_compiler_of_the_distributions_archive_is_installed(desk: Desk) -> None:
+    made = desk.resolve(GCC_8)
+    assert str(made.base) == "ubuntu:18.04"
+    assert (made.paths["gcc"], "g++-8" in made.image.packages) == ("/usr/bin/gcc-8", True)
+    assert b"g++-8" in desk.render(GCC_8).files["Dockerfile"]
+    own = desk.resolve(GCC_8.replace('"3.7"', '"3.6"') + "base: ubuntu:18.04\n")
+    assert (own.paths["gcc"], "g++-8" in own.image.packages) == ("/usr/bin/gcc-8", True)
+
+
+@pytest.mark.parametrize(
+    "more", ["", 'base: {image: "me/x:1", provides: {python: "3.7", gcc: "9.3", bazel: "0.26.1"}}\n']
+)
+def test_one_that_no_archive_is_known_to_have_is_refused(desk: Desk, more: str) -> None:
+    (problem,) = desk.problems(GCC_8.replace("8.2", "9.1") + more) if not more else desk.problems(GCC_8 + more)
+    assert problem.code == "image-without-tool"
