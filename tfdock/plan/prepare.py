@@ -163,8 +163,12 @@ class Preparer:
         path, text = self._text(name)
         project, said = Project.of(path, self.allowed), str(path)
         extended = extended_texts(text, path, project)
-        if self._wish and name != self._wish.words:
-            over = self._wish.over(path.name, self.knowledge, self._wished_gpus)
+        wish = self._wish
+        if wish and name == wish.words:
+            wish = Wish(fields=wish.source)  # the profile was made for all else
+        if wish:
+            release = profiles.read(text, said, extended)[0].source.release if wish.source else ""
+            over = wish.over(path.name, release, self.knowledge, self._wished_gpus)
             extended[path.name], text, said = text, over, self._wish.words
         profile, document = profiles.read(text, said, extended)
         try:

@@ -40,29 +40,38 @@ class Wish:
             named += [f"--{name}", value] if name in NAMED else ["--set", f"{name}={value}"]
         return shlex.join(named)
 
+    @property
+    def source(self) -> dict[str, str]:
+        """What it says of the source: fields of `tensorflow`, such as `tensorflow.patches`."""
+        return {name: value for name, value in self.fields.items() if name.startswith("tensorflow.")}
+
     def profile(self, knowledge: KnowledgeBase, local: Sequence[str], machine: str, *, allow_untested: bool) -> str:
         """Return a profile for the wish, as `init` writes it; raises ProfileError and Incompatible.
 
-        `local` are this machine's GPUs, which the word `local` stands for, and `machine` is its CPU.
+        Its source is the release's own: `over` says another. `local` are this machine's GPUs, which the word `local`
+        stands for, and `machine` is its CPU.
         """
         from tfdock.resolve.starter import starter  # here: most commands name a profile
 
         if not self.gpus:
             fix = "name a profile that it changes, or a GPU: `--gpu rtx5090`, or `--gpu cpu` for none"
             raise ProfileError.of("wish-without-gpu", f"`{self.words}` does not say for which GPU", fix)
-        lines = dict(self.fields)
+        lines = {name: value for name, value in self.fields.items() if name not in self.source}
         start = starter(
             knowledge,
             self._devices(knowledge, local),
-            tensorflow=lines.pop("tensorflow", None),
+            tensorflow=lines.pop("tensorflow", self.source.get("tensorflow.release")),
             python=lines.pop("python", None),
             more=_yaml_lines({**lines, **({"allow_untested": "true"} if allow_untested else {})}),
             machine=machine,
         )
         return start.text
 
-    def over(self, name: str, knowledge: KnowledgeBase, local: Sequence[str]) -> str:
-        """Return a profile that extends that of the name and says what the wish says; raises ProfileError."""
+    def over(self, name: str, release: str, knowledge: KnowledgeBase, local: Sequence[str]) -> str:
+        """Return a profile that extends that of the name and says what the wish says; raises ProfileError.
+
+        `release` is what that profile says, which may be all that it says of its source.
+        """
         from tfdock.resolve.starter import device_line  # here, as above
 
         lines = {"extends": f"extends: {json.dumps(name)}"}
@@ -74,7 +83,8 @@ class Wish:
             lines |= {name: f"{name}: null" for name in ("accelerator", "gpus", *gone)}
             line = device_line(devices)
             lines[line.partition(":")[0]] = line
-        return "\n".join({**lines, **_yaml_lines(self.fields)}.values()) + "\n"
+        source = {"tensorflow.release": release} if self.source else {}
+        return "\n".join({**lines, **_yaml_lines({**source, **self.fields})}.values()) + "\n"
 
     def _devices(self, knowledge: KnowledgeBase, local: Sequence[str]) -> StarterDevices:
         from tfdock.resolve.starter import devices_of  # here, as above
@@ -101,6 +111,12 @@ def wish_of(*, gpu: Sequence[str] | None, sets: Sequence[str] | None, **fields: 
             fix = "say it once" if name != "extends" else "name the profile itself"
             raise ProfileError.of("wish-malformed", f"`--set {text}`: `{name}` is given by something else", fix)
         said[name] = value.strip()
+    if said.get("tensorflow", "").startswith("{"):
+        fix = "`--set 'tensorflow.patches=[fix.patch]'`, `--set tensorflow.ref=master`"
+        raise ProfileError.of("wish-malformed", "`tensorflow` is set by its parts", fix)
+    # Beside other parts of the source the release is one of them.
+    if "tensorflow" in said and any(name.startswith("tensorflow.") for name in said):
+        said = {("tensorflow.release" if name == "tensorflow" else name): value for name, value in said.items()}
     words = [word.strip() for option in gpu or () for word in option.split(",") if word.strip()]
     if gpu and not words:
         message, fix = "`--gpu` names no GPU", "name one: `--gpu rtx3080`, or `--gpu cpu` for none"

@@ -27,7 +27,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from tfdock.errors import MOST_PROBLEMS, Problem, ProfileError
+from tfdock.errors import MOST_PROBLEMS, Problem, ProfileError, joined
 from tfdock.profile import endpoint, yaml_nodes
 from tfdock.profile.units import DURATION, MEMORY
 from tfdock.types import TARGET_FIELDS, ImageRef
@@ -808,7 +808,9 @@ def _problem(model: type[BaseModel], item: Any, document: yaml_nodes.Node, file:
         # People write `compute-capabilities`.
         near = difflib.get_close_matches(str(path[-1]).lower().replace("-", "_"), known, n=1, cutoff=0.6)
         code, message = "profile-unknown-key", f"unknown key `{name}`"
+        inner = _homes(model, str(path[-1])) if len(path) == 1 else []
         fix = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}"
+        fix = f"it is part of {joined(inner)}: `{inner[0].strip('`')}: {{{path[-1]}: …}}`" if inner else fix
     elif kind == "missing":
         examples = {"schema": "schema: 1", "tensorflow": 'tensorflow: "2.18.0"', "release": 'release: "2.18.0"'}
         code, message = "profile-missing-key", f"`{name}` is missing"
@@ -917,6 +919,12 @@ def _deepest(model: type[BaseModel], path: _Path) -> tuple[str, FieldInfo | None
             name, deepest = str(part), info
             models = list(_models(info.annotation))
     return name, deepest
+
+
+def _homes(model: type[BaseModel], key: str) -> list[str]:
+    """Return the fields, in backquotes, whose maps have such a key."""
+    fields = model.model_fields.items()
+    return [f"`{name}`" for name, info in fields if any(key in one.model_fields for one in _models(info.annotation))]
 
 
 def _known_keys(model: type[BaseModel], path: _Path) -> list[str]:
