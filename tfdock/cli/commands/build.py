@@ -170,13 +170,16 @@ def build(
 
 def _note(prepared: Sequence[PreparedBuild], preparer: Preparer, settings: Settings, *, asking: bool) -> None:
     """Tell of each build that is not there yet what somebody should know; ask once if an official wheel would do."""
+    house = Wheelhouse(settings.wheelhouse)
+    # Nobody else publishes a source of one's own.
+    new = [build for build in prepared if not build.written.profile.source.is_own]
+    new = [build for build in new if not house.complete_record_for(build.plan)]
+    if not new:
+        return
     from tfdock.cli.gpu_text import notes_of, official_note  # here: it loads what advice is made of
 
-    house = Wheelhouse(settings.wheelhouse)
     needless = 0
-    for build in prepared:
-        if house.complete_record_for(build.plan):
-            continue
+    for build in new:
         resolution = build.plan.resolution
         needless += bool(official_note(preparer.knowledge, build.written.profile, resolution))
         for note in notes_of(preparer, build.written, resolution):
