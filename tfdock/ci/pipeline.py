@@ -225,7 +225,26 @@ def _not_pinned(matrix: Matrix) -> Problem | None:
     )
 
 
-def warnings(service: Service, matrix: Matrix) -> tuple[Problem, ...]:
+def warnings(service: Service, matrix: Matrix, longest: float) -> tuple[Problem, ...]:
+    """Return what one should know of a pipeline; `longest` are the expected seconds of its slowest wheel."""
+    return (*_own_machines(service, matrix), *_without_cache(matrix, longest))
+
+
+def _without_cache(matrix: Matrix, longest: float) -> Iterator[Problem]:
+    limit = matrix.ci.time_limit or TIME_LIMIT
+    if matrix.ci.cache or longest <= parse_seconds(limit):
+        return
+    yield Problem(
+        "ci-no-cache",
+        f"a wheel takes about {longest / 3600:.0f} hours on a machine like this one, and a job builds for {limit}",
+        "write below `ci:` where Bazel's cache is kept, such as `cache: ghcr.io/me/tfdock-cache`",
+        severity="warning",
+        why="without a cache no job goes on where another ended, and such a wheel is never finished",
+        file=matrix.file,
+    )
+
+
+def _own_machines(service: Service, matrix: Matrix) -> tuple[Problem, ...]:
     """Return a warning if jobs run on the user's machines: on GitLab's shell runners, or GitHub's with the label."""
     # Every runner of GitLab's may be a machine of your own: its tags do not tell.
     if service == "github" and not any(_SELF_HOSTED in runner for runner in _runners(matrix)):

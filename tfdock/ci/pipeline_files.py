@@ -81,6 +81,7 @@ def render(services: Iterable[Service], file: Path, folder: Path, settings: Sett
     planned = planned_matrix.cells(file, preparer)
     # The most jobs that there can be: which wheels are missing is known only when the pipeline runs.
     cells = sum(1 for cell in planned.cells if cell.status != "excluded")
+    longest = max((cell.seconds or 0 for cell in planned.wanted), default=0)
     variable = os.pathsep.join(_path_in_repository(own, folder) for own in folders)
     pipelines = []
     for service in services:
@@ -104,7 +105,7 @@ def render(services: Iterable[Service], file: Path, folder: Path, settings: Sett
                 folder=folder,
                 files=tuple(files),
                 refusal=pipeline.refusal(service, matrix),
-                warnings=pipeline.warnings(service, matrix),
+                warnings=pipeline.warnings(service, matrix, longest),
             )
         )
     return pipelines

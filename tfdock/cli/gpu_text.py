@@ -84,8 +84,8 @@ def notes_of(preparer: Preparer, written: WrittenProfile, resolution: Resolution
         yield official
     here = "{}.{}".format(*sys.version_info)
     if preparer.chose_python(written.file) and resolution.python != here:
-        newest = f"for Python {resolution.python}, the newest that TensorFlow {resolution.version} takes"
-        yield f"{newest}; this is Python {here}: `--python {here}` builds for it"
+        newest = f"Python {resolution.python}, the newest that TensorFlow {resolution.version} takes"
+        yield f"the wheel is for {newest}; you run Python {here}: `--python {here}` builds for that"
 
 
 # --- for programs ---------------------------------------------------------------------------------------------------

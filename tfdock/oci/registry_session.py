@@ -125,7 +125,7 @@ class Session:
                 "registry-unreachable",
                 f"the registry {self.registry} {verb} {subject}: {http.failure_reason(error)}",
                 f"check the network and proxies{mirror}; "
-                "a registry on another machine must speak HTTPS, or stand in the setting `plain_http`",
+                "a registry on another machine must use HTTPS, or be listed in the setting `plain_http`",
             ) from error
 
     def _refusal(self, subject: str, error: urllib.error.HTTPError, *, writing: bool) -> NetworkError:

@@ -934,4 +934,19 @@ def test_knowledge_outside_of_the_repository_is_refused(repository: Path) -> Non
 )
 def test_a_machine_that_stays_is_warned_of(service: Service, runner: object, stays: bool) -> None:
     matrix = matrices.read(json.dumps(BARE | {"runner": runner}), "m.yaml")
-    assert [one.code for one in pipeline.warnings(service, matrix)] == (["ci-own-machine"] if stays else [])
+    assert [one.code for one in pipeline.warnings(service, matrix, 0)] == (["ci-own-machine"] if stays else [])
+
+
+@pytest.mark.parametrize(
+    ("ci", "hours", "warned"),
+    [
+        ({}, 5, False),
+        ({}, 9, True),
+        ({"time_limit": "10h"}, 9, False),
+        ({"cache": "ghcr.io/me/cache"}, 9, False),
+    ],
+)
+def test_a_wheel_that_no_job_can_finish_is_warned_of(ci: dict[str, str], hours: int, warned: bool) -> None:
+    matrix = matrices.read(json.dumps(BARE | {"ci": BARE.get("ci", {}) | ci}), "m.yaml")
+    found = [one.code for one in pipeline.warnings("github", matrix, hours * 3600)]
+    assert found == (["ci-no-cache"] if warned else [])

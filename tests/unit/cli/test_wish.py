@@ -65,7 +65,9 @@ def test_the_options_stand_for_the_name(run: Run) -> None:
 def test_a_python_that_nobody_chose_is_named(run: Run) -> None:
     here = "{}.{}".format(*sys.version_info)
     told = run("check", "--gpu", "cpu").stderr
-    assert f"note: for Python 3.13, the newest that TensorFlow 2.21.0 takes; this is Python {here}" in told
+    assert (
+        f"note: the wheel is for Python 3.13, the newest that TensorFlow 2.21.0 takes; you run Python {here}" in told
+    )
     assert "note:" not in run("check", "--gpu", "cpu", "--python", "3.13").stderr
 
 
