@@ -9,7 +9,8 @@ Imports: `builder`, `diagnose`, `engine`, `gpu`, `host`, `knowledge`, `plan`, `r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfdock.builder.build import build as build_plan
@@ -17,6 +18,7 @@ from tfdock.builder.session import BuildRequest, BuildResult, BuildSession
 from tfdock.diagnose.diagnose_logs import diagnose_file
 from tfdock.diagnose.diagnosis import Diagnosis
 from tfdock.engine.docker_engine import DockerEngine
+from tfdock.errors import ProfileError
 from tfdock.events import Event, Listener
 from tfdock.gpu.compatibility import Compatibility, serve
 from tfdock.gpu.gpu_facts import facts_of_wheel
@@ -26,7 +28,7 @@ from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.prepare import PreparedBuild, Preparer
-from tfdock.plan.wish import Wish
+from tfdock.plan.wish import NO_WISH, Wish, wish_of
 from tfdock.resolve.advice import Advice, gpus_named
 from tfdock.resolve.advice import advise as advice_for
 from tfdock.resolve.resolution import Resolution
@@ -42,21 +44,27 @@ def advise(*gpus: str, tensorflow: str | None = None, python: str | None = None)
     return advice_for(base, gpus_named(base, gpus), tensorflow=tensorflow, python=python)
 
 
-def check(profile: str = "", *, gpu: Sequence[str] = (), **fields: str) -> Resolution:
+def check(profile: str = "", *, gpu: str | Sequence[str] = (), **fields: object) -> Resolution:
     """Return every choice of a build; raises Incompatible for what cannot work, with ways out."""
-    return _preparer(gpu, fields).resolve(_name(profile, gpu, fields)).resolution
+    wish = _wish(gpu, fields)
+    return _preparer(wish).resolve(profile or wish.words).resolution
 
 
-def plan(profile: str = "", *, gpu: Sequence[str] = (), **fields: str) -> BuildPlan:
+def plan(profile: str = "", *, gpu: str | Sequence[str] = (), **fields: object) -> BuildPlan:
     """Return what a build would run: image, commands, limits."""
-    return _prepared(profile, gpu, fields).plan
+    return _prepared(profile, _wish(gpu, fields)).plan
 
 
 def build(
-    profile: str = "", *, gpu: Sequence[str] = (), listen: Listener | None = None, force: bool = False, **fields: str
+    profile: str = "",
+    *,
+    gpu: str | Sequence[str] = (),
+    listen: Listener | None = None,
+    force: bool = False,
+    **fields: object,
 ) -> BuildResult:
     """Build a wheel into the wheelhouse, or take it from there; `listen` gets the events of the build."""
-    prepared = _prepared(profile, gpu, fields)
+    prepared = _prepared(profile, _wish(gpu, fields))
     session = BuildSession(connect=DockerEngine, settings=settings_of_machine.load({}), knowledge=_knowledge())
     return build_plan(session, BuildRequest(prepared=prepared, force=force), listen or _ignore)
 
@@ -74,7 +82,7 @@ def runs_on(wheel: Inspection, gpu: str) -> Compatibility:
 
 def diagnose(log: str | Path, *, profile: str = "") -> Diagnosis:
     """Return what went wrong in a log, the most probable cause first; with the profile it was a build of, more."""
-    preparer = _preparer((), {})
+    preparer = _preparer(NO_WISH)
     context = preparer.context(preparer.read(profile)) if profile else None
     return diagnose_file(str(log), _knowledge(), context)
 
@@ -88,13 +96,20 @@ def _knowledge() -> KnowledgeBase:
     return loader.knowledge(settings.knowledge, settings.cache_dir)
 
 
-def _preparer(gpu: Sequence[str], fields: dict[str, str]) -> Preparer:
-    return Preparer(settings_of_machine.load({}), hardware.local_machine(), wish=Wish(tuple(gpu), fields))
+def _wish(gpu: str | Sequence[str], fields: Mapping[str, object]) -> Wish:
+    """Return the wish of a call. A version has to be text: as a number 3.10 is 3.1."""
+    for name, value in fields.items():
+        if isinstance(value, float):
+            fix = f'write it as text: `{name}="{value}"`'
+            raise ProfileError.of("version-not-text", f"`{name}` is a number, but versions are text", fix)
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
+    sets = [f"{name}={value}" for name, value in texts.items()]
+    return wish_of(gpu=[gpu] if isinstance(gpu, str) else gpu, sets=sets)
 
 
-def _name(profile: str, gpu: Sequence[str], fields: dict[str, str]) -> str:
-    return profile or Wish(tuple(gpu), fields).words
+def _preparer(wish: Wish) -> Preparer:
+    return Preparer(settings_of_machine.load({}), hardware.local_machine(), wish=wish)
 
 
-def _prepared(profile: str, gpu: Sequence[str], fields: dict[str, str]) -> PreparedBuild:
-    return _preparer(gpu, fields).prepare(_name(profile, gpu, fields))
+def _prepared(profile: str, wish: Wish) -> PreparedBuild:
+    return _preparer(wish).prepare(profile or wish.words)

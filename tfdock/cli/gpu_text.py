@@ -83,7 +83,7 @@ def notes_of(preparer: Preparer, written: WrittenProfile, resolution: Resolution
     if official:
         yield official
     here = "{}.{}".format(*sys.version_info)
-    if preparer.chose_python(written.file) and resolution.python != here:
+    if preparer.chose_python(written.file) and resolution.python != here in resolution.release.pythons:
         newest = f"Python {resolution.python}, the newest that TensorFlow {resolution.version} takes"
         yield f"the wheel is for {newest}; you run Python {here}: `--python {here}` builds for that"
 

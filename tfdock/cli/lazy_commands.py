@@ -19,7 +19,7 @@ SECTIONS: Mapping[str, Table] = {
         "advise": ("advise", "Say how official wheels run on a GPU, and what is better."),
         "init": ("init", "Write a first profile."),
         "check": ("check", "Say whether profiles can be built."),
-        "plan": ("plan", "Print exactly what `build` would run."),
+        "plan": ("plan", "Say what a build makes, of what, and what that costs."),
         "matrix": ("matrix", "Say which wheels a matrix asks for, and what they cost."),
         "gpus": ("know", "List the known GPUs, or say which releases take one."),
         "releases": ("know", "List the known TensorFlow releases, or describe one."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import platform
 import re
 import shlex
@@ -161,23 +162,33 @@ class Preparer:
     def read(self, name: str) -> WrittenProfile:
         """Read a profile with all that stands in other files; raises ProfileError or OSError."""
         path, text = self._text(name)
-        project, said = Project.of(path, self.allowed), str(path)
+        made = bool(self._wish) and name == self._wish.words
+        project, said = Project.of(path, self.allowed), name if made else str(path)
         extended = extended_texts(text, path, project)
-        wish = self._wish
-        if wish and name == wish.words:
-            wish = Wish(fields=wish.source)  # the profile was made for all else
+        # The profile that was made for a wish has all but its source.
+        wish = Wish(fields=self._wish.source) if made else self._wish
         if wish:
             release = profiles.read(text, said, extended)[0].source.release if wish.source else ""
-            over = wish.over(path.name, release, self.knowledge, self._wished_gpus)
-            extended[path.name], text, said = text, over, self._wish.words
+            # As no profile of its own chain is likely to be named.
+            label = str(path) if path.is_absolute() else f"./{path}"
+            over = wish.over(label, release, self.knowledge, self._wished_gpus)
+            extended[label], text, said = text, over, self._wish.words
         profile, document = profiles.read(text, said, extended)
+        own = {".".join(field.split(".")[:2]) for field in wish.source}
+        # What an option names is looked for here, and in this folder's project.
+        project = Project.of(Path("option"), self.allowed) if own else project
+
+        def folder(field: str) -> Path:
+            return Path() if field.partition("[")[0] in own else path.parent
+
+        file = name if made else str(path)
         try:
-            local, tree = read_local(profile.source, lambda _: path.parent, str(path), project)
+            local, tree = read_local(profile.source, folder, file, project)
         except ProfileError as error:
             # The reader of the checkout knows the field, the document knows its line.
-            raise ProfileError(*(placed(problem, document, str(path)) for problem in error.problems)) from error
+            raise ProfileError(*(placed(problem, document, file) for problem in error.problems)) from error
         return WrittenProfile(
-            file=str(path),
+            file=file,
             text=text,
             extended=extended,
             profile=profile,
@@ -189,7 +200,7 @@ class Preparer:
     def _text(self, name: str) -> tuple[Path, str]:
         """Return where a profile stands, and its text."""
         if self._wish and name == self._wish.words:
-            return Path(name), self._made_text
+            return Path("options"), self._made_text  # a file of this folder, whatever is in the words
         if name == STDIN:
             return Path("<stdin>"), self._piped_text
         path = find_profile(name, self.knowledge)
@@ -313,7 +324,7 @@ def find_profile(name: str, knowledge: KnowledgeBase | None = None) -> Path:
     # A file of that name with another ending is what was meant, before any shipped profile.
     beside = [file for stem in stems for end in (".yaml", ".yml") if Path(file := f"{stem}{end}").is_file()]
     stem = name.removesuffix(path.suffix) if path.suffix in (".yaml", ".yml") else name
-    if not beside and knowledge and means_gpu(knowledge, stem):
+    if not beside and stem not in shipped and knowledge and means_gpu(knowledge, stem):
         raise ProfileError(_gpu_is_no_profile(stem))
     # A GPU's name is never corrected to another GPU's profile, whose wheel may not run on it.
     alike = [profile for profile in shipped if _begins_alike(_numbers(stem), _numbers(profile))]
@@ -357,7 +368,10 @@ def lock_path(name: str) -> Path:
     if name == STDIN:
         raise ProfileError.of("profile-not-found", "a profile from standard input has no lock", "save it to a file")
     if name.startswith("--"):
-        return Path("-".join(re.findall(r"[\w.]+", name)) + ".lock")
+        slug = "-".join(re.findall(r"[\w.]+", name))
+        # Other options must not have the same lock, and a file's name has an end.
+        plain = len(slug) < 100 and not re.search(r"[^\w.\- =,]", name)
+        return Path(f"{slug if plain else f'{slug[:80]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}'}.lock")
     path = find_profile(name)
     shipped = path.parent == loader.profiles() and not Path(name).is_file()
     if shipped:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tfdock.errors import ProfileError
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.profile.profile import Profile, unquoted_fields
+from tfdock.types import TARGET_FIELDS
 
 if TYPE_CHECKING:
     from tfdock.resolve.starter import StarterDevices
@@ -62,7 +63,7 @@ class Wish:
             self._devices(knowledge, local),
             tensorflow=lines.pop("tensorflow", self.source.get("tensorflow.release")),
             python=lines.pop("python", None),
-            more=_yaml_lines({**lines, **({"allow_untested": "true"} if allow_untested else {})}),
+            more=_yaml_lines({**({"allow_untested": "true"} if allow_untested else {}), **lines}),
             machine=machine,
         )
         return start.text
@@ -74,12 +75,13 @@ class Wish:
         """
         from tfdock.resolve.starter import device_line  # here, as above
 
-        lines = {"extends": f"extends: {json.dumps(name)}"}
+        lines = {"extends": f"extends: {json.dumps(name, ensure_ascii=False)}"}
         if self.gpus:
             devices = self._devices(knowledge, local)
             # Of the profile's own devices, and of what only another accelerator has, nothing stays.
             others = {part for row in knowledge.accelerators.values() for part in row.components}
             gone = sorted((others - {*devices.accelerator.components}) & {*Profile.model_fields})
+            gone += [] if devices.accelerator.compilers else ["compiler"]
             lines |= {name: f"{name}: null" for name in ("accelerator", "gpus", *gone)}
             line = device_line(devices)
             lines[line.partition(":")[0]] = line
@@ -97,17 +99,23 @@ class Wish:
 
 
 NO_WISH = Wish()
+_DEVICES = ("gpus", "accelerator", *TARGET_FIELDS)  #: Fields that `--gpu` says.
 
 
 def wish_of(*, gpu: Sequence[str] | None, sets: Sequence[str] | None, **fields: str | None) -> Wish:
     """Return the wish of a command's options; raises ProfileError."""
     said = {name: value for name, value in fields.items() if value is not None}
+    for name in (name for name, value in said.items() if not value.strip()):
+        raise ProfileError.of("wish-malformed", f"`--{name}` is empty", "give a version, or leave the option out")
     for text in sets or ():
         name, equals, value = text.partition("=")
-        if not (equals and value.strip() and re.fullmatch(r"[a-z_]+(\.[A-Za-z0-9_-]+)*", name)):
+        if not (equals and value.strip() and re.fullmatch(r"[a-z_]+(\.[A-Za-z0-9_-]+){0,3}", name)):
             fix = "write a profile's field and its value: `--set resources.memory=16GiB`, `--set xla=false`"
             raise ProfileError.of("wish-malformed", f"`--set {text}` is not `FIELD=VALUE`", fix)
-        if name in said or name == "extends" or (name == "gpus" and gpu):
+        # One part of a field cannot be set beside the whole of it.
+        twice = [other for other in said if f"{other}.".startswith(f"{name}.") or f"{name}.".startswith(f"{other}.")]
+        release = name.startswith("tensorflow.") and twice == ["tensorflow"] and name != "tensorflow.release"
+        if (twice and not release) or name in ("extends", "schema") or (gpu and name.partition(".")[0] in _DEVICES):
             fix = "say it once" if name != "extends" else "name the profile itself"
             raise ProfileError.of("wish-malformed", f"`--set {text}`: `{name}` is given by something else", fix)
         said[name] = value.strip()
@@ -132,18 +140,15 @@ def _yaml_lines(fields: Mapping[str, str]) -> dict[str, str]:
         inner = tree
         for step in path:
             inner = inner.setdefault(step, {})
-            if not isinstance(inner, dict):
-                raise ProfileError.of(
-                    "wish-malformed", f"`{step}` has a value, and `{name}` sets one in it", "say one"
-                )
-        inner[last] = value if _YAML.fullmatch(value) else json.dumps(value)
+        inner[last] = value if _YAML.fullmatch(value) else json.dumps(value, ensure_ascii=False)
     # As a map in one line: of no fields it is one too.
     for name in unquoted_fields(_flow(tree)):
         *path, last = name.split(".")
         inner = tree
         for step in path:
-            inner = inner[step]
-        if last in inner:  # else it is an entry of a list, which the reader of the profile names
+            inner = inner.get(step, {}) if isinstance(inner, dict) else {}
+        # Else it is part of a list or map that was given whole: the reader of the profile names it.
+        if isinstance(inner, dict) and last in inner:
             inner[last] = json.dumps(inner[last])
     return {name: f"{name}: {_flow(value)}" for name, value in tree.items()}
 

@@ -188,7 +188,7 @@ def advise(
 
 
 #: Fields of a profile that change what is in the wheel, beside its release, Python and GPUs.
-_ALTERS = ("xla", "cloud", "optimize", "debug", "bazel", "wheel")
+_ALTERS = ("xla", "cloud", "optimize", "debug", "bazel", "wheel", "base", "compiler", "host_compiler", "edits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,15 +210,20 @@ def same_official(knowledge: KnowledgeBase, profile: Profile, resolution: Resolu
         return None
     if resolution.image.machine != OFFICIAL_MACHINE or not release.official_targets.get(accelerator.accelerator):
         return None
-    names = profile.named_gpus or tuple(dict.fromkeys(dotted(target) for target in resolution.targets))
-    wanted = _Wanted(knowledge=knowledge, gpus=gpus_named(knowledge, names), python=resolution.python)
+    gpus = gpus_named(knowledge, profile.named_gpus) if profile.named_gpus else ()
+    # Of this machine's GPUs, and of what is compiled for others, only the targets are known.
+    targets = dict.fromkeys(dotted(target) for target in resolution.targets)
+    others = [target for target in targets if target not in {gpu.target for gpu in gpus}]
+    names = (*profile.named_gpus, *others)
+    gpus = (*gpus, *(gpus_named(knowledge, others) if others else ()))
+    wanted = _Wanted(knowledge=knowledge, gpus=gpus, python=resolution.python)
     if not wanted.native_of(release):
         return None
     compatibilities = [wanted.on_official(release, gpu) for gpu in wanted.gpus]
     wheel = wanted.official_wheel(release, str(resolution.version), compatibilities)
     tested = {name: release.components.get(name, Support()).tested for name in resolution.components}
-    # What pip does not bring has to be here: who builds for another CUDA has that one.
-    if wheel.needs and any(t and not same_minor(resolution.components[name], t) for name, t in tested.items()):
+    # Who builds for another CUDA has that one.
+    if any(version and not same_minor(resolution.components[name], version) for name, version in tested.items()):
         return None
     return SameOfficial(wheel=wheel, gpus=names, limited=any(one.limits for one in compatibilities))
 

@@ -16,8 +16,10 @@ from typer.testing import CliRunner, Result
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
 from tfdock.host import hardware
+from tfdock.plan import prepare
 from tfdock.plan.prepare import lock_path
 from tfdock.plan.wish import Wish, wish_of
+from tfdock.types import LocalGpu
 
 Run = Callable[..., Result]
 BASE = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\ngpus: [rtx3080]\ncuda: "12.5.1"\ncudnn: "9.3.0"\n'
@@ -131,6 +133,34 @@ def test_a_refusal_names_the_option_or_the_line(run: Run) -> None:
     assert "my.yaml:6:8: error: cuDNN 9.3.0 has no code for 12.0" in told
 
 
+def test_options_name_files_of_this_folder_whatever_else_they_say(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/own.yaml").write_text(BASE)
+    (tmp_path / "deep/a.patch").write_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n")
+    patch = ["--set", "tensorflow.patches=[deep/a.patch]"]
+    for words in (["--gpu", "rtx3080"], ["deep/own.yaml"], ["rtx3080"]):
+        assert "-p" in build_id(run("check", *words, *patch, "--set", "runtime=docker.io/library/python:3.12"))
+    outside = run("check", "--gpu", "rtx3080", "--set", "tensorflow.patches=[../a.patch]").stderr
+    assert "`../a.patch` leads to" in outside
+    assert "path-outside" in outside
+
+
+def test_a_chain_of_profiles_and_any_text_take_options(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/a.yaml").write_text(BASE)
+    (tmp_path / "sub/m.yaml").write_text("extends: a.yaml\n")
+    (tmp_path / "a.yaml").write_text("extends: sub/m.yaml\n")
+    (tmp_path / "😀.yaml").write_text(BASE)
+    assert "py3.10" in build_id(run("check", "a.yaml", "--python", "3.10"))
+    assert "py3.10" in build_id(
+        run("check", "😀.yaml", "--python", "3.10", "--set", "allow_failing=because 😀 says so")
+    )
+
+
+def test_a_gpu_of_another_kind_leaves_the_compiler_out(run: Run) -> None:
+    assert "-cpu-" in build_id(run("check", "rtx5090", "--gpu", "cpu"))
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
@@ -147,7 +177,15 @@ def test_a_refusal_names_the_option_or_the_line(run: Run) -> None:
         (["my.yaml", "--set", "a b=c"], "`--set a b=c` is not `FIELD=VALUE` [wish-malformed]"),
         (["my.yaml", "--set", "extends=x.yaml"], "`extends` is given by something else [wish-malformed]"),
         (["my.yaml", "--python", "3.10", "--set", "python=3.11"], "`python` is given by something else"),
-        (["my.yaml", "--set", "bazel=1", "--set", "bazel.version=2"], "`bazel` has a value, and `bazel.version`"),
+        (["my.yaml", "--set", "bazel=1", "--set", "bazel.version=2"], "`bazel.version` is given by something else"),
+        (
+            ["my.yaml", "--set", "bazel.version=2", "--set", "bazel={version: 2}"],
+            "`bazel` is given by something else",
+        ),
+        (["--gpu", "cpu", "--set", "accelerator=cpu"], "`accelerator` is given by something else"),
+        (["--gpu", "cpu", "--python", ""], "`--python` is empty [wish-malformed]"),
+        (["my.yaml", "--set", "host_compiler={name: gcc, version: 11}"], "`host_compiler.version` is a number"),
+        (["my.yaml", "--set", f"{'a.' * 3000}a=1"], "is not `FIELD=VALUE` [wish-malformed]"),
         (["my.yaml", "--set", "pyhton=3.11"], "--set pyhton=3.11: error: unknown key `pyhton`"),
         (["my.yaml", "--cuda", "twelve"], "--cuda twelve: error: "),
         (["my.yaml", "--set", "gpus=[8.6]"], "--set gpus=[8.6]: error: `gpus[0]` is a number"),
@@ -169,9 +207,14 @@ def test_all_commands_of_a_build_take_the_options(run: Run, command: str) -> Non
     assert sorted(path.name for path in Path().iterdir()) == ["my.yaml"]
 
 
+@pytest.mark.parametrize("name", ["ghcr.io/me/wheels:1", "tf2.18.0-py3.11-cpu-x86_64"])
+def test_an_image_takes_no_options(run: Run, name: str) -> None:
+    assert "options change profiles, not images or build ids" in run("pull", name, "--python", "3.10").stderr
+
+
 @pytest.mark.parametrize("given", [["--matrix", "m.yaml"], ["--from", "b.tar"]])
 def test_a_matrix_and_a_bundle_have_their_own_profiles(run: Run, given: list[str]) -> None:
-    assert "has its profiles in it" in run("build", *given, "--gpu", "rtx3080").stderr
+    assert "has its profiles in it: leave `--gpu`" in run("build", *given, "--gpu", "rtx3080").stderr
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
@@ -230,11 +273,23 @@ def test_an_official_wheel_that_does_it_is_named_with_its_pip_line(run: Run, com
         ["--set", "optimize=native"],
         ["--set", "xla=false"],
         ["--set", "tensorflow.ref=master"],
+        ["--tensorflow", "2.21.0", "--set", "gpus=[rtx3080, rtx5090]", "--cuda", "12.8.0", "--set", "cudnn=9.7.0"],
+        ["--cuda", "12.4.1"],
+        ["--set", "edits=none"],
     ],
 )
 def test_what_the_official_wheel_has_not_is_built_without_a_word(run: Run, options: list[str]) -> None:
     result = run("check", "my.yaml", *options)
     assert result.exit_code == 0
+    assert "no build is needed" not in result.stderr
+
+
+def test_this_machines_gpus_count_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = LocalGpu(name="NVIDIA GeForce RTX 5090", accelerator="cuda", target="12.0")
+    monkeypatch.setattr(prepare, "local_gpus", lambda: (here,))
+    options = ["--tensorflow", "2.21.0", "--set", "gpus=[rtx3080, local]", "--cuda", "12.8.0", "--set", "cudnn=9.7.0"]
+    result = run("check", "my.yaml", *options)
+    assert "sm86-sm120" in build_id(result)
     assert "no build is needed" not in result.stderr
 
 
@@ -249,7 +304,7 @@ def test_limits_of_the_official_wheel_are_pointed_to(run: Run) -> None:
     assert "`tfdock advise --gpu rtx3080 --tensorflow 2.21.0` says its limits" in told
 
 
-@pytest.mark.parametrize(("answer", "code"), [("n", 130), ("y", 6)])
+@pytest.mark.parametrize(("answer", "code"), [("n", 0), ("y", 6)])
 def test_build_asks_once_on_a_terminal(tmp_path: Path, answer: str, code: int) -> None:
     (tmp_path / "my.yaml").write_text(BASE)
     ours, theirs = pty.openpty()
@@ -269,7 +324,7 @@ def test_build_asks_once_on_a_terminal(tmp_path: Path, answer: str, code: int) -
     os.close(ours)
     assert process.returncode == code, seen
     assert seen.count(OFFICIAL.encode()) == 1
-    assert seen.count(b"Build all the same?") == 1
+    assert seen.count(b" all the same?") == 1
     assert [
         path.name for path in tmp_path.iterdir() if path.suffix != ".yaml" and not path.name.startswith(".")
     ] == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -154,7 +154,9 @@ def build(
     prepared, results, order = prepare_all(planner, names)
     for result in results:
         show_result(result)
-    _note(prepared, preparer, settings, asking=not (as_json or force) and sys.stdin.isatty() and sys.stderr.isatty())
+    # A lock and a bundle were made on purpose.
+    asking = not (as_json or force or locked or bundle) and sys.stdin.isatty() and sys.stderr.isatty()
+    prepared = _wanted(prepared, preparer, settings, asking=asking)
     # A signal that comes after the last build must not cut off its answer, so this is printed within.
     with stoppable() as stop:
         with shown_progress() as progress:
@@ -168,32 +170,40 @@ def build(
         raise typer.Exit(_print_results(results, {}, as_json=as_json))
 
 
-def _note(prepared: Sequence[PreparedBuild], preparer: Preparer, settings: Settings, *, asking: bool) -> None:
-    """Tell of each build that is not there yet what somebody should know; ask once if an official wheel would do."""
+def _wanted(
+    prepared: list[PreparedBuild], preparer: Preparer, settings: Settings, *, asking: bool
+) -> list[PreparedBuild]:
+    """Tell of each build that is not there yet what somebody should know; return what to build.
+
+    Where an official wheel would do, ask once on a terminal; what nobody wants then is left out.
+    """
     house = Wheelhouse(settings.wheelhouse)
     # Nobody else publishes a source of one's own.
     new = [build for build in prepared if not build.written.profile.source.is_own]
     new = [build for build in new if not house.complete_record_for(build.plan)]
     if not new:
-        return
+        return prepared
     from tfdock.cli.gpu_text import notes_of, official_note  # here: it loads what advice is made of
 
-    needless = 0
+    needless = []
     for build in new:
         resolution = build.plan.resolution
-        needless += bool(official_note(preparer.knowledge, build.written.profile, resolution))
+        needless += [build] if official_note(preparer.knowledge, build.written.profile, resolution) else []
         for note in notes_of(preparer, build.written, resolution):
             console.tell(f"note: {note}")
     if not (asking and needless):
-        return
+        return prepared
+    which = "them" if len(needless) > 1 else needless[0].file
     try:
-        wanted = typer.confirm("Build all the same?" if len(prepared) == 1 else "Build them all the same?", err=True)
+        wanted = typer.confirm(f"Build {which} all the same?", err=True)
     except typer.Abort as error:
         console.say("\ninterrupted")
         raise typer.Exit(ExitCode.INTERRUPTED) from error
-    if not wanted:
+    left = prepared if wanted else [build for build in prepared if build not in needless]
+    if not left:
         console.say("nothing was built")
-        raise typer.Exit(ExitCode.INTERRUPTED)
+        raise typer.Exit
+    return left
 
 
 def _print_results(results: list[Result], more: Mapping[str, Any], *, as_json: bool) -> int:
@@ -217,10 +227,10 @@ def _result_json(result: Result) -> dict[str, Any]:
 def _check_source(
     profiles: list[str] | None, wish: Wish, bundle: Path | None, matrix: Path | None, *, locked: bool
 ) -> None:
-    if matrix and (profiles or wish or bundle or locked):
+    if wish and (matrix or bundle):
+        raise typer.BadParameter("a matrix or bundle has its profiles in it: leave `--gpu` and `--set` out")
+    if matrix and (profiles or bundle or locked):
         raise typer.BadParameter("a matrix has its profiles in it: leave profiles, `--from` and `--locked` out")
-    if bundle and wish:
-        raise typer.BadParameter("a bundle has its profiles in it: leave `--gpu`, `--set` and their like out")
     if not (profiles or wish or bundle or matrix):
         raise typer.BadParameter(
             "name a profile, or a GPU: `--gpu rtx5090`; or a matrix: `--matrix profiles/matrix.yaml`; or a bundle: "

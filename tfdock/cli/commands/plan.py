@@ -96,6 +96,7 @@ def _short_lines(prepared: PreparedBuild, expected: PhaseEstimate | None) -> Ite
         ("image", str(resolution.base)),
         ("tried in", str(resolution.runtime or "no image")),
         *_cost_rows(plan, expected),
+        *([("trust domain", plan.trust.name)] if plan.trust.name != "release" else []),
         ("evidence", f"{resolution.grade.value}: {resolution.grade.reason}"),
         *([("unverified", "; ".join(doubts))] if doubts else []),
     ]

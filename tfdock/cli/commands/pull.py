@@ -86,7 +86,9 @@ def pull(
     as_json: AsJson = False,
 ) -> None:
     """Say how this machine's GPUs run them."""
-    if wish and not names:
+    if wish and any(_is_image(name) or is_promise(name) for name in names or ()):
+        raise typer.BadParameter("options change profiles, not images or build ids: leave them out")
+    if wish and not names and not matrix:
         names = [wish.words]
     _check_names(names, wish, matrix, platform=platform)
     check_matrix_options(matrix, only=only, report=report)
@@ -116,12 +118,12 @@ def _print_results(results: list[dict[str, Any]], more: Mapping[str, Any], *, as
 
 
 def _check_names(names: list[str] | None, wish: Wish, matrix: Path | None, *, platform: str | None) -> None:
+    if matrix and wish:
+        raise typer.BadParameter("a matrix has its profiles in it: leave `--gpu`, `--set` and their like out")
     if bool(names) == bool(matrix):
         raise typer.BadParameter(
             "name images or profiles, a GPU (`--gpu rtx5090`), or a matrix: `--matrix profiles/matrix.yaml`"
         )
-    if matrix and wish:
-        raise typer.BadParameter("a matrix has its profiles in it: leave `--gpu`, `--set` and their like out")
     if matrix and platform:
         raise typer.BadParameter("a matrix says what its wheels are for: leave `--platform` out")
 
