@@ -32,7 +32,7 @@ ROAD = {
     "builder.build": {"modules": 127, "lines": 28250},
     "cli.commands.build": {"modules": 98, "lines": 20670},
 }
-WHOLE = {"modules": 292, "commands": 26, "options": 75, "lines of tests": 63860, "lines of recordings": 14300}
+WHOLE = {"modules": 292, "commands": 26, "options": 75, "lines of tests": 63880, "lines of recordings": 14300}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tfdock.diagnose.diagnosis import Diagnosis, diagnosis
-from tfdock.diagnose.log_lines import PIECE, NotText, unpacked
+from tfdock.diagnose.log_lines import PIECE, NotText, unpacked, unwrapped
 from tfdock.diagnose.log_search import Diagnostician
 from tfdock.errors import ProfileError, TfdockError
 from tfdock.knowledge.tables import KnowledgeBase
@@ -16,6 +16,9 @@ from tfdock.plan.profile_fixes import Context
 
 Progress = Callable[[int], None]
 AddNote = Callable[[str], None]
+
+
+_PASTED = 1 << 18  #: Bytes of a log that somebody may have copied from a terminal.
 
 
 def _ignore(_: object) -> None:
@@ -36,10 +39,11 @@ def diagnose_log(
     `progress` gets the number of bytes read, `add_note` what is wrong with the log itself. Raises ProfileError for a
     log that is not text, with `name` as its file.
     """
-    reader = Diagnostician(knowledge)
+    reader, kept = Diagnostician(knowledge), bytearray()
     try:
         for chunk in unpacked(_chunks(log, progress)):
             reader.feed(chunk)
+            kept += chunk if len(kept) <= _PASTED else b""
     except NotText as error:
         fix = "name the text that a build or a program printed"
         if error.program:
@@ -49,7 +53,18 @@ def diagnose_log(
     # A packed log that was cut off still has its beginning, where the first failure often stands.
     except ValueError as error:
         add_note(f"{error}: only what comes before it is read")
-    return diagnosis(reader.close(), knowledge, context)
+    found = diagnosis(reader.close(), knowledge, context)
+    text = unwrapped(bytes(kept)) if len(kept) <= _PASTED and not _is_sure(found) else b""
+    if not text:
+        return found
+    again = Diagnostician(knowledge)
+    again.feed(text)
+    whole = diagnosis(again.close(), knowledge, context)
+    return whole if _is_sure(whole) else found
+
+
+def _is_sure(found: Diagnosis) -> bool:
+    return any(finding.confidence == "high" for finding in found.findings)
 
 
 def _chunks(log: BinaryIO, progress: Progress) -> Iterator[bytes]:

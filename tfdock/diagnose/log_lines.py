@@ -312,3 +312,27 @@ def _gunzip(chunks: Iterable[bytes], file: _Counted) -> Iterator[bytes]:
             left = member.unused_data if member.eof else member.unconsumed_tail
     if not member.eof:
         raise ValueError("its gzip data ends too early")
+
+
+_WIDTHS = range(60, 251)  #: Columns of terminals.
+
+
+def unwrapped(log: bytes) -> bytes:
+    """Return a log whose lines a terminal broke at its edge, with whole lines; empty if none seem broken.
+
+    An empty line stands in the place of each continuation, so that the others keep their numbers.
+    """
+    lines = log.split(b"\n")
+    edge = max(map(len, lines))
+    if edge not in _WIDTHS or sum(len(line) == edge for line in lines) < 2:
+        return b""
+    whole: list[bytes] = []
+    start = 0  # of the line that goes on
+    for number, line in enumerate(lines):
+        if number and len(lines[number - 1]) == edge:
+            whole[start] += line
+            whole.append(b"")
+        else:
+            start = number
+            whole.append(line)
+    return b"\n".join(whole)

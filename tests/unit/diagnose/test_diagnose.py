@@ -26,9 +26,9 @@ from tfdock.cli import ci_log
 from tfdock.cli.app import app, preparer_for, settings_for
 from tfdock.cli.diagnosis_text import lines
 from tfdock.diagnose import log_search
-from tfdock.diagnose.diagnose_logs import diagnose_run_log, load_context
+from tfdock.diagnose.diagnose_logs import diagnose_log, diagnose_run_log, load_context
 from tfdock.diagnose.diagnosis import Diagnosis, diagnosis
-from tfdock.diagnose.log_lines import BLOCK, NEAR, Block, Log, NotText, bare, unpacked
+from tfdock.diagnose.log_lines import BLOCK, NEAR, Block, Log, NotText, bare, unpacked, unwrapped
 from tfdock.diagnose.log_search import Diagnostician
 from tfdock.errors import NetworkError, Problem
 from tfdock.host.supervise import Stop
@@ -796,3 +796,30 @@ def test_an_empty_log_is_a_log_and_it_says_where_errors_are() -> None:
     assert result.exit_code == 0
     assert "-: the log is empty: what fails is said on standard error, which `2>&1` sends along" in result.stderr
     assert "2>&1" not in run(stdin=b"one\n").stderr
+
+
+ABI = (
+    "tensorflow.python.framework.errors_impl.NotFoundError: /home/me/lib/python3.7/site-packages/tensorflow_text/"
+    "python/metrics/_text_similarity_metric_ops.so: undefined symbol: _ZN10tensorflow8OpKernel11TraceStringEv"
+)
+
+
+@pytest.mark.parametrize("width", [60, 80, 92])
+def test_a_log_that_a_terminal_broke_at_its_edge_is_read_whole(width: int) -> None:
+    broken = "\n".join(ABI[at : at + width] for at in range(0, len(ABI), width))
+    found = diagnose_log(io.BytesIO(f"Traceback:\n{broken}\nend\n".encode()), loader.knowledge(), name="x")
+    assert [(one.id, one.line) for one in found.findings] == [("addon_of_other_release", 2)]
+
+
+@pytest.mark.parametrize(
+    ("log", "whole"),
+    [
+        (b"a" * 80 + b"\n" + b"b" * 80 + b"\nc\nd\n", b"a" * 80 + b"b" * 80 + b"c\n\n\nd\n"),
+        (b"a" * 80 + b"\nb\nc\n", b""),  # one long line is no edge
+        (b"a" * 300 + b"\n" + b"b" * 300 + b"\nc\n", b""),  # no terminal is so wide
+        (b"a\nb\n", b""),
+        (b"", b""),
+    ],
+)
+def test_only_lines_that_end_at_one_edge_go_on(log: bytes, whole: bytes) -> None:
+    assert unwrapped(log) == whole
