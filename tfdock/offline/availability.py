@@ -6,7 +6,7 @@ import math
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -30,6 +30,7 @@ Status = Literal["there", "gone", "changed", "unreachable", "not-asked"]
 
 _SECONDS = 20.0  #: Limit of one question. TensorFlow's repository lists 10 MB of refs.
 _AT_ONCE = 16
+_LOOK_SECONDS = 0.5
 _GONE = (404, 410)  #: HTTP statuses of a resource that does not exist (RFC 9110, 15.5).
 _NAME_ANOTHER = "name another in the profile, or add a row to a folder of knowledge (`--knowledge`)"
 _LOCK_AGAIN = "find out why it moved; then `tfdock lock` again, or name what you mean in the profile"
@@ -84,6 +85,10 @@ def ask(
             ]
             for resolution, lock in resolutions
         ]
+        waiting = {answer for answers in asked for answer in answers}
+        while waiting:
+            # Not for ever: a signal that another thread got does not wake this one, which alone acts on it.
+            waiting = wait(waiting, _LOOK_SECONDS).not_done
         return [[answer.result() for answer in answers] for answers in asked]
 
 
