@@ -21,7 +21,7 @@ TESTS = ROOT.parent / "tests"
 SLACK = 60  #: What a figure may be below its budget, so that not each line is a change here.
 #: Lines of Python in each package.
 PACKAGES = {
-    "": 750, "api": 115, "bazel": 4665, "bench": 325, "builder": 3110, "ci": 765, "cli": 8750, "diagnose": 1480,
+    "": 750, "api": 115, "bazel": 4665, "bench": 325, "builder": 3110, "ci": 765, "cli": 8760, "diagnose": 1480,
     "documents": 1525, "engine": 2505, "gpu": 1915, "host": 2615, "images": 3035, "installed": 1370,
     "knowledge": 2710, "matrix": 1470, "oci": 1365, "offline": 1475, "plan": 3505, "profile": 1350,
     "report": 1005, "resolve": 4820, "run": 1440, "trace": 900, "verify": 1885, "wheel": 3280,
@@ -32,7 +32,7 @@ ROAD = {
     "builder.build": {"modules": 127, "lines": 28250},
     "cli.commands.build": {"modules": 98, "lines": 20670},
 }
-WHOLE = {"modules": 292, "commands": 26, "options": 75, "lines of tests": 63920, "lines of recordings": 14300}
+WHOLE = {"modules": 292, "commands": 26, "options": 75, "lines of tests": 63930, "lines of recordings": 14300}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

@@ -36,8 +36,10 @@ def profiles(incomplete: str) -> list[str]:
 
 def build_ids(incomplete: str) -> list[str]:
     """Return the builds of the wheelhouse, by their folders."""
+    from tfdock.wheelhouse.store import Wheelhouse  # here: every command imports this module
+
     try:
-        folder = settings.load({}).wheelhouse / ".tfdock"
+        folder = Wheelhouse(settings.load({}).wheelhouse).private.path
         names = [path.name for path in folder.iterdir() if path.is_dir() and path.name.startswith("tf")]
     except (TfdockError, OSError):
         return []

@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfdock.cli.console import Style, clean
 from tfdock.errors import ProfileError, joined
@@ -16,11 +16,13 @@ from tfdock.host import hardware
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.release_rows import Estimate
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.plan.prepare import Preparer, WrittenProfile
-from tfdock.profile.profile import Profile
 from tfdock.resolve.advice import AdvisedWheel, gpus_named, same_official
-from tfdock.resolve.resolution import Resolution
 from tfdock.types import Host
+
+if TYPE_CHECKING:
+    from tfdock.plan.prepare import Preparer, WrittenProfile
+    from tfdock.profile.profile import Profile
+    from tfdock.resolve.resolution import Resolution
 
 ASIDE = " " * 5  #: The indent of a continued fix or reason.
 _TARGETS = {"cuda": "compute_capability", "rocm": "gfx"}  #: What a GPU's target is called in JSON.
@@ -77,15 +79,20 @@ def official_note(base: KnowledgeBase, profile: Profile, resolution: Resolution)
     return f"no build is needed: {runs}: `{pip_install(wheel)}`{beside}{more}"
 
 
+def python_note(preparer: Preparer, written: WrittenProfile, resolution: Resolution) -> str:
+    """Return the line which says that a wheel is for another Python than this one; empty where somebody chose it."""
+    here = "{}.{}".format(*sys.version_info)
+    chosen = not preparer.chose_python(written.file) or here not in resolution.release.pythons
+    if chosen or resolution.python == here:
+        return ""
+    newest = f"Python {resolution.python}, the newest that TensorFlow {resolution.version} takes"
+    return f"the wheel is for {newest}; you run Python {here}: `--python {here}` builds for that"
+
+
 def notes_of(preparer: Preparer, written: WrittenProfile, resolution: Resolution) -> Iterator[str]:
     """Yield what somebody should know before a build: an official wheel does it, or it is for another Python."""
     official = official_note(preparer.knowledge, written.profile, resolution)
-    if official:
-        yield official
-    here = "{}.{}".format(*sys.version_info)
-    if preparer.chose_python(written.file) and resolution.python != here in resolution.release.pythons:
-        newest = f"Python {resolution.python}, the newest that TensorFlow {resolution.version} takes"
-        yield f"the wheel is for {newest}; you run Python {here}: `--python {here}` builds for that"
+    yield from filter(None, (official, python_note(preparer, written, resolution)))
 
 
 # --- for programs ---------------------------------------------------------------------------------------------------

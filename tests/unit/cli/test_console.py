@@ -326,3 +326,8 @@ def test_in_a_pipe_a_long_reading_is_told_now_and_then_with_how_much_there_is(
         reading(1_000_000)
         reading(1_000_000)
     assert stream.getvalue() == "2.0 MB received: a�[31m.whl\n4.0 MB of 8.0 MB received: a�[31m.whl\n"
+
+
+@pytest.mark.parametrize(("hours", "text"), [(2, "2:00:00"), (47, "47:00:00"), (48, "2 days"), (119.6, "5 days")])
+def test_long_times_are_told_in_days(hours: float, text: str) -> None:
+    assert console.long_duration(hours * 3600) == text

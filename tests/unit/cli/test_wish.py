@@ -259,6 +259,13 @@ def test_words_can_be_pasted() -> None:
 OFFICIAL = "note: no build is needed: the official wheel of TensorFlow 2.18.0 runs on rtx3080: "
 
 
+def test_init_names_it_too_and_a_plan_a_domain_of_its_own(run: Run) -> None:
+    told = run("init", "--gpu", "rtx3080", "--tensorflow", "2.18", "--python", "3.11").stderr
+    assert "note: no build is needed: the official wheel of TensorFlow 2.18.1 runs on rtx3080" in told
+    assert "trust domain" in run("plan", "my.yaml", "--set", "tensorflow.ref=master").stdout
+    assert "trust domain" not in run("plan", "my.yaml").stdout
+
+
 @pytest.mark.parametrize("command", ["check", "plan"])
 def test_an_official_wheel_that_does_it_is_named_with_its_pip_line(run: Run, command: str) -> None:
     told = run(command, "my.yaml").stderr
@@ -304,12 +311,13 @@ def test_limits_of_the_official_wheel_are_pointed_to(run: Run) -> None:
     assert "`tfdock advise --gpu rtx3080 --tensorflow 2.21.0` says its limits" in told
 
 
-@pytest.mark.parametrize(("answer", "code"), [("n", 0), ("y", 6)])
-def test_build_asks_once_on_a_terminal(tmp_path: Path, answer: str, code: int) -> None:
+@pytest.mark.parametrize(("answer", "others", "code"), [("n", [], 0), ("n", ["refused.yaml"], 3), ("y", [], 6)])
+def test_build_asks_once_on_a_terminal(tmp_path: Path, answer: str, others: list[str], code: int) -> None:
     (tmp_path / "my.yaml").write_text(BASE)
+    (tmp_path / "refused.yaml").write_text(BASE.replace("12.5.1", "11.0"))
     ours, theirs = pty.openpty()
     environment = {**ENVIRONMENT, "PATH": os.environ["PATH"], "HOME": str(tmp_path), "TERM": "dumb"}
-    words = [sys.executable, "-m", "tfdock", "build", "my", "my.yaml"]
+    words = [sys.executable, "-m", "tfdock", "build", "my", "my.yaml", *others]
     with subprocess.Popen(
         words, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
     ) as process:

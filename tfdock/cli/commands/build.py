@@ -183,13 +183,14 @@ def _wanted(
     new = [build for build in new if not house.complete_record_for(build.plan)]
     if not new:
         return prepared
-    from tfdock.cli.gpu_text import notes_of, official_note  # here: it loads what advice is made of
+    from tfdock.cli.gpu_text import official_note, python_note  # here: it loads what advice is made of
 
     needless = []
     for build in new:
         resolution = build.plan.resolution
-        needless += [build] if official_note(preparer.knowledge, build.written.profile, resolution) else []
-        for note in notes_of(preparer, build.written, resolution):
+        official = official_note(preparer.knowledge, build.written.profile, resolution)
+        needless += [build] if official else []
+        for note in filter(None, (official, python_note(preparer, build.written, resolution))):
             console.tell(f"note: {note}")
     if not (asking and needless):
         return prepared
@@ -202,7 +203,6 @@ def _wanted(
     left = prepared if wanted else [build for build in prepared if build not in needless]
     if not left:
         console.say("nothing was built")
-        raise typer.Exit
     return left
 
 
