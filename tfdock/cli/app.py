@@ -192,9 +192,7 @@ WISHES = {
             autocompletion=completion.pythons,
         ),
     ],
-    "cuda": Annotated[
-        str | None, typer.Option("--cuda", help="Build with this CUDA.", metavar="VERSION", show_default=False)
-    ],
+    "cuda": Annotated[str | None, typer.Option("--cuda", help="Build with this CUDA.", metavar="VERSION")],
     "sets": Annotated[
         list[str] | None,
         typer.Option(
@@ -212,8 +210,8 @@ WISHES = {
 def command(schema: str, *options: str) -> Callable[[_F], _F]:
     """Make a command report its errors: as text, or as the JSON document it would have printed.
 
-    `options` are the settings that the command has options for. The function takes the settings as `settings`. One
-    that takes a `wish` has the options that change profiles, or stand for one.
+    `options` are the settings that the command has options for. The function takes the settings as `settings`. A
+    function that takes a `wish` gets the options that change a profile or replace it.
     """
 
     def decorate(function: _F) -> _F:
@@ -275,7 +273,7 @@ def print_json(schema: str, ok: bool, document: dict[str, Any]) -> None:
 
 
 def limit_from_now(text: str) -> Limit:
-    """Return the time limit of a whole command, counted from now. Raise BadParameter for what is no duration."""
+    """Return the time limit of a whole command, counted from now. Raise BadParameter for any other text."""
     # Without ASCII, `\d` would also match digits of other scripts.
     if not re.fullmatch(DURATION, text, re.ASCII):
         raise typer.BadParameter(f"`{text}` is not a duration; write it like `5h30m`")

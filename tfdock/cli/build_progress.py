@@ -132,7 +132,7 @@ class Building:
         for profile in prepared:
             build_id = profile.plan.build_id
             if self.expected is not None:
-                # One engine for all, which each asks anew; the row of each hears of its own build alone.
+                # All builds share one engine. Each row of the table gets the events of its own build.
                 own, listen = replace(session, connect=lambda: session.engine), self.progress.of(build_id)
             with ci_log.here().fold(build_id):
                 result = self._build(own, profile, listen)

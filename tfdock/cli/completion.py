@@ -1,4 +1,4 @@
-"""Names that a shell completes. An error is no completion: a shell shows none."""
+"""Names that a shell completes. After an error there are none, because a shell would show the message as a name."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def tell(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> None
 def result(text: str, *, indent: str = "  ", strange: bool = False) -> None:
     """Print a line of the result: as it stands for programs, no wider than the screen for people.
 
-    A line with `strange` text, of somebody else, is no command to a CI service either.
+    With `strange`, the text is somebody else's, and a CI service must not take it for a command.
     """
     for line in wrapped(text, width(sys.stdout), indent):
         say(ci_log.here().harmless(line) if strange else line, stream=sys.stdout)

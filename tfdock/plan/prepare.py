@@ -109,8 +109,8 @@ class Preparer:
     ) -> None:
         """Prepare for one machine. `trusted` builds share the disk cache of `release`, whatever their inputs.
 
-        Without `knowledge`, that of the settings is read. `wish` changes each profile; its words are the name of one
-        that is made for it.
+        Without `knowledge`, that of the settings is read. `wish` changes each profile. The profile
+        that is made for a wish alone has the wish's words as its name.
         """
         self.machine = settings.granted(machine)
         self.allowed = settings.allow_paths
@@ -165,17 +165,17 @@ class Preparer:
         made = bool(self._wish) and name == self._wish.words
         project, said = Project.of(path, self.allowed), name if made else str(path)
         extended = extended_texts(text, path, project)
-        # The profile that was made for a wish has all but its source.
+        # A profile that was made for the wish lacks only the wish's source.
         wish = Wish(fields=self._wish.source) if made else self._wish
         if wish:
             release = profiles.read(text, said, extended)[0].source.release if wish.source else ""
-            # As no profile of its own chain is likely to be named.
+            # No profile of its own chain is likely to have this name.
             label = str(path) if path.is_absolute() else f"./{path}"
             over = wish.over(label, release, self.knowledge, self._wished_gpus)
             extended[label], text, said = text, over, self._wish.words
         profile, document = profiles.read(text, said, extended)
         own = {".".join(field.split(".")[:2]) for field in wish.source}
-        # What an option names is looked for here, and in this folder's project.
+        # Files that an option names lie in this folder and its project.
         project = Project.of(Path("option"), self.allowed) if own else project
 
         def folder(field: str) -> Path:

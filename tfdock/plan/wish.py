@@ -1,4 +1,4 @@
-"""What a command line says in place of a profile, or of one: `--gpu rtx5090 --python 3.12 --set xla=false`."""
+"""Options in place of a profile, or on top of one: `--gpu rtx5090 --python 3.12 --set xla=false`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Wish:
     fields: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Whether anything is said."""
+        """Whether there is any option."""
         return bool(self.gpus or self.fields)
 
     @property
@@ -43,13 +43,13 @@ class Wish:
 
     @property
     def source(self) -> dict[str, str]:
-        """What it says of the source: fields of `tensorflow`, such as `tensorflow.patches`."""
+        """The fields of the source, such as `tensorflow.patches`."""
         return {name: value for name, value in self.fields.items() if name.startswith("tensorflow.")}
 
     def profile(self, knowledge: KnowledgeBase, local: Sequence[str], machine: str, *, allow_untested: bool) -> str:
         """Return a profile for the wish, as `init` writes it; raises ProfileError and Incompatible.
 
-        Its source is the release's own: `over` says another. `local` are this machine's GPUs, which the word `local`
+        It has the release's own source; `over` sets another. `local` are this machine's GPUs, which the word `local`
         stands for, and `machine` is its CPU.
         """
         from tfdock.resolve.starter import starter  # here: most commands name a profile
@@ -69,16 +69,16 @@ class Wish:
         return start.text
 
     def over(self, name: str, release: str, knowledge: KnowledgeBase, local: Sequence[str]) -> str:
-        """Return a profile that extends that of the name and says what the wish says; raises ProfileError.
+        """Return a profile that extends the named one and sets the fields of the wish; raises ProfileError.
 
-        `release` is what that profile says, which may be all that it says of its source.
+        `release` is the release of the named profile. A profile may name nothing else of its source.
         """
         from tfdock.resolve.starter import device_line  # here, as above
 
         lines = {"extends": f"extends: {json.dumps(name, ensure_ascii=False)}"}
         if self.gpus:
             devices = self._devices(knowledge, local)
-            # Of the profile's own devices, and of what only another accelerator has, nothing stays.
+            # The profile's own devices go, and the versions and compilers that only another accelerator has.
             others = {part for row in knowledge.accelerators.values() for part in row.components}
             gone = sorted((others - {*devices.accelerator.components}) & {*Profile.model_fields})
             gone += [] if devices.accelerator.compilers else ["compiler"]
@@ -122,7 +122,7 @@ def wish_of(*, gpu: Sequence[str] | None, sets: Sequence[str] | None, **fields: 
     if said.get("tensorflow", "").startswith("{"):
         fix = "`--set 'tensorflow.patches=[fix.patch]'`, `--set tensorflow.ref=master`"
         raise ProfileError.of("wish-malformed", "`tensorflow` is set by its parts", fix)
-    # Beside other parts of the source the release is one of them.
+    # With other parts of the source, the release is a part too.
     if "tensorflow" in said and any(name.startswith("tensorflow.") for name in said):
         said = {("tensorflow.release" if name == "tensorflow" else name): value for name, value in said.items()}
     words = [word.strip() for option in gpu or () for word in option.split(",") if word.strip()]
@@ -141,13 +141,13 @@ def _yaml_lines(fields: Mapping[str, str]) -> dict[str, str]:
         for step in path:
             inner = inner.setdefault(step, {})
         inner[last] = value if _YAML.fullmatch(value) else json.dumps(value, ensure_ascii=False)
-    # As a map in one line: of no fields it is one too.
+    # A map in one line is a document even without fields.
     for name in unquoted_fields(_flow(tree)):
         *path, last = name.split(".")
         inner = tree
         for step in path:
             inner = inner.get(step, {}) if isinstance(inner, dict) else {}
-        # Else it is part of a list or map that was given whole: the reader of the profile names it.
+        # In a list or map that was given whole, the reader of the profile names the number.
         if isinstance(inner, dict) and last in inner:
             inner[last] = json.dumps(inner[last])
     return {name: f"{name}: {_flow(value)}" for name, value in tree.items()}
