@@ -51,7 +51,7 @@ coverage: ## Branch coverage by package, of the whole suite or of ARGS="tests/un
 	@ci/setup test
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@$(IN_BED) $(PYTHON) -m coverage run -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
-	@$(PYTHON) -m coverage combine --quiet && $(PYTHON) -m coverage json --quiet -o build/coverage/coverage.json
+	@$(PYTHON) -m coverage combine --quiet && $(PYTHON) -m coverage json --quiet --ignore-errors -o build/coverage/coverage.json
 	@$(PYTHON) ci/coverage build/coverage/coverage.json
 
 bench: setup ## Compare with hand-written equivalents; writes build/bench.json
