@@ -78,6 +78,16 @@ def test_the_site_has_every_page_and_command_and_no_link_that_leads_nowhere(tmp_
     } == {}
 
 
+def test_the_picture_of_the_readme_shows_what_the_commands_print(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "ci/screenshot", tmp_path / "now.svg"], check=True)
+    shown, now = (
+        re.findall(r"<text [^>]*>([^<]*)<", file.read_text("utf-8"))
+        for file in (ROOT / "docs/screenshot.svg", tmp_path / "now.svg")
+    )
+    assert "my.yaml:4:8" in now
+    assert shown == now, "`ci/screenshot` makes it anew"
+
+
 def test_the_readme_is_short() -> None:
     assert len(README.read_text("utf-8").splitlines()) <= LONGEST_README
 
