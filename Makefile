@@ -74,4 +74,5 @@ golden: room setup ## Write the expected renders anew; then read the diff
 	@$(PYTHON) -m pytest -q tests/unit/plan/test_render.py tests/unit/images/test_runtime_image.py \
 		 tests/unit/ci/test_pipeline.py tests/unit/cli/test_matrix_command.py tests/unit/cli/test_lazy_commands.py \
 		 tests/unit/test_recorded_documents.py tests/unit/test_documents.py tests/unit/test_architecture.py --golden
+	@$(PYTHON) ci/screenshot
 	@$(IN_BED) $(PYTHON) tests/played/record.py
