@@ -1,6 +1,6 @@
 # Everything works on a fresh Debian 12 as root with nothing but make installed, and says what it installs.
 .DEFAULT_GOAL := help
-.PHONY: help setup update newest lowest demo unit test soak bed room coverage bench docs lint golden clean distclean
+.PHONY: help setup update newest lowest demo unit test soak bed room coverage bench docs dist lint golden clean distclean
 
 # Bytecode is kept, whatever the environment says: it halves the time to collect the tests, and to start the command.
 export PYTHONDONTWRITEBYTECODE =
@@ -66,6 +66,9 @@ distclean: ## Remove all that the commands made here, the test bed too; what all
 docs: setup ## The site of the documentation, from docs/ and the code: build/docs/site
 	@test -x build/zensical/bin/zensical || (python3 -m venv build/zensical && build/zensical/bin/pip install -q zensical==0.0.73)
 	@$(PYTHON) ci/docs $(CURDIR)/build/zensical/bin/zensical
+
+dist: setup ## Build the sdist and the wheel of this commit in dist/, and check them
+	@ci/dist
 
 lint: setup ## The linters and the type checker: ruff, mypy
 	@$(PYTHON) -m ruff check . && $(PYTHON) -m ruff format --check . && $(PYTHON) -m mypy
