@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
+from tfdock.cli.completion import of_fields
 from tfdock.documents import published
 from tfdock.documents.schemas import NAMES, schema_of
+from tfdock.knowledge import loader
 from tfdock.matrix import matrix_file
 from tfdock.profile import profile
 
@@ -47,7 +49,7 @@ def test_a_schema_is_printed_by_its_name(name: str) -> None:
     result = CliRunner().invoke(app, ["schema", name])
     assert (result.exit_code, result.stderr) == (0, "")
     own = {"profile": profile.json_schema, "matrix": matrix_file.json_schema}.get(name)
-    assert json.loads(result.stdout) == (own() if own else schema_of(name))
+    assert json.loads(result.stdout) == (own(of_fields(loader.knowledge())) if own else schema_of(name))
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:

@@ -1,4 +1,4 @@
-"""Names that a shell completes. After an error there are none, because a shell would show the message as a name."""
+"""Names that shells and editors complete. A shell gets none after an error: it would show the message as a name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tfdock.errors import TfdockError
 from tfdock.host import settings
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.types import Version
 
 Complete = Callable[[str], list[str]]
 
@@ -50,3 +51,21 @@ gpus = _from_knowledge(lambda base: [*base.gpus, "cpu", "local"])
 releases = _from_knowledge(lambda base: base.releases)
 pythons = _from_knowledge(lambda base: {python for row in base.releases.values() for python in row.pythons})
 explained = _from_knowledge(lambda base: [*base.codes, *base.switches])
+
+
+def of_fields(base: KnowledgeBase) -> dict[str, list[str]]:
+    """Return the names for fields of a profile, by field; versions with the newest first."""
+    releases = base.releases.values()
+    versions: dict[str, set[str]] = {
+        "tensorflow": {patch for row in releases for patch in row.patches},
+        "python": {python for row in releases for python in row.pythons},
+    }
+    for row in releases:
+        for component, support in row.components.items():
+            versions.setdefault(component, set()).update(support.accepted)
+    return {
+        "gpus": [*base.gpus],
+        "accelerator": [*base.accelerators],
+        "compiler": sorted({name for row in base.accelerators.values() for name in row.compilers}),
+        "host_compiler": sorted({name for row in releases for name in row.compilers}),
+    } | {name: sorted(found, key=Version, reverse=True) for name, found in versions.items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field
 from tfdock.errors import Problem, ProfileError
 from tfdock.profile import profile as profiles
 from tfdock.profile import yaml_nodes
-from tfdock.profile.profile import Duration, ListOf, Path_, Pattern, Profile, Record, no_control_characters, wrong
+from tfdock.profile.profile import Duration, ListOf, Path_, Pattern, Record, no_control_characters, wrong
 from tfdock.profile.yaml_nodes import Node
 from tfdock.types import ImageRef
 
@@ -183,10 +183,10 @@ class Matrix:
     document: Node
 
 
-def json_schema() -> dict[str, Any]:
-    """Return the matrix's JSON Schema, for editors; fields of a profile have the profile's own types."""
+def json_schema(names: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
+    """Return the matrix's JSON Schema, for editors; fields of a profile have the types and `names` of profiles."""
     schema = MatrixFile.model_json_schema()
-    profile = Profile.model_json_schema()
+    profile = profiles.json_schema(names)
     fields = {name: field for name, field in profile["properties"].items() if name not in _NOT_A_FIELD}
     # A nested field, with dots. Editors do not know its type.
     dotted = rf"^{_NAME}(\.{_NAME})+$"
@@ -212,6 +212,7 @@ def json_schema() -> dict[str, Any]:
     schema["properties"]["include"] |= {"items": there}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
+        "$id": "urn:tfdock:matrix:1",
         **schema,
         "title": "tfdock matrix",
         # A matrix needs something to start from, and cells: at least one key of each pair.

@@ -583,13 +583,20 @@ class Profile(Record):
 _DEVICE_FIELDS = ("gpus", *TARGET_FIELDS)
 
 
-def json_schema() -> dict[str, Any]:
-    """Return the profile's JSON Schema, for editors."""
+def json_schema(names: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
+    """Return the profile's JSON Schema, for editors. They suggest the `names` of a field, and take other names."""
     schema = Profile.model_json_schema()
+    for field, known in (names or {}).items():
+        for arm in schema["properties"].get(field, {}).get("anyOf", ()):
+            text = arm.get("items", arm)
+            if "pattern" in text:
+                # No `enum`: for a wrong name, editors would show all names instead of the pattern.
+                text["examples"] = list(known)
     # A profile that extends another may leave this to that one.
     required = schema.pop("required")
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
+        "$id": "urn:tfdock:profile:1",
         **schema,
         "title": "tfdock profile",
         "anyOf": [{"required": required}, {"required": ["extends"]}],

@@ -165,6 +165,14 @@ def test_init_writes_a_commented_profile_that_check_accepts_and_says_what_is_nex
     assert command_line.run("check", "my.yaml").exit_code == 0
 
 
+def test_the_profile_names_the_schema_that_lies_beside_it(init: Init, tmp_path: Path) -> None:
+    (tmp_path / "tfdock.schema.json").write_text("{}", "utf-8")
+    document = json.loads(init("my", "--gpu", "rtx3080", "--json").stdout)
+    text = (tmp_path / "my.yaml").read_text("utf-8")
+    assert text.startswith("# yaml-language-server: $schema=tfdock.schema.json\n# A TensorFlow wheel for rtx3080.")
+    assert document["text"] == text
+
+
 def test_a_profile_that_cannot_be_written_whole_is_not_there(
     init: Init, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

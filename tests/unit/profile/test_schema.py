@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import json
 from typing import Any
 
 import pytest
 import yaml
 
+from tfdock.cli.completion import of_fields
 from tfdock.errors import ProfileError
+from tfdock.knowledge import loader
 from tfdock.profile import profile as profiles
 
 jsonschema: Any = importlib.import_module("jsonschema")  # has no types
 
-SCHEMA = profiles.json_schema()
+NAMES = of_fields(loader.knowledge())
+SCHEMA = profiles.json_schema(NAMES)
 HEAD = 'schema: 1\ntensorflow: "2.18.0"\n'
 
 
@@ -80,3 +84,16 @@ def test_every_field_says_what_it_is() -> None:
         if not field.get("description")
     ]
     assert silent == []
+
+
+@pytest.mark.parametrize("field", NAMES)
+def test_editors_suggest_names_that_the_schema_and_the_reader_take(field: str) -> None:
+    assert f'"examples": {json.dumps(NAMES[field])}' in json.dumps(SCHEMA["properties"][field])
+    for name in NAMES[field]:
+        text = json.dumps({"schema": 1, "tensorflow": "2.18.0", field: [name] if field == "gpus" else name})
+        assert complaints(text) == []
+        profiles.read(text, "x.yaml")
+
+
+def test_names_for_a_field_that_profiles_do_not_have_are_left_out() -> None:
+    assert profiles.json_schema({"xpu": ["5.0"]}) == profiles.json_schema()

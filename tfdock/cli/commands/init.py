@@ -27,6 +27,8 @@ from tfdock.resolve.starter import Starter, StarterDevices, check_together, devi
 
 _Answer = TypeVar("_Answer")
 _NO_GPU = "cpu"
+_SCHEMA_FILE = "tfdock.schema.json"  #: As the help of `tfdock schema` names it.
+_SCHEMA_LINE = f"# yaml-language-server: $schema={_SCHEMA_FILE}\n"
 _ROOM = 24  #: Columns of a default that leave room for an answer beside it, in a narrow terminal.
 
 
@@ -80,9 +82,11 @@ def init(
         # The question's line is still open: nobody has ended it.
         console.say("\ninterrupted")
         raise typer.Exit(ExitCode.INTERRUPTED) from error
-    _write(path, start.text)
+    # Where there is no such file, editors would complain about the line.
+    text = (_SCHEMA_LINE if (path.parent / _SCHEMA_FILE).is_file() else "") + start.text
+    _write(path, text)
     if as_json:
-        document = {"profile": str(path), "build_id": start.resolution.build_id, "text": start.text}
+        document = {"profile": str(path), "build_id": start.resolution.build_id, "text": text}
         print_json("tfdock.init/1", True, document)
         return
     console.say(str(path), stream=sys.stdout)

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from tfdock.cli import console
+from tfdock.cli import completion, console
 from tfdock.cli.app import (
     AllowUntested,
     AsJson,
@@ -31,6 +31,7 @@ from tfdock.cli.gpu_text import notes_of
 from tfdock.documents.schemas import NAMES, schema_of
 from tfdock.host.files import gib
 from tfdock.host.settings import Settings
+from tfdock.knowledge import loader
 from tfdock.matrix import matrix_file
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.build_plan import as_json as plan_json
@@ -198,7 +199,8 @@ def schema(
     ] = None,
 ) -> None:
     if name in (None, "profile", "matrix"):
-        document = matrix_file.json_schema() if name == "matrix" else profile.json_schema()
+        names = completion.of_fields(loader.knowledge())
+        document = matrix_file.json_schema(names) if name == "matrix" else profile.json_schema(names)
         # No document around it: editors read the schema as it is.
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
         return
