@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
 from importlib.machinery import PathFinder
-from importlib.metadata import Distribution, PackagePath
+from importlib.metadata import Distribution
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -149,15 +149,15 @@ def _metadata(one: Distribution) -> Message:
 
 def _wheel(one: Distribution) -> InstalledWheel:
     head, missing, changed = _metadata(one), [], []
-    for file in _files(one):
+    for file, recorded in _files(one):
         try:
             size = Path(str(one.locate_file(file))).stat().st_size
         except OSError:
-            missing.append(str(file))
+            missing.append(file)
         else:
             # People edit sources; a library of another size was cut short, or is another build's.
-            if ".so" in file.name and file.size is not None and size != file.size:
-                changed.append(str(file))
+            if ".so" in Path(file).name and recorded and size != int(recorded):
+                changed.append(file)
     tags = re.findall(r"^Tag: (\w+)-", _read(one, "WHEEL"), re.MULTILINE)
     return InstalledWheel(
         name=head["Name"],
@@ -170,12 +170,14 @@ def _wheel(one: Distribution) -> InstalledWheel:
     )
 
 
-def _files(one: Distribution) -> list[PackagePath]:
-    """Return the files of its RECORD; none if RECORD cannot be read."""
+def _files(one: Distribution) -> list[tuple[str, str]]:
+    """Return the files of its RECORD with their sizes; none if RECORD cannot be read."""
     try:
-        return [*(one.files or ())]
-    except (csv.Error, TypeError, ValueError):  # no UTF-8, a line of more fields, or a size that is no number
+        # Not `Distribution.files`: it leaves out the files that are missing, from Python 3.12 on.
+        rows = [(file, size) for file, _, size in csv.reader(_read(one, "RECORD").splitlines())]
+    except (csv.Error, ValueError):  # a line of other fields
         return []
+    return rows if all(size.isdecimal() for _, size in rows if size) else []
 
 
 def _build_info(site: Path) -> Mapping[str, object] | None:

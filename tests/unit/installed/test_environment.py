@@ -20,6 +20,9 @@ from tfdock.installed.packages import distributions, find_tensorflow, own_versio
 from tfdock.installed.tryout import try_tensorflow
 from tfdock.knowledge import loader
 
+#: The tag of this Python.
+TAG = "cp{}{}".format(*sys.version_info)
+
 
 def install(site: Path, name: str, version: str, files: dict[str, str], **sizes: int) -> None:
     """Install a distribution as pip does. `sizes` are what RECORD says beside the truth, by the stem of a file."""
@@ -35,7 +38,7 @@ def install(site: Path, name: str, version: str, files: dict[str, str], **sizes:
     (info / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nProvides-Extra: and-cuda\n"
     )
-    (info / "WHEEL").write_text("Wheel-Version: 1.0\nTag: cp311-cp311-linux_x86_64\n")
+    (info / "WHEEL").write_text(f"Wheel-Version: 1.0\nTag: {TAG}-{TAG}-linux_x86_64\n")
 
 
 FILES = {
@@ -54,7 +57,7 @@ def test_the_tensorflow_that_an_import_finds_is_the_one_that_is_looked_at(tmp_pa
     assert (wheel.name, wheel.version, wheel.pythons, wheel.extras) == (
         "tensorflow-cpu",
         "2.17.0",
-        ("cp311",),
+        (TAG,),
         ("and-cuda",),
     )
     assert (found.build_info, wheel.is_whole) == ({"is_cuda_build": False}, True)
