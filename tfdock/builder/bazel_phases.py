@@ -67,17 +67,16 @@ def fetch_downloads(run: BuildRun, image: ImageResult) -> None:
         _put_source_archives(run, image, repository)
         # It outlives a tfdock that is killed before it has looked: the next fetch looks at what that one left too.
         unchecked = run.folders.own / "unchecked" if own else lock.with_suffix(".unchecked")
-        began, plan = unchecked_since(unchecked), run.plan
+        began, attempt = unchecked_since(unchecked), run
         try:
             while True:
                 try:
-                    spec = phase_container(run, image, _phase(run, plan), plan)
-                    run_container(run, spec, "fetch", plan=plan)
+                    run_container(attempt, phase_container(attempt, image, _fetch_phase(attempt)), "fetch")
                     break
                 except OutOfMemory as error:
-                    if plan is not run.plan:
+                    if attempt is not run:
                         raise
-                    plan = _with_less(run, plan, error, "fetching")
+                    attempt = _with_less(run, error, "fetching")
         except (BuildFailed, NetworkError) as error:
             if error.problems[0].code in ("fetch-failed", "download-failed"):
                 _name_lost_archive(run, image, error)
@@ -120,13 +119,13 @@ def _put_source_archives(run: BuildRun, image: ImageResult, repository: Path) ->
         remove_folder(folder)
 
 
-def _phase(run: BuildRun, plan: BuildPlan) -> Phase:
-    """Return the fetch phase of a plan, through the mirror of this machine's settings."""
-    fetch, mirror = plan.fetch, run.session.settings.archives
+def _fetch_phase(run: BuildRun) -> Phase:
+    """Return the fetch phase of the plan, through the mirror of this machine's settings."""
+    fetch, mirror = run.plan.fetch, run.session.settings.archives
     # With a bundle nothing comes from a network.
     if mirror is None or run.request.inputs:
         return fetch
-    return through_mirror(fetch, mirror, plan.resolution.bazel, run.session.knowledge)
+    return through_mirror(fetch, mirror, run.plan.resolution.bazel, run.session.knowledge)
 
 
 def _name_lost_archive(run: BuildRun, image: ImageResult, failure: TfdockError) -> None:
@@ -180,30 +179,29 @@ def compile_wheel(run: BuildRun, image: ImageResult) -> CompileResult:
     with run.phase("compile"):
         session = run.session
         # Asked again: other builds may have ended, or begun, since this one did.
-        plan = session.fitted(run.plan, run.supervisor.listen)
+        attempt = replace(run, plan=session.fitted(run.plan, run.supervisor.listen))
         disk = run.disk_cache(image.toolchain)
-        disk.note_build(plan.build_id)
+        disk.note_build(run.plan.build_id)
         # A domain reads the cache of `release` as well, so that the build is cold only if both are empty.
         caches = [cache for cache in (disk, disk.release) if cache]
         cache_was_empty = session.engine_info.local and all(cache.is_empty() for cache in caches)
         attempts: list[Mapping[str, Any]] = []
         while True:
             try:
-                spec = phase_container(run, image, plan.compile, plan)
-                remote = run_container(run, spec, "compile", plan=plan)
+                remote = run_container(attempt, phase_container(attempt, image, attempt.plan.compile), "compile")
                 break
             except OutOfMemory as error:
                 if attempts:
                     raise
-                attempts.append(_attempt(plan, error.problems[0].message))
-                plan = _with_less(run, plan, error, "compiling")
+                attempts.append(_attempt_row(attempt.plan, error.problems[0].message))
+                attempt = _with_less(attempt, error, "compiling")
                 # Nothing that the killed attempt left may count as a result of the second.
                 run.folders.staging.remove()
-        attempts.append(_attempt(plan, "well"))
+        attempts.append(_attempt_row(attempt.plan, "well"))
         return CompileResult(attempts=tuple(attempts), cache_was_empty=cache_was_empty, remote=remote)
 
 
-def _attempt(plan: BuildPlan, ended: str) -> dict[str, Any]:
+def _attempt_row(plan: BuildPlan, ended: str) -> dict[str, Any]:
     """Return the limits of an attempt and how it ended, as the build record has them."""
     limits = plan.resources
     return {
@@ -215,12 +213,12 @@ def _attempt(plan: BuildPlan, ended: str) -> dict[str, Any]:
     }
 
 
-def _with_less(run: BuildRun, plan: BuildPlan, error: OutOfMemory, doing: str) -> BuildPlan:
-    """Return the plan of a second attempt, and tell it. Raise the error if nothing can shrink."""
-    less = after_memory(plan.resources, of_bazel=error.of_bazel)
+def _with_less(run: BuildRun, error: OutOfMemory, doing: str) -> BuildRun:
+    """Return the run with the plan of a second attempt, and tell it. Raise the error if nothing can shrink."""
+    less = after_memory(run.plan.resources, of_bazel=error.of_bazel)
     if less is None:
         raise error
     run.tell(f"{error.problems[0].message}; {doing} again with {less.jobs}, from the cache")
     # Errors of the first attempt must not explain a failure of the second.
     run.supervisor.output.clear()
-    return with_resources(plan, less, run.session.knowledge)
+    return replace(run, plan=with_resources(run.plan, less, run.session.knowledge))

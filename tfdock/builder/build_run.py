@@ -43,7 +43,10 @@ from tfdock.types import ExpectedFiles, Mount
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRun:
-    """One plan on its way to a wheel. `plan` is the request's plan, within what the machine has."""
+    """One plan on its way to a wheel. `plan` is the request's plan, within what the machine has.
+
+    An attempt with other limits is `replace(run, plan=…)`: all but the plan is the same.
+    """
 
     session: BuildSession
     request: BuildRequest
@@ -114,11 +117,11 @@ class BuildRun:
             self.seconds[phase] = seconds = round(session.clock() - started, 3)
             listen(events.PhaseEnded(build_id=build_id, phase=phase, seconds=seconds, ok=ok))
 
-    def phase_errors(self, phase: str, plan: BuildPlan | None = None) -> PhaseErrors:
-        """Return what explains a failure of a phase; `plan` has the limits, where they are not the run's."""
+    def phase_errors(self, phase: str) -> PhaseErrors:
+        """Return what explains a failure of a phase."""
         return PhaseErrors(
             phase=phase,
-            resources=(plan or self.plan).resources,
+            resources=self.plan.resources,
             cost=self.plan.resolution.release.cost,
             log=self.log,
             tail=tuple(self.supervisor.output.tail),
@@ -147,11 +150,9 @@ class ImageResult:
     kept: RunFolders | None = None  #: The folders that hold the output base of a Bazel without a disk cache.
 
 
-def phase_container(
-    run: BuildRun, image: ImageResult, phase: Phase, plan: BuildPlan | None = None, *, network: bool | None = None
-) -> ContainerSpec:
+def phase_container(run: BuildRun, image: ImageResult, phase: Phase, *, network: bool | None = None) -> ContainerSpec:
     """Return the container of a phase, with its folders made. `network` overrides the phase's own word."""
-    plan, settings = plan or run.plan, run.session.settings
+    plan, settings = run.plan, run.session.settings
     cache, folders = run.session.cache, run.folders
     places = {
         "{cache}/repository": os.path.realpath(run.request.repository or cache.repository),
@@ -217,9 +218,7 @@ def container_beside(
     return replace(spec, name=f"{spec.name}-{name}", command=command, mounts=tuple(mounts))
 
 
-def run_container(
-    run: BuildRun, spec: ContainerSpec, phase: str, title: str = "", plan: BuildPlan | None = None
-) -> Mapping[str, object] | None:
+def run_container(run: BuildRun, spec: ContainerSpec, phase: str, title: str = "") -> Mapping[str, object] | None:
     """Run a container to its end, and remove it; raise the error that explains a container which did not end well.
 
     Return what went over to a remote cache and executor, which only the compile phase reaches.
@@ -239,7 +238,7 @@ def run_container(
         )
     # A compiler can be killed for memory while the exit code is 0: the program around it went on.
     if state.exit_code != 0 or memory:
-        raise run.phase_errors(phase, plan).container_error(state.exit_code, memory=memory)
+        raise run.phase_errors(phase).container_error(state.exit_code, memory=memory)
     run.engine.remove(state.id)
     return tap.facts if tap else None
 
