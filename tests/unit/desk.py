@@ -11,6 +11,7 @@ from tfdock.errors import Incompatible, Problem, ProfileError, TfdockError
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan, make_plan
 from tfdock.plan.render import BuildContext, render
+from tfdock.plan.resources import size
 from tfdock.profile import profile as profiles
 from tfdock.resolve.question import LocalSource
 from tfdock.resolve.resolution import Resolution, Resolver
@@ -62,7 +63,8 @@ class Desk:
     ) -> BuildPlan:
         profile, _ = profiles.read(text, FILE, others)
         resolution = self.resolve(text, others=others, local=local)
-        return make_plan(profile, resolution, render(resolution, self.templates), self.knowledge, machine)
+        resources = size(profile.resources, resolution.release.cost, machine)
+        return make_plan(profile, resolution, resources, render(resolution, self.templates), self.knowledge, machine)
 
     def problems(self, text: str, *, local_gpus: Sequence[str] = ()) -> list[Problem]:
         """What the resolution refuses."""

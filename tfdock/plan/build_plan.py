@@ -12,7 +12,7 @@ from tfdock.knowledge.contract import bazel_options
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import remote_flags as remotes
 from tfdock.plan.render import BuildContext
-from tfdock.plan.resources import MIB, BuildResources, size
+from tfdock.plan.resources import MIB, BuildResources
 from tfdock.plan.trust_domain import IN_RELEASE, RELEASE, Domain, trust_domain
 from tfdock.plan.trust_domain import as_json as trust_json
 from tfdock.profile.profile import Profile
@@ -144,6 +144,7 @@ class BuildPlan:
 def make_plan(
     profile: Profile,
     resolution: Resolution,
+    resources: BuildResources,
     context: BuildContext,
     knowledge: KnowledgeBase,
     machine: Machine,
@@ -153,14 +154,13 @@ def make_plan(
 ) -> BuildPlan:
     """Decide commands, mounts and limits. Pure: the same arguments give the same plan.
 
-    `remote` is what this machine's settings say of caches and executors past it. A `trusted` build shares the cache
-    of `release`, whatever it is made of.
+    `resources` are what the profile gets of that machine. `remote` is what this machine's settings say of caches and
+    executors past it. A `trusted` build shares the cache of `release`, whatever it is made of.
     """
     domain = trust_domain(profile, resolution, knowledge, remote)
     if trusted and not domain.is_release:
         # `shared` stays in the record: later builds of the toolchain trust what this build wrote.
         domain = replace(domain, name=RELEASE, shared=True)
-    resources = size(profile.resources, resolution.release.cost, machine)
     wheel = resolution.release.wheel
     plan = BuildPlan(
         build_id=resolution.build_id,

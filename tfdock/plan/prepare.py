@@ -144,6 +144,7 @@ class Preparer:
         plan = make_plan(
             resolved.written.profile,
             resolved.resolution,
+            resolved.resources,
             context,
             self.knowledge,
             self.machine,

@@ -3,6 +3,9 @@
 Bazel knows nothing of control groups, and what it thinks a compile or a link takes is far from what TensorFlow's take
 (bazelbuild/bazel#17368: 50 MB for a link that took 8 GB). No Bazel that a release of TensorFlow is built with can be
 told to run fewer links than compilations at a time: the number of jobs is what keeps both within the memory.
+
+A build is sized when it is planned, for this machine (`Preparer.resolve_written`); when it starts and again before it
+compiles, for its share of the engine's machine (`BuildSession.fitted`); and after a kill for memory (`after_memory`).
 """
 
 from __future__ import annotations

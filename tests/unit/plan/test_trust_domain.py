@@ -237,8 +237,9 @@ def test_an_endpoint_of_this_machines_settings_changes_nothing_and_any_other_is_
 def test_trust_puts_a_build_into_release_and_keeps_the_reasons(desk: Desk) -> None:
     text = HEAD + 'tensorflow: {release: "2.18.0", ref: master}\ncache: {remote: "grpc://x.example:1"}\n'
     profile, _ = profiles.read(text, "x.yaml")
+    own = plan_of(desk, text)
     plan, trusting = (
-        make_plan(profile, (own := plan_of(desk, text)).resolution, own.context, desk.knowledge, MACHINE, trusted=one)
+        make_plan(profile, own.resolution, own.resources, own.context, desk.knowledge, MACHINE, trusted=one)
         for one in (False, True)
     )
     assert trusting.trust == replace(plan.trust, name="release", shared=True)
