@@ -258,7 +258,7 @@ class Mount:
 
     On an engine elsewhere each bound folder becomes a volume there. One that is `given` is filled from here for each
     container. One with a `volume` keeps its contents there, by that name, for all runs to come; and any other for the
-    run. When a container has ended well, the files that `results` expects are copied into the folder `kept`.
+    run. When a container has ended well, the files that `results` expects are copied into `results_folder`.
     """
 
     source: str
@@ -267,7 +267,7 @@ class Mount:
     kind: str = "bind"
     given: bool = False
     results: tuple[ExpectedFiles, ...] = ()
-    kept: str = ""
+    results_folder: str = ""
     volume: str = ""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tfdock.bazel.cache.cache_folder import CacheFolder, DiskCache
-from tfdock.builder.cache_overlay import LABEL
+from tfdock.builder.held_caches import LABEL
 
 from .conftest import Finished, Workshop
 from .harness import UNTRIED, Json, Tfdock, contents, copy_cache, record_of, write_profile

@@ -53,7 +53,7 @@ def build(session: BuildSession, request: BuildRequest, listen: events.Listener)
     make_folder(house.root)
     with _file_errors(session), house.locked(plan.build_id):
         # Asked under the lock: a tfdock that held it until now may have made this very wheel.
-        if done := _finished(session, request, listen):
+        if done := _found_or_pulled(session, request, listen):
             return done
         # Only where something is to be built: what the wheelhouse would refuse after it is refused now.
         house.check_early(plan.build_id, plan.fingerprint, plan.trust.name)
@@ -75,13 +75,13 @@ def build(session: BuildSession, request: BuildRequest, listen: events.Listener)
             with run.phase("verify"):
                 verification = verify_wheels(run, image, wheels)
                 record = publish_wheels(run, image, compiled, wheels, verification)
-            for kept in run.kept:
+            for folders in run.resumable:
                 with suppress(OSError):  # `tfdock cache prune` removes what stays
-                    remove_folder(kept.own)
+                    remove_folder(folders.own)
         return session.result(plan, "built", record)
 
 
-def _finished(session: BuildSession, request: BuildRequest, listen: events.Listener) -> BuildResult | None:
+def _found_or_pulled(session: BuildSession, request: BuildRequest, listen: events.Listener) -> BuildResult | None:
     """Return the finished build of a plan from the wheelhouse, else from a registry. No engine is asked."""
     # A forced build wants no finished wheel, and a build from a bundle asks no network.
     done = None if request.force else session.up_to_date(request.prepared)

@@ -1,7 +1,7 @@
 """One run of a build: what all its phases work with, and the containers that they run.
 
 Each phase takes the results of those before and returns its own. What a run accumulates stands in `BuildRun.seconds`
-and `BuildRun.kept`.
+and `BuildRun.resumable`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class BuildRun:
     #: How long each phase took, failed ones too; of a phase that ran twice, the last time.
     seconds: dict[str, float] = field(default_factory=dict)
     #: The folders of a Bazel without a disk cache, one for each source ref that was tried, until there is a wheel.
-    kept: list[RunFolders] = field(default_factory=list)
+    resumable: list[RunFolders] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -147,7 +147,7 @@ class ImageResult:
     installed: tuple[Pin, ...]  #: What the image holds, by its own account.
     #: The volume that shows the domain's disk cache over the one of `release`; empty where there is none.
     overlay: str = ""
-    kept: RunFolders | None = None  #: The folders that hold the output base of a Bazel without a disk cache.
+    resumable: RunFolders | None = None  #: The folders that hold the output base of a Bazel without a disk cache.
 
 
 def phase_container(run: BuildRun, image: ImageResult, phase: Phase, *, network: bool | None = None) -> ContainerSpec:
@@ -157,7 +157,7 @@ def phase_container(run: BuildRun, image: ImageResult, phase: Phase, *, network:
     places = {
         "{cache}/repository": os.path.realpath(run.request.repository or cache.repository),
         "{cache}/disk": os.path.realpath(cache.root / "disk"),
-        "{output}": (image.kept or folders).output.make().mount_source,
+        "{output}": (image.resumable or folders).output.make().mount_source,
         "{staging}": folders.staging.make().mount_source,
         "{results}": str(folders.results),
         "{remote}": str(folders.own / "remote"),
@@ -254,7 +254,7 @@ def _own_repository(run: BuildRun, mount: Mount) -> Mount:
     back = returned_repository(repository)
     # A second container goes on from what the first one has sent back.
     source = os.path.realpath(back if back.is_dir() else repository)
-    return replace(mount, source=source, results=() if mount.read_only else (DOWNLOADS,), kept=str(back))
+    return replace(mount, source=source, results=() if mount.read_only else (DOWNLOADS,), results_folder=str(back))
 
 
 def returned_repository(repository: Path) -> Path:
@@ -268,4 +268,6 @@ def _fill_in(mount: Mount, places: Mapping[str, str]) -> Mount:
             text = text.replace(name, value)
         return text
 
-    return replace(mount, source=fill(mount.source), kept=fill(mount.kept), volume=fill(mount.volume))
+    return replace(
+        mount, source=fill(mount.source), results_folder=fill(mount.results_folder), volume=fill(mount.volume)
+    )

@@ -7,12 +7,9 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
-from tfdock.bazel.cache.cache_folder import DiskCache, check_writable
-from tfdock.bazel.cache.domain_cache import take_over
-from tfdock.builder import cache_overlay
 from tfdock.builder.build_run import BuildRun, ImageResult
+from tfdock.builder.held_caches import hold_caches
 from tfdock.builder.session import BundledInputs
 from tfdock.engine.engine_errors import own_words
 from tfdock.engine.protocol import (
@@ -23,20 +20,13 @@ from tfdock.engine.protocol import (
     ImageBuild,
     ImageInfo,
 )
-from tfdock.errors import BuildFailed, Incompatible, Locked
+from tfdock.errors import BuildFailed, Incompatible
 from tfdock.host.files import held
-from tfdock.host.hardware import free_disk
-from tfdock.knowledge.contract import bazel_options
 from tfdock.plan import lock_file as locks
-from tfdock.plan.build_plan import DISK_CACHE, described_toolchain, toolchain_key
+from tfdock.plan.build_plan import toolchain_key
 from tfdock.plan.local_source import context_archive
-from tfdock.plan.trust_domain import as_json as trust_json
 from tfdock.run import journal
-from tfdock.run.results import RunFolders
 
-_MOST_REASONS = 8  #: Reasons of a trust domain that are noted beside its cache.
-#: How many times the size of a cache must be free on its disk before it is copied: a build wants room as well.
-_ROOM = 3
 #: What the builder says before a step; whatever else says it names no container of ours.
 _RUNNING = re.compile(rb" ---> Running in ([0-9a-f]{12})\s*\Z")
 _TOOLCHAIN, _PINS = "/opt/tfdock/toolchain", "/opt/tfdock/pins"
@@ -60,12 +50,10 @@ def make_image(
 
     For a run that `compiles`, an empty disk cache begins with what the same build had without its last patches.
     """
-
     with run.phase("image"):
         image = _locked_image(run, source_ref, number)
         # Without the lock of the image: a cache may be waited for, or be copied for minutes.
-        kept = _hold_output_base(run, image) if compiles else None
-        return replace(image, overlay=_hold_disk_cache(run, image, compiles=compiles), kept=kept)
+        return hold_caches(run, image, compiles=compiles)
 
 
 def _locked_image(run: BuildRun, source_ref: str | None, number: int) -> ImageResult:
@@ -257,80 +245,3 @@ def _read_image(run: BuildRun, image: _Image, source_ref: str | None, number: in
         toolchain_file=toolchain,
         installed=locks.installed(toolchain, pins, {requirements_name: requirements} if requirements else {}),
     )
-
-
-def _hold_output_base(run: BuildRun, image: ImageResult) -> RunFolders | None:
-    """Hold and tell the output base in which a Bazel without a disk cache goes on where this build was interrupted.
-
-    Only the same plan finds it, with the same commit and the same toolchain. None for other Bazels, and for an engine
-    that is elsewhere.
-    """
-    bazel, cache = run.plan.resolution.bazel, run.session.cache
-    if bazel_options(run.session.knowledge, bazel, "disk_cache", {"path": DISK_CACHE}):
-        return None
-    if not run.session.engine_info.local:
-        return None
-    made_of = f"{run.plan.fingerprint} {image.source_ref} {image.source_commit}"
-    name = f"{run.disk_cache(image.toolchain).key}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
-    waiting = run.supervisor.waiting("image", f"has the output base {name}")
-    run.locks.enter_context(held(cache.output_lock(name), f"the output base {name}", alone=True, waiting=waiting))
-    folders = RunFolders.create(cache.output(name), run.folders.staged)
-    run.kept.append(folders)
-    does = "goes on in" if folders.output.has_folder("base") else "begins"
-    run.tell(
-        f"Bazel {bazel} has no disk cache, so this build {does} an output base that stays until the wheel is there: "
-        f"{folders.own}; `tfdock cache prune` removes it"
-    )
-    return folders
-
-
-def _hold_disk_cache(run: BuildRun, image: ImageResult, *, compiles: bool) -> str:
-    """Hold the build's disk cache with others, until the run ends, so that nobody takes things out of it.
-
-    Return the volume that shows it over the cache of `release`; empty where there is none.
-    """
-    trust, key = run.plan.trust, image.toolchain
-    disk, release = run.disk_cache(key), run.session.cache.disk(key)
-    waiting = run.supervisor.waiting("image", f"has the disk cache {release.key} for itself")
-    # A domain reads the cache of `release` below its own, so that neither may be emptied meanwhile.
-    run.locks.enter_context(release.held(alone=False, waiting=waiting))
-    overlay = ""
-    if not trust.is_release:
-        if compiles:
-            _start_from_fewer_patches(run, disk)
-        overlay = run.locks.enter_context(cache_overlay.over_release(run, image.id, disk, release))
-    if run.session.engine_info.local:
-        # Bazel would keep nothing in a folder of another user, and compile everything again. Two levels: `ac/00`.
-        check_writable(disk.folder, 2)
-    description = {**described_toolchain(image.toolchain_file), "base": str(run.plan.resolution.base)}
-    before = disk.description().get("trust", {}).get("reasons", [])
-    # Who shared `release` once has shared it for good.
-    reasons = tuple(dict.fromkeys([*map(str, before), *trust.reasons]))[-_MOST_REASONS:]
-    disk.describe({**description, "trust": trust_json(replace(trust, reasons=reasons))})
-    return overlay
-
-
-def _start_from_fewer_patches(run: BuildRun, disk: DiskCache) -> None:
-    """Fill the empty cache of a domain from the cache of the same build with fewer patches, if there is one.
-
-    Nothing is filled where the cache is not on the engine's machine, where another run has it, or without the room.
-    """
-    # A cache that is a link lies on another disk: a copy cannot take its place.
-    if not run.session.engine_info.local or disk.folder.is_symlink():
-        return
-    for name in run.plan.trust.with_fewer_patches:
-        earlier = run.session.cache.disk(f"{disk.toolchain}-{name}")
-        # What cannot be had costs time, and no build.
-        with suppress(Locked, OSError), disk.held(alone=True), earlier.held(alone=False):
-            if not disk.is_empty():
-                return
-            size = sum(entry.size for entry in earlier.entries() if not earlier.is_hollow(entry))
-            free = free_disk(disk.cache)
-            if free is not None and free < size * _ROOM:
-                run.tell(
-                    f"the disk cache {earlier.key} is not copied: {size / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are free"
-                )
-            elif size:
-                run.tell(f"copying the disk cache of the same build with fewer patches, {size / 1e6:,.1f} MB")
-                take_over(disk, earlier, partial(run.supervisor.check, "image"))
-                return

@@ -244,7 +244,9 @@ def _phase(name: str, words: tuple[str, ...], plan: BuildPlan) -> Phase:
     if compiles:
         # Builds that do not trust each other must not share a disk cache: nothing in an entry proves it.
         mounts.append(Mount(source=f"{{cache}}/disk/{disk}", target=DISK_CACHE, volume=f"disk-{disk}"))
-        mounts.append(Mount(source="{staging}", target=STAGING, given=True, results=RESULTS, kept="{results}"))
+        mounts.append(
+            Mount(source="{staging}", target=STAGING, given=True, results=RESULTS, results_folder="{results}")
+        )
     if before:
         # Read-only: the container must not change the program that reaches the endpoint.
         mounts.append(Mount(source="{remote}", target=remotes.FOLDER, read_only=True))

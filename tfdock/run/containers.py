@@ -106,10 +106,10 @@ def _copy_out(supervisor: Supervisor, container: str, spec: ContainerSpec) -> No
         if not mount.results:
             continue
         if supervisor.local:
-            left_out = results.copy_from_folder(Path(mount.source), mount.results, Path(mount.kept))
+            left_out = results.copy_from_folder(Path(mount.source), mount.results, Path(mount.results_folder))
         else:
             archive = supervisor.engine.get(container, mount.target)
-            left_out = results.copy_from_archive(archive, mount.results, Path(mount.kept))
+            left_out = results.copy_from_archive(archive, mount.results, Path(mount.results_folder))
         for text in left_out:
             supervisor.listen(events.Notice(text=text))
 

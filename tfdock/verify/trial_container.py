@@ -199,7 +199,13 @@ class TrialContainers:
             (given / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
         mounts = [
             read_only_mount(given, "given"),
-            Mount(source=made.mount_source, target=f"{HERE}/made", given=True, results=(_WHEELS,), kept=str(kept)),
+            Mount(
+                source=made.mount_source,
+                target=f"{HERE}/made",
+                given=True,
+                results=(_WHEELS,),
+                results_folder=str(kept),
+            ),
         ]
         environment = {name: os.environ[name] for name in (*_ADDRESSES, *_BESIDE) if os.environ.get(name)}
         certificates = os.environ.get("PIP_CERT")

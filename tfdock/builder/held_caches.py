@@ -1,6 +1,7 @@
-"""Show a trust domain's disk cache over the cache of `release`: an overlay that the engine mounts.
+"""Hold the caches that a build uses until it ends: its disk cache, or the output base of a Bazel that has none.
 
-The build reads both and writes only to its own. The kernel copies a file before it is changed.
+A trust domain reads the cache of `release` below its own, through an overlay that the engine mounts. It writes only
+to its own: the kernel copies a file before it is changed.
 
     <cache>/disk/<toolchain key>                   below: the cache of `release`, which nothing can change
     <cache>/disk/<toolchain key>-<domain>          above: what the domain's builds wrote
@@ -15,16 +16,22 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 
-from tfdock.bazel.cache.cache_folder import DiskCache
-from tfdock.bazel.cache.domain_cache import clear_work, drop_copies, filesystem_now
-from tfdock.builder.build_run import BuildRun
+from tfdock.bazel.cache.cache_folder import DiskCache, check_writable
+from tfdock.bazel.cache.domain_cache import clear_work, drop_copies, filesystem_now, take_over
+from tfdock.builder.build_run import BuildRun, ImageResult
 from tfdock.engine.engine_facts import caller_user
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
 from tfdock.errors import EngineError, Locked, Problem
 from tfdock.host.files import held, make_folder
-from tfdock.plan.build_plan import DISK_CACHE
+from tfdock.host.hardware import free_disk
+from tfdock.knowledge.contract import bazel_options
+from tfdock.plan.build_plan import DISK_CACHE, described_toolchain
+from tfdock.plan.trust_domain import as_json as trust_json
 from tfdock.run.containers import copy_in
+from tfdock.run.results import RunFolders
 from tfdock.types import Mount
 
 LABEL = "io.tfdock.overlay"  #: Label of these volumes; its value is the name of the disk cache.
@@ -35,8 +42,102 @@ _SPECIAL = set(',:\\"')  #: Characters that mean something in the options of an 
 _OPTIONS = "metacopy=off,redirect_dir=off,index=off"
 
 
+_MOST_REASONS = 8  #: Reasons of a trust domain that are noted beside its cache.
+#: How many times the size of a cache must be free on its disk before it is copied: a build wants room as well.
+_ROOM = 3
+
+
+def hold_caches(run: BuildRun, image: ImageResult, *, compiles: bool) -> ImageResult:
+    """Hold the caches of a run with this image until the run ends; return the image with what shows them.
+
+    For a run that `compiles`, an empty disk cache begins with what the same build had without its last patches.
+    """
+    resumable = _hold_output_base(run, image) if compiles else None
+    return replace(image, overlay=_hold_disk_cache(run, image, compiles=compiles), resumable=resumable)
+
+
+def _hold_output_base(run: BuildRun, image: ImageResult) -> RunFolders | None:
+    """Hold and tell the output base in which a Bazel without a disk cache goes on where this build was interrupted.
+
+    Only the same plan finds it, with the same commit and the same toolchain. None for other Bazels, and for an engine
+    that is elsewhere.
+    """
+    bazel, cache = run.plan.resolution.bazel, run.session.cache
+    if bazel_options(run.session.knowledge, bazel, "disk_cache", {"path": DISK_CACHE}):
+        return None
+    if not run.session.engine_info.local:
+        return None
+    made_of = f"{run.plan.fingerprint} {image.source_ref} {image.source_commit}"
+    name = f"{run.disk_cache(image.toolchain).key}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
+    waiting = run.supervisor.waiting("image", f"has the output base {name}")
+    run.locks.enter_context(held(cache.output_lock(name), f"the output base {name}", alone=True, waiting=waiting))
+    folders = RunFolders.create(cache.output(name), run.folders.staged)
+    run.resumable.append(folders)
+    does = "goes on in" if folders.output.has_folder("base") else "begins"
+    run.tell(
+        f"Bazel {bazel} has no disk cache, so this build {does} an output base that stays until the wheel is there: "
+        f"{folders.own}; `tfdock cache prune` removes it"
+    )
+    return folders
+
+
+def _hold_disk_cache(run: BuildRun, image: ImageResult, *, compiles: bool) -> str:
+    """Hold the build's disk cache with others, until the run ends, so that nobody takes things out of it.
+
+    Return the volume that shows it over the cache of `release`; empty where there is none.
+    """
+    trust, key = run.plan.trust, image.toolchain
+    disk, release = run.disk_cache(key), run.session.cache.disk(key)
+    waiting = run.supervisor.waiting("image", f"has the disk cache {release.key} for itself")
+    # A domain reads the cache of `release` below its own, so that neither may be emptied meanwhile.
+    run.locks.enter_context(release.held(alone=False, waiting=waiting))
+    overlay = ""
+    if not trust.is_release:
+        if compiles:
+            _start_from_fewer_patches(run, disk)
+        overlay = run.locks.enter_context(_over_release(run, image.id, disk, release))
+    if run.session.engine_info.local:
+        # Bazel would keep nothing in a folder of another user, and compile everything again. Two levels: `ac/00`.
+        check_writable(disk.folder, 2)
+    description = {**described_toolchain(image.toolchain_file), "base": str(run.plan.resolution.base)}
+    before = disk.description().get("trust", {}).get("reasons", [])
+    # Who shared `release` once has shared it for good.
+    reasons = tuple(dict.fromkeys([*map(str, before), *trust.reasons]))[-_MOST_REASONS:]
+    disk.describe({**description, "trust": trust_json(replace(trust, reasons=reasons))})
+    return overlay
+
+
+def _start_from_fewer_patches(run: BuildRun, disk: DiskCache) -> None:
+    """Fill the empty cache of a domain from the cache of the same build with fewer patches, if there is one.
+
+    Nothing is filled where the cache is not on the engine's machine, where another run has it, or without the room.
+    """
+    # A cache that is a link lies on another disk: a copy cannot take its place.
+    if not run.session.engine_info.local or disk.folder.is_symlink():
+        return
+    for name in run.plan.trust.with_fewer_patches:
+        earlier = run.session.cache.disk(f"{disk.toolchain}-{name}")
+        # What cannot be had costs time, and no build.
+        with suppress(Locked, OSError), disk.held(alone=True), earlier.held(alone=False):
+            if not disk.is_empty():
+                return
+            size = sum(entry.size for entry in earlier.entries() if not earlier.is_hollow(entry))
+            free = free_disk(disk.cache)
+            if free is not None and free < size * _ROOM:
+                run.tell(
+                    f"the disk cache {earlier.key} is not copied: {size / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are free"
+                )
+            elif size:
+                run.tell(f"copying the disk cache of the same build with fewer patches, {size / 1e6:,.1f} MB")
+                take_over(disk, earlier, partial(run.supervisor.check, "image"))
+                return
+
+
+# --- the overlay ---------------------------------------------------------------------------------------------------
+
+
 @contextmanager
-def over_release(run: BuildRun, image: str, disk: DiskCache, release: DiskCache) -> Iterator[str]:
+def _over_release(run: BuildRun, image: str, disk: DiskCache, release: DiskCache) -> Iterator[str]:
     """Hold a domain's disk cache with others; give the volume that shows it over the one of `release`.
 
     The name of the volume is empty where there can be no overlay; the run then tells what that costs. The caller
