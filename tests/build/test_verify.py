@@ -383,7 +383,7 @@ def test_a_trial_that_is_stopped_leaves_no_container(
     running = tfdock.start("verify", sleeping)
     running.until(frozen)
     outcome = running.end_by(number, 60, code=code)
-    assert "the wheel is as it was" in outcome.stderr
+    assert "the wheel is unchanged" in outcome.stderr
 
 
 def test_what_a_killed_trial_left_is_removed_by_the_next(

@@ -77,7 +77,7 @@ Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Write to the cache that unchanged releases use. Later builds then ship what this source wrote "
+        help="Write to the cache that unchanged releases use. Later builds then ship objects of this source "
         "(`tfdock explain trust-shared`).",
     ),
 ]
@@ -124,7 +124,7 @@ SETTINGS = {
         list[str] | None,
         typer.Option(
             "--registry",
-            help="A registry's repository with wheel images, such as ghcr.io/me/wheels. Repeatable.",
+            help="A registry repository with wheel images, such as ghcr.io/me/wheels. Repeatable.",
             metavar="REPOSITORY",
         ),
     ],
@@ -287,7 +287,7 @@ def check_matrix_options(matrix: Path | None, **options: object) -> None:
     matrix_options = [f"`--{name}`" for name, value in options.items() if value]
     if matrix_options and not matrix:
         raise typer.BadParameter(
-            f"{' and '.join(matrix_options)} can be said of a matrix alone: `--matrix profiles/matrix.yaml`"
+            f"{' and '.join(matrix_options)} only work with a matrix: `--matrix profiles/matrix.yaml`"
         )
 
 
@@ -320,7 +320,7 @@ def stoppable(kept: str | None = None) -> Iterator[Stop]:
 
 
 def settings_for(**flags: Any) -> Settings:
-    """Return the settings, with the options of a command on top of them. Warns of variables that are misspelt."""
+    """Return the settings, with the options of a command on top of them. Warn of misspelt variables."""
     console.show_problems(settings.misspelt(os.environ))
     return settings.load({name: tuple(value) if isinstance(value, list) else value for name, value in flags.items()})
 
@@ -342,7 +342,9 @@ def parse_reference(text: str, fix: str) -> ImageRef:
     try:
         return ImageRef.parse(text)
     except ValueError as error:
-        raise ProfileError.of("reference-malformed", f"`{text}` is no name in a registry", fix) from error
+        raise ProfileError.of(
+            "reference-malformed", f"`{text}` is not the name of a repository or image in a registry", fix
+        ) from error
 
 
 def knowledge_for(settings: Settings) -> KnowledgeBase:

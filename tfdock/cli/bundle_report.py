@@ -52,7 +52,9 @@ def write_bundle(
     if output and any(
         _is_same(output, Path(str(file))) for file in (subject.log, subject.file, name, profile, interpreter) if file
     ):
-        raise typer.BadParameter(f"`{console.clean(str(output))}` is what it reports: name another file with `-o`")
+        raise typer.BadParameter(
+            f"`{console.clean(str(output))}` is the input of the report: name another file with `-o`"
+        )
     packed = bundle(subject, settings, preparer)
     path = output or Path(packed.name)
     if not as_json:  # Before it is there, the user sees what it holds.
@@ -83,7 +85,7 @@ def _lines(packed: ReportBundle) -> list[str]:
         f"{style.strong('taken out')}  {removed}",
         *(f"{style.strong('to know')}  {console.clean(note)}" for note in packed.notes),
         style.warn(
-            "look through it before you send it: nothing was sent, and a secret that is in no variable or login of "
-            "yours is still in it"
+            "nothing was sent: look through the file before you send it. Secrets outside your variables and logins "
+            "are still in it"
         ),
     ]

@@ -17,7 +17,7 @@ from tfdock.errors import clean as clean
 
 _PLAIN_WIDTH = 80  #: Columns of a terminal of unknown width.
 _ENDLESS = 1 << 30  #: Columns of a pipe: its reader, `grep` or a CI log, wraps lines itself or not at all.
-_LEAST_WIDTH = 20  #: The least columns that text is wrapped to: one word on a line helps nobody.
+_LEAST_WIDTH = 20  #: The narrowest wrapping: one word a line is hard to read.
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 # A word, or words between backticks: what is to be typed as it stands is not torn apart. Before it, what parts it.
 _WORD = re.compile(r"(\s*)((?:`[^`\n]*`|\S)+)")
@@ -25,7 +25,7 @@ _ONE = re.compile(r"\x1b\[[0-9;]*m|.", re.DOTALL)
 
 
 def colour_wanted(stream: TextIO) -> bool:
-    """Return whether to colour: by NO_COLOR and FORCE_COLOR, else if the stream is a capable terminal."""
+    """Return whether to colour: NO_COLOR and FORCE_COLOR decide, else the stream must be a capable terminal."""
     # no-color.org: any value counts but an empty one. Here it also wins over FORCE_COLOR.
     if os.environ.get("NO_COLOR"):
         return False
@@ -47,11 +47,11 @@ class Style:
     warn = partialmethod(_paint, "33")  #: Colours warnings.
     good = partialmethod(_paint, "32")  #: Colours what succeeded.
     strong = partialmethod(_paint, "1")  #: Emphasises headings.
-    faint = partialmethod(_paint, "2")  #: Dims what a reader may skip.
+    faint = partialmethod(_paint, "2")  #: Dims text that a reader may skip.
 
 
 def say(text: str = "", *, stream: TextIO | None = None) -> None:
-    """Print a line, to standard error unless told otherwise. What is no result is never a command to a CI service."""
+    """Print a line, to standard error unless told otherwise. Such a line never acts as a command to a CI service."""
     stream = stream or sys.stderr
     # Results are for programs, and stay as they are.
     stream.write(f"{text if stream is sys.stdout else ci_log.here().harmless(text)}\n")
@@ -59,7 +59,7 @@ def say(text: str = "", *, stream: TextIO | None = None) -> None:
 
 
 def tell(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> None:
-    """Print prose no wider than the terminal, to standard error unless told otherwise; in a pipe as it stands."""
+    """Print text wrapped to the terminal, by default to standard error; in a pipe it is not wrapped."""
     stream = stream or sys.stderr
     for line in wrapped(text, width(stream), indent):
         say(line, stream=stream)
@@ -167,7 +167,7 @@ def _pieces(word: str, room: int) -> Iterator[str]:
 
 
 def show_problems(problems: Iterable[Problem]) -> None:
-    """Print problems on standard error, and annotate them for a CI service: where and what, why, then fixes."""
+    """Print problems on standard error, and annotate them for a CI service: place, message, reason, then fixes."""
     problems = list(problems)
     for line in problem_lines(problems, Style(sys.stderr), width(sys.stderr)):
         say(line)

@@ -37,7 +37,7 @@ class RequestedGpus:
 
 
 def requested_gpus(base: KnowledgeBase, words: Sequence[str]) -> tuple[RequestedGpus, ...]:
-    """Return the GPUs of some words: names, capabilities and `local`, with or without commas; each GPU once.
+    """Return the GPUs that the words name (names, capabilities, `local`, also separated by commas), each once.
 
     Raise ProfileError for an unknown name, with the nearest names, and where `local` finds no GPU.
     """
@@ -67,7 +67,7 @@ def pip_install(wheel: AdvisedWheel) -> str:
 
 
 def official_note(base: KnowledgeBase, profile: Profile, resolution: Resolution) -> str:
-    """Return the line which says that an official wheel does what a build would do; empty where none does."""
+    """Return the line which says that an official wheel makes a build needless; empty where none does."""
     same = same_official(base, profile, resolution)
     if not same:
         return ""
@@ -80,7 +80,7 @@ def official_note(base: KnowledgeBase, profile: Profile, resolution: Resolution)
 
 
 def python_note(preparer: Preparer, written: WrittenProfile, resolution: Resolution) -> str:
-    """Return the line which says that a wheel is for another Python than this one; empty where somebody chose it."""
+    """Return the line which says that a wheel is for another Python than this one; empty if the user chose it."""
     here = "{}.{}".format(*sys.version_info)
     chosen = not preparer.chose_python(written.file) or here not in resolution.release.pythons
     if chosen or resolution.python == here:
@@ -90,7 +90,7 @@ def python_note(preparer: Preparer, written: WrittenProfile, resolution: Resolut
 
 
 def notes_of(preparer: Preparer, written: WrittenProfile, resolution: Resolution) -> Iterator[str]:
-    """Yield what somebody should know before a build: an official wheel does it, or it is for another Python."""
+    """Yield notes before a build: an official wheel is enough, or the wheel is for another Python."""
     official = official_note(preparer.knowledge, written.profile, resolution)
     yield from filter(None, (official, python_note(preparer, written, resolution)))
 
@@ -99,7 +99,7 @@ def notes_of(preparer: Preparer, written: WrittenProfile, resolution: Resolution
 
 
 def gpu_json(service: Compatibility, libraries: Sequence[LibraryService] | None = None) -> dict[str, Any]:
-    """Return how a GPU runs a wheel, for a JSON document; `libraries` says it of each library."""
+    """Return how a GPU runs a wheel, for a JSON document; `libraries` has each library."""
     gpu = service.gpu
     document: dict[str, Any] = {
         "name": gpu.gpu,
@@ -133,7 +133,7 @@ def answer(
     time = f", for {jit.value:g} {jit.unit}" if jit else ""
     words = {
         "native": style.good(f"{wheel} runs natively, by {service.by}"),
-        "native-same-major": style.good(f"{wheel} runs as it is, by {service.by}"),
+        "native-same-major": style.good(f"{wheel} runs on it without a build, by {service.by}"),
         "ptx-jit": style.warn(f"{wheel} has no machine code for it and compiles at its first start{time}"),
         "no": style.bad(f"{wheel} does not run on it"),
     }[service.runs]

@@ -16,28 +16,28 @@ Table = Mapping[str, tuple[str, str]]
 #: The sections of the help, each in the order in which one meets its commands. A summary fits a line of 80 columns.
 SECTIONS: Mapping[str, Table] = {
     "Decide": {
-        "advise": ("advise", "Say how official wheels run on a GPU, and what is better."),
+        "advise": ("advise", "Check if an official wheel runs on a GPU, or a build is better."),
         "init": ("init", "Write a first profile."),
-        "check": ("check", "Say whether profiles can be built."),
-        "plan": ("plan", "Say what a build makes, of what, and what that costs."),
-        "matrix": ("matrix", "Say which wheels a matrix asks for, and what they cost."),
-        "gpus": ("know", "List the known GPUs, or say which releases take one."),
+        "check": ("check", "Check whether profiles can be built."),
+        "plan": ("plan", "Show what a build makes, its inputs, and its cost."),
+        "matrix": ("matrix", "List the wheels of a matrix, and what they cost."),
+        "gpus": ("know", "List the known GPUs, or the releases for one GPU."),
         "releases": ("know", "List the known TensorFlow releases, or describe one."),
     },
     "Build": {
-        "lock": ("lock", "Pin what builds take from elsewhere: writes PROFILE.lock."),
+        "lock": ("lock", "Pin the downloads of a build in PROFILE.lock."),
         "fetch": ("fetch", "Download what builds need, into the caches or into a bundle."),
         "build": ("build", "Build wheels: check, image, fetch, compile, seal, verify."),
-        "report": ("report", "Tell what happened in a build, and what took long."),
-        "diagnose": ("diagnose", "Say what went wrong in a log, and what to do about it."),
+        "report": ("report", "Show what happened in a build, and what took long."),
+        "diagnose": ("diagnose", "Find the cause of a failure in a log, and how to fix it."),
         "shell": ("shell", "Open the image that builds a profile, for bazel or gdb."),
         "render": ("plan", "Write the build context: the Dockerfile and its files."),
     },
     "Look into wheels": {
         "inspect": ("inspect", "List what is in a wheel: GPU code, libraries, damage."),
         "verify": ("verify", "Check a wheel against a profile, and try it in a container."),
-        "trace": ("trace", "Say why a TensorFlow program is slow."),
-        "bench": ("bench", "Say whether one installed TensorFlow is faster than another."),
+        "trace": ("trace", "Find out why a TensorFlow program is slow."),
+        "bench": ("bench", "Compare the speed of two installed TensorFlows."),
     },
     "Share": {
         "pull": ("pull", "Pull finished wheels from a registry into the wheelhouse."),
@@ -46,17 +46,17 @@ SECTIONS: Mapping[str, Table] = {
         "ci": ("ci", "Write the CI pipeline that makes the wheels of a matrix."),
     },
     "Maintain": {
-        "doctor": ("doctor", "Say what this machine lacks, or why TensorFlow sees no GPU."),
+        "doctor": ("doctor", "Find what this machine lacks, or why TensorFlow sees no GPU."),
         "cache": ("cache", "List, verify, prune, clean, push or pull Bazel's caches."),
-        "explain": ("know", "Say what an error's code, a switch or a preset means."),
+        "explain": ("know", "Explain an error code, a switch or a preset."),
         "schema": ("plan", "Print the JSON Schema of profiles, or of a document."),
     },
 }
 COMMANDS: Table = {name: row for rows in SECTIONS.values() for name, row in rows.items()}
 CACHE_COMMANDS: Table = {
-    "list": ("cache", "Say what is in the cache: sizes by toolchain, and their last use."),
+    "list": ("cache", "List the caches by toolchain, with size and last use."),
     "verify": ("cache", "Hash every entry of Bazel's disk caches again."),
-    "prune": ("cache", "Remove what nobody needs, then what was used least recently."),
+    "prune": ("cache", "Remove unused entries, then the least recently used."),
     "clean": ("cache", "Remove the whole cache, or one toolchain's."),
     "push": ("cache_exchange", "Send Bazel's disk cache to a registry."),
     "pull": ("cache_exchange", "Take Bazel's disk cache from a registry."),
@@ -64,7 +64,7 @@ CACHE_COMMANDS: Table = {
 IMAGE_COMMANDS: Table = {
     "pack": ("image", "Write images of finished wheels into a file."),
     "push": ("image", "Send images of finished wheels to a registry."),
-    "runtime": ("image_runtime", "Make a small image with Python, the wheel and what it requires."),
+    "runtime": ("image_runtime", "Make a small image with Python, a wheel and its requirements."),
 }
 
 

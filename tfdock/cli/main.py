@@ -101,7 +101,7 @@ def _unexpected(error: Exception) -> tuple[Problem, ExitCode]:
         problem = Problem(
             "disk-full",
             f"cannot write to {error.filename or 'standard output'}: {error.strerror}",
-            "make room, or write elsewhere; what was done before is done",
+            "free disk space, or write to another place; finished work is kept",
         )
         return problem, ExitCode.RESOURCES
     if isinstance(error, FileNotFoundError) and not _has_working_folder():
@@ -112,7 +112,7 @@ def _unexpected(error: Exception) -> tuple[Problem, ExitCode]:
         return Problem("file-error", message, fix), ExitCode.USAGE
     problem = Problem(
         "internal-error",
-        f"this is a mistake in tfdock: {type(error).__name__}: {error}",
+        f"internal error, a bug in tfdock: {type(error).__name__}: {error}",
         "run it again with TFDOCK_DEBUG=1 and report what it prints",
     )
     return problem, ExitCode.INTERNAL

@@ -39,9 +39,9 @@ _STATUSES = {
 
 @dataclass(frozen=True, kw_only=True)
 class CellSelection:
-    """A matrix's file, which of its cells are asked for, and a folder for the report.
+    """A matrix's file, the selected cells, and a folder for the report.
 
-    `only` holds patterns of build ids. `missing` leaves out what is in the wheelhouse or in a registry.
+    `only` holds patterns of build ids. `missing` leaves out wheels in the wheelhouse or in a registry.
     """
 
     file: Path
@@ -70,8 +70,8 @@ class CellSelection:
         idle = (
             Problem(
                 "matrix-only-idle",
-                f"no cell that can be built is called like `{shown(pattern)}`",
-                "`tfdock matrix FILE` lists the build ids; and quote what has a `*`",
+                f"no cell that can be built matches `{shown(pattern)}`",
+                "`tfdock matrix FILE` lists the build ids; quote a pattern with `*`",
                 severity="warning",
                 file=str(self.file),
             )
@@ -92,10 +92,11 @@ def warn_registry(cells: Cells, settings: Settings) -> None:
         warning = cells.matrix.document.at_field("ci.registry").problem(
             cells.matrix.file,
             "matrix-registry-not-allowed",
-            f"the matrix's registry {own} is not asked for wheels: no setting names it",
-            f"if you trust it, name it: `--registry {own}`, `TFDOCK_REGISTRIES={own}`, or `registries: [{own}]` "
+            f"wheels are not looked up in the matrix's registry {own}: your settings do not name it",
+            f"if you trust the registry, add it: `--registry {own}`, `TFDOCK_REGISTRIES={own}`, or `registries: "
+            f"[{own}]` "
             "in the configuration file",
-            why="whoever pushes there would decide what your wheels are",
+            why="everybody who may push there could replace your wheels",
             severity="warning",
             field="ci.registry",
         )
@@ -116,7 +117,7 @@ def cells_to_do(cells: Cells, settings: Settings, verb: str) -> list[Cell]:
 def report_of(
     cells: Cells, results: Sequence[Result], settings: Settings, started: float, by: str
 ) -> matrix_report.Document:
-    """Return the document of the report on a matrix that was built or pulled: what became of each cell.
+    """Return the report on a matrix that was built or pulled: the outcome of each cell.
 
     `results` are those of the cells that were missing, `started` is when the first began, by the monotonic clock, and
     `by` the command.
@@ -171,9 +172,10 @@ def as_build(result: Mapping[str, Any]) -> Result:
 def finish_matrix(
     report: matrix_report.Document, choice: CellSelection, tell: Callable[[Mapping[str, Any]], int]
 ) -> int:
-    """Write the report, print what became of a matrix, and `tell` the results, with what JSON has beside them.
+    """Write the report, print the outcome of a matrix, and `tell` the results, with the other keys of the JSON.
 
-    Return the exit code of `tell`. It is given that of the matrix, which covers a report that cannot be written.
+    Return the exit code of `tell`. `tell` gets the exit code of the matrix, which includes a report that cannot be
+    written.
     """
     unwritten = _write_report(report, choice.report) if choice.report else 0
     code = combined_exit_code([report["exit_code"], unwritten])

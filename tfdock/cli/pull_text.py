@@ -32,7 +32,7 @@ class LocalGpus:
 
     @property
     def reader(self) -> Callable[[BinaryIO, str], WheelFacts] | None:
-        """What reads a wheel of a name and may raise WheelError; None on a machine without a GPU."""
+        """Reads the wheel of a name, and may raise WheelError; None on a machine without a GPU."""
         return self._read if self._here else None
 
     def _read(self, file: BinaryIO, name: str) -> WheelFacts:

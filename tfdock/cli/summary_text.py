@@ -67,8 +67,8 @@ def why(bazel: Mapping[str, Any]) -> str:
 
 
 def compared_with(account: Mapping[str, Any]) -> str:
-    """Return such as `beside the build of 2026-11-21 22:34`."""
-    return f"beside the build of {when(account['since'].get('finished'))}"
+    """Return such as `compared with the build of 2026-11-21 22:34`."""
+    return f"compared with the build of {when(account['since'].get('finished'))}"
 
 
 def when(time: object) -> str:
@@ -94,7 +94,7 @@ def tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, ...
     )
     yield "slowest", _steps(bazel.get("slowest"))
     account = bazel.get("why") or {}
-    title = f"why it was not warm, {compared_with(account)}" if account.get("since") else "why it was not warm"
+    title = f"why actions ran again, {compared_with(account)}" if account.get("since") else "why actions ran again"
     yield title, [(text,) for text in account.get("sentences") or ()]
     yield "resources", [(name, value) for name, value in _resources(record)]
 

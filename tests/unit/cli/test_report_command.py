@@ -147,7 +147,7 @@ def test_the_report_has_all_that_is_known(wheelhouse: Path) -> None:
         "  CppCompile  3",
         "critical path, 1.1 s",
         "  0.7 s  Compiling prog.cc",
-        "why it was not warm, beside the build of 2026-11-20 10:00",
+        "why actions ran again, compared with the build of 2026-11-20 10:00",
         "  `--copt=-O3` was added",
         "  attempts  2",
     ):

@@ -37,7 +37,7 @@ def test_the_last_line_counts_and_a_reason_is_told_once(tmp_path: Path) -> None:
     *rows, last = result.stdout.splitlines()
     skipped = [row for row in rows if " skipped " in row]
     assert last.endswith(f", {len(skipped)} skipped: {NAME}")
-    asked = "it was not asked for (`--no-run`)"
+    asked = "`--no-run` was given"
     first = next(at for at, row in enumerate(skipped) if asked in row)
     assert len(skipped) - first > 10
     assert all(row.endswith(" as above") for row in skipped[first + 1 :])

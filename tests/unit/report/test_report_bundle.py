@@ -163,7 +163,7 @@ def test_it_says_what_is_in_it_what_was_taken_out_and_to_look_at_it(place: Place
         assert name in said
     assert "secret 2" in said
     assert "wheelhouse " in said.split("taken out", 1)[1]
-    assert "look through it before you send it: nothing was sent" in said
+    assert "nothing was sent: look through the file before you send it" in said
     readme = text_of(place.bundle(), "README.txt")
     assert "  secret: 2\n" in readme
     assert "Look through it before you send it" in readme
@@ -194,7 +194,7 @@ def test_what_is_reported_is_never_written_over(place: Place) -> None:
     (place.root / "link").symlink_to(log)
     for output in ("ci.log", "link", "my.yaml"):
         result = place.run("--bundle", "ci.log", "--profile", "my.yaml", "-o", output)
-        assert (result.exit_code, "is what it reports" in result.stderr) == (2, True)
+        assert (result.exit_code, "is the input of the report" in result.stderr) == (2, True)
     assert (log.read_bytes(), profile.read_text()) == (LOG, PROFILE)
 
 
@@ -326,7 +326,7 @@ def test_a_build_that_failed_has_no_record_but_a_bundle(place: Place) -> None:
     build_id = place.fail(place.profile()).parent.parent.name
     result = place.run(build_id)
     assert result.exit_code == 2
-    assert f"no build of `{build_id}` in {place.house} ended well" in result.stderr
+    assert f"no build of `{build_id}` in {place.house} succeeded" in result.stderr
     assert f"fix: `tfdock report --bundle {build_id}` packs" in result.stderr
     assert "[record-not-found]" in result.stderr
 

@@ -42,8 +42,8 @@ def _of_this_machine() -> None:
     where = remote_engine_address()
     if where:
         console.tell(
-            f"note: the engine is elsewhere, at {where}, and keeps its caches in volumes there "
-            "(`docker volume ls --filter label=io.tfdock.cache`); this is the cache on this machine"
+            f"note: the engine runs on another machine, {where}, and its caches are in volumes there "
+            "(`docker volume ls --filter label=io.tfdock.cache`); this command shows the cache on this machine"
         )
 
 
@@ -181,10 +181,10 @@ def verify(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Name each damaged entry; the exit status is 4 if there is one."""
+    """Print each damaged entry. The exit status is 4 if there is one."""
     cache = CacheFolder.existing(settings.cache_dir)
     results = []
-    with stoppable(kept="nothing was changed in the entries that were looked at") as stop:
+    with stoppable(kept="no checked entry was changed") as stop:
         for disk in _select_disks(cache, toolchain):
             # Builds may go on while entries are read, and not while they are removed.
             with disk.held(alone=repair):
@@ -205,8 +205,8 @@ def verify(
             console.tell(f"{settings.cache_dir} holds no disk cache yet")
         else:
             console.tell(
-                "note: this finds damaged entries. It cannot find a result that a build forged; builds of other "
-                "trust domains do not use that result"
+                "note: this finds damaged entries, not results that a build forged. Builds of other trust domains "
+                "do not use forged results"
             )
     raise typer.Exit(ExitCode.OK if ok else ExitCode.VERIFICATION)
 
@@ -392,7 +392,7 @@ def _confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise ProfileError.of("cache-clean-unasked", "there is no terminal to ask at", "add `--yes`")
+        raise ProfileError.of("cache-clean-unasked", "no terminal to ask for confirmation", "add `--yes`")
     # Standard output is for results.
     if not typer.confirm(question, err=True):
         raise typer.Exit(ExitCode.OK)

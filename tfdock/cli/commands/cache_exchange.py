@@ -43,7 +43,7 @@ Domains = Annotated[
     list[str] | None,
     typer.Option(
         "--domain",
-        help="Take this trust domain in place of `release`: its name, the beginning of it, or `all`. Repeatable.",
+        help="Take this trust domain instead of `release`: its name, the start of its name, or `all`. Repeatable.",
         metavar="NAME",
     ),
 ]
@@ -64,12 +64,12 @@ def push(
     domains: Domains = None,
     as_json: AsJson = False,
 ) -> None:
-    """What the registry has is not sent again. Needs `docker login`."""
+    """Data that the registry has is not sent again. Needs `docker login`."""
     image = parse_reference(reference, _REFERENCE_FIX)
     if image.digest:
         raise ProfileError.of(
             "reference-malformed",
-            f"`{reference}` names a cache by its digest, which stands for what is there now",
+            f"`{reference}` names a cache by its digest: a push needs a tag",
             "name a tag: `host/name:tag`",
         )
     cache, keys = _select_toolchains(settings, profiles or [], toolchains or [], domains or [RELEASE])
@@ -79,12 +79,12 @@ def push(
         with _exchange(cache, image) as (exchange, stop):
             pushed, digest = until_stopped(lambda: exchange.push(keys), stop)
     else:
-        console.say(f"the cache {settings.cache_dir} holds nothing yet: nothing is pushed")
+        console.say(f"the cache {settings.cache_dir} is empty: nothing is pushed")
     for toolchain in pushed:
         others = {
             "packs replaced": toolchain.gone,
-            "actions left out, whose outputs are not here": toolchain.incomplete,
-            "actions left out, compiled for this machine's CPU alone": toolchain.native,
+            "actions left out: their outputs are not on this machine": toolchain.incomplete,
+            "actions left out: compiled for this machine's CPU only": toolchain.native,
         }
         _show(toolchain, "pushed", toolchain.sent, others)
     if as_json:
@@ -109,7 +109,7 @@ def pull(
     with _exchange(cache, image) as (exchange, stop):
         pulled = until_stopped(lambda: exchange.pull(toolchains or [], domains or [RELEASE]), stop)
     for toolchain in pulled:
-        others = {"actions left out, whose outputs are nowhere": toolchain.incomplete}
+        others = {"actions left out: their outputs are missing": toolchain.incomplete}
         _show(toolchain, "pulled", toolchain.received, others)
     if as_json:
         print_json("tfdock.cache-pull/1", True, {"reference": str(image), "toolchains": pulled})
@@ -131,8 +131,8 @@ def _select_toolchains(
         missing = f"nothing of the toolchain {', '.join(unknown)}" if unknown else "nothing that could be pushed"
         raise ProfileError.of(
             "cache-toolchain-unknown",
-            f"the cache {settings.cache_dir} holds {missing}",
-            f"it holds: {', '.join(here) or 'nothing yet, so build first'}; see `tfdock cache list`",
+            f"the cache {settings.cache_dir} has {missing}",
+            f"toolchains in it: {', '.join(here) or 'none yet, so build first'}; see `tfdock cache list`",
         )
     # A key that is named in full names its domain as well.
     chosen = [key for key in dict.fromkeys(wanted) if in_domains(key, domains) or key in toolchains]
@@ -140,8 +140,8 @@ def _select_toolchains(
         present = sorted({split_key(key)[1] for key in wanted})
         raise ProfileError.of(
             "cache-domain-not-named",
-            f"nothing to push is in the trust domain {' or '.join(domains)}",
-            f"name it: `--domain {present[0]}`; who pulls it trusts its source",
+            f"nothing to push in the trust domain {' or '.join(domains)}",
+            f"push another domain: `--domain {present[0]}`; everybody who pulls the cache then trusts its source",
             why=f"the cache of {'these builds' if profiles else 'this machine'} is in: {', '.join(present)}",
         )
     return cache, chosen
@@ -154,7 +154,7 @@ def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str
     if not builds:
         raise ProfileError.of(
             "cache-toolchain-unknown",
-            f"the cache {settings.cache_dir} knows of no build of {build_id}",
+            f"the cache {settings.cache_dir} has no build of {build_id}",
             (f"build it first: `tfdock build {profile}`", "name a toolchain: `--toolchain KEY`"),
             file=profile,
         )
@@ -163,7 +163,7 @@ def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str
 
 @contextmanager
 def _exchange(cache: CacheFolder, image: ImageRef) -> Iterator[tuple[Exchange, Stop]]:
-    with stoppable("what has arrived is kept") as stop:
+    with stoppable("finished downloads are kept") as stop:
         stored = StoredCache(image, stop.check)
         yield Exchange(cache, stored, console.say, stop), stop
 

@@ -84,7 +84,9 @@ def render(
             console.say(f"{console.clean(str(rendered.path))}: as it was")
 
 
-@group.command(epilog="Example: `tfdock ci check`, as a step of CI. Exit status 4 is for what is not as rendered.")
+@group.command(
+    epilog="Example: `tfdock ci check`, as a step of CI. Exit status: 4 a file differs from its rendering."
+)
 @command("tfdock.ci-check/1", "allow_paths")
 def check(
     settings: Settings,
@@ -92,13 +94,13 @@ def check(
     service: Annotated[
         list[PipelineService] | None,
         typer.Option(
-            "--service", help="Check only this service's pipeline. The default is every pipeline that is there."
+            "--service", help="Check only this service's pipeline. The default is every pipeline in the folder."
         ),
     ] = None,
     output: Output = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Say in what the rendered pipelines differ from the matrix."""
+    """Compare the rendered pipelines with the matrix, and print the differences."""
     services: list[Service] = [wanted.value for wanted in service or PipelineService]
     candidates = pipeline_files.render(services, file, output, settings)
     # A service that is asked for by name must have its files; else each that was rendered once.
@@ -139,7 +141,7 @@ def _not_rendered(file: Path, candidates: list[Pipeline]) -> Problem:
     places = " or ".join(str(pipeline.files[0].path) for pipeline in candidates)
     return Problem(
         "ci-not-rendered",
-        f"no pipeline of this matrix is here: tfdock has rendered no {places}",
+        f"found no rendered pipeline of this matrix: no {places}",
         "`tfdock ci render github`, or `gitlab`",
         file=str(file),
     )

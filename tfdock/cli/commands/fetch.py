@@ -34,7 +34,7 @@ from tfdock.plan.wish import Wish
 
 @app.command(
     epilog="Example: `tfdock fetch rtx3080 -o rtx3080.tar`; elsewhere `tfdock build --from rtx3080.tar`. Bazel "
-    "analyses everything and compiles nothing: what upstream has changed is named in minutes."
+    "analyses everything and compiles nothing: upstream changes are found in minutes."
 )
 @command("tfdock.fetch/1", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def fetch(
@@ -54,7 +54,7 @@ def fetch(
     """The images are built too. A bundle is built without a network."""
     names = profile_names(profiles, wish)
     preparer = preparer_for(settings, allow_untested=allow_untested, wish=wish)
-    with stoppable(kept="what is fetched stays in the cache") as stop, shown_progress() as listen:
+    with stoppable(kept="finished downloads stay in the cache") as stop, shown_progress() as listen:
         session = session_for(settings, preparer.knowledge, stop)
         if output is None:
             # It exits with the codes of all profiles.

@@ -107,10 +107,10 @@ def push(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """What the registry has is not sent again. Needs `docker login`."""
+    """Data that the registry has is not sent again. Needs `docker login`."""
     builds, where = _split_names(names, settings.registries)
     asked = RequestedImages(names=builds, together=_tag(together), moving=not no_moving_tags)
-    with _select(settings, asked, "what was sent is there", allow_untested=allow_untested) as (
+    with _select(settings, asked, "finished uploads stay in the registry", allow_untested=allow_untested) as (
         selection,
         shipped,
         stop,
@@ -171,9 +171,7 @@ def _show_tags(shipped: Shipment) -> None:
     for _, tags in shipped.named:
         console.say("  tags  " + ", ".join(tags))
     for build_id in shipped.unmoved:
-        console.say(
-            f"  {build_id} gets no moving tag: it is not in the trust domain `release` (`--as TAG` names a tag)"
-        )
+        console.say(f"  {build_id} gets no moving tag: its trust domain is not `release` (`--as TAG` gives it a tag)")
 
 
 def _image_rows(shipped: Shipment) -> list[dict[str, Any]]:
@@ -205,13 +203,16 @@ def _split_names(names: Sequence[str], registries: Sequence[str]) -> tuple[tuple
     *builds, last = names
     if _is_repository(last):
         if not builds:
-            message, fix = f"`{last}` is where to push, and nothing says what", "name a profile or a wheel before it"
+            message, fix = (
+                f"`{last}` is a repository, and no build to push is given",
+                "name a profile or a wheel before it",
+            )
             raise ProfileError.of("image-nothing-named", message, fix)
         return tuple(builds), _repository(last)
     if not registries:
         raise ProfileError.of(
             "registries-unset",
-            "nothing says where to push: no repository is named, and the setting `registries` is empty",
+            "no repository to push to: none is given, and the setting `registries` is empty",
             (
                 "name it last: `tfdock image push PROFILE ghcr.io/me/wheels`",
                 "set TFDOCK_REGISTRIES, or `registries: [ghcr.io/me/wheels]` in the configuration file",
@@ -250,7 +251,8 @@ def _tag(text: str | None) -> str | None:
     if is_promise(text):
         raise ProfileError.of(
             "reference-malformed",
-            f"`{text}` cannot be a tag of yours: it is that of one build, which gets it anyway",
+            f"`{text}` cannot be your tag: it is the build id or fingerprint of one build, which gets this tag "
+            "anyway",
             "give another, such as `--as nightly`",
             why="under a build id, or a fingerprint, `tfdock pull` takes nothing but that build",
         )

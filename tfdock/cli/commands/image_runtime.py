@@ -48,7 +48,8 @@ _OF_THE_IMAGE = {"PATH", "HOME", "PIP_CONSTRAINT"}
 @image_group.command(
     epilog="Examples: `tfdock image runtime rtx3080`, then `docker run --rm -it --gpus all IMAGE`; `tfdock image "
     "runtime cpu-native --push ghcr.io/me/tensorflow:2.18-cpu`. Prints the image's name. Exit status: 2 there is no "
-    "such build, 4 the image does not work, 6 no engine, 7 what it requires cannot be had, or the registry refuses."
+    "such build, 4 the image does not work, 6 no engine, 7 a required package cannot be downloaded, or the registry "
+    "refuses."
 )
 @command("tfdock.image-runtime/1", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def runtime(
@@ -97,7 +98,7 @@ def runtime(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     for taken in sorted(sets.keys() & _OF_THE_IMAGE):
-        raise typer.BadParameter(f"the image sets `{taken}` itself: it finds its Python and keeps its wheel by it")
+        raise typer.BadParameter(f"the image sets `{taken}` itself: its Python and its wheel depend on that value")
 
     # The names depend on the build id, which is known only once the build is found.
     def wish(build: WheelBuild) -> RuntimeImageRequest:
@@ -125,7 +126,7 @@ def _make_image(
     preparer = preparer_for(settings, allow_untested=allow_untested)
     try:
         with (
-            stoppable("what was fetched and built stays, without a name") as stop,
+            stoppable("finished layers and downloads stay, without a name") as stop,
             WheelSelection(house, lambda profile: preparer.prepare(profile).plan, stop.check) as choosing,
         ):
             known = _known_build(choosing, name)
@@ -179,7 +180,7 @@ def _show(image: BuiltRuntimeImage, program: str, sets: Mapping[str, str]) -> No
     style = console.Style(sys.stderr)
     more = console.size(max(image.size - image.base_size, 0))
     console.say(f"{style.good(image.status)}  {image.name}")
-    console.say(f"  size  {console.size(image.size)}, {more} of them beside {image.base}")
+    console.say(f"  size  {console.size(image.size)}, {more} of it on top of {image.base}")
     console.tell(f"  with  {', '.join(image.distributions)}", indent=" " * 8)
     for reason in image.lacking:
         console.tell(f"  {style.warn('lacks')} {reason}", indent=" " * 8)
@@ -202,9 +203,9 @@ def _parse_name(text: str | None, option: str) -> ImageRef | None:
     try:
         image = ImageRef.parse(text)
     except ValueError as error:
-        raise _invalid_name(f"`{option} {text}` is no name of an image") from error
+        raise _invalid_name(f"`{option} {text}` is not a valid image name") from error
     if image.digest:
-        raise _invalid_name(f"`{option} {text}` has a digest, which follows from what is made")
+        raise _invalid_name(f"`{option} {text}` has a digest, which is not known before the image is made")
     return image
 
 

@@ -198,7 +198,11 @@ def _lines(base: KnowledgeBase, inspection: Inspection, *, every: bool) -> Itera
     yield from _code(code, style)
     facts = facts_of_wheel(base, inspection)
     if facts.choices:
-        yield f"  {style.warn('note:')} it has libraries for {', '.join(facts.choices)}, and loads one set", " " * 8
+        yield (
+            f"  {style.warn('note:')} it has libraries for {', '.join(facts.choices)}, and loads only one set of "
+            "them",
+            " " * 8,
+        )
     if facts.unsearched:
         yield f"  {style.warn('note:')} {console.clean(unsearched_limit(facts.unsearched))}", " " * 8
     apart = merged(library.embedded for library in own if library.embedded)
@@ -206,7 +210,8 @@ def _lines(base: KnowledgeBase, inspection: Inspection, *, every: bool) -> Itera
         held = ", ".join((*apart.sass, *apart.ptx, *apart.amdgpu))
         count = sum(container.count for container in apart.containers)
         yield (
-            f"  {style.warn('note:')} {count} containers more among constants, as MLIR's kernels are, with {held}",
+            f"  {style.warn('note:')} {count} more containers are stored as constants, like MLIR's kernels, with "
+            f"{held}",
             " " * 8,
         )
     covered = coverage(base, facts)
@@ -214,7 +219,7 @@ def _lines(base: KnowledgeBase, inspection: Inspection, *, every: bool) -> Itera
         yield "", ""
         head = tuple(map(style.strong, ("runs on", "", "how")))
         yield from _table([head, *coverage_rows(covered)])
-        yield "  `--gpu NAME` says why, and what the limits are.", "  "
+        yield "  `--gpu NAME` shows the reasons and the limits.", "  "
     listed = [library for library in inspection.libraries if every or _has_code(library)]
     if listed:
         yield "", ""
@@ -233,9 +238,12 @@ def _facts(base: KnowledgeBase, inspection: Inspection, style: console.Style) ->
     yield "size", f"{console.size(wheel.size)}, {wheel.members} files, {len(inspection.libraries)} libraries"
     for kind in sorted({*inspection.unread.values()}):
         paths = [path for path, other in inspection.unread.items() if other == kind]
-        yield "", f"for {kind}, and not read here: {_clean_list(_first_of(paths, 3))}"
+        yield "", f"for {kind}, and cannot be read: {_clean_list(_first_of(paths, 3))}"
     wrong = len(wheel.record_problems)
-    yield "RECORD", style.bad(f"{wrong} files are not as listed") if wrong else style.good("every file is as listed")
+    yield (
+        "RECORD",
+        style.bad(f"{wrong} files differ from RECORD") if wrong else style.good("every file matches RECORD"),
+    )
     debuggable = [library.path for library in inspection.libraries if library.debug_info]
     if debuggable:
         yield "symbols", f"debug information in {_clean_list(_first_of(debuggable, 3))}"
@@ -298,7 +306,7 @@ def _code(code: GpuCode, style: console.Style) -> Iterator[tuple[str, str]]:
     for held in code.containers:
         if code.ptx and not held.ptx and not held.stub:
             count = f"{held.count} containers" if held.count > 1 else "1 container"
-            have = ", ".join(held.sass) or "nothing that can be named"
+            have = ", ".join(held.sass) or "nothing that can be identified"
             yield (
                 f"  {style.warn('note:')} {count} ({console.size(held.size)}) without PTX, with {have} only",
                 " " * 8,

@@ -60,7 +60,7 @@ def gpus(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """For one GPU, also say which toolkits and releases compile for it."""
+    """For one GPU, also print the toolkits and releases that compile for it."""
     base = knowledge_for(settings)
     is_local = words == ["local"]
     exact = tuple(row.gpu for row in requested_gpus(base, ["local"])) if is_local else named(base, words or [])
@@ -119,7 +119,7 @@ def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[st
         ("releases", release_words(base, facts)),
         *(("reported", report) for report in facts.reports),
         ("driver", _driver(base, facts)),
-        ("embedded", "runs its own code only, and nothing else runs it" if facts.embedded else ""),
+        ("embedded", "runs only its own code, which no other GPU runs" if facts.embedded else ""),
         ("note", gpu.note or ""),
         ("unverified", _unverified(gpu)),
         ("profile", f"`gpus: [{gpu.gpu}]`"),
@@ -129,7 +129,7 @@ def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[st
     if facts.releases:
         elsewhere = gpu.machine is not None or facts.embedded
         yield ""
-        yield style.strong(f"releases that take {facts.written}, and the {_title(accelerator)} to take with them")
+        yield style.strong(f"releases that take {facts.written}, and the {_title(accelerator)} to use with each")
         yield from console.table(
             [
                 (release.release, _range(release.toolkits), _notes(release, elsewhere=elsewhere))
@@ -177,7 +177,7 @@ def _driver(base: KnowledgeBase, facts: TargetFacts) -> str:
 def _machine(base: KnowledgeBase, gpu: Gpu) -> str:
     if gpu.machine is None or any(row.machine == gpu.machine for row in base.images):
         return gpu.machine or ""
-    return f"{gpu.machine}, for which no base image is known: the releases below need one of yours"
+    return f"{gpu.machine}: no base image is known for it, so the releases below need your own base image"
 
 
 def _memory(gpu: Gpu) -> str:
@@ -283,14 +283,14 @@ def explain(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="The code of an error, which errors show in brackets; or a switch; or a preset.",
+            help="The code of an error (shown in brackets), a switch, or a preset.",
             metavar="CODE|SWITCH",
             autocompletion=completion.explained,
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Errors show their code in brackets; each has an example and ways out. Without a name, list all."""
+    """Errors show their code in brackets; each code has an example and fixes. Without a name, list all."""
     base = knowledge_for(settings)
     document, lines = _explained(base, name)
     if as_json:
@@ -333,7 +333,7 @@ def _unknown(name: str, known: Sequence[str]) -> ProfileError:
     asks = "one of these:" if begun else "did you mean"
     names = f"{asks} {' or '.join(f'`{one}`' for one in near)}{'' if begun else '?'}"
     fix = names if near else "`tfdock explain` lists all"
-    return ProfileError.of("code-unknown", f"there is no code and no switch `{name}`", fix)
+    return ProfileError.of("code-unknown", f"no code, switch or preset is called `{name}`", fix)
 
 
 def _switch_json(base: KnowledgeBase, row: Switch) -> dict[str, Any]:

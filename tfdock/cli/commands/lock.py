@@ -109,7 +109,7 @@ def _show(written: WrittenLock) -> None:
     for line in console.table([(kind, str(count)) for kind, count in counts.items()]):
         console.say(line)
     if written.differences:
-        console.say(f"  {style.warn('moved')} since it was locked before:")
+        console.say(f"  {style.warn('moved')} since the last lock:")
         for difference in written.differences:
             text = console.clean(
                 f"{difference.pin}: {difference.locked or 'not there'} → {difference.found or 'gone'}"

@@ -31,7 +31,7 @@ from tfdock.matrix.matrix_status import locate_wheels, unanswered
 from tfdock.matrix.planned_matrix import Cell, Cells, Status
 from tfdock.matrix.shards import GITHUB_JOBS, CellLoad, Job, jobs, split
 
-MATRIX = Path("profiles/matrix.yaml")  #: The matrix where none is named.
+MATRIX = Path("profiles/matrix.yaml")  #: The default matrix.
 
 
 Format = Literal["table", "json", "github", "gitlab"]
@@ -95,7 +95,7 @@ def matrix(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say which wheels exist, which are missing, and which are impossible."""
+    """Print which wheels exist, which are missing, and which are impossible."""
     wanted: Format = "json" if as_json else format_
     preparer = preparer_for(settings, allow_untested=allow_untested)
     choice = CellSelection(file=file, only=only or (), missing=missing)
@@ -129,7 +129,7 @@ def _locate(cells: Cells, settings: Settings, check: Callable[[], None], *, miss
 
 def _warn_unreachable(error: NetworkError) -> None:
     """Print why a registry could not be asked, as a warning."""
-    warning = replace(error.problems[0], severity="warning", why="what it has counts as missing")
+    warning = replace(error.problems[0], severity="warning", why="its wheels count as missing")
     console.show_problems([warning])
 
 
@@ -150,7 +150,7 @@ def _print_cells(cells: Cells, wanted: Format, shards: int | None) -> None:
                 # A reason is whatever somebody has written, and a job's log has both streams.
                 console.result(line, strange=True)
     if not cells.wanted:
-        console.say(f"{console.clean(cells.file)}: no cell is left to build")
+        console.say(f"{console.clean(cells.file)}: nothing to build")
 
 
 def jobs_of(cells: Cells, count: int | None) -> tuple[Job, ...]:
@@ -240,7 +240,7 @@ def _fields_of_all(cells: Sequence[Cell]) -> str:
 
 
 def summary_table(cells: Cells) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
-    """Return what there are jobs for, for the page of a CI job: heading, columns, rows."""
+    """Return the table of jobs for the page of a CI job: heading, columns, rows."""
     # Nobody may have looked where the wheels are: then none is known to be missing.
     rows: list[tuple[str, ...]] = [
         (cell.name, "to build", _cost(cell), ", ".join(cell.runner)) for cell in cells.wanted
@@ -259,5 +259,5 @@ def _expected_time(cells: Cells) -> str:
     known = [cost for cost in costs if cost is not None]
     if not known:
         return ""
-    unknown = f", and {len(costs) - len(known)} of which nothing is known" if len(known) < len(costs) else ""
+    unknown = f", and {len(costs) - len(known)} of unknown duration" if len(known) < len(costs) else ""
     return f"; about {console.long_duration(sum(known))} to build one after another{unknown}"

@@ -41,7 +41,7 @@ from tfdock.plan.wish import Wish
 from tfdock.types import ImageRef
 from tfdock.wheelhouse.store import Wheelhouse as House
 
-_SILENT = 5.0  #: Seconds without an answer after which it is said.
+_SILENT = 5.0  #: Seconds without an answer before a message says so.
 _REFERENCE_FIX = (
     "write `host/name:tag` or `host/name@sha256:…`: no `https://`, no capitals; a profile's file ends in `.yaml`"
 )
@@ -50,7 +50,7 @@ _PLATFORM = re.compile(r"linux/[a-z0-9_]+(?:/[a-z0-9_]+)?")
 
 def _platform(text: str) -> str:
     if not _PLATFORM.fullmatch(text):
-        raise typer.BadParameter(f"`{text}` is no platform; write it like `linux/amd64`")
+        raise typer.BadParameter(f"`{text}` is not a platform; write it like `linux/amd64`")
     return text
 
 
@@ -85,7 +85,7 @@ def pull(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say how this machine's GPUs run them."""
+    """Print how this machine's GPUs run the wheels."""
     if wish and any(_is_image(name) or is_promise(name) for name in names or ()):
         raise typer.BadParameter("options change profiles, not images or build ids: leave them out")
     if wish and not names and not matrix:
@@ -94,7 +94,7 @@ def pull(
     check_matrix_options(matrix, only=only, report=report)
     finder = _ImageFinder(settings, wish, platform=platform, allow_untested=allow_untested)
     items = [finder.item(name) for name in names or ()]  # a misspelt name is told before anybody waits
-    with stoppable("what has arrived is kept") as stop:
+    with stoppable("finished downloads are kept") as stop:
         if matrix:
             code = _pull_matrix(
                 finder, CellSelection(file=matrix, only=only or (), report=report), stop, as_json=as_json
@@ -119,13 +119,13 @@ def _print_results(results: list[dict[str, Any]], more: Mapping[str, Any], *, as
 
 def _check_names(names: list[str] | None, wish: Wish, matrix: Path | None, *, platform: str | None) -> None:
     if matrix and wish:
-        raise typer.BadParameter("a matrix has its profiles in it: leave `--gpu`, `--set` and their like out")
+        raise typer.BadParameter("a matrix has its own profiles: leave out `--gpu`, `--set` and similar options")
     if bool(names) == bool(matrix):
         raise typer.BadParameter(
             "name images or profiles, a GPU (`--gpu rtx5090`), or a matrix: `--matrix profiles/matrix.yaml`"
         )
     if matrix and platform:
-        raise typer.BadParameter("a matrix says what its wheels are for: leave `--platform` out")
+        raise typer.BadParameter("a matrix sets the platform of its wheels: leave out `--platform`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +186,8 @@ class _ImageFinder:
         if down:
             raise down[0]
         places = ", ".join(f"`{image}`" for image in images)
-        fix = "check name and tag; a private one wants a login: `docker login`"
-        raise NetworkError.of("image-not-found", f"there is no {places}, or it is private", fix)
+        fix = "check name and tag; if it is private, log in first: `docker login`"
+        raise NetworkError.of("image-not-found", f"not found, or private: {places}", fix)
 
     def _profile(self, name: str) -> _PullItem:
         plan = preparer_for(self.settings, allow_untested=self.allow_untested, wish=self.wish).prepare(name).plan
@@ -226,7 +226,7 @@ class _ImageFinder:
             Problem(
                 "image-not-found",
                 f"no registry has this build of {plan.build_id}: {', '.join(map(str, repositories))}",
-                why=f"what is looked for has the fingerprint {plan.fingerprint[:32]}",
+                why=f"the fingerprint of this build is {plan.fingerprint[:32]}",
                 fixes=[build, *(f"take another build of it: `tfdock pull {other}`" for other in asked.others)],
             )
         )
@@ -235,7 +235,7 @@ class _ImageFinder:
         if not self.settings.registries:
             raise ProfileError.of(
                 "registries-unset",
-                f"nothing says where to look for {name}: the setting `registries` is empty",
+                f"no registry to look for {name} in: the setting `registries` is empty",
                 (
                     "name one: `--registry ghcr.io/me/wheels`",
                     "set TFDOCK_REGISTRIES, or `registries: [ghcr.io/me/wheels]` in the configuration file",
@@ -260,8 +260,8 @@ def _is_image(name: str) -> bool:
 
 def _check_no_wheel(name: str) -> None:
     if name.endswith(".whl"):
-        message = f"`{console.clean(name)}` is a wheel, and neither a profile nor an image"
-        fix = ("install it with pip", "name what is to be pulled: an image, a profile, a build id")
+        message = f"`{console.clean(name)}` is a wheel, not a profile or an image"
+        fix = ("install it with pip", "name an image, a profile or a build id to pull")
         raise ProfileError.of("reference-malformed", message, fix)
 
 

@@ -40,8 +40,8 @@ def _file(text: str) -> Path:
 
 @app.command(
     epilog="Examples: `tfdock report tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64 -o page.html`; after a "
-    "failure `tfdock report --bundle`, of an environment `tfdock report --bundle --python .venv`. Exit status: 0, or "
-    "2 where there is no such record, or nothing to report."
+    "failure `tfdock report --bundle`, of an environment `tfdock report --bundle --python .venv`. Exit status: 0, "
+    "or 2 if the record is not found, or there is nothing to report."
 )
 @command("tfdock.report/1", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def report(
@@ -69,7 +69,7 @@ def report(
         bool,
         typer.Option(
             "--bundle",
-            help="Pack what an issue about a failure needs, without your secrets and names. Nothing is sent.",
+            help="Pack a failed run for an issue tracker, without your known secrets and names. Nothing is sent.",
         ),
     ] = False,
     profile: Annotated[
@@ -80,7 +80,7 @@ def report(
         str | None,
         typer.Option(
             "--python",
-            help="With --bundle, pack what `doctor` says of this environment. No failed run is needed then.",
+            help="With --bundle, pack the result of `doctor` for this environment. No failed run is needed then.",
             metavar="PATH",
         ),
     ] = None,
@@ -135,7 +135,7 @@ def _find_record(name: str, wheelhouse: Path, state: Path) -> UntrustedPath:
     others = f"did you mean `{near[0]}`? " if near else f"there are: {', '.join(known)}. " if known else ""
     raise ProfileError.of(
         "record-not-found",
-        f"`{name}` is neither a record nor a build id of {wheelhouse}",
+        f"`{name}` is not a record, and not a build id in {wheelhouse}",
         f"{others}Give a record.json, its folder, or a build id with the `--wheelhouse` it is in",
     )
 
@@ -143,8 +143,8 @@ def _find_record(name: str, wheelhouse: Path, state: Path) -> UntrustedPath:
 def _only_failed(name: str, wheelhouse: Path) -> ProfileError:
     return ProfileError.of(
         "record-not-found",
-        f"no build of `{name}` in {wheelhouse} ended well, so that there is no record",
-        f"`tfdock report --bundle {name}` packs what is known of the newest that failed",
+        f"no build of `{name}` in {wheelhouse} succeeded, so there is no record",
+        f"`tfdock report --bundle {name}` packs the newest failed run",
     )
 
 

@@ -42,12 +42,12 @@ from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel_file import inspected
 from tfdock.wheelhouse.store import Wheelhouse
 
-_NO_RUN = "it was not asked for (`--no-run`)"
+_NO_RUN = "`--no-run` was given"
 
 
 @app.command(
-    epilog="Examples: `tfdock verify WHEEL`, `tfdock verify WHEEL rtx3080 --json`. Exit status: 0 none "
-    "has failed, 4 a check has failed, 6 no engine for the trial (`--no-run` leaves it out), 7 no network for it.",
+    epilog="Examples: `tfdock verify WHEEL`, `tfdock verify WHEEL rtx3080 --json`. Exit status: 0 no check has "
+    "failed, 4 a check has failed, 6 no engine for the trial (`--no-run` leaves it out), 7 no network for it.",
 )
 @command("tfdock.verify/1", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def verify(
@@ -78,8 +78,8 @@ def verify(
 ) -> None:
     """The bytes of the file decide the checks of its name, its RECORD, its tags, its GPU code and its glibc.
 
-    The trial is in a clean container without a network. It runs the wheel's own code and takes its word: a wheel that
-    lies passes. A trial shows that a wheel works, not that it is harmless.
+    The trial is in a clean container without a network. It runs the wheel's own code and trusts the answers: a
+    dishonest wheel passes. A trial shows that a wheel works, not that it is harmless.
     """
     base = knowledge_for(settings)
     asked = preparer_for(settings, allow_untested=allow_untested).resolve(profile) if profile else None
@@ -130,7 +130,7 @@ def _verify_wheel(
         return verify_wheel(None, base, wheel, inspection, wanted)
     log = _log(settings, inspection)
     try:
-        with stoppable(kept="the wheel is as it was") as stop, shown_progress() as listen:
+        with stoppable(kept="the wheel is unchanged") as stop, shown_progress() as listen:
             engine = local_engine()
             with trial_environment(engine, settings, listen, stop, log, wheel.name) as environment:
                 return verify_wheel(environment, base, wheel, inspection, wanted)

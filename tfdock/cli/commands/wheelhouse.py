@@ -42,7 +42,7 @@ def _open_wheelhouse(settings: Settings) -> Iterator[store.Wheelhouse]:
     if not root.is_dir():
         raise ProfileError.of(
             "wheelhouse-not-found",
-            f"there is no wheelhouse {root}",
+            f"wheelhouse not found: {root}",
             "name it with `--wheelhouse`; `tfdock build` makes one",
         )
     try:
@@ -57,10 +57,7 @@ def _open_wheelhouse(settings: Settings) -> Iterator[store.Wheelhouse]:
 @group.command("list", epilog="Example: `tfdock wheelhouse list --wheelhouse ~/wheels`.")
 @command("tfdock.wheelhouse-list/1", "wheelhouse", "knowledge")
 def list_(settings: Settings, as_json: AsJson = False) -> None:
-    """Say what wheels there are.
-
-    For which TensorFlow, Python and GPUs, whether they were verified, and where they come from.
-    """
+    """List the wheels: their TensorFlow, Python and GPUs, whether they were verified, and their origin."""
     with _open_wheelhouse(settings) as house:
         wheels = list_wheels(house, lambda: knowledge_for(settings).accelerators)
         warnings = unreadable_records(house)
@@ -149,7 +146,7 @@ def index_(
 ) -> None:
     """Make the index in `simple/`, from which pip and uv install.
 
-    From then on it follows builds, pulls and prunes.
+    Later builds, pulls and prunes update it.
     """
     with _open_wheelhouse(settings) as house:
         indexed = WheelIndex(house).update(lambda file: console.say(f"reading {console.clean(file)}"))
@@ -208,7 +205,7 @@ def serve(
             raise ProfileError.of(
                 "wheelhouse-not-indexed",
                 f"{house.root} has no index",
-                f"make it: `{making}`; then it follows by itself",
+                f"make it: `{making}`; later builds and pulls update it",
             )
         wanted = _example(house.root, index.hashes())
 
@@ -252,9 +249,11 @@ def _show_address(address: ServerAddress, wanted: str) -> None:
     for _, line in _installing(address, wanted or "NAME==VERSION"):
         console.say(f"  {line}")
     if not wanted:
-        console.tell("note: there is no wheel in the index yet; it follows what is built and pulled")
+        console.tell("note: there is no wheel in the index yet; builds and pulls add their wheels")
     if not address.loopback:
-        console.tell("note: whoever reaches this machine can read it, without a password and unencrypted")
+        console.tell(
+            "note: everybody who can reach this machine can read the wheels, without a password and unencrypted"
+        )
     console.say("Ctrl-C ends it")
 
 
@@ -287,9 +286,10 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing. Print what would be removed.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove the wheels that every given rule lets go.
+    """Remove a wheel if all given rules allow it.
 
-    Leftovers of killed runs are removed too. Wheels from elsewhere stay, and so do the files of runs that work.
+    Leftovers of killed runs are removed too. Wheels that tfdock did not build or pull stay, and so do the files of
+    running builds.
     """
     rules = Rules(
         before=None if older_than is None else time.time() - read_age(older_than),
@@ -337,15 +337,15 @@ def _show_pruned(pruned: PrunedWheelhouse, *, dry_run: bool) -> None:
         path = _in_a_line(orphan.path.inside)
         console.result(f"{would} {path}  {console.size(orphan.size)}, {orphan.kind}")
     for build_id in pruned.busy:
-        console.tell(f"{console.clean(build_id)} is left alone: a run has it")
-    console.result(f"{would} {console.size(pruned.size)}, {console.size(pruned.left)} of wheels are left")
+        console.tell(f"{console.clean(build_id)} is skipped: a run uses it")
+    console.result(f"{would} {console.size(pruned.size)}, {console.size(pruned.left)} of wheels remain")
 
 
 def _warn_not_reached(pruned: PrunedWheelhouse, limit: int) -> None:
     problem = Problem(
         "wheelhouse-size-not-reached",
         f"the wheelhouse still holds {console.size(pruned.left)}, above the limit of {console.size(limit)}",
-        "they come from elsewhere, another rule keeps them, or a run has them: move them yourself",
+        "these wheels come from elsewhere, another rule keeps them, or a run uses them: move them yourself",
         severity="warning",
     )
     console.show_problems([problem])

@@ -1,6 +1,6 @@
 """Make the page of a build from its record and profile: one HTML file that loads and runs nothing.
 
-Names of actions come from a source that anybody may have written. They reach the page as escaped text only.
+Names of actions come from untrusted source code. They reach the page as escaped text only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Show the report of a matrix as a table, as JUnit's XML and as a page.
 
-Names, reasons and messages come out of files that anybody may have written. They reach a page and XML as text only.
+Names, reasons and messages come from untrusted files. They reach a page and XML as text only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def counts(report: Document) -> str:
 
 
 def what(cell: Mapping[str, Any]) -> str:
-    """Return what there is to say of a cell, in a line."""
+    """Return the details of a cell, in a line."""
     match OUTCOMES[cell["status"]].kind, cell["status"]:
         case _, "built":
             cache = cell["cache"]
@@ -50,7 +50,7 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def table(report: Document) -> Iterator[tuple[str, str, str]]:
-    """Yield a row for each cell: outcome, name, what there is to say."""
+    """Yield a row for each cell: outcome, name, details."""
     for cell in in_order(report["cells"]):
         yield OUTCOMES[cell["status"]].word, str(cell["name"]), what(cell)
 

@@ -19,7 +19,7 @@ _AXIS = 22
 _TICKS = 5
 _KINDS = 5  #: Kinds of executed actions that have a colour of their own.
 _MOST = 3000  #: Bars. A page with more of them is slow to show; those left out are the shortest.
-_LEAST = 0.15  #: The width of the narrowest bar, in percent: what is shorter would not be seen.
+_LEAST = 0.15  #: The width of the narrowest bar, in percent: a narrower bar cannot be seen.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -978,7 +978,7 @@ def test_clean_takes_one_toolchain_or_everything_but_the_mark(run: Run, disk: Di
     disk.action(b"x")
     disk.disk.note_build("tf")
     (disk.cache.root / "repository/x").mkdir(parents=True)
-    assert run("clean")[0] == 2, "there is no terminal to ask at"
+    assert run("clean")[0] == 2, "no terminal to ask for confirmation"
     with disk.cache.in_use():  # it asks first: no build waits for an answer
         assert "[cache-clean-unasked]" in run("clean")[2]
     code, _, told = run("clean", "--toolchain", "f" * 16, "--yes")
