@@ -275,7 +275,7 @@ class Mount:
 class Choice:
     """One resolved value."""
 
-    field: str  #: What was chosen, such as `cuda` or `wheel.name`.
+    field: str  #: The choice, such as `cuda` or `wheel.name`.
     value: str  #: The value.
     source: str  #: Who said so: `profile`, `default`, `lock`, or a row of the knowledge base.
     reason: str  #: Why this value.

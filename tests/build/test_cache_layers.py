@@ -515,7 +515,7 @@ def test_a_byte_that_flips_on_the_way_is_refused_and_nothing_of_it_is_seen(site:
     assert (status, found.code) == (7, "registry-damaged-content")
     assert digest in found.message
     assert there.entries == {}
-    assert before.count(f"GET .*{digest}") == 1, "asking again fetches the same bytes"
+    assert before.count(f"GET .*{digest}") == 1, "a retry would fetch the same bytes"
 
 
 @pytest.mark.parametrize("layer", [0, 1])

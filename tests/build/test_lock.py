@@ -730,12 +730,12 @@ def packet(text: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "it is no git server"),
-        (b"-001", "it is no git server"),
-        (b"0003", "it is no git server"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "it is not a git server"),
+        (b"-001", "it is not a git server"),
+        (b"0003", "it is not a git server"),
         (packet(b"ERR no such repository"), "no such repository"),
         (packet(b"0" * 40 + b" HEAD\n"), "broke off"),
-        (packet(b"--upload-pack=x refs/tags/v1\0\n") + b"0000", "what it lists as its commit is none"),
+        (packet(b"--upload-pack=x refs/tags/v1\0\n") + b"0000", "the commit that it lists is not valid"),
     ],
 )
 def test_what_is_no_list_of_refs_is_told_in_words_and_pins_nothing(words: bytes, told: str) -> None:

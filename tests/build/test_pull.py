@@ -500,7 +500,7 @@ def test_a_byte_that_flips_is_refused_with_the_digest(
     assert (status, found.code) == (7, "registry-damaged-content")
     assert blob in found.message
     assert site.parts == []
-    assert before.count(request) == 1, "asking again fetches the same bytes"
+    assert before.count(request) == 1, "a retry would fetch the same bytes"
 
 
 def test_a_manifest_in_which_a_byte_flips_on_the_way_is_refused(site: Here, before: Proxy, build: Made) -> None:
@@ -724,7 +724,7 @@ def forged(build: Made) -> dict[str, tuple[Forged, str]]:
     return {
         "no sums": (Forged(build, papers={key: papers[key] for key in papers if key != SUMS}), f"it has no {SUMS}"),
         "sums that lie": (Forged(build, papers=papers | {SUMS: f"{other}  {name}\n".encode()}), "SHA256SUMS and the"),
-        "sums that are none": (Forged(build, papers=papers | {SUMS: b"\xff\x00"}), "lines that are no sums"),
+        "sums that are none": (Forged(build, papers=papers | {SUMS: b"\xff\x00"}), "has invalid lines"),
         "no record": (Forged(build, papers={key: papers[key] for key in papers if key != record}), "its records"),
         "a record of another": (Forged(build, papers=papers | {record: json.dumps(lying).encode()}), "other builds"),
         "a record that is none": (Forged(build, papers=papers | {record: b"{}"}), "a record: `schema`: missing"),

@@ -156,7 +156,7 @@ def test_a_cache_that_dies_while_it_compiles_is_one_line_of_warning_and_its_pass
     outcome = running.finish(code=0)
 
     assert outcome.stderr.count("warning") == 1, outcome.told
-    assert "is gone" in outcome.stderr
+    assert "was lost" in outcome.stderr
     assert remote_of(outcome)["cache"]["lost"]
     kept = [path.read_bytes() for path in command.home.rglob("*") if path.is_file() and not path.is_symlink()]
     for secret in SECRETS:

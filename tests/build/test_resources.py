@@ -151,7 +151,7 @@ def test_the_time_limit_stops_a_build_cleanly_and_the_same_command_goes_on(
     problem = failed_in(
         "compile", stopped, 8, "time-limit", f"of {limit} s was reached", "run the same command again"
     )
-    assert " of 25 actions; what is finished stays in the cache" in problem["message"]
+    assert " of 25 actions; finished work stays in the cache" in problem["message"]
     assert tfdock.visible == []
     door.touch()
     try:

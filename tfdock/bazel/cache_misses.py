@@ -1,7 +1,7 @@
 """Explain why a build was cold: the differences between two builds that make actions miss the cache. Pure.
 
 Two records are compared, with the files that are kept beside them (`kept_inputs`). An older record may lack some of
-them. The report says what was not compared, and claims nothing of it.
+them. The report lists the parts that were not compared.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CacheMissReport:
     since: Mapping[str, str] | None = None  #: The build that it was compared with; null without one.
     sentences: tuple[str, ...] = ()  #: The answer in words.
     differences: tuple[InputDifference, ...] = ()  #: What differs.
-    not_compared: tuple[str, ...] = ()  #: What could not be compared.
+    not_compared: tuple[str, ...] = ()  #: The parts that could not be compared.
 
 
 # --- what is compared ---------------------------------------------------------------------------------------------
@@ -315,8 +315,8 @@ def _nothing_differs(uncompared: Sequence[str], *, cache_was_empty: bool) -> str
     lacking = f" ({joined(uncompared)} could not be)" if uncompared else ""
     text = f"nothing that was compared differs from the last build{lacking}"
     if cache_was_empty:
-        return f"{text}, but its disk cache was empty: it was pruned or removed, or the cache folder is another one"
-    return f"{text}: part of the cache was pruned, or these actions are not kept in any cache"
+        return f"{text}, but its disk cache was empty: it was pruned or removed, or the cache folder has changed"
+    return f"{text}: part of the cache was pruned, or no cache stores these actions"
 
 
 # --- documents of any shape ---------------------------------------------------------------------------------------

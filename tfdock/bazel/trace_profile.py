@@ -81,7 +81,7 @@ class _Mark:
 
 
 def read_profile(lines: Iterable[str]) -> TraceProfile:
-    """Return the first `_MOST` events of a profile; an empty profile if it is no JSON or of another shape."""
+    """Return the first `_MOST` events of a profile; an empty profile if it is not JSON or has another shape."""
     actions: list[tuple[int, int, int, str, str]] = []
     marks: dict[int, list[_Mark]] = {}
     critical: list[Step] = []

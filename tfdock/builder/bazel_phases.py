@@ -39,12 +39,12 @@ _MOST_RULES = 1 << 20  #: Bytes of the rules beside an address.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileResult:
-    """What the compile phase left, beside the files."""
+    """The results of the compile phase, besides the files."""
 
     #: The limits of each attempt to compile, and how it ended: rows of the build record.
     attempts: tuple[Mapping[str, Any], ...]
     cache_was_empty: bool
-    remote: Mapping[str, object] | None  #: What went over to a remote cache and executor.
+    remote: Mapping[str, object] | None  #: The traffic with a remote cache and executor.
 
 
 # --- fetch ----------------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def fetch_downloads(run: BuildRun, image: ImageResult) -> None:
             # On an engine elsewhere the host cannot look; Bazel checks each entry before it uses it.
             if run.session.engine_info.local:
                 for name in remove_changed_downloads(repository, began):
-                    why = "it holds more than fetches leave" if name == EVERYTHING else "it is not what its name says"
+                    why = "it holds more than fetches leave" if name == EVERYTHING else "it does not match its name"
                     message = f"removed {name} from the repository cache: {why}"
                     run.tell(str(Problem("repository-cache-changed", message)))
             # Only now: until here, a kill leaves the file, and the next fetch looks again.
@@ -107,7 +107,7 @@ def _put_source_archives(run: BuildRun, image: ImageResult, repository: Path) ->
     with opened(place) as cache:
         for row in rows:
             if not has_archive(cache, row):
-                run.tell(f"{row.archive} is no longer at its own address; downloading it from another one")
+                run.tell(f"{row.archive} is no longer at its own address; downloading it from another address")
                 download(row, cache, mirror, check)
     if not is_local:
         # The cache of an engine elsewhere is reached through its containers alone.

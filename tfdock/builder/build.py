@@ -155,7 +155,7 @@ def _finished_wheel(run: BuildRun) -> Iterator[Mount]:
 
 
 def pins(session: BuildSession, request: BuildRequest, listen: events.Listener) -> tuple[Pin, ...]:
-    """Build only a plan's image; return what it holds: Bazel, packages, Python requirements, tools."""
+    """Build only a plan's image; return its contents: Bazel, packages, Python requirements, tools."""
     make_folder(session.wheelhouse.root)
     with _file_errors(session):
         plan = request.prepared.plan
@@ -312,7 +312,7 @@ def _tell_proxies(run: BuildRun) -> None:
             "proxy-login-readable",
             f"{_names(proxies.with_login)}: the base image's programs and the source's Bazel rules can read "
             f"the proxy's login; {'; '.join(run.plan.trust.reasons)}",
-            "for a source or image that you do not trust, use a proxy that wants no login",
+            "for a source or image that you do not trust, use a proxy without a login",
             severity="warning",
         )
         run.tell(str(problem))

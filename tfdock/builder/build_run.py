@@ -135,7 +135,7 @@ class BuildRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageResult:
-    """The image that builds, and what it says of itself."""
+    """The image that builds, and the facts that it states of itself."""
 
     id: str
     base_digest: str | None
@@ -144,7 +144,7 @@ class ImageResult:
     source_commit: str  #: The commit that the image holds; empty if the image names none.
     toolchain: str  #: The key of the toolchain, which names its disk cache.
     toolchain_file: bytes
-    installed: tuple[Pin, ...]  #: What the image holds, by its own account.
+    installed: tuple[Pin, ...]  #: The contents of the image, by its own account.
     #: The volume that shows the domain's disk cache over the one of `release`; empty where there is none.
     overlay: str = ""
     resumable: RunFolders | None = None  #: The folders that hold the output base of a Bazel without a disk cache.
@@ -219,7 +219,7 @@ def container_beside(
 
 
 def run_container(run: BuildRun, spec: ContainerSpec, phase: str, title: str = "") -> Mapping[str, object] | None:
-    """Run a container to its end, and remove it; raise the error that explains a container which did not end well.
+    """Run a container to its end, and remove it; raise the error that explains a failed container.
 
     Return what went over to a remote cache and executor, which only the compile phase reaches.
     """

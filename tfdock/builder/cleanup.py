@@ -1,4 +1,4 @@
-"""Find and remove what killed runs left on this machine: `tfdock doctor --fix`."""
+"""Find and remove leftovers of killed runs on this machine: `tfdock doctor --fix`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfdock.run import journal
 from tfdock.wheelhouse.orphans import Orphan, find_half_written, remove_orphan
 from tfdock.wheelhouse.store import Wheelhouse
 
-_AGAIN = "run `tfdock doctor --fix` again when that is mended"
+_AGAIN = "fix that, then run `tfdock doctor --fix` again"
 
 
 Leftover = journal.RunEntry | journal.StrangePath | Orphan

@@ -99,7 +99,7 @@ def before_build(
 
 
 def engine_findings(info: EngineInfo, settings: Settings) -> list[PreflightCheck]:
-    """Return the checks of an engine that answers: whether it is new enough, and what it cannot do."""
+    """Return the checks of an engine that answers: whether it is new enough, and its missing features."""
     return [preflight.engine_check(info), *_abilities(info, settings)]
 
 
@@ -187,7 +187,7 @@ def _devices(
 ) -> Iterator[PreflightCheck]:
     """Yield checks of the GPUs, and of containers' access to them. A build needs neither."""
     if host.wsl:
-        found = "this is Windows' own Linux (WSL2): the GPU's driver is that of Windows, install none here"
+        found = "this is WSL2: the GPU uses the driver of Windows, so install no driver here"
         yield PreflightCheck(name="wsl", status=OK, found=found)
     if troubles:  # the checks of a plan report them too
         yield from (preflight.trouble_check(host, accelerator) for accelerator in host.troubles)

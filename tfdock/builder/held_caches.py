@@ -140,7 +140,7 @@ def _start_from_fewer_patches(run: BuildRun, disk: DiskCache) -> None:
 def _over_release(run: BuildRun, image: str, disk: DiskCache, release: DiskCache) -> Iterator[str]:
     """Hold a domain's disk cache with others; give the volume that shows it over the one of `release`.
 
-    The name of the volume is empty where there can be no overlay; the run then tells what that costs. The caller
+    The name of the volume is empty where there can be no overlay; the run then prints the cost of that. The caller
     holds the cache of `release`. A container of the image tries the volume. At the end of the domain's last run the
     volume is removed.
     """
@@ -213,7 +213,7 @@ def _tell_cache_alone(run: BuildRun, disk: DiskCache, why: str) -> None:
     """Tell that the build cannot read the cache of `release`, and what that costs."""
     message = f"the disk cache {disk.key} cannot be laid over the one of `release`"
     cost = "this domain compiles everything once itself"
-    fix = "to share the cache on purpose, build with `--trust`: later builds then ship what this source writes"
+    fix = "to share the cache on purpose, build with `--trust`: later builds then ship objects of this source"
     run.tell(str(Problem("disk-cache-alone", f"{message} ({why}): {cost}", fix)))
 
 

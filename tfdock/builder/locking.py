@@ -158,7 +158,7 @@ def _check_servers(prepared: PreparedBuild, settings: Settings) -> None:
 def _not_allowed(field: str, kind: str, address: str, fix: str) -> Problem:
     return Problem(
         "endpoint-not-allowed",
-        f"no setting allows to ask the {kind} {address} for a lock",
+        f"no setting allows questions to the {kind} {address} for a lock",
         why="a profile may be a stranger's, and this machine would connect to the address",
         fixes=[
             f"if you trust the profile, allow the address: `--allow-endpoint {address}`, "
@@ -250,7 +250,7 @@ def read_lock(path: Path) -> LockFile:
     except FileNotFoundError as error:
         raise Incompatible.of(
             "lock-missing",
-            f"nothing is pinned: there is no {path.name} beside the profile",
+            f"no lock: there is no {path.name} beside the profile",
             "write it first: `tfdock lock PROFILE`",
             file=str(path),
         ) from error

@@ -53,11 +53,11 @@ def commit(location: str, ref: str, check: Callable[[], None] = http.no_check) -
         names = (name for full in full_names for name in (f"{full}^{{}}", full))
         commit_id = next((refs[name] for name in names if name in refs), None)
         if commit_id is not None and not COMMIT.fullmatch(commit_id):
-            raise StrangeAnswer("what it lists as its commit is none")
+            raise StrangeAnswer("the commit that it lists is not valid")
     except HTTP_ERRORS as error:
         raise NetworkError.of(
             "source-unreachable",
-            f"{location} cannot be asked for {ref}: {http.failure_reason(error)}",
+            f"{location} cannot be queried for {ref}: {http.failure_reason(error)}",
             "check the network and proxies, or name the commit itself: `ref: <40 hexadecimal digits>`",
         ) from error
     return commit_id
@@ -83,7 +83,7 @@ def _refs(location: str) -> Iterator[tuple[str, str]]:
             # A flush packet asks for nothing and ends the conversation, so that the server sees no broken one.
             connection.sendall(b"0000")
     else:
-        raise StrangeAnswer(f"only http, https and git addresses can be asked, not {address.scheme or 'this one'}")
+        raise StrangeAnswer(f"only http, https and git addresses are supported, not {address.scheme or 'this one'}")
 
 
 def _read_advertisement(stream: Any) -> Iterator[tuple[str, str]]:
@@ -92,7 +92,7 @@ def _read_advertisement(stream: Any) -> Iterator[tuple[str, str]]:
     while True:
         length = _read_exactly(stream, 4)
         if not _LENGTH.fullmatch(length):
-            raise StrangeAnswer("it is no git server")
+            raise StrangeAnswer("it is not a git server")
         size = int(length, 16)
         if size == 0 and lines:
             return
@@ -115,5 +115,5 @@ def _read_advertisement(stream: Any) -> Iterator[tuple[str, str]]:
 def _read_exactly(stream: Any, size: int) -> bytes:
     data = bytes(stream.read(size))
     if len(data) < size:
-        raise StrangeAnswer("it is no git server, or it broke off")
+        raise StrangeAnswer("it is not a git server, or the connection broke")
     return data

@@ -26,14 +26,14 @@ def pull(
     """
     refused = lookup.native_refusal(plan)
     if refused:
-        listen(events.Notice(text=f"no registry is asked: {refused.problems[0].message}"))
+        listen(events.Notice(text=f"no registry is used: {refused.problems[0].message}"))
         return None
     limit = session.limit_of(plan)
 
     def check() -> None:
         session.stop.check()
         if limit and limit.is_over(session.clock()):
-            message = f"the time limit of {limit.seconds} s was reached in phase {_PHASE}; what has arrived is kept"
+            message = f"the time limit of {limit.seconds} s was reached in phase {_PHASE}; downloads are kept"
             fix = "run the same command again to go on"
             raise TimeLimit.of("time-limit", message, fix)
 

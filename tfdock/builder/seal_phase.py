@@ -73,7 +73,7 @@ def sealed_wheels(plan: BuildPlan, folders: RunFolders, run: str) -> dict[Path, 
 
 
 def _unfinished(message: str) -> BuildFailed:
-    fix = "run the same command again: it goes on from the cache"
+    fix = "run the same command again: it resumes from the cache"
     return BuildFailed.of("build-unfinished", message, fix)
 
 
@@ -107,7 +107,7 @@ def _check(plan: BuildPlan, name: str, facts: wheel_files.WheelFacts) -> None:
     if f"cp{python.replace('.', '')}" not in tags and not any(tag in ("py3", "py2") for tag in tags):
         raise WheelRefused.of(
             "wheel-wrong-python",
-            f"{name} is for {facts.python_tag}, the profile asks for Python {python}",
+            f"{name} is for {facts.python_tag}, but the profile has Python {python}",
             "the release chooses its Python in another way: report this with the plan and the log",
         )
     if not facts.record_ok:

@@ -110,7 +110,7 @@ class BuildSession:
     allotted: Callable[[BuildPlan, Machine], BuildResources] = whole_machine
     at_once: int = 1  #: How many builds share the machine, this one included.
     limit: Limit | None = None  #: The time limit of the whole command. It overrides the profiles.
-    pulls: bool = True  #: Whether the registries of the settings are asked before a build.
+    pulls: bool = True  #: Whether a build is first looked up in the registries of the settings.
 
     @cached_property
     def engine(self) -> Engine:
@@ -178,7 +178,7 @@ class BuildSession:
         return self.limit or (Limit(asked, self.clock() + asked) if asked else None)
 
     def up_to_date(self, prepared: PreparedBuild) -> BuildResult | None:
-        """Return the finished build of exactly this plan and lock, if there is one. No engine is asked."""
+        """Return the finished build of exactly this plan and lock, if there is one. No engine is needed."""
         record, lock = self.wheelhouse.complete_record_for(prepared.plan), prepared.lock
         # The same plan may have been built with other pins: only the record of this very lock counts.
         by_lock = record is not None and (lock is None or record.get("lock") == lock.sha256)

@@ -178,7 +178,7 @@ def refusal(service: Service, matrix: Matrix) -> Problem | None:
             "ci-install-missing",
             "the matrix does not say how a job installs tfdock",
             f"write into the matrix, below `ci:`: `install: {INSTALL}`",
-            why="a default would name a package of an index, and whoever owns that name runs code in every job",
+            why="a default would name a package of an index, and the owner of that name can run code in every job",
             file=matrix.file,
             field="ci.install",
         )
@@ -199,9 +199,9 @@ def _too_long(matrix: Matrix) -> Problem | None:
         matrix,
         "time_limit",
         "ci-time-limit",
-        f"a job of GitHub's that builds for {matrix.ci.time_limit} cannot keep what it has built",
+        f"a job of GitHub's that builds for {matrix.ci.time_limit} cannot save its results",
         fixes,
-        why=f"{why} after {most} minutes, and {_MARGIN} of them are for what is around the build",
+        why=f"{why} after {most} minutes, and {_MARGIN} of them are for the steps around the build",
     )
 
 
@@ -221,12 +221,12 @@ def _not_pinned(matrix: Matrix) -> Problem | None:
         "ci-install-unpinned",
         f"the command that installs tfdock does not pin `{name}`",
         f"`install: {INSTALL}`, with a hash for every package",
-        why="whoever publishes that name runs code in every job, also in the job that pushes wheels",
+        why="the publisher of that name can run code in every job, also in the job that pushes wheels",
     )
 
 
 def warnings(service: Service, matrix: Matrix, longest: float) -> tuple[Problem, ...]:
-    """Return what one should know of a pipeline; `longest` are the expected seconds of its slowest wheel."""
+    """Return the warnings about a pipeline; `longest` are the expected seconds of its slowest wheel."""
     return (*_own_machines(service, matrix), *_without_cache(matrix, longest))
 
 
@@ -237,9 +237,9 @@ def _without_cache(matrix: Matrix, longest: float) -> Iterator[Problem]:
     yield Problem(
         "ci-no-cache",
         f"a wheel takes about {longest / 3600:.0f} hours on a machine like this one, and a job builds for {limit}",
-        "write below `ci:` where Bazel's cache is kept, such as `cache: ghcr.io/me/tfdock-cache`",
+        "name a registry for Bazel's cache below `ci:`, such as `cache: ghcr.io/me/tfdock-cache`",
         severity="warning",
-        why="without a cache no job goes on where another ended, and such a wheel is never finished",
+        why="without a cache no job resumes the work of another, and such a wheel is never finished",
         file=matrix.file,
     )
 
@@ -254,7 +254,7 @@ def _own_machines(service: Service, matrix: Matrix) -> tuple[Problem, ...]:
         f"jobs of {_TITLES[service]} run on machines of your own, which may outlive a job",
         "give pull requests and protected branches runners of their own, and throw each away after its job",
         severity="warning",
-        why="a pull request can change what its jobs run there, and later jobs find what those left",
+        why="a pull request can change what its jobs run there, and later jobs find the leftovers",
         file=matrix.file,
     )
     return (warning,)
@@ -374,7 +374,7 @@ def _hash(body: str) -> str:
 
 
 def state(current: str | None, rendered: str) -> State:
-    """Compare a file with what it should be.
+    """Compare a file with its rendering.
 
     `stale` was rendered from an earlier matrix, `edited` was changed since. `another` belongs to another matrix of
     the same name, `foreign` was never rendered.
@@ -400,7 +400,7 @@ def origin(text: str) -> str:
 
 
 def difference(current: str, rendered: str, path: str) -> str:
-    """Return what rendering would change in a file, as a unified diff."""
+    """Return the changes that rendering would make to a file, as a unified diff."""
     lines = difflib.unified_diff(
         current.splitlines(), rendered.splitlines(), f"{path} (there)", f"{path} (rendered)", lineterm=""
     )

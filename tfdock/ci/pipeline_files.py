@@ -37,7 +37,7 @@ class File:
 
     @property
     def difference(self) -> str:
-        """What rendering would change in it, as a unified diff."""
+        """The changes that rendering would make, as a unified diff."""
         return pipeline.difference(self.current or "", self.rendered, str(self.path))
 
 
@@ -243,7 +243,7 @@ def _write(folder: Path, file: File) -> None:
         raise ProfileError.of("file-error", message, fix) from error
 
 
-_OTHERS: tuple[State, ...] = ("edited", "another", "foreign")  #: What rendering would take from somebody.
+_OTHERS: tuple[State, ...] = ("edited", "another", "foreign")  #: The edits that rendering would overwrite.
 
 
 def _problem(file: File, service: Service) -> Problem:
@@ -252,7 +252,7 @@ def _problem(file: File, service: Service) -> Problem:
     match file.state:
         case "edited":
             code, message = "ci-file-edited", "it was changed after it was rendered"
-            fix = "change the matrix instead; `--force` drops what was changed"
+            fix = "change the matrix instead; `--force` drops the edits"
         case "another":
             origin = pipeline.origin(file.current or "")
             code, message = "ci-file-foreign", f"it was rendered from another matrix, {origin}"
@@ -263,6 +263,6 @@ def _problem(file: File, service: Service) -> Problem:
         case "missing":
             code, message, fix = "ci-file-stale", "it is not there", command
         case _:
-            code, message = "ci-file-stale", "it is not what the matrix asks for now"
+            code, message = "ci-file-stale", "it differs from the matrix"
             fix = f"{command}, and commit it"
     return Problem(code, message, fix, file=str(file.path))

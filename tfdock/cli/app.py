@@ -342,9 +342,7 @@ def parse_reference(text: str, fix: str) -> ImageRef:
     try:
         return ImageRef.parse(text)
     except ValueError as error:
-        raise ProfileError.of(
-            "reference-malformed", f"`{text}` is not the name of a repository or image in a registry", fix
-        ) from error
+        raise ProfileError.of("reference-malformed", f"`{text}` is not a valid registry name", fix) from error
 
 
 def knowledge_for(settings: Settings) -> KnowledgeBase:

@@ -52,9 +52,7 @@ def write_bundle(
     if output and any(
         _is_same(output, Path(str(file))) for file in (subject.log, subject.file, name, profile, interpreter) if file
     ):
-        raise typer.BadParameter(
-            f"`{console.clean(str(output))}` is the input of the report: name another file with `-o`"
-        )
+        raise typer.BadParameter(f"`{console.clean(str(output))}` is the input: name another file with `-o`")
     packed = bundle(subject, settings, preparer)
     path = output or Path(packed.name)
     if not as_json:  # Before it is there, the user sees what it holds.

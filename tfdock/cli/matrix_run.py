@@ -93,7 +93,7 @@ def warn_registry(cells: Cells, settings: Settings) -> None:
             cells.matrix.file,
             "matrix-registry-not-allowed",
             f"wheels are not looked up in the matrix's registry {own}: your settings do not name it",
-            f"if you trust the registry, add it: `--registry {own}`, `TFDOCK_REGISTRIES={own}`, or `registries: "
+            f"if you trust it, add it: `--registry {own}`, `TFDOCK_REGISTRIES={own}`, or `registries: "
             f"[{own}]` "
             "in the configuration file",
             why="everybody who may push there could replace your wheels",
@@ -174,8 +174,7 @@ def finish_matrix(
 ) -> int:
     """Write the report, print the outcome of a matrix, and `tell` the results, with the other keys of the JSON.
 
-    Return the exit code of `tell`. `tell` gets the exit code of the matrix, which includes a report that cannot be
-    written.
+    Return the exit code of `tell`, which gets that of the matrix and of a report that cannot be written.
     """
     unwritten = _write_report(report, choice.report) if choice.report else 0
     code = combined_exit_code([report["exit_code"], unwritten])

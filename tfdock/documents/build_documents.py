@@ -44,14 +44,14 @@ class ColdReasonsJson(CacheMissReport):
 
 
 class ActionCountsJson(TypedDict):
-    """Bazel's figures of a build that did not end well."""
+    """Bazel's figures of a failed build."""
 
     hits: int  #: Actions that came from a cache.
     executed: int  #: Actions that were executed.
 
 
 class BazelFiguresJson(ActionCountsJson):
-    """What Bazel says of a build."""
+    """Bazel's report on a build."""
 
     #: Where hits came from: `disk`, `remote`, or `cache` where Bazel does not say; to their number.
     sources: Mapping[str, int]
@@ -63,7 +63,7 @@ class BazelFiguresJson(ActionCountsJson):
     slowest: Sequence[SlowActionJson]  #: What took longest.
     wall_seconds: float | None  #: Seconds that Bazel took.
     bazel_cpu_seconds: float | None  #: CPU seconds of Bazel's own process.
-    output_bytes: int | None  #: Bytes of what was built.
+    output_bytes: int | None  #: Bytes of the built files.
     why: ColdReasonsJson  #: Why actions were executed again.
 
 
@@ -90,11 +90,11 @@ class AttemptJson(TypedDict):
     cpus: int  #: Cores.
     memory: int  #: Bytes of memory.
     heap: int  #: Bytes of Bazel's Java heap.
-    ended: str  #: `well`, or what went wrong.
+    ended: str  #: `well`, or the kind of failure.
 
 
 class EstimateJson(TypedDict):
-    """What the build was expected to take when it began."""
+    """The expected duration of the build at its start."""
 
     seconds: Mapping[str, float] | None  #: Phase to seconds; null where nothing was known.
     source: str | None  #: Where that came from, in words.
@@ -102,7 +102,7 @@ class EstimateJson(TypedDict):
 
 
 class RemoteLineJson(TypedDict):
-    """What went over the line to a remote cache or executor."""
+    """The traffic with a remote cache or executor."""
 
     endpoint: str  #: Scheme and host.
     hits: int  #: Actions that it had.
@@ -146,17 +146,17 @@ class RecordDocument(TypedDict):
     attempts: int  #: How often was compiled, or anything was tried again.
     resources: Sequence[AttemptJson]  #: The limits of each time it was compiled.
     at_once: int  #: How many builds ran side by side.
-    estimate: EstimateJson  #: What it was expected to take.
-    #: `cache` and `executor` to what went over the line; null without either.
+    estimate: EstimateJson  #: The expected duration.
+    #: `cache` and `executor` to their traffic; null without either.
     remote: Mapping[str, RemoteLineJson] | None
     machine: MachineJson  #: The engine's machine.
     engine: EngineJson  #: The container engine.
-    untested: Sequence[str]  #: What nobody is known to have tested, in words.
+    untested: Sequence[str]  #: Combinations without a known test, in words.
     deflate: str  #: What packed the wheel.
     verification: VerificationJson  #: What was found of the wheels.
     started: str  #: When the build began, such as `2026-01-31T09:30:00+00:00`.
     finished: str  #: When it ended.
-    bazel: BazelFiguresJson | None  #: What Bazel says of the build; null where it does not say.
+    bazel: BazelFiguresJson | None  #: Bazel's report on the build; null if there is none.
     #: Kind of file that is kept beside the record (`inputs`, `profile`, of earlier versions `spawns`) to its name.
     kept: Mapping[str, str]
 
@@ -184,11 +184,11 @@ class NothingJson(TypedDict):
 
 
 class BuiltProfileJson(TypedDict):
-    """What became of one build."""
+    """The result of one build."""
 
     build_id: str | None  #: The build id; null where the profile is refused.
     profile: str  #: The profile.
-    #: `refused`: it cannot be built, or its wheel is not what was asked for.
+    #: `refused`: it cannot be built, or its wheel does not fit the profile.
     status: BuildStatus
     origin: str | None  #: The image that it was pulled from; null where it was built.
     problems: Sequence[Problem]  #: Why there is no wheel.
@@ -196,16 +196,16 @@ class BuiltProfileJson(TypedDict):
     record: str | None  #: The path of the record.
     log: str | None  #: The path of the log.
     seconds: Mapping[str, float]  #: Phase to seconds.
-    #: What Bazel says of the build; of one that failed its actions alone.
+    #: Bazel's report on the build; for a failed build only its actions.
     cache: BazelFiguresJson | ActionCountsJson | None
     attempts: int  #: How often was compiled, or anything was tried again.
-    diagnosis: Sequence[Finding]  #: What the log of a failed build shows.
+    diagnosis: Sequence[Finding]  #: The diagnosis of a failed build's log.
 
 
 class BuildDocument(TypedDict):
-    """`tfdock build`: what became of builds."""
+    """`tfdock build`: the results of builds."""
 
-    builds: Sequence[BuiltProfileJson]  #: The builds, in the order in which they were asked for.
+    builds: Sequence[BuiltProfileJson]  #: The builds, in the order of the request.
     matrix: NotRequired[MatrixResultJson]  #: With `--matrix`: what became of each cell.
 
 
@@ -226,7 +226,7 @@ class PulledBuildJson(TypedDict):
 
 
 class PulledNameJson(TypedDict):
-    """What became of one name that was to be pulled."""
+    """The result of pulling one name."""
 
     name: str  #: The image, profile or build id.
     problems: Sequence[Problem]  #: Why nothing was pulled.
@@ -234,7 +234,7 @@ class PulledNameJson(TypedDict):
 
 
 class PullDocument(TypedDict):
-    """`tfdock pull`: what was pulled from registries."""
+    """`tfdock pull`: the pulled builds."""
 
     pulls: Sequence[PulledNameJson]  #: The names, in the order in which they were given.
     matrix: NotRequired[MatrixResultJson]  #: With `--matrix`: what became of each cell.
@@ -248,7 +248,7 @@ class PulledDocument(TypedDict):
 
 
 class RunDocument(TypedDict):
-    """What a run keeps beside its log until it has ended well (`RUN.run.json`)."""
+    """The document that a run keeps beside its log until it succeeds (`RUN.run.json`)."""
 
     schema: Literal["tfdock.run/1"]  #: Which document this is.
     tfdock: str  #: The version of tfdock that ran.
@@ -257,7 +257,7 @@ class RunDocument(TypedDict):
     fingerprint: str  #: The build's fingerprint.
     knowledge: str  #: The digest of the knowledge base.
     profile: WrittenProfileJson | NothingJson  #: The profile; empty where there was none.
-    plan: BuildPlanJson  #: What was to be done.
+    plan: BuildPlanJson  #: The plan of the run.
     machine: MachineJson  #: The engine's machine.
     engine: EngineJson  #: The container engine.
     at_once: int  #: How many builds ran side by side.
@@ -275,12 +275,12 @@ class ReportFileJson(TypedDict):
 
 
 class ReportBundleDocument(TypedDict):
-    """`tfdock report --bundle`: what was packed for an issue tracker."""
+    """`tfdock report --bundle`: the contents of a bundle for an issue tracker."""
 
     bundle: str  #: The path of the file.
     files: Sequence[ReportFileJson]  #: What is in it.
     removed: Mapping[str, int]  #: Kind of secret or name to how many were taken out.
-    notes: Sequence[str]  #: What to know of it.
+    notes: Sequence[str]  #: Notes about it.
 
 
 class ReportDocument(TypedDict):
@@ -294,11 +294,11 @@ class ReportDocument(TypedDict):
     fingerprint: NotRequired[str]  #: 64 hexadecimal digits of everything that decides the wheel's bytes.
     tfdock: NotRequired[str]  #: The version of tfdock that built.
     wheels: NotRequired[Sequence[WheelFile]]  #: The wheels.
-    plan: NotRequired[Mapping[str, object]]  #: What was done, as in `record`.
+    plan: NotRequired[Mapping[str, object]]  #: The commands, as in `record`.
     source: NotRequired[TakenSourceJson | None]  #: The source that was built.
     seconds: NotRequired[Mapping[str, float]]  #: Phase to seconds.
     attempts: NotRequired[int]  #: How often was compiled, or anything was tried again.
     machine: NotRequired[MachineJson]  #: The engine's machine.
     started: NotRequired[str]  #: When the build began, such as `2026-01-31T09:30:00+00:00`.
     finished: NotRequired[str]  #: When it ended.
-    bazel: NotRequired[Mapping[str, object] | None]  #: What Bazel says of the build, as in `record`.
+    bazel: NotRequired[Mapping[str, object] | None]  #: Bazel's report on the build, as in `record`.

@@ -17,18 +17,18 @@ class CachedToolchainJson(TypedDict):
 
     key: str  #: Names it.
     domain: str  #: The trust domain.
-    reasons: Sequence[str]  #: Why the domain is not `release`, or what shares `release` on purpose.
+    reasons: Sequence[str]  #: Why the domain is not `release`, or why the build shares `release`.
     #: The tools, for people: `bazel`, `base` and others; empty where nothing is known.
     toolchain: Mapping[str, object]
     size: int  #: Bytes.
     actions: int  #: Actions whose results are kept.
     blobs: int  #: Files that those need.
     used: str | None  #: When it was used last; null for never.
-    builds: Sequence[object]  #: Always empty: nobody notes any more what a build uses.
+    builds: Sequence[object]  #: Always empty: the entries that a build uses are no longer recorded.
 
 
 class OutputBaseJson(TypedDict):
-    """What Bazel left of a run."""
+    """A leftover output base of a run."""
 
     run: str  #: The run.
     size: int  #: Bytes.
@@ -37,7 +37,7 @@ class OutputBaseJson(TypedDict):
 
 
 class CacheListDocument(TypedDict):
-    """`tfdock cache list`: what is in the cache."""
+    """`tfdock cache list`: the contents of the cache."""
 
     cache: str  #: Its folder.
     size: int  #: Bytes in all.
@@ -47,14 +47,14 @@ class CacheListDocument(TypedDict):
 
 
 class CacheFindingJson(TypedDict):
-    """An entry that is not what it should be."""
+    """A damaged entry."""
 
     toolchain: str  #: The disk cache.
     #: `incomplete`: its outputs are gone; `foreign`: it is nothing of Bazel's.
     kind: Literal["damaged", "truncated", "unreadable", "incomplete", "foreign"]
     path: str  #: The file.
     text: str  #: What is wrong.
-    harms: bool  #: Whether a build could take it for what it is not.
+    harms: bool  #: Whether a build could use it by mistake.
 
 
 class VerifiedToolchainJson(TypedDict):
@@ -69,51 +69,51 @@ class VerifiedToolchainJson(TypedDict):
 
 
 class CacheVerifyDocument(TypedDict):
-    """`tfdock cache verify`: whether every entry is what its name says."""
+    """`tfdock cache verify`: the damaged entries of the cache."""
 
     repaired: bool  #: Whether damaged entries were removed (`--repair`).
     toolchains: Sequence[VerifiedToolchainJson]  #: The disk caches.
 
 
 class PrunedToolchainJson(TypedDict):
-    """What went of a disk cache."""
+    """The entries removed from a disk cache."""
 
     key: str  #: The disk cache.
     size: int  #: Bytes that went.
     actions: int  #: Actions that went.
     blobs: int  #: Files that went.
-    builds: Sequence[str]  #: Always empty: nothing is kept for a build.
+    builds: Sequence[str]  #: Always empty: no entries are reserved for a build.
 
 
 class PrunedOutputJson(TypedDict):
-    """What a run had left, and went."""
+    """Leftovers of a run that were removed."""
 
     run: str  #: The run.
     size: int  #: Bytes.
 
 
 class CachePruneDocument(TypedDict):
-    """`tfdock cache prune`: what was removed, or would be."""
+    """`tfdock cache prune`: the removed entries, or those that would be removed."""
 
     dry_run: bool  #: Whether nothing was removed.
     images: Sequence[ImageInfo]  #: Images that went, with `--images`.
     size: int  #: Bytes that went, images aside.
     left: int  #: Bytes that are left.
-    reached: bool  #: Whether that is no more than `--max-size`.
-    toolchains: Sequence[PrunedToolchainJson]  #: What went of disk caches.
-    outputs: Sequence[PrunedOutputJson]  #: What went of what runs left.
+    reached: bool  #: Whether the rest is within `--max-size`.
+    toolchains: Sequence[PrunedToolchainJson]  #: The entries removed from disk caches.
+    outputs: Sequence[PrunedOutputJson]  #: The removed leftovers of runs.
     downloads: int  #: Bytes of downloads that went.
 
 
 class CacheCleanDocument(TypedDict):
-    """`tfdock cache clean`: what was removed."""
+    """`tfdock cache clean`: the removed folders."""
 
     toolchain: str | None  #: The toolchain; null for the whole cache.
     size: int  #: Bytes.
 
 
 class CachePushDocument(TypedDict):
-    """`tfdock cache push`: what was sent to a registry."""
+    """`tfdock cache push`: the entries sent to a registry."""
 
     reference: str  #: The cache's name in the registry.
     digest: str | None  #: The digest of its manifest; null where nothing was pushed.
@@ -121,7 +121,7 @@ class CachePushDocument(TypedDict):
 
 
 class CachePullDocument(TypedDict):
-    """`tfdock cache pull`: what was taken from a registry."""
+    """`tfdock cache pull`: the entries taken from a registry."""
 
     reference: str  #: The cache's name in the registry.
     toolchains: Sequence[PulledCache]  #: The disk caches.

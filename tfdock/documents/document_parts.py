@@ -14,12 +14,12 @@ from tfdock.gpu.compatibility import LibraryService
 from tfdock.gpu.verdict import Runs
 from tfdock.wheel.facts import Containers, Images
 
-#: What became of a build. `refused`: it cannot be built, or its wheel is not what was asked for.
+#: The result of a build. `refused`: it cannot be built, or its wheel does not fit the profile.
 BuildStatus = Literal["built", "pulled", "up-to-date", "refused", "failed", "interrupted"]
 
 
 class RefusedDocument(TypedDict):
-    """What any command prints instead of its answer when it ends with an error."""
+    """The document that any command prints after an error."""
 
     problems: Sequence[Problem]  #: Why there is no answer.
 
@@ -35,14 +35,14 @@ class TrustJson(TypedDict):
     """Whose results a build may use, and who may use its results."""
 
     domain: str  #: The trust domain: `release`, or one of the source's own.
-    reasons: Sequence[str]  #: Why it is not `release`, or what shares `release` on purpose.
+    reasons: Sequence[str]  #: Why it is not `release`, or why the build shares `release`.
     shared: bool  #: Whether `--trust` shares the cache of releases on purpose.
 
 
 class WheelPathJson(TypedDict):
     """A wheel by its path on this machine."""
 
-    path: str  #: The file's path; in the report of a matrix its name alone.
+    path: str  #: The file's path; in the report of a matrix only its name.
     sha256: str  #: 64 hexadecimal digits.
     size: int  #: Bytes.
 
@@ -65,7 +65,7 @@ class GpuCodeJson(TargetsJson):
     """GPU code in detail."""
 
     images: Sequence[Images]  #: Code images by kind and target.
-    containers: Sequence[Containers]  #: Containers by what they hold.
+    containers: Sequence[Containers]  #: Containers by their contents.
 
 
 class GpuAnswerJson(TypedDict):
@@ -80,7 +80,7 @@ class GpuAnswerJson(TypedDict):
     runs: Runs
     by: str  #: Which code of the wheel runs; empty where none does.
     reason: str  #: Why.
-    limits: Sequence[str]  #: What does not work, and which driver is needed.
+    limits: Sequence[str]  #: The limits, and the required driver.
     libraries: NotRequired[Sequence[LibraryService]]  #: How it runs each library.
 
 

@@ -39,7 +39,7 @@ class AdviseDocument(TypedDict):
     """`tfdock advise`: how an official wheel runs on GPUs, and which profile would do better."""
 
     tensorflow: str  #: The release.
-    python: str | None  #: The Python that was asked for.
+    python: str | None  #: The requested Python.
     build_needed: bool  #: Whether no official wheel of that release serves the GPUs.
     gpus: Sequence[GpuAnswerJson]  #: How each GPU runs the official wheel.
     gpu: NotRequired[GpuAnswerJson]  #: The same, where there is one GPU.
@@ -51,14 +51,14 @@ class AdviseDocument(TypedDict):
     profile: str | None  #: The text of the profile to build; null where there is none.
     profile_tensorflow: str | None  #: The release in that profile.
     build_id: str | None  #: Its build id.
-    #: What is known of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom.
+    #: The grade of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom.
     evidence: Choice | None
     profile_file: str | None  #: The file that it was written to.
-    plan: SizePlan | None  #: What that profile compiles for.
+    plan: SizePlan | None  #: The targets of that profile.
     alternative_plan: SizePlan | None  #: Each GPU with code of its own.
     #: The text of a profile of the release that was asked for, which nobody is known to have tested.
     untested_profile: str | None
-    refused: Sequence[Problem]  #: Why the release that was asked for does not do.
+    refused: Sequence[Problem]  #: Why the requested release does not work.
     jit: FigureJson | None  #: How long a first start takes that compiles PTX.
     figures: Sequence[FigureJson]  #: The figures behind the sizes and times.
 
@@ -73,7 +73,7 @@ class InitDocument(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownGpuJson(TargetFacts):
-    """A GPU, and what is known of its target."""
+    """A GPU, and the facts about its target."""
 
     gpu: str  #: The name in profiles, such as `rtx3080`.
     names: Sequence[str]  #: Names as the driver prints them.
@@ -86,22 +86,22 @@ class KnownGpuJson(TargetFacts):
 
 
 class GpusDocument(TypedDict):
-    """`tfdock gpus`: what is known of GPUs."""
+    """`tfdock gpus`: facts about GPUs."""
 
     gpus: Sequence[KnownGpuJson]  #: The GPUs.
 
 
 class ReleasesDocument(TypedDict):
-    """`tfdock releases`: what is known of TensorFlow's releases."""
+    """`tfdock releases`: facts about TensorFlow's releases."""
 
     releases: Sequence[Release]  #: The releases, the oldest first.
-    sources: Mapping[str, str]  #: What the short names in `source` stand for.
+    sources: Mapping[str, str]  #: The meaning of the short names in `source`.
 
 
 class ExplainDocument(ExplainedCode):
-    """`tfdock explain CODE`: what a code means."""
+    """`tfdock explain CODE`: the meaning of a code."""
 
-    problems: Sequence[Problem]  #: What the profile is answered with.
+    problems: Sequence[Problem]  #: The answer to the profile.
 
 
 class SwitchJson(SwitchFacts):
@@ -112,7 +112,7 @@ class SwitchJson(SwitchFacts):
 
 
 class SwitchDocument(SwitchJson):
-    """`tfdock explain SWITCH`: what a switch changes or shows."""
+    """`tfdock explain SWITCH`: the effect of a switch."""
 
 
 class PresetJson(TypedDict):
@@ -123,11 +123,11 @@ class PresetJson(TypedDict):
 
 
 class PresetDocument(PresetJson):
-    """`tfdock explain PRESET`: what a preset sets."""
+    """`tfdock explain PRESET`: the switches of a preset."""
 
 
 class CodesDocument(TypedDict):
-    """`tfdock explain`: what all codes and switches mean."""
+    """`tfdock explain`: all codes and switches."""
 
     codes: Sequence[ExplainedCode]  #: The codes, sorted.
     switches: Sequence[SwitchJson]  #: The switches.

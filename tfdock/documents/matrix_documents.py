@@ -22,9 +22,9 @@ class IncludedCellJson(TypedDict):
     fingerprint: str | None  #: The build's fingerprint.
     seconds: float | None  #: How long it is expected to take; null where nothing is known.
     group: str  #: Cells of one group have one toolchain.
-    evidence: Literal["built", "tested", "untested", "known-to-fail"]  #: What is known of such builds.
+    evidence: Literal["built", "tested", "untested", "known-to-fail"]  #: The grade of such builds.
     shard: int  #: The number of the job that builds it, from 1.
-    warnings: Sequence[str]  #: What to know of it.
+    warnings: Sequence[str]  #: Notes about it.
 
 
 class ExcludedCellJson(TypedDict):
@@ -45,12 +45,12 @@ class MatrixPlanDocument(TypedDict):
     """`tfdock matrix`: which wheels there should be."""
 
     matrix: str  #: The matrix's file.
-    include: Sequence[IncludedCellJson]  #: What can be built, in the order in which it is best built.
-    excluded: Sequence[ExcludedCellJson]  #: What cannot be built or is not wanted.
+    include: Sequence[IncludedCellJson]  #: The cells that can be built, in the best order.
+    excluded: Sequence[ExcludedCellJson]  #: The impossible and excluded cells.
 
 
 class CellResultJson(TypedDict):
-    """What became of a cell."""
+    """The result of a cell."""
 
     build_id: str | None  #: The build id; null for a cell that cannot be built.
     name: str  #: The build id, or what the cell says over the base.
@@ -60,20 +60,20 @@ class CellResultJson(TypedDict):
     status: Literal[BuildStatus, "missing", "registry", "impossible", "excluded"]
     code: str | None  #: The code of the reason why there is no wheel.
     reason: str | None  #: That reason.
-    place: str | None  #: `file:line:column` of what keeps the cell from being built.
+    place: str | None  #: `file:line:column` of the value that makes the cell impossible.
     problems: Sequence[Problem]  #: What is wrong.
     origin: str | None  #: The image that it was pulled from.
     wheels: Sequence[WheelPathJson]  #: The wheels, by their names.
     log: str | None  #: The log's path in the wheelhouse.
     record: str | None  #: The record's path in the wheelhouse.
-    seconds: Mapping[str, float]  #: Phase to seconds, of what was built now.
-    cache: Mapping[str, object] | None  #: What Bazel says of what was built now; as `cache` of `tfdock build`.
+    seconds: Mapping[str, float]  #: Phase to seconds, of this build.
+    cache: Mapping[str, object] | None  #: Bazel's report on this build, as `cache` of `tfdock build`.
     attempts: int  #: How often was compiled, or anything was tried again.
     exit_code: int  #: The exit code of its build.
 
 
 class MatrixResultJson(TypedDict):
-    """What became of a matrix."""
+    """The results of a matrix."""
 
     matrix: str  #: The matrix's file.
     by: str  #: The command, such as `tfdock build`.
@@ -85,7 +85,7 @@ class MatrixResultJson(TypedDict):
 
 
 class MatrixReportDocument(MatrixResultJson):
-    """What became of a matrix, as a file (`report.json` of `--report DIR`)."""
+    """The results of a matrix, as a file (`report.json` of `--report DIR`)."""
 
     schema: Literal["tfdock.matrix-report/1"]  #: Which document this is.
     ok: bool  #: Whether the exit code is 0.

@@ -25,18 +25,18 @@ class SkippedRuleJson(TypedDict):
 
 
 class CheckedProfileJson(TypedDict):
-    """What was found of one profile."""
+    """The result for one profile."""
 
     file: str  #: The profile as it was given.
     ok: bool  #: Whether it can be built.
     build_id: str | None  #: The build id; null where the profile is refused.
-    #: What is known of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom.
+    #: The grade of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom.
     evidence: Choice | None
     problems: Sequence[Problem]  #: Why it is refused.
-    untested: Sequence[Problem]  #: What nobody is known to have tested, and is allowed.
-    warnings: Sequence[Problem]  #: What else to know, and what this machine lacks.
+    untested: Sequence[Problem]  #: Allowed combinations without a known test.
+    warnings: Sequence[Problem]  #: Other notes, and requirements that this machine lacks.
     skipped: Sequence[SkippedRuleJson]  #: Checks of this machine that could not be made.
-    online: Sequence[Availability]  #: What the build downloads, asked with `--online`; else empty.
+    online: Sequence[Availability]  #: With `--online`, the state of the build's downloads; else empty.
 
 
 class CheckDocument(TypedDict):
@@ -50,7 +50,7 @@ class SourceJson(TypedDict):
 
     kind: Literal["git", "archive", "path"]  #: A repository, an archive, or a folder of this machine.
     location: str  #: Its URL or folder; `local checkout` in a record.
-    refs: Sequence[str]  #: Tags or branches to try, in order; empty where it is no repository.
+    refs: Sequence[str]  #: Tags or branches to try, in order; empty if it is not a repository.
     commit: str | None  #: The commit, where it is known.
     sha256: str | None  #: The archive's, or the folder's tree hash: 64 hexadecimal digits.
     patches: Sequence[str]  #: Names of the patches that are applied.
@@ -101,7 +101,7 @@ class VerifyOptionsJson(TypedDict):
     """How the wheel is verified."""
 
     run: bool  #: Whether it is tried in a container.
-    gpu_code: str  #: `strict`: exactly the targets that were asked for; else at least those.
+    gpu_code: str  #: `strict`: exactly the requested targets; else at least those.
 
 
 class BuildPlanJson(TypedDict):
@@ -117,7 +117,7 @@ class BuildPlanJson(TypedDict):
     bazel_flags: Sequence[str]  #: Bazel's flags that decide the wheel.
     local_flags: Sequence[str]  #: Bazel's flags that depend on this machine.
     targets: Sequence[str]  #: Bazel's targets.
-    package: Sequence[str]  #: The command that makes the wheel of what was built.
+    package: Sequence[str]  #: The command that makes the wheel from the built files.
     mounts: Sequence[MountJson]  #: Folders that the compile container sees.
     phases: Sequence[PhaseJson]  #: The phases that run in containers, in order.
     resources: BuildResources  #: The limits of the compile container.
@@ -127,7 +127,7 @@ class BuildPlanJson(TypedDict):
     wheel: WheelNameJson  #: How the wheel is called.
     runtime: str | None  #: The image in which the wheel is tried.
     verify: VerifyOptionsJson  #: How the wheel is verified.
-    untested: Sequence[str]  #: What nobody is known to have tested, in words.
+    untested: Sequence[str]  #: Combinations without a known test, in words.
     choices: Sequence[Choice]  #: Every value with its source and reason.
 
 
@@ -139,7 +139,7 @@ class ExpectedJson(TypedDict):
 
 
 class PlanDocument(BuildPlanJson):
-    """`tfdock plan`: what a build would do."""
+    """`tfdock plan`: the plan of a build."""
 
     estimate: ExpectedJson | None  #: How long it takes; null where nothing is known.
 
@@ -171,7 +171,7 @@ PinJson.__doc__ = """Something from elsewhere that is pinned."""
 
 
 class LockedProfileJson(TypedDict):
-    """What became of one profile's lock."""
+    """The result of locking one profile."""
 
     profile: str  #: The profile as it was given.
     file: str | None  #: The lock file; null where none was written.
@@ -180,18 +180,18 @@ class LockedProfileJson(TypedDict):
     fingerprint: str | None  #: The build's fingerprint; null where it failed.
     knowledge: str | None  #: The digest of the knowledge base; null where it failed.
     pins: Sequence[PinJson]  #: Everything that is pinned.
-    moved: Sequence[LockDifference]  #: What has changed since the last lock.
+    moved: Sequence[LockDifference]  #: The changes since the last lock.
     problems: Sequence[Problem]  #: Why it failed.
 
 
 class LockDocument(TypedDict):
-    """`tfdock lock`: what was written down of profiles."""
+    """`tfdock lock`: the locks of profiles."""
 
     locks: Sequence[LockedProfileJson]  #: The profiles, in the order in which they were given.
 
 
 class LockFileDocument(TypedDict):
-    """The lock file of a profile (YAML): what its build takes from elsewhere."""
+    """The lock file of a profile (YAML): the pins of its downloads."""
 
     schema: Literal[1]  #: The version of the format.
     profile: str  #: The profile's file.
@@ -203,7 +203,7 @@ class LockFileDocument(TypedDict):
 
 
 class FetchedJson(TypedDict):
-    """What became of one profile's downloads."""
+    """The result of one profile's downloads."""
 
     build_id: str | None  #: The build id; null where it failed.
     profile: str  #: The profile.
@@ -220,7 +220,7 @@ class BundleFileJson(TypedDict):
 
 
 class FetchDocument(TypedDict):
-    """`tfdock fetch`: what was downloaded."""
+    """`tfdock fetch`: the downloads."""
 
     builds: Sequence[FetchedJson]  #: The builds.
     bundle: BundleFileJson | None  #: The bundle; null where the caches were filled.

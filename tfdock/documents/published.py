@@ -60,7 +60,7 @@ PRINTED: dict[str, tuple[type, ...]] = {
     "wheelhouse-serve": (wheelhouse_documents.WheelhouseServeDocument,),
 }
 
-#: What is kept in files.
+#: Documents that are files.
 KEPT: dict[str, type] = {
     "bundle": Index,
     "cache": CacheConfiguration,

@@ -63,10 +63,10 @@ class SuspectLineJson(TypedDict):
 
 
 class DiagnoseDocument(TypedDict):
-    """`tfdock diagnose`: what went wrong in logs."""
+    """`tfdock diagnose`: the failures in logs."""
 
-    findings: Sequence[LoggedFindingJson]  #: What was found: the first of each log, then the second.
+    findings: Sequence[LoggedFindingJson]  #: The findings: the first of each log, then the second.
     logs: Sequence[ReadLogJson]  #: The logs.
     suspects: Sequence[SuspectLineJson]  #: Lines to look at in logs in which nothing known was found.
-    warnings: NotRequired[Sequence[LoggedFindingJson]]  #: With `--explain-warnings`: what looks bad and is harmless.
+    warnings: NotRequired[Sequence[LoggedFindingJson]]  #: With `--explain-warnings`: harmless lines that look bad.
     problems: NotRequired[Sequence[Problem]]  #: Logs that could not be read.

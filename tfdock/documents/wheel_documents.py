@@ -30,12 +30,12 @@ class LibraryJson(TypedDict):
     glibc: str | None  #: The newest version of glibc that it needs.
     libstdcxx: str | None  #: The newest GLIBCXX version that it needs.
     debug_info: bool  #: Whether it has debug information.
-    executable_stack: bool  #: Whether it wants an executable stack.
+    executable_stack: bool  #: Whether it requires an executable stack.
     text_relocations: bool  #: Whether it has relocations of its code.
     gpu_code: GpuCodeJson  #: GPU code that the runtime loads.
     relocatable_code: GpuCodeJson  #: GPU code for the device linker, which is never loaded.
     embedded_code: GpuCodeJson | None  #: GPU code among other data; null where it was not looked for.
-    problems: Sequence[str]  #: What is damaged in it.
+    problems: Sequence[str]  #: Its damaged parts.
 
 
 class WheelRecordJson(TypedDict):
@@ -48,14 +48,14 @@ class WheelRecordJson(TypedDict):
 class ManylinuxJson(TypedDict):
     """Which systems the libraries fit."""
 
-    fits: str | None  #: The most compatible platform tag; null where there is no answer.
+    fits: str | None  #: The most compatible platform tag; null if unknown.
     reason: NotRequired[str]  #: Why there is no answer.
-    #: Tag of the wheel's name that they do not fit, to what stands in the way.
+    #: Tag of the wheel's name that they do not fit, to the reasons.
     obstacles: NotRequired[Mapping[str, Sequence[str]]]
 
 
 class InspectDocument(TypedDict):
-    """`tfdock inspect`: what is in a wheel."""
+    """`tfdock inspect`: the contents of a wheel."""
 
     name: str  #: The project's name, normalised.
     version: str  #: The version, normalised.
@@ -69,25 +69,25 @@ class InspectDocument(TypedDict):
     gpu_code: GpuCodeJson  #: GPU code of TensorFlow's own libraries.
     unread: Mapping[str, str]  #: Libraries of other systems, which are not read: path -> `Windows` or `macOS`.
     libraries: Sequence[LibraryJson]  #: All libraries.
-    build_info: Mapping[str, object] | None  #: What the wheel says it was built with; null where it says nothing.
+    build_info: Mapping[str, object] | None  #: The build versions that the wheel states; null if it states none.
     record: WheelRecordJson  #: RECORD against the files.
     #: Folders (`nvidia/cusolver/lib`) that pip fills with libraries for GPUs, and that the wheel does not search.
     unsearched: Sequence[str]
     tag_problem: str | None  #: Where WHEEL has other tags than the file's name.
     requires_python: str | None  #: The Pythons that it allows.
     requires_dist: Sequence[str]  #: What it requires.
-    extras: Mapping[str, Sequence[str]]  #: Extra to what it installs besides.
+    extras: Mapping[str, Sequence[str]]  #: Extra to the packages that it adds.
     manylinux: ManylinuxJson  #: Which systems the libraries fit.
     gpu: NotRequired[GpuAnswerJson]  #: With one `--gpu`: how it runs the wheel.
     gpus: NotRequired[Sequence[GpuAnswerJson]]  #: With `--gpu`: how each runs the wheel.
 
 
 class VerifyDocument(TypedDict):
-    """`tfdock verify`: whether a wheel is what it should be. Without `name` to `libraries` for a damaged file."""
+    """`tfdock verify`: the checks of a wheel. Without `name` to `libraries` for a damaged file."""
 
     wheel: str  #: The file's name.
     sha256: str | None  #: 64 hexadecimal digits; null for a damaged file.
-    profile: str | None  #: The profile that it was held against; null without one.
+    profile: str | None  #: The profile that it was compared with; null without one.
     build_id: str | None  #: The profile's build id; null without one.
     checks: Sequence[Check]  #: The checks, in order.
     told_by_wheel: Sequence[str]  #: Checks that the wheel's own code answered.
@@ -104,7 +104,7 @@ class VerifyDocument(TypedDict):
     #: Folders (`nvidia/cusolver/lib`) that pip fills with libraries for GPUs, and that the wheel does not search.
     unsearched: Sequence[str]
     gpu_code: TargetsJson | None  #: GPU code of TensorFlow's own libraries; null for a damaged file.
-    diagnosis: Sequence[Finding]  #: What the log of a failed trial shows.
+    diagnosis: Sequence[Finding]  #: The diagnosis of a failed trial's log.
 
 
 class BenchSideJson(TypedDict):

@@ -29,14 +29,14 @@ class HeldWheelJson(TypedDict):
     accelerator: str | None  #: Such as `cuda`; null where that is not known.
     toolkit: str | None  #: The toolkit's version; null where that is not known.
     gpu_code: Sequence[str] | None  #: The targets of its GPU code; null where that is not known.
-    #: `tried`: imported in a container; `files`: its files alone were checked.
+    #: `tried`: imported in a container; `files`: only its files were checked.
     verified: Verified
     finished: str  #: When it was made, such as `2026-01-31T09:30:00+00:00`.
     origin: Literal["built", "pulled", "foreign"]  #: `foreign`: it has no record here.
     pulled_from: str | None  #: The image that it was pulled from.
     build_id: str | None  #: The build id; null for a foreign wheel.
     fingerprint: str | None  #: The build's fingerprint; null for a foreign wheel.
-    problem: str | None  #: What is wrong with it.
+    problem: str | None  #: Its problem.
 
 
 class WheelhouseListDocument(TypedDict):
@@ -73,7 +73,7 @@ class PrunedWheelJson(TypedDict):
 
 
 class LeftoverJson(TypedDict):
-    """What a run had left, and went."""
+    """Leftovers of a run that were removed."""
 
     path: str  #: Its path in the wheelhouse.
     what: str  #: What it is.
@@ -81,15 +81,15 @@ class LeftoverJson(TypedDict):
 
 
 class WheelhousePruneDocument(TypedDict):
-    """`tfdock wheelhouse prune`: what was removed, or would be."""
+    """`tfdock wheelhouse prune`: the removed files, or those that would be removed."""
 
     dry_run: bool  #: Whether nothing was removed.
     size: int  #: Bytes that went.
     left: int  #: Bytes of wheels that are left.
-    reached: bool  #: Whether that is no more than `--max-size`.
+    reached: bool  #: Whether the rest is within `--max-size`.
     wheels: Sequence[PrunedWheelJson]  #: Wheels that went.
-    leftovers: Sequence[LeftoverJson]  #: What runs had left, and went.
-    busy: Sequence[str]  #: Build ids that were left alone, because a run has them.
+    leftovers: Sequence[LeftoverJson]  #: The removed leftovers of runs.
+    busy: Sequence[str]  #: Build ids that were skipped, because a run uses them.
 
 
 class PackedFileJson(TypedDict):

@@ -59,8 +59,8 @@ _DISK = _means(
     DiskFull,
     "disk-full",
     "the engine's disk is full ({what})",
-    "make room where the engine keeps its data (`docker info` calls it Docker Root Dir): "
-    "`docker system df` shows what takes it, `docker system prune` frees what is unused",
+    "free disk space in the engine's data folder (`docker info` calls it Docker Root Dir): "
+    "`docker system df` shows its use, `docker system prune` removes unused data",
 )
 
 _USER_NAMESPACE = _means(
@@ -90,7 +90,7 @@ _REGISTRY = (
         r"toomanyrequests|too many requests|rate limit|\b429\b",
         NetworkError,
         "registry-rate-limited",
-        "{where} has had too many requests from here and refuses {what} for now",
+        "{where} limits requests from this machine and refuses {what} for now",
         "wait, log in (`docker login`) for a higher limit, or set a registry mirror",
     ),
     _means(
@@ -98,7 +98,7 @@ _REGISTRY = (
         NetworkError,
         "registry-damaged-content",
         "{where} serves damaged content for {what}",
-        "another try would fetch the same bytes: tell who runs the registry, or use another mirror",
+        "a retry would fetch the same bytes: report it to the operator of the registry, or use another mirror",
     ),
     _means(
         r"no matching manifest for (?P<platform>\S+)",
@@ -211,7 +211,7 @@ _REFUSALS = (
         EngineError,
         "network-not-found",
         "the engine has no network named {network}{other}",
-        "`docker network ls` lists what there is; `none`, `host` and `bridge` are built in",
+        "`docker network ls` lists the networks; `none`, `host` and `bridge` are built in",
     ),
     _means(
         # The first words are Docker's, the second podman's.
@@ -262,7 +262,7 @@ def archive_refusal(words: str, program: str = "docker") -> TfdockError:
     return _interpret((_DISK,), words, program, what="load images") or EngineError.of(
         "image-archive-refused",
         f"the engine takes no images out of the archive: {words}",
-        "make the archive anew; one of a newer engine may need an engine as new",
+        "make the archive again; an archive of a newer engine may need a newer engine here",
     )
 
 

@@ -179,7 +179,7 @@ def gpu_access(accelerator: Accelerator | None, info: EngineInfo) -> GpuAccess:
     wants = f"the runtime `{runtime}`" if runtime else " and ".join(devices)
     # Docker also lists names such as `io.containerd.runc.v2`, which nobody has installed for GPUs.
     have = ", ".join(name for name in info.runtimes if "." not in name) or "none"
-    return GpuAccess(missing=f"the engine gives containers no such GPU: that takes {wants}, and it has {have}")
+    return GpuAccess(missing=f"the engine gives containers no such GPU: it needs {wants}, but has {have}")
 
 
 def _groups(devices: Sequence[str]) -> set[int]:

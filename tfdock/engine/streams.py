@@ -201,7 +201,7 @@ def step_failed(step: str, words: str, code: int | None) -> BuildFailed:
 def step_killed(step: str) -> OutOfMemory:
     return OutOfMemory.of(
         "image-step-out-of-memory",
-        f"the kernel killed the image step `{step}` for want of memory",
+        f"the kernel killed the image step `{step}` because memory ran out",
         "raise the profile's `resources.memory`, or give the machine more",
     )
 

@@ -49,7 +49,7 @@ class Compatibility:
     driver: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
     refused: bool = False  #: It is not the code that is lacking.
-    unjudged: str = ""  #: Why it cannot be said how the GPU runs it: `has no GPU code of its own`.
+    unjudged: str = ""  #: Why it is unknown how the GPU runs it: `has no GPU code of its own`.
 
     @property
     def all_limits(self) -> tuple[str, ...]:
@@ -213,7 +213,7 @@ class Coverage:
     embedded: bool  #: Whether these are GPUs of embedded systems, which run their own code only.
     runs: Runs  #: How they run the wheel.
     reason: str  #: Why.
-    limits: tuple[str, ...]  #: What does not work, and which driver is needed.
+    limits: tuple[str, ...]  #: The limits, and the required driver.
 
 
 def coverage(knowledge: KnowledgeBase, facts: GpuFacts) -> tuple[Coverage, ...]:

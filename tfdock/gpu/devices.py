@@ -129,12 +129,12 @@ def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
     """Return the problem for a name that is no GPU's, or that several GPUs with different targets share."""
     match, lists = matching(knowledge, name), "`tfdock gpus` lists all"
     if bare_gpu(knowledge, name):
-        message, fix = f"`{name}` is what code is compiled for, and no GPU's name", "`tfdock gpus` lists the names"
+        message, fix = f"`{name}` is a target to compile for, not the name of a GPU", "`tfdock gpus` lists the names"
         if is_integrated(knowledge, dotted(name)):
             fix = "leave it out: such a GPU is inside the CPU, and a wheel for a card needs no code for it"
     elif is_target(knowledge, name):
         # A text that is written as a target resembles unrelated names, so no name is suggested.
-        message, fix = f"nobody here knows a GPU with the target `{name}`", f"{lists}, with theirs"
+        message, fix = f"no GPU is known with the target `{name}`", f"{lists}, with theirs"
     elif match.candidates:
         which = " or ".join(f"`{gpu.gpu}` ({gpu.target})" for gpu in match.candidates)
         message = f"`{name}` is the name of GPUs with different targets"

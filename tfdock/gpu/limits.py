@@ -90,7 +90,7 @@ class Limits:
         if row:
             return f"TensorFlow in this wheel ignores {target}: {row.limit}"
         if release and not self._in_doubt() and not is_used(release, self._accelerator, target):
-            return f"TensorFlow {release.release} ignores GPUs of {target}, whatever was compiled"
+            return f"TensorFlow {release.release} ignores GPUs of {target}, even with code for them"
         oldest = self._oldest()
         if oldest and Capability.of_gpu(target) < oldest:
             return f"TensorFlow ignores GPUs below {oldest.dotted}, the oldest it was built for"
@@ -273,7 +273,7 @@ class Limits:
         elif compiler and (built := self._too_old_build(compiler, asked)):
             yield (
                 f"{compiler.compiler} {compiler.failing}: the wheel was compiled with {built}, which does not know "
-                f"sm_{asked}, and {compiler.compiler} takes no newer one, whatever toolkit it finds"
+                f"sm_{asked}, and {compiler.compiler} supports no newer one with any toolkit"
             )
         elif compiler:
             yield from self._doubts(compiler)

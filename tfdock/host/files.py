@@ -107,7 +107,7 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT)  #: What the system says where there is no room, on the disk or for the user.
+FULL = (errno.ENOSPC, errno.EDQUOT)  #: The system's errors for a full disk or a used-up quota.
 
 
 def file_error(error: OSError, folders: Mapping[str, Path]) -> TfdockError:
@@ -117,7 +117,7 @@ def file_error(error: OSError, folders: Mapping[str, Path]) -> TfdockError:
     return BuildFailed.of("file-error", str(error), "check the folder's owner and mode")
 
 
-#: What makes room in each folder of a build.
+#: How to free space in each folder of a build.
 _ROOM = {
     "the cache": "`tfdock cache prune`",
     "the wheelhouse": "`tfdock wheelhouse prune`",
@@ -173,7 +173,7 @@ def check_target(target: Path, code: str, is_ours: Callable[[BinaryIO], bool]) -
     folder = target.absolute().parent
     # Asked before hours of work. root passes, and learns the rest when it writes.
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        why, fix = f"{folder} is no folder that can be written to", "make the folder, or give another"
+        why, fix = f"{folder} is not a writable folder", "make the folder, or give another"
     elif target.exists() and not _is_replaceable(target, is_ours):
         why, fix = "something else has that name, and is not replaced", "remove it, or give another name"
     else:

@@ -190,7 +190,7 @@ def mounted_from(mountinfo: str, path: Path) -> str | None:
 
 def _trouble(there: Path, flags: int, *, executes: bool) -> str:
     if not there.is_dir():
-        return f"{there} is in the way: it is no folder"
+        return f"{there} is in the way: it is not a folder"
     if flags & os.ST_RDONLY:
         return f"{there} is mounted read-only"
     if not os.access(there, os.W_OK | os.X_OK):

@@ -28,10 +28,8 @@ MOST_LOCK = 4 << 20
 MOST_PATCH = 8 << 20
 #: Folders of the kernel: their files hold secrets of processes, or never end. No setting allows them.
 _KERNEL = (Path("/proc"), Path("/sys"), Path("/dev"))
-_WHY = (
-    "a profile may be a stranger's, and what it names goes into an image: it may name only files of its own "
-    "repository, or of its own folder where there is no repository"
-)
+_WHY = "files that a profile names go into an image, and a profile may come from a stranger. So it may name only "
+"files of its own repository; without a repository, only files of its own folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class Project:
             raise _outside(f"{leads} is outside {_shown(str(self.root))}", permission, why=_WHY)
         if folder and _holds_home(target):  # its hidden files would be sent to the engine
             message = f"{leads} holds your home folder"
-            raise _outside(message, "name the folder of the checkout alone: no setting allows this one", why=_WHY)
+            raise _outside(message, "name only the folder of the checkout: no setting allows this folder", why=_WHY)
         if bases[0] == self.root and _holds_home(self.root):
             # Hidden files of a home folder hold keys and logins.
             hidden = any(part.startswith(".") for part in target.relative_to(self.root).parts)

@@ -89,7 +89,7 @@ class Settings:
         return tuple(dict.fromkeys(self.mirrored(ImageRef.parse(name)) for name in self.registries))
 
     def granted(self, machine: Machine) -> Machine:
-        """Return what builds may use of a machine."""
+        """Return the part of a machine that builds may use."""
         memory = min(machine.memory, self.memory or machine.memory)
         return replace(machine, cpus=min(machine.cpus, self.cpus or machine.cpus), memory=memory)
 
@@ -221,7 +221,7 @@ def _check_repository(name: str, where: str) -> None:
         image = None
     if image is None or image.tag or image.digest:
         fix = "write `host/name`, such as `ghcr.io/me/wheels`: no `https://`, no tag, no capitals"
-        raise _bad_value(f"`{yaml_nodes.shown(name)}` is no repository of a registry", fix, where)
+        raise _bad_value(f"`{yaml_nodes.shown(name)}` is not a repository of a registry", fix, where)
 
 
 def _check_host(name: str, where: str) -> None:
@@ -267,7 +267,7 @@ _ADDRESSES = ("remote_cache", "remote_executor")
 def _parse_form(name: str, text: str, where: str) -> object:
     expression, example, value_of = _FORMS[name]
     if endpoint.has_login(text):
-        fix = "remove what stands before the `@`; credentials come from TFDOCK_REMOTE_HEADER or a helper"
+        fix = "remove the part before the `@`; credentials come from TFDOCK_REMOTE_HEADER or a helper"
         if name == "archives":
             fix = "give a mirror that needs no login: the address stands in logs"
         raise _bad_value(f"`{name}` holds a user or a password", fix, where)

@@ -160,11 +160,11 @@ class Stop:
 
     requests: int = 0
     terminated: bool = False
-    kept: str = "what is finished stays in the cache"  #: What becomes of the work that is stopped.
+    kept: str = "finished work stays in the cache"  #: What becomes of the work that is stopped.
 
     @property
     def interruption(self) -> Interrupted | None:
-        """The error to raise, if a stop was asked for."""
+        """The error to raise, if a stop was requested."""
         if not self.requests:
             return None
         message, fix = f"stopped on request; {self.kept}", "run the same command again"

@@ -19,7 +19,7 @@ _PIECE = 1 << 20
 def check_pack_target(target: Path) -> None:
     """Raise ProfileError early if the target cannot be written or is no file of images (`image-file-taken`)."""
     if target.name in ("", "-"):
-        why = "it is no name of a file, and standard output is for the digests"
+        why = "it is not a file name, and standard output is for the digests"
         message = f"{target} cannot be written: {why}"
         raise ProfileError.of("image-file-taken", message, "name a file: `-o wheels.tar`")
     # A file is replaced only if it begins like such a file.

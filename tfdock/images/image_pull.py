@@ -158,7 +158,7 @@ class ImagePull:
             if not begun:
                 raise
             # A disk may lose what a machine that went down had written: whose fault it is, the second time tells.
-            self.say(f"what an earlier pull left of {wheel.file} is damaged: it is fetched anew")
+            self.say(f"the partial download of {wheel.file} is damaged: it is downloaded again")
             self._fetch(image, wheel, part)
         else:
             self.kept += begun
@@ -244,5 +244,5 @@ def _write(file: FileIO, data: bytes) -> None:
 
 def _with_hint(problem: Problem) -> Problem:
     *others, last = problem.fixes or ("",)
-    hint = f"{last}; what has arrived is kept, and the same command goes on behind it"
+    hint = f"{last}; finished downloads are kept, and the same command resumes"
     return replace(problem, fixes=(*others, hint))

@@ -81,7 +81,7 @@ class Push:
         name = f"{self._repository.registry}/{self._repository.name}:{tag}"
         raise ProfileError.of(
             "image-tag-taken",
-            f"`{name}` stands for something else than wheels, and is not replaced: {manifest.digest}",
+            f"`{name}` is not a tag of wheels, and is not replaced: {manifest.digest}",
             "give wheels a repository of their own, or another tag: `--as TAG`, `--no-moving-tags`",
         )
 

@@ -53,7 +53,7 @@ class StoredImage:
 
     @property
     def image(self) -> ImageRef:
-        """The name that was asked for."""
+        """The requested name."""
         return self.named.image
 
     @property
@@ -109,7 +109,7 @@ def _platform_manifest(named: NamedArtifact, index: FoundManifest, platform: str
         message = (
             f"the registry {image.registry} has no {known[platform].digest}, which `{image}` names for {platform}"
         )
-        fix = "push the image anew, or tell who runs the registry"
+        fix = "push the image again, or report it to the operator of the registry"
         raise NetworkError.of("image-not-found", message, fix)
     return manifest
 
@@ -143,7 +143,7 @@ def _moved_tag_error(image: ImageRef, digest: Digest, reason: str) -> Verificati
     return VerificationFailed.of(
         "wheel-image-moved",
         f"the tag of `{image}` was moved to another image, {digest}: {reason}",
-        "who can push there? If it is that image you want, name it by its digest: "
+        "check who may push there. If you want this image, name it by its digest: "
         f"`{ImageRef(image.repository, image.registry, None, digest)}`",
         why="a tag that is a build id or a fingerprint stands for that build and no other",
     )
@@ -213,6 +213,6 @@ def native_refusal(plan: BuildPlan) -> Incompatible | None:
         "native-pulled",
         f"{plan.build_id} is for the CPU of the machine that builds it",
         "build it here, or name the instruction sets: `optimize: [avx2, fma]`",
-        why="what another machine has built may not run on this one",
+        why="a wheel of another machine may not run on this machine",
         field="optimize",
     )

@@ -98,8 +98,8 @@ class WheelSelection:
     def _build_of_wheel(self, path: Path) -> WheelBuild:
         """Return the build of a wheel: in the wheelhouse where it lies, or the build whose wheel it is a copy of."""
         if not path.is_file():
-            fix = "check the path; `tfdock build` prints that of each wheel it made"
-            raise ProfileError.of("wheel-not-found", f"there is no wheel {path}", fix)
+            fix = "check the path; `tfdock build` prints the path of each wheel"
+            raise ProfileError.of("wheel-not-found", f"wheel not found: {path}", fix)
         wheel = self.wheel(path)
         # The folder of the wheel may be a wheelhouse too.
         for house in (Wheelhouse(path.parent.absolute()), self.wheelhouse):
@@ -173,7 +173,7 @@ class WheelSelection:
         raise ProfileError.of(
             "build-not-here",
             f"the wheel of {newest.record['build_id']} is no longer in {self.wheelhouse.root}",
-            "build it again: what was compiled is in the cache",
+            "build it again: the compiled objects are in the cache",
         )
 
     def _not_built_error(self, name: str, build_id: BuildId, *, others: bool) -> ProfileError:
@@ -183,7 +183,7 @@ class WheelSelection:
             "build-not-here",
             f"the wheelhouse {self.wheelhouse.root} holds {here}",
             why=self._unreadable,
-            fixes=[fix, f"name what is there by its build id: `{build_id}`"] if others else [fix],
+            fixes=[fix, f"name the finished build by its build id: `{build_id}`"] if others else [fix],
         )
 
 

@@ -105,7 +105,7 @@ def platforms(data: bytes) -> dict[str, Descriptor]:
     # The OCI image specification lets an index leave out its own media type.
     kind = node.get("mediaType", INDEX)
     if not isinstance(rows, list) or node.get("schemaVersion") != 2 or kind not in (INDEX, DOCKER_LIST):
-        raise Malformed("it is no index of images")
+        raise Malformed("it is not an index of images")
     manifests: dict[str, Descriptor] = {}
     for row in rows:
         descriptor = Descriptor.read(row)
@@ -148,7 +148,7 @@ def read_labels(manifest: Manifest, config: bytes) -> Labelled:
     own = is_wheel_image(manifest)
     configs, layers = ((CONFIG_TYPE,), (LAYER_TYPE,)) if own else (_CONFIG_TYPES, _LAYER_TYPES)
     if manifest.config.media_type not in configs:
-        raise Malformed("its configuration is not that of an image")
+        raise Malformed("its configuration is not for an image")
     other = [layer.media_type for layer in manifest.layers if layer.media_type not in layers]
     if other:
         raise Malformed(f"a layer is `{other[0]}`, not {' or '.join(f'`{name}`' for name in layers)}")
@@ -286,7 +286,7 @@ def _sums(data: bytes | None) -> dict[str, str]:
     sums = {match[2]: match[1] for match in lines if match}
     # One number shows both: a line that is no sum, and a name that comes twice.
     if len(sums) < len(lines):
-        raise Malformed("SHA256SUMS has lines that are no sums, or a name twice")
+        raise Malformed("SHA256SUMS has invalid lines, or a name twice")
     return sums
 
 

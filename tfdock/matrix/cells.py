@@ -80,7 +80,7 @@ def idle(matrix: Matrix, cells: Iterable[CellCombination]) -> tuple[Problem, ...
     """Return a warning for each rule that no cell matches: mostly its value is misspelt."""
     # By identity: two equal rules in two places are two rules.
     used = {id(rule) for cell in cells for rule in cell.rules}
-    message, fix = "no cell has what this rule is for", "correct its values, or remove it"
+    message, fix = "no cell matches this rule", "correct its values, or remove it"
     return tuple(
         rule.place.problem(matrix.file, "matrix-rule-idle", message, fix, severity="warning")
         for rule in (*matrix.exclude, *matrix.overrides)

@@ -36,7 +36,7 @@ def _repository(text: str) -> str:
     # The pipeline adds a tag for each build. OCI distribution: names of repositories have no capitals.
     if image.tag or image.digest or text != text.lower():
         raise wrong(
-            f"`{yaml_nodes.shown(text)}` is no repository of a registry",
+            f"`{yaml_nodes.shown(text)}` is not a repository of a registry",
             "write `host/name`, such as `ghcr.io/me/wheels`: no `https://`, no tag, no capitals",
         )
     return text
@@ -76,7 +76,7 @@ class Exclude(Record):
 
 
 class Override(Record):
-    """What is different for some cells."""
+    """Overrides for some cells."""
 
     when: Fields = Field(description="Fields and their values; a cell that has all of them is meant")
     set: Fields | None = Field(
@@ -90,7 +90,7 @@ class Override(Record):
 
 
 class Ci(Record):
-    """What `tfdock ci render` has to know; it needs `install`."""
+    """Values for `tfdock ci render`; it needs `install`."""
 
     registry: Repository | None = Field(
         None, description="The repository that the wheel images are in", examples=["ghcr.io/me/wheels"]
@@ -101,7 +101,7 @@ class Ci(Record):
     install: Line | None = Field(
         None,
         description="The shell command that installs tfdock in a job; `tfdock ci render` needs it. Pin every package "
-        "by its hash, or install a path or a commit: whoever owns a bare name on the index runs code in your jobs",
+        "by its hash, or install a path or a commit: the owner of a bare name on the index can run code in your jobs",
         examples=["pip install --require-hashes -r ci/requirements.txt"],
     )
     knowledge: ListOf[Folder] | None = Field(
@@ -113,7 +113,7 @@ class Ci(Record):
         None, description="After how long a job stops building and keeps its cache", examples=["5h15m"]
     )
     continuations: Annotated[int, Field(ge=0, le=20)] = Field(
-        2, description="Further rounds of plan and build for what the time limit stopped", examples=[2]
+        2, description="Further rounds of plan and build for wheels that the time limit stopped", examples=[2]
     )
     branches: ListOf[Branch] = Field(
         ["main"], description="The branches whose jobs may push wheels and caches", examples=[["main"]]
@@ -121,7 +121,7 @@ class Ci(Record):
     jobs: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         None, description="How many jobs share the wheels of a round; by default each has one", examples=[8]
     )
-    schedule: Cron | None = Field(None, description="When to look for what is missing", examples=["17 3 * * 1"])
+    schedule: Cron | None = Field(None, description="When to look for missing wheels", examples=["17 3 * * 1"])
 
 
 class MatrixFile(Record):
@@ -143,7 +143,7 @@ class MatrixFile(Record):
         description="Cells beside the combinations: fields over the base",
         examples=[[{"tensorflow": "2.16.2", "python": "3.11"}]],
     )
-    overrides: list[Override] = Field([], description="What is different for some cells; later ones win")
+    overrides: list[Override] = Field([], description="Overrides for some cells; later ones win")
     runner: Runner = Field(
         "ubuntu-24.04", description="The label or labels of the machine that builds", examples=["ubuntu-24.04"]
     )
@@ -244,7 +244,7 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None, base_fil
     if "tensorflow" in document.keys and not {"axes", "include"} & document.keys.keys():
         line, column = document.keys["tensorflow"]
         message = "this is a profile, not a matrix: it has `tensorflow`"
-        fix = "start a matrix from it: `base:` names it, and `axes:` says what is to vary"
+        fix = "start a matrix from it: `base:` names it, and `axes:` lists the values to vary"
         raise ProfileError.of("matrix-is-profile", message, fix, file=file, line=line, column=column)
     written = profiles.checked(MatrixFile, document, file)
     _check(written, document, file)
@@ -353,8 +353,8 @@ def _name_error(name: str, others: Collection[str]) -> tuple[str, str]:
     """Return what is wrong with a name among others, and the fix; two empty texts where nothing is."""
     # A name like this would be an error in each of thousands of profiles; here it is one.
     if name.partition(".")[0] in _NOT_A_FIELD or not _FIELD.fullmatch(name):
-        fix = "write a profile's field, a nested one with dots: `bazel.version`; what to start from is `base:`"
-        return f"`{yaml_nodes.shown(name)}` is no field that a matrix can set", fix
+        fix = "write a profile's field, a nested one with dots: `bazel.version`; the starting profile is `base:`"
+        return f"`{yaml_nodes.shown(name)}` is not a field that a matrix can set", fix
     parts = name.split(".")
     outer = (".".join(parts[:end]) for end in range(1, len(parts)))
     # Which of the two would win?

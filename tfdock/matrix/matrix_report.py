@@ -119,8 +119,8 @@ def earlier_fingerprints(file: Path) -> Mapping[str, str | None]:
         why = error.strerror if isinstance(error, OSError) else str(error)
         problem = Problem(
             "matrix-then",
-            f"what the matrix was cannot be read: {why}",
-            "write it by `tfdock matrix FILE --json`, in a checkout of what to compare with",
+            f"cannot read the earlier listing of the matrix: {why}",
+            "write it with `tfdock matrix FILE --json`, in a checkout of the earlier commit",
             file=str(file),
         )
         raise ProfileError(problem) from error

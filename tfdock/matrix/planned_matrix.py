@@ -391,7 +391,7 @@ def _clash(first: Cell, second: Cell, matrix: Matrix) -> Problem:
     both = f"this and that of line {here.line}, column {here.column}"
     if first.build_id == second.build_id:
         code, message = "build-id-twice", f"two cells are one wheel, {first.build_id}: {both}"
-        why = "what they differ in is no part of a wheel's name, so that one would overwrite the other"
+        why = "their difference is not part of a wheel's name, so one wheel would overwrite the other"
         fix: Fix = "keep one of them, or exclude one with a reason"
     else:
         code, message = "wheel-name-twice", f"{first.build_id} and {second.build_id} are files of one name: {both}"

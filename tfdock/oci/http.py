@@ -137,7 +137,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             fp.close()
             # Without what follows the path: signatures stand there.
             place = urllib.parse.urlsplit(newurl)._replace(query="", fragment="").geturl()
-            raise StrangeAnswer(f"it sends us to {place}, which is no address that it may send us to")
+            raise StrangeAnswer(f"it redirects to {place}, which is not allowed")
         new = super().redirect_request(req, fp, code, msg, headers, newurl)
         if new is not None:
             new.method = req.get_method()  # HEAD would have become GET

@@ -59,7 +59,7 @@ class Descriptor:
     def read(cls, node: object) -> Descriptor:
         """Return a descriptor from a manifest; raise Malformed."""
         if not isinstance(node, dict):
-            raise Malformed("a descriptor is no map")
+            raise Malformed("a descriptor is not a map")
         media_type, digest_text, size = node.get("mediaType"), node.get("digest"), node.get("size")
         if not isinstance(media_type, str) or not _MEDIA_TYPE.match(media_type):
             raise Malformed("a descriptor has no media type")
@@ -118,5 +118,5 @@ class Manifest:
 def _annotations(node: Mapping[str, object]) -> dict[str, str]:
     annotations = node.get("annotations") or {}
     if not isinstance(annotations, dict) or not all(isinstance(value, str) for value in annotations.values()):
-        raise Malformed("annotations are no map of texts")
+        raise Malformed("annotations are not a map of texts")
     return annotations

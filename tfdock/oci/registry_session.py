@@ -49,7 +49,7 @@ def login_for(registry: str) -> Login | None:
         timed_out = isinstance(error, http.StrangeAnswer)
         raise NetworkError.of(
             "credentials-unreadable",
-            f"what `docker login` keeps for the registry {registry} cannot be read",
+            f"the login of `docker login` for the registry {registry} cannot be read",
             "check Docker's `config.json` and the credential helper that it names; "
             f"then log in again: `docker login {registry}`",
             why=f"the credential helper has not answered in {_PATIENCE:.0f} s"
@@ -147,7 +147,7 @@ class Session:
             meanings[404] = ("image-not-found", no_place, ("check the name, make the repository there", login))
         code = "registry-unreachable" if error.code >= 500 else "registry-refused"
         message = f"{where} answers {error.code} {error.reason} for {subject}"
-        fix: Fix = "try again later" if error.code >= 500 else "ask who runs the registry why it does not take that"
+        fix: Fix = "try again later" if error.code >= 500 else "ask the operator of the registry why it refuses that"
         code, message, fix = meanings.get(error.code, (code, message, fix))
         codes = http.error_codes(error)
         return NetworkError.of(code, message, fix, why=f"it says {codes}" if codes else "")

@@ -257,7 +257,7 @@ class Repository(Session):
                 self._skip(response, start)
             # A proxy may answer with another part. Its bytes would end in a wrong digest, after the whole download.
             elif start and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-                raise StrangeAnswer("it goes on elsewhere than it was asked to")
+                raise StrangeAnswer("it resumes at another offset than requested")
             while left:
                 # What has come, not so much: on a slow line it is to be kept, and seen, as it comes.
                 piece = response.read1(min(_READ, left))
@@ -291,7 +291,7 @@ class Repository(Session):
         return DamagedContent.of(
             "registry-damaged-content",
             f"the registry {self.registry} serves damaged content for `{self.name}`: {digest}",
-            "tell who runs the registry; asking again fetches the same bytes",
+            "report it to the operator of the registry; a retry would fetch the same bytes",
             why=why,
         )
 

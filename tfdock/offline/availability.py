@@ -33,8 +33,8 @@ _AT_ONCE = 16
 _LOOK_SECONDS = 0.5
 _GONE = (404, 410)  #: HTTP statuses of a resource that does not exist (RFC 9110, 15.5).
 _NAME_ANOTHER = "name another in the profile, or add a row to a folder of knowledge (`--knowledge`)"
-_LOCK_AGAIN = "find out why it moved; then `tfdock lock` again, or name what you mean in the profile"
-_ASK_AGAIN = "check the network and proxies, then ask again"
+_LOCK_AGAIN = "find out why it moved; then `tfdock lock` again, or name the wanted version in the profile"
+_ASK_AGAIN = "check the network and proxies, then try again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def _file(kind: Kind, name: str, urls: Sequence[str]) -> Availability:
             reasons.append(f"{url}: {http.failure_reason(error)}")
         else:
             return Availability(kind, name, "there", url)
-    found = "; ".join(reasons) or "nobody is known to have it"
+    found = "; ".join(reasons) or "no server is known to have it"
     return Availability(kind, name, "gone" if gone else "unreachable", found)
 
 

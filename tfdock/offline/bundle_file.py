@@ -112,7 +112,7 @@ class Bundle:
         return b"".join(self.chunks(sha256))
 
     def _damaged(self, name: str) -> VerificationFailed:
-        return damaged_error(self.path, f"{name} is not what was put into it")
+        return damaged_error(self.path, f"{name} is damaged")
 
 
 def damaged_error(path: Path, why: str) -> VerificationFailed:
@@ -132,7 +132,7 @@ def open_bundle(path: Path) -> Bundle:
     except BundleError as error:
         fix = "name a file that `tfdock fetch -o` has made"
         if error.code == "bundle-schema":
-            fix = "use the tfdock that made it, or make it anew with this one: `tfdock fetch PROFILE -o bundle.tar`"
+            fix = "use the tfdock that made it, or make it again with this one: `tfdock fetch PROFILE -o bundle.tar`"
         raise ProfileError.of(error.code, f"{path} is not used: {error}", fix) from None
     except OSError as error:
         fix = "`tfdock fetch PROFILE -o bundle.tar` makes one; check the name, the owner and the mode"

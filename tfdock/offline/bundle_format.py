@@ -86,10 +86,10 @@ class BundledRuntime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheels:
-    """What a finished wheel requires."""
+    """The requirements of a finished wheel."""
 
     python_tag: Line  #: The Python that they are for, such as `cp311`.
-    requirements: tuple[Line, ...]  #: What the wheel will require.
+    requirements: tuple[Line, ...]  #: The requirements that the wheel will have.
     limits: tuple[Line, ...]  #: Limits on versions that were set.
     files: Mapping[WheelName, Sha256]  #: The file names of wheels to blobs.
 
@@ -188,7 +188,7 @@ def index_size(block: bytes) -> int:
     try:
         size = tarfile.TarInfo.frombuf(block, "utf-8", "strict").size
     except (tarfile.TarError, UnicodeError):
-        raise BundleError("it is no tar archive") from None
+        raise BundleError("it is not a tar archive") from None
     # Reading tolerates what writing never makes, so that the block is compared as a whole.
     if not 0 < size <= LONGEST_INDEX or header(INDEX, size) != block:
         raise BundleError(f"it does not begin with {INDEX}")
@@ -218,7 +218,7 @@ def _checked(index: Index) -> Index:
         raise Malformed("a blob stands in it twice")
     missing = [name for name in named_blobs(index) if name not in digests]
     if missing:
-        raise Malformed(f"{missing[0][:12]} is no blob of it")
+        raise Malformed(f"{missing[0][:12]} is not a blob of it")
     ids = {build.build_id for build in index.builds}
     if not ids or len(ids) != len(index.builds):
         raise Malformed("it has no build, or one twice")

@@ -88,7 +88,7 @@ class SharedInputs:
                 raise EngineError.of(
                     "image-archive-refused",
                     f"the engine took the bundle's images, but {image.name} is not there",
-                    "make the bundle anew with an engine like the one that is to build from it",
+                    "make the bundle again with an engine like the one that will build from it",
                 )
             ids[image.name] = info.id
         return ids
@@ -106,12 +106,12 @@ class SharedInputs:
             trouble = f"its images would also be called {', '.join(strange[:3])}" if strange else ""
         # The archive is a stranger's: any of its documents may have any type at any place.
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            trouble = f"its images are no archive of images: {error}"
+            trouble = f"its images are not an archive of images: {error}"
         if trouble:
             raise VerificationFailed.of(
                 "bundle-damaged",
-                f"{self.bundle.path.name} is no bundle of tfdock's: {trouble}",
-                "make the bundle anew with `tfdock fetch -o`, and take bundles only from whom you trust",
+                f"{self.bundle.path.name} is not a bundle of tfdock's: {trouble}",
+                "make the bundle again with `tfdock fetch -o`, and use only bundles from people you trust",
             )
 
     def _check_room(self, supervisor: Supervisor, size: int) -> None:
@@ -304,9 +304,9 @@ def _outdated_error(bundle: Bundle, build: BundledBuild, prepared: PreparedBuild
         "bundle-outdated",
         f"{bundle.path} is out of date for {build.build_id}: {why}",
         (
-            "make the bundle anew where there is a network",
-            f"build what is in it: `tfdock build --from {bundle.path} {build.build_id}` with the tfdock and the "
-            "knowledge that made it",
+            "make the bundle again on a machine with a network",
+            f"build the profile in the bundle: `tfdock build --from {bundle.path} {build.build_id}` with the tfdock "
+            "and the knowledge that made it",
         ),
         file=prepared.file,
     )

@@ -188,10 +188,10 @@ class Bundler:
             said = last_line("\n".join(run.supervisor.output.errors or run.supervisor.output.tail))
             raise BuildFailed.of(
                 "bundle-incomplete",
-                f"{plan.build_id} cannot be fetched without a network, from all that it had fetched "
-                f"with one: {said[:300]}",
-                "its source downloads anew whenever it is fetched; give the downloads a sha256 there, or "
-                "build it where there is a network",
+                f"{plan.build_id} cannot be fetched without a network, from the downloads of a fetch with a "
+                f"network: {said[:300]}",
+                "its source downloads files again in each fetch; give these downloads a sha256 in the source, or "
+                "build it on a machine with a network",
             )
         target = work.folder / f"{plan.build_id}.external"
         # The next container's results would replace it, and the work folder may be on another disk.
@@ -211,8 +211,8 @@ class Bundler:
         plan, requirements_and_limits = run.plan, self._requirements(run, image)
         if requirements_and_limits is None:
             self._notice(
-                f"{plan.build_id}: what its wheel requires is known when it is built; so that it can be tried "
-                "without a network, build it once and make the bundle anew with the same `--wheelhouse`"
+                f"{plan.build_id}: the requirements of its wheel are only known after a build; for a trial without "
+                "a network, build it once and make the bundle again with the same `--wheelhouse`"
             )
             return inputs
         lines, limits = requirements_and_limits

@@ -44,7 +44,7 @@ def read_local(
             tree = base / inside
             if not _has_configure(tree):
                 raise _missing(
-                    f"`{source.path}` holds no TensorFlow source: there is no plain file `configure` in {tree}",
+                    f"`{source.path}` is not a TensorFlow source: {tree} has no regular file `configure`",
                     "give the root of a TensorFlow checkout, relative to the file that names it",
                 )
     patches: dict[str, bytes] = {}
@@ -92,7 +92,7 @@ def tree_files(root: Path) -> Iterator[Path]:
         here = Path(folder)
         if len(here.parts) > len(root.parts) + _DEEPEST:
             message = f"the checkout {root} has more than {_DEEPEST} folders in each other"
-            raise ProfileError.of("file-too-large", message, "is this TensorFlow's source? Remove what is not")
+            raise ProfileError.of("file-too-large", message, "name a source of TensorFlow, without other files")
         # `os.walk` counts links to folders among the folders. They belong to the source as links.
         links = [name for name in folders if (here / name).is_symlink() and not name.startswith("bazel-")]
         # In place and sorted: `os.walk` goes into what is left in this list, in its order.

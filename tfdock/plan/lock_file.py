@@ -158,7 +158,7 @@ def _pin(row: yaml_nodes.Node) -> Pin:
         raise _malformed(row, "a row has `pin`, `name`, `value` and `from`")
     pin = Pin(kind=_text(row, "pin"), name=_text(row, "name"), value=_text(row, "value"), origin=_text(row, "from"))
     if pin.kind not in KINDS:
-        raise _malformed(row, f"there is no kind of pin `{yaml_nodes.shown(pin.kind)}`; there are {', '.join(KINDS)}")
+        raise _malformed(row, f"unknown kind of pin `{yaml_nodes.shown(pin.kind)}`; there are {', '.join(KINDS)}")
     # Names of images and the Dockerfile get these values, so they are checked.
     if pin.kind in ("base", "runtime") and not _DIGEST.fullmatch(pin.value):
         raise _malformed(row, f"{pin} is pinned by `sha256:` and 64 hexadecimal digits")
@@ -182,7 +182,7 @@ def _text(node: yaml_nodes.Node, name: str) -> str:
 
 
 def _malformed(node: yaml_nodes.Node, message: str) -> ProfileError:
-    fix = "lock the profile again: `tfdock lock PROFILE` writes the file anew"
+    fix = "lock the profile again: `tfdock lock PROFILE` writes the file again"
     return ProfileError(node.problem(node.file, "lock-malformed", f"not a lock: {message}", fix))
 
 
@@ -257,7 +257,7 @@ def _unprintable(pin: Pin) -> BuildFailed:
     return BuildFailed.of(
         "pin-unprintable",
         f"the image holds a {pin.kind} whose name or version cannot be printed: {ascii(pin.name)[:80]}",
-        "take another base image; this one names what no package manager would",
+        "use another base image; this one has names that no package manager writes",
     )
 
 
@@ -351,8 +351,8 @@ def moved(
     return Problem(
         "pin-moved" if changed else "pin-missing",
         "\n".join([summary, *lines]),
-        "if the change is welcome, lock again: `tfdock lock PROFILE`; else use a mirror that still has what was "
-        "locked",
+        "if the change is welcome, lock again: `tfdock lock PROFILE`; else use a mirror that still has the locked "
+        "version",
         why=why,
         severity=severity,
         file=file,
@@ -415,7 +415,7 @@ def altered(lock: Lock, plan: BuildPlan, knowledge: str, file: str) -> Problem |
 def _outdated(file: str, changed: str) -> Problem:
     return Problem(
         "lock-outdated",
-        f"this is no longer the build that was locked: {changed}",
+        f"the build has changed since the lock: {changed}",
         "lock the profile again: `tfdock lock PROFILE`, or undo the change",
         file=file,
     )

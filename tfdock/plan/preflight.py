@@ -47,8 +47,8 @@ class PreflightCheck:
     status: Literal["ok", "warning", "failed", "skipped"]
     found: str  #: What was found.
     code: str = ""  #: The code of the problem; empty without one.
-    needed: str = ""  #: What is needed; may be empty.
-    fixes: Sequence[str] = ()  #: What to do, any of which is enough; may be empty.
+    needed: str = ""  #: The requirement; may be empty.
+    fixes: Sequence[str] = ()  #: Fixes, each of which is enough; may be empty.
     exit_code: int = ExitCode.OK  #: The exit code that it leads to; 0 where it leads to none.
     profile: str | None = None  #: The profile that it concerns; null where it concerns any build.
 
@@ -129,7 +129,7 @@ def _device_checks(resolution: Resolution, knowledge: KnowledgeBase, host: Host 
     if not accelerator.toolkit:
         return
     if host is None:
-        yield PreflightCheck(name="driver", status=SKIPPED, found="this machine's driver was not asked for")
+        yield PreflightCheck(name="driver", status=SKIPPED, found="this machine's driver was not checked")
         return
     if accelerator.accelerator in host.troubles:
         yield trouble_check(host, accelerator.accelerator)
@@ -151,9 +151,7 @@ def trouble_check(host: Host, accelerator: str) -> PreflightCheck:
         code="driver-broken",
         status=WARNING,
         found=host.troubles[accelerator],
-        fixes=(
-            "a driver that was just updated wants a restart of the machine; else install it anew. A build needs none",
-        ),
+        fixes=("restart the machine after a driver update; else reinstall the driver. A build needs no driver",),
     )
 
 
@@ -278,7 +276,7 @@ def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) 
         )
     how = _judge_gpu(resolution, knowledge, gpu)
     if how is None:
-        found = f"{named}: its driver does not tell what code it runs"
+        found = f"{named}: its driver does not report which code it runs"
         return PreflightCheck(name="gpu", status=SKIPPED, found=found)
     if how.runs != "no":
         return PreflightCheck(name="gpu", status=OK, found=f"{named}: {how.reason}")
@@ -286,7 +284,7 @@ def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) 
         name="gpu",
         code="gpu-not-served",
         status=WARNING,
-        found=f"{named} will not run what is built: {how.reason}",
+        found=f"{named} cannot run this build: {how.reason}",
         needed=f"code for {gpu.target}, if the wheel is for this machine",
         fixes=("add this GPU to `gpus:`, or write `gpus: local`",),
     )
@@ -340,7 +338,7 @@ def any_memory_check(machine: Machine) -> PreflightCheck:
         f"{_format_size(machine.memory)}{swap} and {machine.cpus} core{'s' if machine.cpus != 1 else ''} for builds"
     )
     needed = f"{_format_size(_MEMORY_ADVISED)} make a build of TensorFlow quick"
-    fix = "give the engine's machine more memory or swap; jobs are limited to what fits, so builds take longer"
+    fix = "give the engine's machine more memory or swap; fewer jobs run at a time, so builds take longer"
     if machine.memory + machine.swap < _MEMORY_LEAST:
         needed = f"{_format_size(_MEMORY_LEAST)} at least"
         code, exit_code = "machine-memory-too-small", ExitCode.RESOURCES
@@ -466,7 +464,7 @@ def engine_ability_checks(info: EngineInfo, *, uid: int, network: str | None) ->
             name="engine user",
             code="engine-of-another-user",
             status=FAILED,
-            found=f"the rootless engine is that of user {info.owner}, and may not write to folders of user {uid}",
+            found=f"the rootless engine belongs to user {info.owner}, and may not write to folders of user {uid}",
             fixes=(f"run tfdock as user {info.owner}, without sudo", f"use an engine of root, or of user {uid}"),
             exit_code=ExitCode.ENGINE,
         )

@@ -71,7 +71,7 @@ def check(remote: Remote, bazel: str, options: Options, *, native: bool = False)
             "remote-http-executor",
             f"an executor ({remote.executor}) cannot be combined with an HTTP cache ({remote.cache})",
             why="Bazel: `Cannot combine gRPC based remote execution with disk caching or HTTP-based caching`",
-            fixes=["leave the cache out: an executor has one of its own", "name one that speaks gRPC"],
+            fixes=["leave the cache out: an executor has its own cache", "name one that speaks gRPC"],
             field="cache",
         )
     for role, endpoint in remote.endpoints:
@@ -82,7 +82,7 @@ def check(remote: Remote, bazel: str, options: Options, *, native: bool = False)
                 f"the remote {role} {endpoint} cannot be used with Bazel {bazel}",
                 f"leave out the remote {role} (TFDOCK_REMOTE_{role.upper()}, or `cache:` in the profile): "
                 "the disk cache of this machine works with every Bazel",
-                why="nobody has tried here what Bazel before 0.26 calls its options for that",
+                why="untested: Bazel before 0.26 names these options differently",
                 field="cache",
             )
 

@@ -117,7 +117,7 @@ def wish_of(*, gpu: Sequence[str] | None, sets: Sequence[str] | None, **fields: 
         release = name.startswith("tensorflow.") and twice == ["tensorflow"] and name != "tensorflow.release"
         if (twice and not release) or name in ("extends", "schema") or (gpu and name.partition(".")[0] in _DEVICES):
             fix = "say it once" if name != "extends" else "name the profile itself"
-            raise ProfileError.of("wish-malformed", f"`--set {text}`: `{name}` is given by something else", fix)
+            raise ProfileError.of("wish-malformed", f"`--set {text}`: `{name}` is set by another option", fix)
         said[name] = value.strip()
     if said.get("tensorflow", "").startswith("{"):
         fix = "`--set 'tensorflow.patches=[fix.patch]'`, `--set tensorflow.ref=master`"

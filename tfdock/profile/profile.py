@@ -149,7 +149,7 @@ def _not_dotted(text: str) -> str:
     if re.fullmatch(r"\d{1,2}\.\d[af]?", text, re.ASCII):
         number = text.replace(".", "")
         fix = f"write `sm_{number}` for SASS, `compute_{number}` for SASS and PTX"
-        raise wrong(f"`{text}` does not say what to compile", fix)
+        raise wrong(f"`{text}` is not a target", fix)
     return text
 
 
@@ -248,7 +248,7 @@ class TensorFlow(Record):
             if getattr(self, name) and (self.archive or self.path):
                 raise wrong(f"`{name}` belongs to a git source", f"remove `{name}`", name)
         if self.fallback_on == "compile" and not self.fallback:
-            raise wrong("there is no ref to fall back on", "name one: `fallback: […]`", "fallback_on")
+            raise wrong("a fallback needs a `ref` to start from", "name one: `fallback: […]`", "fallback_on")
         return self
 
 
@@ -391,7 +391,7 @@ def _no_login(text: str) -> str:
     if endpoint.has_login(text):
         raise wrong(
             "an address with a user or a password in it",
-            "remove what stands before the `@`; credentials come from TFDOCK_REMOTE_HEADER or a helper",
+            "remove the part before the `@`; credentials come from TFDOCK_REMOTE_HEADER or a helper",
         )
     return text
 
@@ -424,9 +424,9 @@ class Cache(Record):
     instance: Annotated[str, Pattern(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}", "an instance name (`main`)")] | None = (
         Field(None, description="The server's instance name", examples=["main"])
     )
-    upload: bool = Field(True, description="Send what is built here to the remote cache")
+    upload: bool = Field(True, description="Upload local results to the remote cache")
     jobs: Annotated[int, Field(ge=1, le=4096)] | None = Field(
-        None, description="Actions at once with an executor, whatever this machine has", examples=[200]
+        None, description="Parallel actions with an executor, independent of this machine", examples=[200]
     )
 
 
@@ -435,7 +435,7 @@ class Verify(Record):
 
     run: bool = Field(True, description="Install and try the wheel in a clean container")
     gpu_code: Literal["strict", "relaxed"] = Field(
-        "strict", description="Whether GPU code beyond what was asked for is a mistake (strict) or not (relaxed)"
+        "strict", description="Whether GPU code beyond the requested targets is an error (strict) or not (relaxed)"
     )
 
 
@@ -456,21 +456,21 @@ class Profile(Record):
         None, description="Python of the wheel; the newest the release knows by default", examples=["3.11"]
     )
     accelerator: Word | None = Field(
-        None, description="cuda, rocm or cpu; by what else is asked when left out", examples=["cuda"]
+        None, description="cuda, rocm or cpu; by default, the other fields decide", examples=["cuda"]
     )
     gpus: ListOf[GpuName] | Literal["local"] | None = Field(
         None,
-        description="GPU names, or `local` for this machine's; beside a list of targets: what it must serve",
+        description="GPU names, or `local` for this machine's; beside a list of targets: GPUs that it must serve",
         examples=[["rtx3080"]],
     )
     compute_capabilities: ListOf[Target] | None = Field(
-        None, description="What to compile: `sm_86` for SASS, `compute_86` for SASS and PTX", examples=[["sm_86"]]
+        None, description="Targets: `sm_86` for SASS, `compute_86` for SASS and PTX", examples=[["sm_86"]]
     )
     amdgpu_targets: ListOf[Target] | None = Field(
         None, description="What to compile: gfx targets", examples=[["gfx90a"]]
     )
     targets: ListOf[Target] | None = Field(
-        None, description="What to compile, for any other accelerator", examples=[["gfx90a"]]
+        None, description="Targets to compile for, of any other accelerator", examples=[["gfx90a"]]
     )
     cuda: VersionText | None = Field(None, description="CUDA version; the tested one by default", examples=["12.5.1"])
     cudnn: VersionText | None = Field(
@@ -484,10 +484,10 @@ class Profile(Record):
         examples=[{"toolkit": "1.2.3"}],
     )
     compiler: Word | None = Field(
-        None, description="Who compiles the GPU code: clang or nvcc; the release's own by default", examples=["nvcc"]
+        None, description="Compiler of the GPU code: clang or nvcc; the release's own by default", examples=["nvcc"]
     )
     host_compiler: HostCompiler | CompilerName | None = Field(
-        None, description="Who compiles the C++ code: gcc or clang; the release's own by default", examples=["gcc"]
+        None, description="Compiler of the C++ code: gcc or clang; the release's own by default", examples=["gcc"]
     )
     xla: bool = Field(True, description="Build XLA")
     cloud: bool = Field(True, description="Build the code for Google's, Amazon's and Hadoop's file systems")
@@ -506,20 +506,20 @@ class Profile(Record):
         examples=["python:3.11-slim-bookworm"],
     )
     verify: Verify = Field(Verify(), description="How the finished wheel is checked")
-    bazel: Bazel = Field(Bazel(), description="Bazel's version, and what is added to its command line")
+    bazel: Bazel = Field(Bazel(), description="Bazel's version, and additions to its command line")
     resources: Resources = Field(Resources(), description="Limits of the build")
     cache: Cache = Field(Cache(), description="A remote cache, and remote execution")
     wheel: WheelNaming = Field(WheelNaming(), description="What the wheel is called")
-    allow_untested: bool = Field(False, description="Build combinations nobody is known to have tested")
+    allow_untested: bool = Field(False, description="Build combinations without a known test")
     allow_failing: Sentence | None = Field(
         None,
-        description="Build what somebody saw fail, and why it may end well; the record repeats it",
+        description="Build a combination that is known to fail; the value says why it works here",
         examples=["the base image has a patched CUB"],
     )
     edits: Literal["none", "all"] | None = Field(
         None,
-        description="Where known faults of the source are mended: in releases, in a source of one's own too "
-        "(`all`), or nowhere (`none`)",
+        description="Where known faults of the source are fixed: in releases, also in your own source (`all`), or "
+        "nowhere (`none`)",
     )
 
     @property

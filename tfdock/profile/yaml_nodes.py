@@ -141,7 +141,7 @@ def parse(text: str, file: str) -> Node:
         message = f"not valid YAML: {error.problem or error.context}"
         fix = "correct the line; strings with `:` or `#` in them need quotes"
         if mark and _begins_with_tab(text, mark.line):
-            message, fix = "YAML wants spaces, this line has a tab", "indent with spaces only"
+            message, fix = "YAML needs spaces, but this line has a tab", "indent with spaces only"
         line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
         raise ProfileError.of("yaml-syntax", message, fix, file=file, line=line, column=column) from error
     except (yaml.reader.ReaderError, UnicodeEncodeError) as error:
@@ -226,7 +226,7 @@ class _Reader:
                 event,
                 "yaml-alias",
                 "anchors (`&`) and aliases (`*`) are not read",
-                "write the value out, or put what profiles share into a file named by `extends:`",
+                "write the value out, or put shared fields into a file named by `extends:`",
             )
         if isinstance(event, yaml.SequenceStartEvent):
             self._check_tag(event, "tag:yaml.org,2002:seq")
@@ -252,7 +252,7 @@ class _Reader:
             if key.kind in ("map", "list") or key.raw == "<<" or not key.raw.isprintable():
                 self._refuse(event, "yaml-key", "a key must be plain text", "write a name before the `:`")
             if key.raw in entries:
-                message = f"`{shown(key.raw)}` is given twice, first in line {keys[key.raw][0]}"
+                message = f"`{shown(key.raw)}` is written twice, first in line {keys[key.raw][0]}"
                 fix = "keep one of them: YAML would silently use the last"
                 problem = key.problem(self._file, "yaml-duplicate-key", message, fix, field=key.raw)
                 self._duplicates.append(problem)

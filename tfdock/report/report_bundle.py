@@ -101,7 +101,7 @@ def _read_log(
         return None, None
     with open_plain_file(subject.log) as log:
         if log is None:
-            notes.append("the log is not here any more, or is no file")
+            notes.append("the log is gone, or is not a file")
             return None, None
         diagnosis = _diagnose(log, subject, preparer, notes)
         # Read twice and not kept: a log may have gigabytes. By one descriptor, because the path may be replaced.
@@ -277,12 +277,12 @@ def _readme(files: Iterable[str], notes: Iterable[str], removed: Mapping[str, in
 
 
 _CONTENT = {
-    "diagnosis.json": "what `tfdock diagnose` says of the whole log",
+    "diagnosis.json": "the result of `tfdock diagnose` for the whole log",
     "environment.json": "tfdock, knowledge, machine, settings: as they were when this was made, not when the run was",
-    "installed.json": "what `tfdock doctor --python` says of an environment with TensorFlow",
+    "installed.json": "the result of `tfdock doctor --python` for an environment with TensorFlow",
     "log.txt": "the lines around those that the diagnosis names, and the end of the log",
     "plan.json": "every value and command of the build",
-    "record.json": "the record of a build that ended well",
+    "record.json": "the record of a successful build",
     "run.json": "how the run ended, with which engine and limits",
 }
 

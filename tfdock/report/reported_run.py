@@ -22,7 +22,7 @@ _RECORD = "record.json"
 _MOST_RUNS = 200  #: Failed runs, the newest first, in which a run of a profile is searched.
 # Profiles and documents have these endings, and would be taken for logs without a failure.
 _NO_LOGS = (".yaml", ".yml", ".json")
-_NOBODYS = "the log is not of a build in this wheelhouse: what was planned is not known"
+_NOBODYS = "the log is not of a build in this wheelhouse: its plan is unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def subject_of(
     if profile and subject.profile is None:
         return _add_profile(subject, preparer, profile)
     if profile:
-        note = "the profile is the one that was kept, not that of `--profile`"
+        note = "the profile is the copy beside the log, not the one of `--profile`"
         return replace(subject, notes=(*subject.notes, note))
     return subject
 
@@ -111,7 +111,7 @@ def _from_run_document(path: UntrustedPath) -> ReportSubject:
     record = _load_record(path.parent / _RECORD)
     notes = [] if document else [f"{path.name} cannot be read: the profile and the plan are not in it"]
     if record:
-        notes.append("record.json is of another run of this build, which ended well")
+        notes.append("record.json is of another run of this build, which succeeded")
     if document and not any(name in document for name in ("problems", "error")):
         notes.append("the run did not say why it ended: it was killed, or its machine went down")
     profile = _profile_of(document)
@@ -154,7 +154,7 @@ def _from_record(record: Mapping[str, Any], path: UntrustedPath) -> ReportSubjec
         log=log,
         record=record,
         plan=record.get("plan"),
-        notes=("the record is of a build that ended well", *(() if log else ("its log is not here",))),
+        notes=("the record is of a successful build", *(() if log else ("its log is not here",))),
     )
 
 
@@ -189,7 +189,7 @@ def _from_profile(name: str, house: Wheelhouse, state: Path, preparer: Preparer)
         raise
     newest = next((path for path in failed_runs(house, state)[:_MOST_RUNS] if _is_run_of(path, now)), None)
     if newest is None:
-        return replace(now, notes=(*now.notes, f"no run of it has failed in {house.root}: there is no log"))
+        return replace(now, notes=(*now.notes, f"no failed run of it in {house.root}: there is no log"))
     then = _from_run_document(newest)
     notes = [*then.notes, *now.notes]
     if then.run_document and then.run_document.get("fingerprint") != now.fingerprint:
@@ -218,7 +218,7 @@ def _add_profile(subject: ReportSubject, preparer: Preparer, name: str) -> Repor
     if subject.plan is None:
         notes = [*(note for note in notes if note != _NOBODYS), "the plan was made for this report"]
     if then and then != now.fingerprint:
-        notes.append("the profile as it is now has another fingerprint than what was built")
+        notes.append("the profile has changed since the build: its fingerprint is another one")
     return replace(
         subject,
         profile=now.profile,
@@ -267,7 +267,7 @@ def _no_failed_run(house: Wheelhouse) -> ProfileError:
             "name the wheelhouse of the build: `--wheelhouse DIR`",
             "name the profile, a log, a record or a build id: `tfdock report --bundle PROFILE`",
         ),
-        why="a build that ends before its first phase, such as one without an engine, leaves its error alone",
+        why="a build that ends before its first phase, such as one without an engine, leaves only its error",
     )
 
 
@@ -277,6 +277,6 @@ def _nothing_to_report(name: str, house: Wheelhouse) -> ProfileError:
     guess = f"did you mean `{near[0]}`? Otherwise " if near else ""
     return ProfileError.of(
         "nothing-to-report",
-        f"`{name}` is no record, log or profile, and no build id of {house.root}",
+        f"`{name}` is not a record, log, profile, or build id of {house.root}",
         f"{guess}give a file or a build id, or nothing for the newest run that failed",
     )

@@ -67,8 +67,8 @@ class DiskSpace:
             "disk-full",
             f"phase {phase} was stopped{progress}, before the disk of {self.short} ({path}) was full: "
             f"{self._describe_free(path)}; {kept}",
-            f"make room on that disk: {ways_to_make_room(self.short, self.places)}; then run the same "
-            "command again, it goes on from the cache",
+            f"free space on that disk: {ways_to_make_room(self.short, self.places)}; then run the same command "
+            "again, it resumes from the cache",
             why=self._describe_use(),
         )
 

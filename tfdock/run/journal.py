@@ -197,7 +197,7 @@ def _check_private(state: Path) -> None:
             "state-not-private",
             f"the state folder {folder} {who}",
             fix,
-            why="the journal in it says what is removed after a run was killed",
+            why="its journal decides which files are removed after a killed run",
         )
 
 

@@ -71,7 +71,7 @@ class PhaseErrors:
             return EngineLost.of(
                 "container-killed",
                 f"the container of phase {self.phase} was {how} from outside, and not for memory",
-                "was the engine restarted? Run the same command again: it goes on from the cache",
+                "was the engine restarted? Run the same command again: it resumes from the cache",
             )
         # On a full disk a compiler's messages are lost too: Bazel keeps them in a file until the action ends.
         if output.speaks_of_full_disk(self.tail) or self._is_full:
@@ -80,8 +80,8 @@ class PhaseErrors:
         if self.phase == "fetch" and output.speaks_of_network(self.tail):
             return NetworkError.of(
                 "download-failed",
-                f"phase fetch could not download what the build needs{self._first_error}",
-                "check the network and proxies, then run the same command again: what arrived is kept",
+                f"phase fetch could not download a file that the build needs{self._first_error}",
+                "check the network and proxies, then run the same command again: finished downloads are kept",
             )
         outcome = "the build made no wheel" if status == _NO_WHEEL else f"Bazel failed (exit status {status})"
         # Bazel names only the action: `gcc failed: error executing command`.
@@ -114,7 +114,7 @@ class PhaseErrors:
             Problem(
                 "out-of-memory",
                 f"{message}: {jobs} job{'s' if jobs != 1 else ''} in {gib(self.resources.memory)}{quote}",
-                f"{self._memory_fix}; then run the same command again, it goes on from the cache",
+                f"{self._memory_fix}; then run the same command again, it resumes from the cache",
             ),
             of_bazel=of_bazel,
         )
@@ -144,9 +144,9 @@ class PhaseErrors:
         if output.speaks_of_network(self.tail):
             fix = "check the network and proxies, then run the same command again: finished steps are kept"
             return NetworkError.of("download-failed", message, fix)
-        fix = "read the log; `tfdock render PROFILE -o context` writes what was built, to try it by hand"
+        fix = "read the log; `tfdock render PROFILE -o context` writes the build context, to run it by hand"
         if error.status == _OTHER_BAZEL:
-            fix = "name a base image that has it (`base:`), or the version that is there (`bazel: {version: …}`)"
+            fix = "name a base image that has it (`base:`), or the installed version (`bazel: {version: …}`)"
         return BuildFailed(Problem(problem.code, message, fix), status=error.status)
 
     @property

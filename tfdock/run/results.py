@@ -303,6 +303,6 @@ def _refused(name: str, why: str) -> BuildFailed:
     return BuildFailed.of(
         "container-file-refused",
         f"a container left `{ascii(name)[1:-1][:200]}`, which is not taken: {why}",
-        "look at what the source's build writes there; if it stays, report it with the log",
+        "look at the files that the source's build writes there; if the error stays, report it with the log",
         why="only expected, plain files of a bounded size leave a container",
     )

@@ -261,4 +261,4 @@ def clean_up_killed_runs(engine: Engine, info: EngineInfo, settings: Settings, l
             listen(events.Notice(text=f"could not clean up after run {entry.run}: {error}"))
         else:
             if not left:
-                listen(events.Notice(text=f"cleaned up after run {entry.run}, which had not ended well"))
+                listen(events.Notice(text=f"cleaned up after run {entry.run}, which was killed"))

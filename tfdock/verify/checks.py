@@ -24,7 +24,7 @@ from tfdock.wheel.inspection import Inspection
 Status = Literal["passed", "failed", "skipped"]
 
 MIB = 1 << 20
-_NO_PROFILE = "no profile says what it should be"
+_NO_PROFILE = "no profile to compare with"
 #: The field of the profile for targets of custom accelerators: nothing here reads their code.
 _UNREAD_FIELD = "targets"
 _MOST = 4  #: Findings of one kind that are listed. The others are counted.
@@ -36,13 +36,13 @@ class Check:
 
     name: str  #: The check.
     status: Status  #: How it ended.
-    expected: str = ""  #: What should be there; may be empty.
-    found: str = ""  #: What is there; may be empty.
+    expected: str = ""  #: The expected value; may be empty.
+    found: str = ""  #: The actual value; may be empty.
     reason: str = ""  #: Why it ended so; empty for most that passed.
 
     @property
     def account(self) -> str:
-        """What was expected and what was found, and the reason, as far as there are any."""
+        """The expected and the actual value, and the reason, as far as known."""
         expected = f"expected {self.expected}" if self.expected else ""
         found = f"found {self.found}" if self.found else ""
         return "; ".join(part for part in (expected, found, self.reason) if part)

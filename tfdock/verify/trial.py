@@ -141,7 +141,7 @@ class WheelTrial(TrialContainers):
             raise ProfileError.of(
                 "runtime-unknown",
                 f"the bundle does not have {reference}, in which the wheel would be tried",
-                "make the bundle anew with a profile that says `verify: {run: true}`",
+                "make the bundle again with a profile that has `verify: {run: true}`",
             )
         return info
 
@@ -163,8 +163,8 @@ class WheelTrial(TrialContainers):
         if self._environment.given is not None and not folder.is_dir():
             raise ProfileError.of(
                 "dependencies-unavailable",
-                f"the bundle does not have what the wheel requires: {', '.join(lines)[:300]}",
-                "build it once with a network, then make the bundle anew with the same `--wheelhouse`",
+                f"the bundle lacks requirements of the wheel: {', '.join(lines)[:300]}",
+                "build it once with a network, then make the bundle again with the same `--wheelhouse`",
             )
         return self.fetch_requirements(image, lines, limits, known=known)
 

@@ -240,7 +240,7 @@ class TrialContainers:
             errors = [line for line in output_lines if line.startswith("ERROR")] or output_lines
             raise NetworkError.of(
                 "dependencies-unavailable",
-                f"pip cannot get what the wheel requires: {' '.join(errors[-2:])[:500]}",
+                f"pip cannot download the wheel's requirements: {' '.join(errors[-2:])[:500]}",
                 (
                     "check the network, `network:` in the settings and pip's variables (PIP_INDEX_URL, PIP_CERT)",
                     *self._alternatives,
@@ -385,8 +385,8 @@ def pip_requirements(texts: Iterable[str], extras: Sequence[str] = ()) -> list[s
 def _login_refused(names: Sequence[str]) -> ProfileError:
     return ProfileError.of(
         "dependencies-unavailable",
-        f"{', '.join(names)} may hold a login, which only a runtime image of the knowledge is given; this image is "
-        "a profile's",
+        f"{', '.join(names)} may hold a login, which only runtime images of tfdock's tables get; this image comes "
+        "from a profile",
         (
             "if you trust the image, name it in `runtimes.yaml` of a `--knowledge` folder",
             "give a folder of wheels: `tfdock verify --dependencies DIR`",

@@ -267,7 +267,7 @@ def _judge_check(case: _Case) -> Check:
         return judge(case)
     # The result is the wheel's word, and may have any shape.
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
-        return case.check(False, result.expected, result.found, "its script reported what makes no sense")
+        return case.check(False, result.expected, result.found, "its script reported invalid results")
 
 
 def _plain_text(value: object) -> str:
@@ -304,7 +304,7 @@ def _build_info(case: _Case) -> Check:
     # Only what differs is shown: a wheel chooses how many entries there are.
     names = [name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
     differ = ", ".join(f"`{name}`" for name in names)
-    reason = f"what it says when run is not what its file says: {differ}" if names else ""
+    reason = f"its answers at run time differ from its file: {differ}" if names else ""
     of = names or expected
     return case.check(
         not names,

@@ -154,7 +154,7 @@ def refusal(verifications: Sequence[Verification], kept: Sequence[Path]) -> Veri
     return VerificationFailed.of(
         "wheel-refused",
         "the wheel was built, but is refused:\n  " + "\n  ".join(failed),
-        f"look at it again (`tfdock verify {kept[0]} PROFILE`), correct profile or source, and build anew",
+        f"look at it again (`tfdock verify {kept[0]} PROFILE`), correct the profile or the source, and build again",
         why=f"it is not in the wheelhouse; it was kept as {', '.join(str(path) for path in kept)}",
     )
 

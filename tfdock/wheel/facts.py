@@ -202,7 +202,7 @@ FIXES: Mapping[str, str] = {
     "wheel-encrypted": "Build the wheel without a password: installers cannot read encrypted members.",
     "wheel-header-mismatch": "Do not install this file: two programs may unpack it differently.",
     "wheel-hidden-data": "Do not install this file; build or fetch the wheel again.",
-    "wheel-leading-data": "Remove what stands before the archive, or fetch the wheel again.",
+    "wheel-leading-data": "Remove the bytes before the archive, or download the wheel again.",
     "wheel-missing-dist-info": "Build the wheel again: it needs exactly one NAME-VERSION.dist-info folder.",
     "wheel-missing-metadata": "Build the wheel again: its .dist-info folder needs WHEEL and METADATA.",
     "wheel-missing-record": "Build the wheel again: its .dist-info folder needs RECORD.",
@@ -213,7 +213,7 @@ FIXES: Mapping[str, str] = {
     "wheel-special-file": "Build the wheel with regular files: wheels cannot carry links or devices.",
     "wheel-tag-mismatch": "Give the file back the name that it was built with, or retag it with `wheel tags`.",
     "wheel-too-large": "Strip debug information; if the file is not yours, do not unpack it.",
-    "wheel-trailing-data": "Remove what follows the archive, or fetch the wheel again.",
+    "wheel-trailing-data": "Remove the bytes after the archive, or download the wheel again.",
     "wheel-unsafe-path": "Do not install this file. If it is yours, pack members under plain relative paths.",
     "wheel-version-mismatch": "Give the file back the name that it was built with.",
 }

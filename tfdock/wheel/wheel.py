@@ -522,7 +522,7 @@ def _record_rows(archive: Archive) -> tuple[dict[str, _Row], list[RecordProblem]
     try:
         for line in _record_lines(document(archive, "RECORD").decode()):
             if len(line) != 3:
-                problems.append(_problem(line[0], "record-bad-line", "has not the three fields path, hash and size"))
+                problems.append(_problem(line[0], "record-bad-line", "must have the fields path, hash and size"))
             elif line[0] in rows:
                 problems.append(_problem(line[0], "record-duplicate-line", "is listed more than once"))
             else:

@@ -21,7 +21,7 @@ def inspected(
         fix = f"name one of its wheels: `{path / names[0]}`" if names else "name a wheel, a file that ends in `.whl`"
         raise ProfileError.of("wheel-not-found", f"{path} is a folder", fix)
     if not path.is_file():
-        message, fix = f"there is no wheel {path}", "check the path; `tfdock build` prints that of each wheel it made"
+        message, fix = f"wheel not found: {path}", "check the path; `tfdock build` prints the path of each wheel"
         raise ProfileError.of("wheel-not-found", message, fix)
     try:
         with path.open("rb") as file:

@@ -69,7 +69,7 @@ def unreadable_records(house: Wheelhouse) -> list[Problem]:
     return [
         Problem(
             "record-unreadable",
-            f"{file} is no record that can be read: it was damaged, or a later version wrote it",
+            f"{file} is not a readable record: it was damaged, or a later version wrote it",
             "build or pull it again; until then its wheel counts as one from elsewhere",
             severity="warning",
         )

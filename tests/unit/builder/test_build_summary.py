@@ -238,7 +238,7 @@ def test_three_lines_tell_what_happened(staged: Staged, house: Wheelhouse) -> No
     assert list(summary_text.lines(told)) == [
         ("actions", "none from a cache, 5 executed: 3 CppCompile, 1 CppLink, 1 Genrule"),
         ("longest", "critical path 1.1 s; slowest 0.7 s Compiling prog.cc"),
-        ("why", "`--copt=-O3` was added (beside the build of 2026-11-21 22:00)"),
+        ("why", "`--copt=-O3` was added (compared with the build of 2026-11-21 22:00)"),
     ]
 
 

@@ -226,7 +226,7 @@ SOURCE_FIX = "give the root of a TensorFlow checkout, relative to the file that 
 
 def test_a_rule_by_which_nobody_is_meant_is_a_warning(folder: Path) -> None:
     (folder / "m.yaml").write_text(MATRIX.replace("[rtx2080]}\n    reason", "[rtx9999]}\n    reason"))
-    assert "m.yaml:7:5: warning: no cell has what this rule is for [matrix-rule-idle]" in run(folder).stderr
+    assert "m.yaml:7:5: warning: no cell matches this rule [matrix-rule-idle]" in run(folder).stderr
 
 
 def test_a_matrix_that_is_not_there_is_told_as_such(tmp_path: Path) -> None:
@@ -506,7 +506,7 @@ def test_an_earlier_listing_that_cannot_be_read_is_refused(folder: Path, text: s
     if text is not None:
         then.write_text(text)
     told = " ".join(run(folder, "--changed-since", str(then), code=2).stderr.split())
-    assert f"{then}: error: what the matrix was cannot be read: {why} [matrix-then]" in told
+    assert f"{then}: error: cannot read the earlier listing of the matrix: {why} [matrix-then]" in told
 
 
 def test_an_earlier_listing_is_a_plain_file_of_some_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

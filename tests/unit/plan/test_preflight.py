@@ -186,9 +186,9 @@ def test_a_driver_that_answers_with_an_error_is_told(desk: Desk) -> None:
         (("sm_86",), RTX3080, OK, "exactly"),
         (("sm_80",), RTX3080, OK, "same major"),
         (("compute_80",), H100, OK, "compiles"),
-        (("sm_80",), H100, WARNING, "will not run"),
+        (("sm_80",), H100, WARNING, "cannot run"),
         (("sm_80",), ORIN, WARNING, "embedded"),
-        (("sm_86",), replace(RTX3080, target=None), SKIPPED, "does not tell"),
+        (("sm_86",), replace(RTX3080, target=None), SKIPPED, "does not report"),
     ],
 )
 def test_each_gpu_here_is_told_how_it_runs_what_is_built(

@@ -71,7 +71,7 @@ def test_what_people_regret_is_refused_at_its_place(text: str, code: str, place:
 @pytest.mark.parametrize("text", ["a:\n\tb: 1\n", "a: 1\n\tb: 2\n", "a:\r\n  b: 1\r\n \tc: 1\r\n"])
 def test_a_tab_is_called_a_tab(text: str) -> None:
     (problem,) = problems(text)
-    assert (problem.message, problem.fix) == ("YAML wants spaces, this line has a tab", "indent with spaces only")
+    assert (problem.message, problem.fix) == ("YAML needs spaces, but this line has a tab", "indent with spaces only")
     (other,) = problems("a: 'b\t")
     assert "tab" not in other.message
 
@@ -107,9 +107,9 @@ def test_the_number_of_values_is_limited_as_well() -> None:
 def test_all_equal_keys_are_reported_at_once_with_both_places() -> None:
     found = problems("a: 1\nb: {c: 1, c: 2}\na: 3\na: 4\n")
     assert [(problem.where, problem.message) for problem in found] == [
-        ("p.yaml:2:11", "`c` is given twice, first in line 2"),
-        ("p.yaml:3:1", "`a` is given twice, first in line 1"),
-        ("p.yaml:4:1", "`a` is given twice, first in line 1"),
+        ("p.yaml:2:11", "`c` is written twice, first in line 2"),
+        ("p.yaml:3:1", "`a` is written twice, first in line 1"),
+        ("p.yaml:4:1", "`a` is written twice, first in line 1"),
     ]
 
 

@@ -194,7 +194,7 @@ def test_what_is_reported_is_never_written_over(place: Place) -> None:
     (place.root / "link").symlink_to(log)
     for output in ("ci.log", "link", "my.yaml"):
         result = place.run("--bundle", "ci.log", "--profile", "my.yaml", "-o", output)
-        assert (result.exit_code, "is the input of the report" in result.stderr) == (2, True)
+        assert (result.exit_code, "is the input" in result.stderr) == (2, True)
     assert (log.read_bytes(), profile.read_text()) == (LOG, PROFILE)
 
 
@@ -259,7 +259,7 @@ def test_a_run_is_named_by_profile_build_id_log_folder_or_papers(place: Place) -
     assert all(sorted(files) == ORDINARY for files in found)
     files = place.bundle(log, "--profile", "other.yaml")
     assert text_of(files, "profile/my.yaml") == PROFILE
-    assert "the profile is the one that was kept, not that of `--profile`" in text_of(files, "README.txt")
+    assert "the profile is the copy beside the log, not the one of `--profile`" in text_of(files, "README.txt")
 
 
 def test_a_profile_that_was_changed_since_is_that_of_the_run(place: Place) -> None:
@@ -296,7 +296,7 @@ def test_what_a_report_has_not_is_said(place: Place) -> None:
     (place.root / "ci.log").write_bytes(b"")
     readme = text_of(place.bundle("ci.log"), "README.txt")
     assert "  the log is empty\n" in readme
-    assert "  the log is not of a build in this wheelhouse: what was planned is not known\n" in readme
+    assert "  the log is not of a build in this wheelhouse: its plan is unknown\n" in readme
     assert "as they were when this was made, not when the run was" in readme
     assert "not of a build" not in text_of(place.bundle("ci.log", "--profile", place.profile()), "README.txt")
 
@@ -346,7 +346,7 @@ def test_a_record_is_packed_with_its_log(place: Place) -> None:
         assert sorted(files) == [
             "README.txt", "diagnosis.json", "environment.json", "log.txt", "plan.json", "record.json",
         ]  # fmt: skip
-        assert "the record is of a build that ended well" in text_of(files, "README.txt")
+        assert "the record is of a successful build" in text_of(files, "README.txt")
     log.with_name("record.json").write_text("{")
     assert "[nothing-to-report]" in place.run("--bundle", plan.build_id).stderr
 
@@ -477,7 +477,7 @@ def test_a_log_that_is_none_is_not_read(place: Place, kind: str) -> None:
         log.symlink_to(place.root / "private" if kind == "link" else "/dev/zero")
     files = place.bundle()
     assert "log.txt" not in files
-    assert "the log is not here any more, or is no file" in text_of(files, "README.txt")
+    assert "the log is gone, or is not a file" in text_of(files, "README.txt")
     assert b"hunter2canary" not in b"".join(files.values())
 
 

@@ -137,7 +137,7 @@ def test_without_a_profile_what_needs_one_is_skipped_with_that_reason_and_says_w
     checks = checked(profile=None, options=())
     needing = ("name", "version", "python", "gpu-code", "cuda", "cudnn", "rocm", "cpu-baseline")
     assert statuses(checks) == dict.fromkeys(NAMES, "passed") | dict.fromkeys(needing, "skipped")
-    assert {checks[name].reason for name in needing} == {"no profile says what it should be"}
+    assert {checks[name].reason for name in needing} == {"no profile to compare with"}
     assert checks["gpu-code"].found == "sm_80, sm_86, compute_86"
     assert checks["cuda"].found == "12.5.1"
     assert checks["cpu-baseline"].found == "portable"

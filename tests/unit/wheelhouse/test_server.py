@@ -255,7 +255,7 @@ def test_the_lines_that_install_have_the_extra_for_the_wheels_own_cuda(tmp_path:
 def test_beyond_this_machine_it_warns_and_pip_is_told_to_trust_it(house: Wheelhouse) -> None:
     with Server(house.root, "--host", "0.0.0.0") as server:
         errors = ended(server)
-    assert "note: everybody who can reach this machine can read the wheels" in errors
+    assert "note: other machines can read the wheels" in errors
     assert f"--trusted-host {socket.gethostname()} --extra-index-url http://{socket.gethostname()}:" in errors
 
 

@@ -764,7 +764,7 @@ def test_a_record_that_cannot_be_read_is_warned_of(house: Wheelhouse) -> None:
         for command in ("list", "prune"):
             result = CliRunner().invoke(app, ["wheelhouse", command, "--wheelhouse", str(house.root)])
             assert result.exit_code == 0
-            assert f"warning: {file} is no record that can be read" in result.stderr
+            assert f"warning: {file} is not a readable record" in result.stderr
     assert document(house, "list")["problems"][0]["code"] == "record-unreadable"
 
 

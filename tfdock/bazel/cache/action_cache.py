@@ -56,7 +56,7 @@ class ActionResult:
 
     @property
     def is_empty(self) -> bool:
-        """There is no output at all: a file that was cut to nothing looks like this."""
+        """There is no output at all, as in an emptied file."""
         return not (self.files or self.trees or self.symlinks)
 
 

@@ -252,7 +252,7 @@ class CacheFolder:
                         "cache-foreign",
                         f"the cache folder {path} {who}",
                         (f"if it is yours, run `chmod go-w {path}`", "give another folder (`--cache-dir`)"),
-                        why="builds believe what they find in the cache",
+                        why="builds trust the content of the cache",
                     )
 
     def _check_names(self) -> None:

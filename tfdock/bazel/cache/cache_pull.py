@@ -19,7 +19,7 @@ from tfdock.host.files import check_space, make_folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulledCache:
-    """What came for a toolchain's cache."""
+    """The entries that arrived for a toolchain's cache."""
 
     toolchain: str  #: The disk cache.
     entries: int = 0  #: Entries that came.

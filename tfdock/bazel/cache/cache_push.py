@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushedCache:
-    """What was sent of a toolchain's cache."""
+    """The entries that were sent of a toolchain's cache."""
 
     toolchain: str  #: The disk cache.
     entries: int = 0  #: Entries that were sent.

@@ -45,7 +45,7 @@ class Exchange:
     # --- push ---------------------------------------------------------------------------------------------------
 
     def push(self, keys: Iterable[str]) -> tuple[list[PushedCache], Digest | None]:
-        """Push what the registry lacks of these toolchains. Return what was sent, and the digest of the manifest.
+        """Push missing entries of these toolchains. Return what was sent, and the digest of the manifest.
 
         Raises NetworkError (`cache-push-raced`) if other pushes were quicker each time.
         """
@@ -68,7 +68,7 @@ class Exchange:
         raise NetworkError.of(
             "cache-push-raced",
             f"`{self.stored.image}` was changed by others {_TRIES} times while this push was at it",
-            "run the same command again: what was sent is there, and is not sent again",
+            "run the same command again: finished uploads are kept, and are not sent again",
         )
 
     def _inventory_of(self, key: str) -> Inventory:

@@ -22,7 +22,7 @@ _DEPENDENCIES, _SHA256 = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]{64}"
 _DEEP = 2  #: Nested folders in a disk cache: `ac/00`.
 # Hashing gives up Python's lock, so threads gain from a second core.
 _THREADS = 2
-_BATCH = 256  #: Blobs that are given to the threads at a time.
+_BATCH = 256  #: Blobs that the threads get at a time.
 _PIECE = 1 << 20  #: Bytes of a blob that are hashed between two checks for a stop.
 
 
@@ -38,7 +38,7 @@ class Output:
 
 @dataclass
 class Listing:
-    """A disk cache's entries by name, and what their actions need."""
+    """A disk cache's entries by name, and the blobs that their actions need."""
 
     disk: DiskCache
     actions: dict[str, CacheEntry] = field(default_factory=dict)
@@ -325,7 +325,7 @@ def alone(cache: CacheFolder, disks: Iterable[DiskCache]) -> Iterator[None]:
 def prune(
     cache: CacheFolder, *, max_size: int | None = None, before: float | None = None, dry_run: bool = False
 ) -> PrunedCache:
-    """Make a cache smaller: first what nobody needs, then what was used least recently. The caller holds `alone`.
+    """Make a cache smaller: first unused entries, then the least recently used. The caller holds `alone`.
 
     With `before` (Unix seconds), actions go that were last used before it, and downloads: of Bazel's repository
     cache, and for trials of wheels. With `max_size` (bytes of the whole folder), actions go as `cache_pruning`

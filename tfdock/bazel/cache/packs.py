@@ -54,7 +54,7 @@ class PackEntry:
 
 
 def in_order(entries: Iterable[PackEntry]) -> tuple[PackEntry, ...]:
-    """Return entries in the order of a pack: actions after what they need."""
+    """Return entries in the order of a pack: actions after the blobs that they need."""
     return tuple(sorted(entries, key=lambda entry: (entry.is_action, entry.name)))
 
 
@@ -108,7 +108,7 @@ def _entry(name: object = None, size: object = None, *rest: object) -> PackEntry
     """Return the entry of a row in a table of contents. Raise Malformed for other paths and for impossible sizes."""
     match = _NAME.match(name) if isinstance(name, str) else None
     if not match or not isinstance(name, str):
-        raise Malformed(f"`{str(name)[:80]!a}` is no name of a cache entry")
+        raise Malformed(f"`{str(name)[:80]!a}` is not the name of a cache entry")
     is_action = name.startswith("ac")
     # Not `isinstance`: to Python, `true` is an int.
     if type(size) is not int or not 0 <= size <= (action_cache.LARGEST if is_action else LARGEST):
@@ -193,7 +193,7 @@ def read_entries(contents: PackContents, pack: BinaryIO) -> Iterator[tuple[PackE
                 break
             yield entry, piece, False
         if sha256.hexdigest() != entry.sha256:
-            raise Malformed(f"the entry {entry.name} is not what its name says")
+            raise Malformed(f"the entry {entry.name} does not match its name")
         # Padding is zeros. Otherwise a pack could carry bytes that no table names.
         if any(stream.exactly(-entry.size % BLOCK)):
             raise Malformed(f"there is something behind the entry {entry.name}")

@@ -122,7 +122,7 @@ def _shelf(row: CacheShelf, layers: list[Descriptor]) -> Shelf:
     )
     for pack in packs_found:
         if (pack.contents.media_type, pack.layer.media_type) != (packs.CONTENTS_TYPE, packs.PACK_TYPE):
-            raise Malformed("its layers are no packs with their tables of contents")
+            raise Malformed("its layers are not packs with their tables of contents")
     return Shelf(packs=packs_found, pushes=row.pushes, moment=row.moment)
 
 
@@ -132,7 +132,7 @@ CACHES = ArtifactKind(
     refusal="cannot be used",
     never_written="such a thing",
     malformed_code="cache-layers-malformed",
-    malformed_fix="who can push there? Push the cache anew under another name",
+    malformed_fix="check who may push there, and push the cache again under another name",
     other_code="reference-no-cache",
     other_fix="give the cache a name of its own, such as `ghcr.io/me/project/cache:main`",
 )
@@ -192,7 +192,7 @@ class StoredCache(NamedArtifact):
                 raise Malformed(f"it is for the toolchain {contents.toolchain[:40]!a}, not for {toolchain}")
             # Checked before the download, which the table of contents bounds.
             if pack.layer.size > packs.most_packed(contents):
-                raise Malformed(f"it has {pack.layer.size} bytes, too many for what it should hold")
+                raise Malformed(f"it has {pack.layer.size} bytes, too many for its entries")
             yield from from_blob(pieces, packs.read_entries(contents, BufferedReader(ChunkReader(pieces))))
 
     def pack(

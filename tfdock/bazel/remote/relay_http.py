@@ -1,7 +1,7 @@
 """Relay HTTP/1.1: Bazel's requests to a cache get the endpoint's host, path and credentials.
 
-Any program in the container may ask, so no request is forwarded as it came. Its head is parsed and written anew;
-bodies are only carried. Bazel puts one request at a time on a connection.
+Any program in the container may ask, so no request is forwarded as it came. Its head is parsed and rewritten; bodies
+are only forwarded. Bazel puts one request at a time on a connection.
 """
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ async def _forward_chunks(reader: Reader, give: Give) -> int:
             await give(data)
         # RFC 9112, section 7.1: every chunk ends with CRLF.
         if await reader.readexactly(2) != b"\r\n":
-            raise ValueError("a chunk that does not end where it said")
+            raise ValueError("a chunk with a wrong length")
         await give(b"\r\n")
     async with asyncio.timeout(relay_line.SILENCE):
         # RFC 9112, section 7.1.2: trailers may be dropped.

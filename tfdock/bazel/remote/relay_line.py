@@ -20,7 +20,7 @@ BUFFER = 1 << 17  #: Bytes of a head, and half of the bytes that wait to be read
 
 Reader = asyncio.StreamReader
 Writer = asyncio.StreamWriter
-#: What a connection raises when it breaks, or when the other side does not keep to the protocol.
+#: Errors of a broken connection, or of a peer that violates the protocol.
 CONNECTION_ERRORS = (OSError, EOFError, asyncio.LimitOverrunError, ValueError)
 _MOST_LARGE = 4  #: Large frames that are in memory at a time.
 
@@ -107,7 +107,7 @@ def failure_reason(error: Exception | None) -> str:
 
 
 async def close_writer(writer: Writer) -> None:
-    """Close one side of a connection, whatever state it is in."""
+    """Close one side of a connection in any state."""
     writer.close()
     try:
         with suppress(*CONNECTION_ERRORS):

@@ -118,7 +118,7 @@ def _helper_headers(role: str, endpoint: Endpoint, helper: str) -> Mapping[str, 
     raise NetworkError.of(
         "remote-credentials",
         f"the credential helper {helper} for the remote {role} {failure}",
-        f'ask it yourself: `{helper} get`, with {{"uri": …}} on its standard input',
+        f'try it yourself: run `{helper} get`, with {{"uri": …}} on its standard input',
     ) from None
 
 
@@ -135,7 +135,7 @@ def check(remote: Remote, settings: Settings) -> None:
                 "remote-denied",
                 f"the remote {role} {line.endpoint} does not take the credentials: {refused}"
                 if line.headers
-                else f"the remote {role} {line.endpoint} wants credentials: {refused}",
+                else f"the remote {role} {line.endpoint} requires credentials: {refused}",
                 f"give {VARIABLE}='Authorization: …' with {_variable(role)}, or set `remote_credential_helper`",
             ) from None
         except _UnexpectedAnswer as strange:
@@ -188,7 +188,7 @@ def _reason(line: relay_line.RelayLine, error: Exception) -> str:
         return "its name cannot be one"
     if isinstance(error, OSError):
         return relay_line.failure_reason(error)
-    return f"what it speaks is not HTTP{'' if line.endpoint.http else '/2'}"
+    return f"its protocol is not HTTP{'' if line.endpoint.http else '/2'}"
 
 
 @contextmanager
@@ -270,7 +270,7 @@ class EndpointWatch:
         return line
 
     def tell(self) -> None:
-        """Report what became of the endpoints, once each."""
+        """Report the state of the endpoints, once each."""
         for role, line in self.lines.items():
             text = self._warning(role, line)
             if text and role not in self._announced:
@@ -279,7 +279,7 @@ class EndpointWatch:
 
     def _warning(self, role: str, line: relay_line.RelayLine) -> str:
         if line.lost:
-            return f"warning: the remote {role} {line.endpoint} is gone ({line.lost}); the build goes on without it"
+            return f"warning: the remote {role} {line.endpoint} was lost ({line.lost}); the build goes on without it"
         if line.no_uploads:
             return f"warning: the remote {role} {line.endpoint} takes no uploads; the build only reads from it"
         if line.trouble:

@@ -84,9 +84,7 @@ def render(
             console.say(f"{console.clean(str(rendered.path))}: as it was")
 
 
-@group.command(
-    epilog="Example: `tfdock ci check`, as a step of CI. Exit status: 4 a file differs from its rendering."
-)
+@group.command(epilog="Example: `tfdock ci check`, as a step of CI. Exit status: 4 a pipeline is out of date.")
 @command("tfdock.ci-check/1", "allow_paths")
 def check(
     settings: Settings,

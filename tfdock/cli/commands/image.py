@@ -203,10 +203,7 @@ def _split_names(names: Sequence[str], registries: Sequence[str]) -> tuple[tuple
     *builds, last = names
     if _is_repository(last):
         if not builds:
-            message, fix = (
-                f"`{last}` is a repository, and no build to push is given",
-                "name a profile or a wheel before it",
-            )
+            message, fix = f"`{last}` is a repository, and no build is given", "name a profile or a wheel before it"
             raise ProfileError.of("image-nothing-named", message, fix)
         return tuple(builds), _repository(last)
     if not registries:
@@ -251,8 +248,7 @@ def _tag(text: str | None) -> str | None:
     if is_promise(text):
         raise ProfileError.of(
             "reference-malformed",
-            f"`{text}` cannot be your tag: it is the build id or fingerprint of one build, which gets this tag "
-            "anyway",
+            f"`{text}` cannot be your tag: it stands for one build, which gets this tag anyway",
             "give another, such as `--as nightly`",
             why="under a build id, or a fingerprint, `tfdock pull` takes nothing but that build",
         )

@@ -48,8 +48,7 @@ _OF_THE_IMAGE = {"PATH", "HOME", "PIP_CONSTRAINT"}
 @image_group.command(
     epilog="Examples: `tfdock image runtime rtx3080`, then `docker run --rm -it --gpus all IMAGE`; `tfdock image "
     "runtime cpu-native --push ghcr.io/me/tensorflow:2.18-cpu`. Prints the image's name. Exit status: 2 there is no "
-    "such build, 4 the image does not work, 6 no engine, 7 a required package cannot be downloaded, or the registry "
-    "refuses."
+    "such build, 4 the image does not work, 6 no engine, 7 a package is unavailable, or the registry refuses."
 )
 @command("tfdock.image-runtime/1", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def runtime(

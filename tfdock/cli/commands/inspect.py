@@ -198,11 +198,7 @@ def _lines(base: KnowledgeBase, inspection: Inspection, *, every: bool) -> Itera
     yield from _code(code, style)
     facts = facts_of_wheel(base, inspection)
     if facts.choices:
-        yield (
-            f"  {style.warn('note:')} it has libraries for {', '.join(facts.choices)}, and loads only one set of "
-            "them",
-            " " * 8,
-        )
+        yield f"  {style.warn('note:')} it has libraries for {', '.join(facts.choices)}, and loads one set", " " * 8
     if facts.unsearched:
         yield f"  {style.warn('note:')} {console.clean(unsearched_limit(facts.unsearched))}", " " * 8
     apart = merged(library.embedded for library in own if library.embedded)
@@ -210,8 +206,7 @@ def _lines(base: KnowledgeBase, inspection: Inspection, *, every: bool) -> Itera
         held = ", ".join((*apart.sass, *apart.ptx, *apart.amdgpu))
         count = sum(container.count for container in apart.containers)
         yield (
-            f"  {style.warn('note:')} {count} more containers are stored as constants, like MLIR's kernels, with "
-            f"{held}",
+            f"  {style.warn('note:')} {count} more containers are constants, like MLIR's kernels, with {held}",
             " " * 8,
         )
     covered = coverage(base, facts)
@@ -240,10 +235,7 @@ def _facts(base: KnowledgeBase, inspection: Inspection, style: console.Style) ->
         paths = [path for path, other in inspection.unread.items() if other == kind]
         yield "", f"for {kind}, and cannot be read: {_clean_list(_first_of(paths, 3))}"
     wrong = len(wheel.record_problems)
-    yield (
-        "RECORD",
-        style.bad(f"{wrong} files differ from RECORD") if wrong else style.good("every file matches RECORD"),
-    )
+    yield "RECORD", style.bad(f"{wrong} files differ from it") if wrong else style.good("every file matches RECORD")
     debuggable = [library.path for library in inspection.libraries if library.debug_info]
     if debuggable:
         yield "symbols", f"debug information in {_clean_list(_first_of(debuggable, 3))}"

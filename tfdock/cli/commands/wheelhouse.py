@@ -251,9 +251,7 @@ def _show_address(address: ServerAddress, wanted: str) -> None:
     if not wanted:
         console.tell("note: there is no wheel in the index yet; builds and pulls add their wheels")
     if not address.loopback:
-        console.tell(
-            "note: everybody who can reach this machine can read the wheels, without a password and unencrypted"
-        )
+        console.tell("note: other machines can read the wheels, without a password and unencrypted")
     console.say("Ctrl-C ends it")
 
 
@@ -288,8 +286,7 @@ def prune(
 ) -> None:
     """Remove a wheel if all given rules allow it.
 
-    Leftovers of killed runs are removed too. Wheels that tfdock did not build or pull stay, and so do the files of
-    running builds.
+    Leftovers of killed runs are removed too. Wheels of other programs and files of running builds stay.
     """
     rules = Rules(
         before=None if older_than is None else time.time() - read_age(older_than),

@@ -175,10 +175,10 @@ def _lacking(knowledge: KnowledgeBase, inspection: Inspection, rows: Sequence[Ru
     needed = [row.library for row in unknown if row.use is None]
     if needed:
         yield f"{', '.join(needed)}: no package is known that has them, and without them the wheel uses no GPU"
-    yield from (f"{row.library}, for {row.use}: no package is known that has it" for row in unknown if row.use)
+    yield from (f"{row.library}, for {row.use}: no package with it is known" for row in unknown if row.use)
     toolkit, major = _toolkit(knowledge, inspection), toolkit_major(knowledge, inspection)
     if toolkit and major not in toolkit.packages:
-        yield f"{posixpath.basename(toolkit.marker)}, for XLA: no package is known that has it"
+        yield f"{posixpath.basename(toolkit.marker)}, for XLA: no package with it is known"
 
 
 # --- variables ------------------------------------------------------------------------------------------------------

@@ -211,7 +211,7 @@ class _RuntimeBuild(TrialContainers):
             raise ProfileError.of(
                 "runtime-unknown",
                 f"no image is known with a Python for {tags[0]}",
-                "name one that has it: `runtime: …` in the profile, and build again",
+                "name an image that has them: `runtime: …` in the profile, and build again",
             )
         linked = linked_to_accelerator(self._knowledge, self._inspection)
         if linked and not asked:
@@ -263,7 +263,7 @@ class _RuntimeBuild(TrialContainers):
         try:
             return pip_requirements(self._inspection.metadata.requires_dist, extras)
         except InvalidRequirement as error:
-            fix = "correct what its source requires, and build again"
+            fix = "correct the requirements in its source, and build again"
             raise ProfileError.of("dependencies-unavailable", f"the wheel requires {error}", fix) from error
 
     def _wheels_for(
@@ -279,7 +279,7 @@ class _RuntimeBuild(TrialContainers):
             if not _is_wheel(path):
                 raise ProfileError.of(
                     "dependencies-unavailable",
-                    f"{path.name!a} came with what the wheel requires, and is no wheel",
+                    f"{path.name!a} is among the wheel's requirements, and is not a wheel",
                     f"find out which package brings it; then remove {folder}",
                 )
         return tuple(wheels)
@@ -371,7 +371,7 @@ class _RuntimeBuild(TrialContainers):
             if manifest and says_wheels(manifest.data):
                 raise ProfileError.of(
                     "image-tag-taken",
-                    f"`{image}` stands for wheels, and is not replaced: {manifest.digest}",
+                    f"`{image}` is a tag of wheels, and is not replaced: {manifest.digest}",
                     "give images to run a repository of their own, or another tag",
                 )
 

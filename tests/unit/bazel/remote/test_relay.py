@@ -445,7 +445,7 @@ def test_what_speaks_something_else_is_told_as_that() -> None:
     ):
         talk, _ = speaking(answer)
         with raw_server(talk) as port:
-            assert f"what it speaks is not {name}" in refusal(f"{scheme}://127.0.0.1:{port}")
+            assert f"its protocol is not {name}" in refusal(f"{scheme}://127.0.0.1:{port}")
 
 
 def test_what_a_server_repeats_and_the_path_of_an_address_are_not_told(

@@ -417,7 +417,7 @@ def test_an_endpoint_that_goes_away_has_nothing_takes_everything_and_is_told_of_
         assert client.ask("PUT", KEY, b"x" * 100_000) == (200, b"")
         assert line.lost == "connection refused"
         (text,) = told(line)
-    assert text.startswith(f"warning: the remote cache http://127.0.0.1:{cache.port} is gone")
+    assert text.startswith(f"warning: the remote cache http://127.0.0.1:{cache.port} was lost")
 
 
 def test_credentials_that_run_out_and_uploads_that_are_refused_end_in_one_line_each(tmp_path: Path) -> None:
