@@ -56,7 +56,7 @@ def joined(words: Iterable[str]) -> str:
 
 
 Severity = Literal["error", "warning"]
-Fix = str | Sequence[str]  #: What to do about a problem: one text, or several, any of which is enough.
+Fix = str | Sequence[str]  #: The fix of a problem: one text, or several, each of which is enough.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +65,8 @@ class Suggestion:
 
     text: str  #: The change in words.
     change: Mapping[str, object]  #: Field of the profile, dotted, to its new value; null leaves it out.
-    keep: tuple[str, ...] = ()  #: What stays as it was.
-    untested: bool = False  #: Whether it works only by allowing what nobody is known to have tested.
+    keep: tuple[str, ...] = ()  #: The parts that stay unchanged.
+    untested: bool = False  #: Whether it needs `allow_untested`.
     question: str = ""  #: What is asked first, since somebody may not want the change. Empty for a fix.
 
 
@@ -79,7 +79,7 @@ class Problem:
 
     code: str  #: A stable code in kebab-case; `tfdock explain CODE` says more.
     message: str  #: What is wrong.
-    #: Who wanted what, and what would happen.
+    #: The conflict, and its effect.
     why: str = field(default="", kw_only=True)  # here, because documents have the fields in this order
     fixes: Sequence[str] = ()  #: What to do; several fixes, any of which is enough, are joined by `; or `.
     _: KW_ONLY
@@ -196,17 +196,17 @@ class BuildFailed(TfdockError):
 
 
 class WheelRefused(TfdockError):
-    """The build ended, but what it left is not a wheel that may be published."""
+    """The build ended, but its result is not a wheel that may be published."""
 
     exit_code = ExitCode.VERIFICATION
 
 
 class VerificationFailed(WheelRefused):
-    """A wheel was completely built or given, and checking it found that it is not what it should be."""
+    """A complete wheel failed a check."""
 
 
 class DamagedContent(VerificationFailed):
-    """What a registry serves has not the digest that it is asked for by: no wheel and no cache comes of it."""
+    """A registry serves content with another digest than requested: it is not used."""
 
     exit_code = ExitCode.NETWORK
 
@@ -258,7 +258,7 @@ class TimeLimit(TfdockError):
 
 
 class Locked(TfdockError):
-    """Another run holds what this one needs."""
+    """Another run holds a lock that this run needs."""
 
     exit_code = ExitCode.LOCKED
 

@@ -13,7 +13,7 @@ BuildId = NewType("BuildId", str)
 
 Digest = NewType("Digest", str)  #: `sha256:` and 64 hexadecimal digits.
 
-#: A profile's lists of what is compiled; `gpus`, given beside one, are held against it.
+#: A profile's lists of targets; `gpus` beside a list must run on its targets.
 TARGET_FIELDS = ("compute_capabilities", "amdgpu_targets", "targets")
 
 

@@ -57,7 +57,7 @@ class BuildRun:
     locks: ExitStack  #: The locks on the cache that the run holds until it ends.
     started: float  #: When the run began, in seconds since 1970.
     expected: PhaseEstimate | None = None
-    #: How long each phase took, failed ones too; of a phase that ran twice, the last time.
+    #: Seconds of each phase, also of failed ones; a phase that ran twice has its last time.
     seconds: dict[str, float] = field(default_factory=dict)
     #: The folders of a Bazel without a disk cache, one for each source ref that was tried, until there is a wheel.
     resumable: list[RunFolders] = field(default_factory=list)

@@ -154,7 +154,7 @@ def gpu_key(name: str) -> str:
 _MEMORY = re.compile(r"\b\d+ ?gi?b\b", re.IGNORECASE)
 _MOBILE = re.compile(r"\b(laptop|mobile|notebook)\b", re.IGNORECASE)
 _PLAIN = r"\b(gddr\d\w?|max-?[qp]|with|design|gpus?|graphics|cards?|series|oc|founders|edition)\b"
-#: Words of a name that tell no GPU from another, unless a row has them.
+#: Words that do not distinguish GPUs, unless a row has them.
 _DECORATION = re.compile(rf"{_MEMORY.pattern}|{_MOBILE.pattern}|{_PLAIN}", re.IGNORECASE)
 
 

@@ -28,7 +28,7 @@ XLA_TRACE = "xla_gpu_cuda_data_dir"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
-    """What is known of a wheel.
+    """The facts about a wheel.
 
     `accelerator` is whose code it has, None where it has none; `release` the one whose rules hold for it, None where
     there is no row of it; `version` its own, empty where it is no TensorFlow; `machine` the CPU it is for, empty

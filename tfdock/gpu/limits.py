@@ -43,7 +43,7 @@ class _Floor:
 
 
 def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, held: Containers) -> Verdict | None:
-    """Return how a GPU (`8.6`, `gfx90a`) runs containers; None if they hold nothing for its family."""
+    """Return how a GPU (`8.6`, `gfx90a`) runs containers; None if they have no code for its family."""
     embedded = embedded_targets(knowledge, accelerator.accelerator)
     return verdict.runs_container(gpu, held, capabilities=accelerator.capabilities, embedded=embedded)
 

@@ -139,7 +139,7 @@ _PATCH = re.compile(rb"^diff --git \S|^--- [^\n]*\n\+\+\+ [^\n]*\n@@ -\d", re.MU
 
 
 def located(error: ProfileError, file: str, field: str, node: Node | None = None) -> ProfileError:
-    """Return the error with the place of the value that names the file, unless it has a place in that file."""
+    """Return the error, placed at the value that names the file if the error has no place yet."""
     line, column = (node.line, node.column) if node else (None, None)
     return ProfileError(
         *(

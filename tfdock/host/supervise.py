@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 from tfdock.errors import EngineHung, Interrupted, Problem
 
 TICK_SECONDS = 0.5
-HANG_AFTER_SECONDS = 60.0  #: Silence after which the engine is asked whether it is still there.
+HANG_AFTER_SECONDS = 60.0  #: Silence after which the engine gets a ping.
 STOP_GRACE_SECONDS = 60.0  #: How long a build may take to stop cleanly before it is killed.
 MAX_LINE = 4096
 #: Bytes of output that may wait to be handed on; the thread that reads more waits until some have been.
@@ -160,7 +160,7 @@ class Stop:
 
     requests: int = 0
     terminated: bool = False
-    kept: str = "finished work stays in the cache"  #: What becomes of the work that is stopped.
+    kept: str = "finished work stays in the cache"  #: What happens to the stopped work.
 
     @property
     def interruption(self) -> Interrupted | None:

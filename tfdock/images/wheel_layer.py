@@ -128,6 +128,6 @@ def _describe_intruder(head: bytes, actual: bytes, file: str) -> str:
     )
     block = actual[start : start + BLOCK]
     if len(block) < BLOCK:
-        return f"something else stands before {file}"
+        return f"another member comes before {file}"
     other = read_header(block)
     return f"`{other.name[:100]!a}` with {other.size} bytes stands where {file} should"

@@ -66,7 +66,7 @@ class Blob:
 class BundledImage:
     """An image in the archive of images."""
 
-    name: ImageName  #: What the bundle calls it.
+    name: ImageName  #: Its name in the bundle.
     id: Line  #: Its id on the engine that saved it.
     size: Size  #: Bytes.
 
@@ -80,7 +80,7 @@ class BundledImage:
 class BundledRuntime:
     """The image in which the wheel is tried."""
 
-    reference: Line  #: What it is asked for as.
+    reference: Line  #: The name that a build requests.
     image: BundledImage  #: The image.
 
 

@@ -27,7 +27,7 @@ FINGERPRINT_SCHEMA = 1
 #: action key and empty the cache.
 EPOCH = 315532800
 
-#: What every container gets besides the release's own variables: nothing of the caller's machine.
+#: Variables of every container besides the release's own: nothing of the caller's machine.
 CONTAINER_ENVIRONMENT = {
     # The caller's uid has no home and no name in the image. Bazel and Python ask for both.
     "HOME": "/tmp",
@@ -48,18 +48,18 @@ GIVEN = "/tf/given"
 REPOSITORY_CACHE = "/tf/cache/repository"
 DISK_CACHE = "/tf/cache/disk"
 
-#: What Bazel writes down for us, as files in the staging folder.
+#: Reports that Bazel writes into the staging folder.
 TOLD = {"events": "events.json", "profile": "profile.gz"}
 
 
-#: What Bazel leaves in a repository cache.
+#: Bazel's files in a repository cache.
 DOWNLOADS = ExpectedFiles(pattern="content_addressable/sha256/*/*", most=100_000, size=1 << 38)
 
 #: What repository rules fetched by means of their own, such as pip, which no cache has.
 EXTERNAL = ExpectedFiles(pattern="external.tar", size=1 << 38)
 
 # The bounds are far above what builds leave. They stop a hostile build from filling the disk.
-#: What the compile phase leaves in the staging folder.
+#: Results of the compile phase in the staging folder.
 RESULTS = (
     ExpectedFiles(pattern="done", size=1 << 10),
     ExpectedFiles(pattern="SHA256SUMS", size=1 << 16),
@@ -113,9 +113,9 @@ class BuildPlan:
     phases: tuple[Phase, ...]
     resources: BuildResources
     asked: Asked
-    machine: Machine  #: What the limits were sized for.
+    machine: Machine  #: The machine that the limits fit.
     remote: Remote = NOWHERE
-    #: The profile takes the GPUs of this machine (`gpus: local`): what they cannot run is not worth building.
+    #: The profile takes the GPUs of this machine (`gpus: local`): code that they cannot run is not built.
     for_this_machine: bool = False
     trust: Domain = IN_RELEASE  #: The builds with which it shares a disk cache.
 

@@ -23,8 +23,8 @@ from tfdock.types import Machine
 MIB = 1 << 20
 GIB = 1 << 30
 _RESERVE_MEMORY = 1 * GIB  #: Left to the machine beside the build container.
-LEAST_HEAP = 1 * GIB  #: The least that Bazel's own Java heap is given for a tree of TensorFlow's size.
-#: The most that it is given below `_MUCH`. By default Java would take a quarter of the memory, and keep it.
+LEAST_HEAP = 1 * GIB  #: The smallest Java heap of Bazel for a tree of TensorFlow's size.
+#: The largest heap below `_MUCH`. By default Java would take a quarter of the memory, and keep it.
 _ENOUGH_HEAP = 2 * GIB
 #: From so much memory on, a heap for the whole of TensorFlow's analysis takes little from the compilers.
 #:
@@ -165,7 +165,7 @@ def after_memory(resources: BuildResources, *, of_bazel: bool) -> BuildResources
 def more_memory(resources: BuildResources, cost: Cost) -> int:
     """Return the bytes, in whole GiB, for a retry if one job at a time was too much.
 
-    It is what Bazel's heap and the largest link take, or half as much again as before.
+    It is Bazel's heap plus the largest link, or 1.5 times the last limit if that is more.
     """
     link = max(cost.memory_per_link_mib, cost.memory_per_job_mib) * MIB
     wanted = next(size for size in count(GIB, GIB) if size - heap_in(size) >= link)

@@ -71,7 +71,7 @@ def in_domains(key: str, domains: Iterable[str]) -> bool:
 
 
 def as_json(domain: Domain) -> dict[str, object]:
-    """Return what a plan, a record and a disk cache's description say of a domain."""
+    """Return the entry of a domain in a plan, a record and a disk cache's description."""
     return {"domain": domain.name, "reasons": list(domain.reasons), "shared": domain.shared}
 
 

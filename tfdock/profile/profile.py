@@ -230,7 +230,7 @@ class TensorFlow(Record):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is another source than the release's own tag as it stands."""
+        """Whether the source differs from the release's own tag."""
         return bool(self.git or self.ref or self.archive or self.path or self.patches)
 
     @model_validator(mode="after")

@@ -1,6 +1,6 @@
 """Find what identifies this machine and its user (names, folders), and the user's secrets in variables and logins.
 
-They are collected to replace them in what leaves the machine. They are never printed or written.
+They are collected to replace them in reports. They are never printed or written.
 """
 
 from __future__ import annotations

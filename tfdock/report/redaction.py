@@ -17,7 +17,7 @@ ADDRESS_LOGIN = re.compile(
     r"(?P<scheme>\b[a-zA-Z][a-zA-Z0-9+.-]{0,20}://)"
     r"(?P<login>(?:[^/?#\s\"'<>]|<secret>){1,400}|[^/?#\s\"'<>:@]{1,100}:(?!\d{0,5}[/?#])[^\s\"'<>]{1,300})@"
 )
-#: Characters that a text needs to be replaced. A shorter one is found in any word.
+#: Texts with fewer characters are not replaced: they occur in any word.
 _SHORTEST_SECRET, _SHORTEST_NAME = 5, 3
 #: Names that many machines have, and values of no secret. Replacing them would remove half of a log.
 _GENERIC = {

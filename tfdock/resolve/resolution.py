@@ -563,7 +563,7 @@ class _Decision:
             "knowledge-placeholder",
             "tensorflow",
             f"the knowledge row `{missing.row}` asks for {missing.fact}, which this build does not have",
-            fix="correct it, add the path or component to the image's or release's row, or a `when:` to this one",
+            fix="correct it, add the path or component to the image's or release's row, or add a `when:` to this row",
         )
 
     def _refuse_without_tool(

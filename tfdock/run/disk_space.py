@@ -59,7 +59,7 @@ class DiskSpace:
     def error(self, phase: str, progress: str, kept: str) -> DiskFull:
         """Return the error of a stopped build: free space of every disk, large folders of the cache, what to delete.
 
-        `progress` says how far the build came, `kept` what stays of its work.
+        `progress` is the state of the build, `kept` the work that stays.
         """
         assert self.short is not None
         path = self.places[self.short]

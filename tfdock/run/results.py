@@ -142,7 +142,7 @@ def _take_file(source: UntrustedFolder, name: str, rule: ExpectedFiles, copies: 
             if status.st_nlink != 1:
                 copies.refuse(rule, name, "it has a second name, which may lie elsewhere")
             elif status.st_size <= rule.size and has_holes(file.fileno()):
-                copies.refuse(rule, name, "it has holes, and its copy would take all of its room")
+                copies.refuse(rule, name, "it is a sparse file, and its copy would fill the disk")
             else:
                 copies.take(rule, name, status.st_size, file)
     except NotPlain as error:

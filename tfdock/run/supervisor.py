@@ -49,7 +49,7 @@ class PhaseOutput:
     progress: tuple[int, int] | None = None  #: The actions that Bazel last reported as done, and all its actions.
 
     def clear(self) -> None:
-        """Forget the output of the phase before: another one begins."""
+        """Drop the output of the last phase: another one begins."""
         self.tail.clear()
         self.errors.clear()
         self.progress = None
@@ -202,7 +202,7 @@ class Supervisor:
     def watch_until_stopped(
         self, title: str, phase: str, produce: Callable[[Output], _T], *, on_engine: bool = True
     ) -> _T:
-        """Watch work that is left behind at a stop: it has nothing to be told."""
+        """Watch work that a stop abandons without a signal."""
         return self.watch(title, produce, self.stopper(gently=lambda: self.give_up(phase)), on_engine=on_engine)
 
     def watch_cancellable(

@@ -55,7 +55,7 @@ from tfdock.wheel.inspection import Inspection
 
 _LONGEST = 1 << 16  #: Characters of a line that can hold a result.
 _OUTCOMES = ("passed", "failed", "skipped")
-_MOST = 1000  #: Results that are kept: a wheel can print any number of them.
+_MOST = 1000  #: Most results that are stored: a wheel can print any number of them.
 
 
 class WheelTrial(TrialContainers):

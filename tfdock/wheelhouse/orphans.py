@@ -20,15 +20,15 @@ from tfdock.wheelhouse.store import Wheelhouse
 #: Prefix of a folder that earlier versions moved wheels into before they removed them; a run id follows.
 _ASIDE = "pruned-"
 _ABANDONED = 86400.0  #: Seconds after which a staging folder is abandoned, if no known run has it.
-_UNCONTINUED = 7 * 86400.0  #: Seconds after which a pull that broke off is taken to be given up.
-#: Names that `write_atomically` writes before it renames. Who holds the wheelhouse knows that no process writes them.
+_UNCONTINUED = 7 * 86400.0  #: Seconds after which a broken pull counts as abandoned.
+#: Temporary names of `write_atomically`. While the wheelhouse is locked, no process writes them.
 _TEMPORARY = re.compile(
     r"\.(?:index\.html|index\.json|[0-9a-f]{64}\.json|.+\.constraints\.txt|.+\.whl\.metadata)\.[0-9]+-[0-9]+"
 )
 
 #: Such names in the folder of a build, where all files are ours.
 #:
-#: Who holds the build id knows that no process writes them.
+#: While the build id is locked, no process writes them.
 _HALF_WRITTEN = re.compile(r"\..+\.[0-9]+-[0-9]+")
 _HALF_KIND = "half written file"
 _STAGING_KIND = "staging of a run that was killed"

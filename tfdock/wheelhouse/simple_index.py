@@ -49,7 +49,7 @@ class IndexedWheel:
 
 
 def read_indexed_wheel(file: BinaryIO, filename: str, sha256: str) -> tuple[IndexedWheel, bytes]:
-    """Return the row of an open wheel in an index, and the bytes of its METADATA. `sha256` is that of the whole file.
+    """Return the index row of an open wheel, and the bytes of its METADATA. `sha256` is the hash of the whole file.
 
     Raises `WheelError` if the file is no wheel of that name. The members of the wheel are not unpacked.
     """

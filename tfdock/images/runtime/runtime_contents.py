@@ -1,4 +1,4 @@
-"""Choose the contents of a runtime image: packages, variables, its Dockerfile; and what it will lack. Pure."""
+"""Choose the contents of a runtime image: packages, variables, its Dockerfile, and missing libraries. Pure."""
 
 from __future__ import annotations
 
