@@ -27,7 +27,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseEstimate:
-    """Seconds that each phase is expected to take, and where that comes from, for people."""
+    """Expected seconds of each phase, and the origin of the estimate, for people."""
 
     seconds: Mapping[str, float]
     source: str

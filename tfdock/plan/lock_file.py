@@ -61,7 +61,7 @@ class Pin:
 
     @property
     def key(self) -> tuple[int, str]:
-        """What a pin is sorted by, and what two rows must not share."""
+        """The sort key of a pin; no two rows may share it."""
         return KINDS.index(self.kind), self.name
 
     def __str__(self) -> str:

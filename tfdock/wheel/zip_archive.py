@@ -592,7 +592,7 @@ class ZipWriter:
         self._central.append(self._central_header(path, mode, crc, packed, size, start, wide))
 
     def finish(self) -> None:
-        """Write the directory and the end records, and cut off what the target held beyond them."""
+        """Write the directory and the end records, and cut off old bytes of the target after them."""
         start = self._target.tell()
         for header in self._central:
             self._target.write(header)

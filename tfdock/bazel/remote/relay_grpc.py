@@ -39,7 +39,7 @@ _API = b"/build.bazel.remote.execution.v2."
 _STREAM = b"/google.bytestream.ByteStream/"
 _LOOKUP = _API + b"ActionCache/GetActionResult"
 _CAPABILITIES = _API + b"Capabilities/GetCapabilities"
-#: Calls that are allowed without uploads. Of an unknown call nobody can say that it only reads.
+#: Calls that are allowed without uploads. An unknown call may write.
 _READING = {
     _CAPABILITIES,
     _LOOKUP,
