@@ -78,7 +78,7 @@ def write_lock(name: str, preparer: Preparer, session: BuildSession, listen: eve
 
     The image is built, from the base by its digest and the source at its commit. A locked build uses that image.
     """
-    path = lock_path(name)
+    path = preparer.lock_path(name)
     lock = gather_pins(name, preparer, session, listen, before=lambda: _check_place(path))
     before = _earlier_lock(path)
     _write(path, locks.to_text(lock))
@@ -103,7 +103,7 @@ def gather_pins(
     image_pins = tuple(_image_pins(resolution, session, listen))
     known = (*locks.stated(resolution, preparer.knowledge), *image_pins)
     pins, plan = _pins_of_first_ref(prepared.written, preparer, session, resolution, known, listen)
-    lock = locks.make_lock(Path(prepared.file).name, plan, preparer.knowledge.version, pins)
+    lock = locks.make_lock(prepared.written.name, plan, preparer.knowledge.version, pins)
     _refuse(locks.unpinned(lock, resolution))
     return lock
 
@@ -251,7 +251,7 @@ def read_lock(path: Path) -> LockFile:
         raise Incompatible.of(
             "lock-missing",
             f"no lock: there is no {path.name} beside the profile",
-            "write it first: `tfdock lock PROFILE`",
+            "write it first, with the same options: `tfdock lock PROFILE`",
             file=str(path),
         ) from error
     sha256 = hashlib.sha256(text.encode()).hexdigest()
@@ -268,7 +268,7 @@ def prepare_locked(
     """
     unlocked = preparer.prepare(name)
     _check_servers(unlocked, settings)
-    file = read_lock(lock_path(name))
+    file = read_lock(preparer.lock_path(name))
     lock, resolution = file.lock, unlocked.plan.resolution
     prepared = replace(preparer.prepare_written(unlocked.written, partial(locks.pinned, pins=lock.pins)), lock=file)
     # Causes before effects: a changed profile also moves pins, and moved pins change the fingerprint.

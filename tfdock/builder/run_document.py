@@ -69,7 +69,7 @@ def profile_document(prepared: PreparedBuild) -> dict[str, Any]:
     profile = Path(prepared.file)
     # The path is for a later diagnosis, which reads the profile again. Reports leave it out.
     document: dict[str, Any] = {
-        "file": profile.name,
+        "file": prepared.written.name,
         "path": str(profile.absolute()),
         "text": prepared.written.text,
         "extends": dict(prepared.written.extended),
@@ -77,7 +77,7 @@ def profile_document(prepared: PreparedBuild) -> dict[str, Any]:
     }
     # A run without a readable lock is reported too, and its profile may be gone by now.
     with suppress(TfdockError, OSError):
-        path = Path(prepared.lock.path) if prepared.lock else lock_path(prepared.file)
+        path = Path(prepared.lock.path) if prepared.lock else lock_path(prepared.file, prepared.written.options)
         document["lock"] = {"file": path.name, "text": lock_text(path), "used": prepared.lock is not None}
     return document
 

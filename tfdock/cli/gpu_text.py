@@ -86,7 +86,7 @@ def python_note(preparer: Preparer, written: WrittenProfile, resolution: Resolut
     if chosen or resolution.python == here:
         return ""
     newest = f"Python {resolution.python}, the newest that TensorFlow {resolution.version} takes"
-    return f"the wheel is for {newest}; you run Python {here}: `--python {here}` builds for that"
+    return f"the wheel is for {newest}; tfdock itself runs with Python {here}: `--python {here}` builds for that"
 
 
 def notes_of(preparer: Preparer, written: WrittenProfile, resolution: Resolution) -> Iterator[str]:

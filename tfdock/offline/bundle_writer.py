@@ -199,7 +199,7 @@ def _bundled_build(
         build_id=plan.build_id,
         fingerprint=plan.fingerprint,
         profile=ProfileTexts(
-            file=Path(written.file).name,
+            file=written.name,
             text=add([written.text.encode()]),
             extended={name: add([text.encode()]) for name, text in written.extended.items()},
             patches={name: add([patch]) for name, patch in written.local.patches.items()},

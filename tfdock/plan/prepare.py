@@ -49,7 +49,7 @@ class WrittenProfile:
     """A profile as it was read, once.
 
     `extended` are the texts of the profiles it extends, by the name each is given; `local` is what it takes from this
-    machine. `tree` is its local checkout, if it names one that is here.
+    machine. `tree` is its local checkout, if it names one that is here. `options` are a command's that changed it.
     """
 
     file: str
@@ -59,6 +59,12 @@ class WrittenProfile:
     document: Node
     local: LocalSource
     tree: Path | None
+    options: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the file without its folder. Options in place of a file stay as they are."""
+        return self.file if self.file.startswith("--") else Path(self.file).name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +202,12 @@ class Preparer:
             document=document,
             local=local,
             tree=tree,
+            options=wish.words,
         )
+
+    def lock_path(self, name: str) -> Path:
+        """Return where the lock of a profile lies, with the options that change it; raises ProfileError."""
+        return lock_path(name, self._wish.words)
 
     def _text(self, name: str) -> tuple[Path, str]:
         """Return where a profile stands, and its text."""
@@ -360,25 +371,31 @@ def _gpu_is_no_profile(name: str) -> Problem:
     )
 
 
-def lock_path(name: str) -> Path:
+def lock_path(name: str, options: str = "") -> Path:
     """Return where a profile's lock lies: beside the profile; here, for a shipped one, whose folder is not ours.
 
-    `my.yaml` has `my.lock`, everything else its whole name and `.lock`. Options without a profile have one here, such
-    as `gpu-rtx5090.lock`. Raises ProfileError, also for a profile from standard input.
+    `my.yaml` has `my.lock`, everything else its whole name and `.lock`. Changed by `options` it has another:
+    `my-python-3.12.lock`. Options without a profile have one here, such as `gpu-rtx5090.lock`. Raises ProfileError,
+    also for a profile from standard input.
     """
     if name == STDIN:
         raise ProfileError.of("profile-not-found", "a profile from standard input has no lock", "save it to a file")
     if name.startswith("--"):
-        slug = "-".join(re.findall(r"[\w.]+", name))
-        # Other options must not have the same lock, and a file's name has an end.
-        plain = len(slug) < 100 and not re.search(r"[^\w.\- =,]", name)
-        return Path(f"{slug if plain else f'{slug[:80]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}'}.lock")
+        return Path(f"{_slug(name)}.lock")
     path = find_profile(name)
-    shipped = path.parent == loader.profiles() and not Path(name).is_file()
-    if shipped:
-        return Path(f"{name}.lock")
-    # `with_suffix` alone would give `my.yml` the lock of `my.yaml`, and `my.lock` itself as lock.
-    return path.with_suffix(".lock") if path.suffix == ".yaml" else path.with_name(f"{path.name}.lock")
+    if path.parent == loader.profiles() and not Path(name).is_file():
+        path = Path(f"{name}.yaml")
+    # Without any suffix, `my.yml` would have the lock of `my.yaml`, and `my.lock` itself as lock.
+    own = path.stem if path.suffix == ".yaml" else path.name
+    return path.with_name(f"{own}-{_slug(options)}.lock" if options else f"{own}.lock")
+
+
+def _slug(options: str) -> str:
+    """Return options as part of a file's name."""
+    slug = "-".join(re.findall(r"[\w.]+", options))
+    # Other options must not have the same lock, and a file's name has an end.
+    plain = len(slug) < 100 and not re.search(r"[^\w.\- =,]", options)
+    return slug if plain else f"{slug[:80]}-{hashlib.sha256(options.encode()).hexdigest()[:8]}"
 
 
 def lock_text(path: Path) -> str:
@@ -426,8 +443,8 @@ def extended_texts(text: str, path: Path, project: Project) -> dict[str, str]:
     file = str(path)
     # A circle ends here. `merged` refuses it with its place.
     while (parent := profiles.extended_by(text, file)) is not None and (name := parent.raw) not in others:
-        if len(others) > profiles.MAX_EXTENDS:
-            break  # `merged` refuses such a long chain
+        if len(others) == profiles.MAX_EXTENDS:
+            raise profiles.extends_too_far(parent, file)
         text = others[name] = named_text(parent, "extends", path, project)
         path, file = path.parent / name, name
     return others

@@ -659,18 +659,23 @@ def merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...
     parent = node.entries.get("extends")
     if parent is None or parent.kind != "text":
         return node
-    # The same file under another name is not seen as a circle: the limit ends it.
-    if parent.raw in seen or len(seen) >= MAX_EXTENDS:
-        how = f"`{parent.raw}` extends itself" if parent.raw in seen else f"more than {MAX_EXTENDS} profiles deep"
-        message = f"`extends:` goes in a circle or too far: {how}"
-        fix = "let one profile of the chain stand alone"
-        raise ProfileError(parent.problem(file, "profile-extends-cycle", message, fix, field="extends"))
+    # The same file under another name is not seen as a circle: the limit ends it. Options extend a whole chain.
+    if parent.raw in seen or len(seen) > MAX_EXTENDS:
+        raise extends_too_far(parent, file, circle=parent.raw in seen)
     if parent.raw not in others:
         message = f"the profile `{parent.raw}` does not exist"
         fix = "the path is relative to the profile that extends"
         raise ProfileError(parent.problem(file, "profile-not-found", message, fix, field="extends"))
     base = merged(others[parent.raw], parent.raw, others, (*seen, parent.raw))
     return overlaid(base, node)
+
+
+def extends_too_far(parent: yaml_nodes.Node, file: str, *, circle: bool = False) -> ProfileError:
+    """Return the error for a value of `extends` that closes a circle, or makes the chain too long."""
+    how = f"`{parent.raw}` extends itself" if circle else f"more than {MAX_EXTENDS} profiles deep"
+    message = f"`extends:` goes in a circle or too far: {how}"
+    fix = "let one profile of the chain stand alone"
+    return ProfileError(parent.problem(file, "profile-extends-cycle", message, fix, field="extends"))
 
 
 def overlaid(base: yaml_nodes.Node, node: yaml_nodes.Node) -> yaml_nodes.Node:

@@ -14,12 +14,15 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.builder.run_document import profile_document
 from tfdock.cli.app import app
 from tfdock.host import hardware
+from tfdock.host.settings import Settings
 from tfdock.plan import prepare
-from tfdock.plan.prepare import lock_path
+from tfdock.plan.prepare import Preparer, lock_path
 from tfdock.plan.wish import Wish, wish_of
-from tfdock.types import LocalGpu
+from tfdock.profile.profile import MAX_EXTENDS
+from tfdock.types import LocalGpu, Machine
 
 Run = Callable[..., Result]
 BASE = 'schema: 1\ntensorflow: "2.18.0"\npython: "3.11"\ngpus: [rtx3080]\ncuda: "12.5.1"\ncudnn: "9.3.0"\n'
@@ -64,12 +67,42 @@ def test_the_options_stand_for_the_name(run: Run) -> None:
     assert str(lock_path(row["file"])) == "gpu-rtx3080-set-resources.jobs-2.lock"
 
 
+def test_a_profile_has_a_lock_for_each_set_of_options(run: Run) -> None:
+    given = ["", "--python 3.12", "--set optimize=native", "--set 'bazel.flags=[--define=a/b]'"]
+    paths = [lock_path("my.yaml", options) for options in given]
+    assert [str(path) for path in paths[:3]] == ["my.lock", "my-python-3.12.lock", "my-set-optimize-native.lock"]
+    assert len({*paths}) == len(paths)
+    assert all(path.parent == Path() for path in paths)
+    refusal = run("lock", "--check", "my.yaml", "--python", "3.12").stderr
+    assert "there is no my-python-3.12.lock beside the profile" in refusal
+
+
+def test_the_longest_chain_of_profiles_takes_options(run: Run) -> None:
+    for number in range(MAX_EXTENDS):
+        Path(f"{number}.yaml").write_text(f"extends: {number - 1}.yaml\n" if number else "extends: my.yaml\n")
+    last = f"{MAX_EXTENDS - 1}.yaml"
+    assert "py3.10" in build_id(run("check", last, "--python", "3.10"))
+    Path("more.yaml").write_text(f"extends: {last}\n")
+    told = f"more than {MAX_EXTENDS} profiles deep"
+    assert told in run("check", "more.yaml").stderr
+    assert told in run("check", "more.yaml", "--python", "3.10").stderr
+
+
+def test_a_run_document_names_options_in_full() -> None:
+    preparer = Preparer(
+        Settings(), Machine(cpus=2, memory=8 << 30), wish=wish_of(gpu=["cpu"], sets=["bazel.flags=[--define=a/b]"])
+    )
+    name = "--gpu cpu --set 'bazel.flags=[--define=a/b]'"
+    assert profile_document(preparer.prepare(name))["file"] == name
+
+
 @pytest.mark.skipif(sys.version_info[:2] == (3, 13), reason="this Python is the chosen one")
 def test_a_python_that_nobody_chose_is_named(run: Run) -> None:
     here = "{}.{}".format(*sys.version_info)
     told = run("check", "--gpu", "cpu").stderr
     assert (
-        f"note: the wheel is for Python 3.13, the newest that TensorFlow 2.21.0 takes; you run Python {here}" in told
+        "note: the wheel is for Python 3.13, the newest that TensorFlow 2.21.0 takes; "
+        f"tfdock itself runs with Python {here}: `--python {here}` builds for that" in told
     )
     assert "note:" not in run("check", "--gpu", "cpu", "--python", "3.13").stderr
 

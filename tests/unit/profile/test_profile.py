@@ -666,8 +666,9 @@ def chain(length: int) -> dict[str, str]:
 
 
 def test_a_chain_may_be_long_and_not_endless() -> None:
-    profiles.read("extends: 0.yaml", FILE, chain(profiles.MAX_EXTENDS))
-    (problem,) = refused("extends: 0.yaml", chain(profiles.MAX_EXTENDS + 1))
+    # One more than of files: options of a command extend the last of them.
+    profiles.read("extends: 0.yaml", FILE, chain(profiles.MAX_EXTENDS + 1))
+    (problem,) = refused("extends: 0.yaml", chain(profiles.MAX_EXTENDS + 2))
     assert problem.code == "profile-extends-cycle"
     assert problem.message.endswith(f"more than {profiles.MAX_EXTENDS} profiles deep")
 

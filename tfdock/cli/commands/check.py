@@ -27,7 +27,7 @@ from tfdock.errors import ExitCode, Problem, TfdockError, combined_exit_code
 from tfdock.host import hardware
 from tfdock.host.settings import Settings
 from tfdock.plan.preflight import PreflightCheck, machine_findings
-from tfdock.plan.prepare import Preparer, lock_path, placed
+from tfdock.plan.prepare import Preparer, placed
 from tfdock.plan.wish import Wish
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import WritableFolder
@@ -154,7 +154,7 @@ def _ask_online(results: Sequence[_CheckResult], preparer: Preparer, settings: S
     wanted = []
     for result in results:
         if result.resolution:
-            path = lock_path(result.file)
+            path = preparer.lock_path(result.file)
             wanted.append((result.resolution, read_lock(path).lock if path.exists() else None))
     with stoppable("nothing was changed") as stop:
         answers = iter(availability.ask(wanted, preparer.knowledge, settings, stop.check))
