@@ -27,6 +27,7 @@ from tfdock.host import settings as settings_of_machine
 from tfdock.knowledge import loader
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.notes import notes_of
 from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.plan.wish import NO_WISH, Wish, wish_of
 from tfdock.resolve.advice import Advice, gpus_named
@@ -35,7 +36,7 @@ from tfdock.resolve.resolution import Resolution
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel_file import inspected
 
-__all__ = ["advise", "build", "check", "diagnose", "inspect", "plan", "runs_on"]
+__all__ = ["advise", "build", "check", "diagnose", "inspect", "notes", "plan", "runs_on"]
 
 
 def advise(*gpus: str, tensorflow: str | None = None, python: str | None = None) -> Advice:
@@ -53,6 +54,14 @@ def check(profile: str = "", *, gpu: str | Sequence[str] = (), **fields: object)
 def plan(profile: str = "", *, gpu: str | Sequence[str] = (), **fields: object) -> BuildPlan:
     """Return what a build would run: image, commands, limits."""
     return _prepared(profile, _wish(gpu, fields)).plan
+
+
+def notes(profile: str = "", *, gpu: str | Sequence[str] = (), **fields: object) -> tuple[str, ...]:
+    """Return what to know before a build: that an official wheel does the same, or that it is for another Python."""
+    wish = _wish(gpu, fields)
+    preparer = _preparer(wish)
+    resolved = preparer.resolve(profile or wish.words)
+    return notes_of(preparer, resolved.written, resolved.resolution)
 
 
 def build(

@@ -210,6 +210,13 @@ def long_duration(seconds: float) -> str:
     return duration(seconds) if seconds < 2 * 86400 else f"{seconds / 86400:.0f} days"
 
 
+def rough_duration(seconds: float) -> str:
+    """Return an estimate of seconds for people: `40 min`, `9 h`, `5 days`."""
+    if seconds < 3570:
+        return f"{max(round(seconds / 60), 1)} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.0f} days"
+
+
 def ago(moment: float) -> str:
     """Return a moment, in seconds since 1970, for people: `today`, `3 days ago`."""
     days = (time.time() - moment) / 86400

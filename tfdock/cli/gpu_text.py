@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfdock.cli.console import Style, clean
-from tfdock.errors import ProfileError, joined
+from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import Compatibility, LibraryService
 from tfdock.gpu.devices import local_words, title
 from tfdock.host import hardware
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.release_rows import Estimate
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.resolve.advice import AdvisedWheel, gpus_named, same_official
+from tfdock.resolve.advice import gpus_named
 from tfdock.types import Host
-
-if TYPE_CHECKING:
-    from tfdock.plan.prepare import Preparer, WrittenProfile
-    from tfdock.profile.profile import Profile
-    from tfdock.resolve.resolution import Resolution
 
 ASIDE = " " * 5  #: The indent of a continued fix or reason.
 _TARGETS = {"cuda": "compute_capability", "rocm": "gfx"}  #: What a GPU's target is called in JSON.
@@ -59,40 +52,6 @@ def _local_names(base: KnowledgeBase) -> tuple[str, ...]:
         message, fix = "`local` found no GPU on this machine", "name it, such as `rtx3080`"
         raise ProfileError.of("gpu-local-none", message, fix, field="gpu")
     return names
-
-
-def pip_install(wheel: AdvisedWheel) -> str:
-    """Return the `pip` command that installs an official wheel."""
-    return shlex.join(["pip", "install", wheel.requirement, *wheel.pins])
-
-
-def official_note(base: KnowledgeBase, profile: Profile, resolution: Resolution) -> str:
-    """Return the line which says that an official wheel makes a build needless; empty where none does."""
-    same = same_official(base, profile, resolution)
-    if not same:
-        return ""
-    wheel = same.wheel
-    beside = f"; {' and '.join(wheel.needs)} must be installed beside it" if wheel.needs else ""
-    asked = ["tfdock", "advise", "--gpu", ",".join(same.gpus), "--tensorflow", wheel.version]
-    more = f"; `{shlex.join(asked)}` says its limits, and what it needs to see the GPU" if same.limited else ""
-    runs = f"the official wheel of TensorFlow {wheel.version} runs on {joined(same.gpus)}"
-    return f"no build is needed: {runs}: `{pip_install(wheel)}`{beside}{more}"
-
-
-def python_note(preparer: Preparer, written: WrittenProfile, resolution: Resolution) -> str:
-    """Return the line which says that a wheel is for another Python than this one; empty if the user chose it."""
-    here = "{}.{}".format(*sys.version_info)
-    chosen = not preparer.chose_python(written.file) or here not in resolution.release.pythons
-    if chosen or resolution.python == here:
-        return ""
-    newest = f"Python {resolution.python}, the newest that TensorFlow {resolution.version} takes"
-    return f"the wheel is for {newest}; tfdock itself runs with Python {here}: `--python {here}` builds for that"
-
-
-def notes_of(preparer: Preparer, written: WrittenProfile, resolution: Resolution) -> Iterator[str]:
-    """Yield notes before a build: an official wheel is enough, or the wheel is for another Python."""
-    official = official_note(preparer.knowledge, written.profile, resolution)
-    yield from filter(None, (official, python_note(preparer, written, resolution)))
 
 
 # --- for programs ---------------------------------------------------------------------------------------------------

@@ -37,6 +37,9 @@ class CheckedProfileJson(TypedDict):
     warnings: Sequence[Problem]  #: Other notes, and requirements that this machine lacks.
     skipped: Sequence[SkippedRuleJson]  #: Checks of this machine that could not be made.
     online: Sequence[Availability]  #: With `--online`, the state of the build's downloads; else empty.
+    estimate: ExpectedJson | None  #: How long the build takes here; null where nothing is known.
+    unverified: Sequence[str]  #: What nobody has checked of the base image.
+    notes: Sequence[str]  #: What to know before a build, such as an official wheel that does the same.
 
 
 class CheckDocument(TypedDict):
@@ -142,6 +145,8 @@ class PlanDocument(BuildPlanJson):
     """`tfdock plan`: the plan of a build."""
 
     estimate: ExpectedJson | None  #: How long it takes; null where nothing is known.
+    unverified: Sequence[str]  #: What nobody has checked of the base image.
+    notes: Sequence[str]  #: What to know before a build, such as an official wheel that does the same.
 
 
 class RenderDocument(TypedDict):

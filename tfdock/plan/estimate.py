@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tfdock.knowledge.release_rows import applies
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.resources import BuildResources
+from tfdock.resolve.resolution import Resolution
+from tfdock.types import Machine
 
 PHASES = ("image", "fetch", "compile", "seal", "verify")
 #: Two machines of as many cores are of one class if the smaller one's memory is at least this part of the other's.
@@ -23,6 +25,17 @@ _EARLY = 5.0  #: Seconds before which it says nothing either.
 _MOST = 1e9  #: A record with a larger figure than this is damaged.
 
 Record = Mapping[str, Any]
+
+
+class SizedBuild(Protocol):
+    """What an estimate asks of a build: a plan says it, and so does a profile that is resolved and sized."""
+
+    @property
+    def resolution(self) -> Resolution: ...
+    @property
+    def resources(self) -> BuildResources: ...
+    @property
+    def machine(self) -> Machine: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +50,18 @@ class PhaseEstimate:
         """Seconds in all."""
         return sum(self.seconds.values())
 
+    @property
+    def document(self) -> dict[str, object]:
+        """The `estimate` of documents."""
+        return {"seconds": round(self.total), "source": self.source}
+
     def after(self, phase: str) -> float:
         """Return the seconds of all phases after that one."""
         later = PHASES[PHASES.index(phase) + 1 :] if phase in PHASES else ()
         return sum(self.seconds.get(name, 0.0) for name in later)
 
 
-def expectation(plan: BuildPlan, records: Iterable[Record], knowledge: KnowledgeBase) -> PhaseEstimate | None:
+def expectation(plan: SizedBuild, records: Iterable[Record], knowledge: KnowledgeBase) -> PhaseEstimate | None:
     """Return how long a build will probably take; None without a similar record and without a known figure.
 
     The best record counts, of several the newest. First come records of this build id on such a machine, then of this
@@ -59,11 +77,11 @@ def expectation(plan: BuildPlan, records: Iterable[Record], knowledge: Knowledge
     jobs = _jobs(record)
     # The same actions in fewer jobs take longer in proportion.
     factor = jobs / plan.resources.jobs if jobs else 1.0
-    if record["build_id"] != plan.build_id:
+    if record["build_id"] != plan.resolution.build_id:
         # Another build id of the release may have another number of GPU targets to compile.
         factor *= weight(plan, knowledge) / (_weight_of(record) or weight(plan, knowledge))
     seconds["compile"] = seconds.get("compile", 0.0) * factor
-    build = "its build" if record["build_id"] == plan.build_id else f"the build of {record['build_id']}"
+    build = "its build" if record["build_id"] == plan.resolution.build_id else f"the build of {record['build_id']}"
     where = "" if rank != _ELSEWHERE else f" on {record['machine']['cpus']} cores"
     scaled = "" if round(factor, 2) == 1 else f", compiling times {factor:.2f}"
     return PhaseEstimate(seconds=seconds, source=f"{build} of {finished[:10]}{where}{scaled}")
@@ -72,7 +90,7 @@ def expectation(plan: BuildPlan, records: Iterable[Record], knowledge: Knowledge
 _ALIKE, _ELSEWHERE, _HERE = 1, 2, 3
 
 
-def _ranks(plan: BuildPlan, record: Record) -> Iterator[int]:
+def _ranks(plan: SizedBuild, record: Record) -> Iterator[int]:
     """Yield how well a record fits, if it fits and is complete."""
     machine, seconds = record.get("machine"), record.get("seconds")
     if not isinstance(machine, Mapping) or not isinstance(seconds, Mapping):
@@ -83,16 +101,16 @@ def _ranks(plan: BuildPlan, record: Record) -> Iterator[int]:
     # A build that took most of its results from a cache says little of a build without that cache.
     bazel = figures if isinstance(figures := record.get("bazel"), Mapping) else {}
     cached = (_figure(bazel.get("hits")) or 0) > (_figure(bazel.get("executed")) or 0)
-    if cached and not (here and record.get("build_id") == plan.build_id):
+    if cached and not (here and record.get("build_id") == plan.resolution.build_id):
         return
-    if record.get("build_id") == plan.build_id:
+    if record.get("build_id") == plan.resolution.build_id:
         yield _HERE if here else _ELSEWHERE
     # A build id begins with the release.
-    elif here and str(record.get("build_id", "")).partition("-")[0] == plan.build_id.partition("-")[0]:
+    elif here and str(record.get("build_id", "")).partition("-")[0] == plan.resolution.build_id.partition("-")[0]:
         yield _ALIKE
 
 
-def _same_class(plan: BuildPlan, machine: Mapping[str, Any]) -> bool:
+def _same_class(plan: SizedBuild, machine: Mapping[str, Any]) -> bool:
     cpus, memory = machine.get("cpus"), machine.get("memory")
     if cpus != plan.machine.cpus or not isinstance(memory, int):
         return False
@@ -120,13 +138,13 @@ def _figure(value: object) -> float | None:
     return float(value) if 0 <= value <= _MOST else None
 
 
-def weight(plan: BuildPlan, knowledge: KnowledgeBase) -> float:
+def weight(plan: SizedBuild, knowledge: KnowledgeBase) -> float:
     """Return how much there is to compile, as a multiple of a build for the CPU: each GPU target adds its part."""
     part = _known(plan, knowledge, "compile-time-per-sass")
     return 1 + (part or 0) / 100 * len(plan.resolution.targets)
 
 
-def _by_default(plan: BuildPlan, knowledge: KnowledgeBase) -> PhaseEstimate | None:
+def _by_default(plan: SizedBuild, knowledge: KnowledgeBase) -> PhaseEstimate | None:
     hours = _known(plan, knowledge, "build-core-hours")
     if hours is None:
         return None
@@ -137,7 +155,7 @@ def _by_default(plan: BuildPlan, knowledge: KnowledgeBase) -> PhaseEstimate | No
     return PhaseEstimate(seconds={"compile": compiling}, source=source)
 
 
-def _known(plan: BuildPlan, knowledge: KnowledgeBase, name: str) -> float | None:
+def _known(plan: SizedBuild, knowledge: KnowledgeBase, name: str) -> float | None:
     accelerator = plan.resolution.accelerator.accelerator
     rows = (row for row in knowledge.estimates if (row.estimate, row.accelerator) == (name, accelerator))
     return next((row.value for row in rows if applies(plan.resolution.release, row.releases)), None)

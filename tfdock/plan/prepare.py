@@ -74,6 +74,7 @@ class ResolvedProfile:
     written: WrittenProfile
     resolution: Resolution
     resources: BuildResources
+    machine: Machine
 
     @property
     def for_this_machine(self) -> bool:
@@ -303,7 +304,7 @@ class Preparer:
             )
         except Incompatible as error:
             raise Incompatible(*(placed(problem, document, file) for problem in error.problems)) from error
-        return ResolvedProfile(written=written, resolution=resolution, resources=resources)
+        return ResolvedProfile(written=written, resolution=resolution, resources=resources, machine=self.machine)
 
 
 def unreadable(error: OSError, name: str) -> ProfileError:

@@ -6,6 +6,7 @@ requested release, or else the nearest release that accepts it.
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -198,6 +199,11 @@ class SameOfficial:
     wheel: AdvisedWheel
     gpus: tuple[str, ...]
     limited: bool
+
+
+def pip_install(wheel: AdvisedWheel) -> str:
+    """Return the `pip` command that installs an official wheel."""
+    return shlex.join(["pip", "install", wheel.requirement, *wheel.pins])
 
 
 def same_official(knowledge: KnowledgeBase, profile: Profile, resolution: Resolution) -> SameOfficial | None:

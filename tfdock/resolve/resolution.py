@@ -100,6 +100,14 @@ class Resolution:
         """What is known of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom."""
         return next(choice for choice in self.choices if choice.field == "evidence")
 
+    @property
+    def unverified(self) -> tuple[str, ...]:
+        """What nobody has checked of the base image, as its row says it; empty if the profile names the image."""
+        doubt, (base,) = self.image.unverified, (choice for choice in self.choices if choice.field == "base")
+        if not doubt or base.source == "profile":
+            return ()
+        return (f"{self.base}: {doubt if isinstance(doubt, str) else 'nobody has checked that it exists'}",)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolver:

@@ -24,7 +24,8 @@ FILES = {
 }
 #: What depends on the machine.
 MACHINE = re.compile(
-    r"\d+ at once, on \d+ of \d+ cores|[\d.]+ GiB of [\d.]+ GiB, [\d.]+ GiB of it|about [\d:]+( days)?|and \d+ jobs?:"
+    r"\d+ at once, on \d+ of \d+ cores|[\d.]+ GiB of [\d.]+ GiB, [\d.]+ GiB of it|about \d+ (days|h|min)|"
+    r"and \d+ jobs?:"
 )
 
 

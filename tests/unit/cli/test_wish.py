@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock import api
 from tfdock.builder.run_document import profile_document
 from tfdock.cli.app import app
 from tfdock.host import hardware
@@ -286,6 +288,29 @@ def test_words_can_be_pasted() -> None:
     wish = wish_of(gpu=["rtx3080, h100"], sets=["gpus=[a b]".replace("gpus", "wheel.name")], python="3.11", cuda=None)
     assert wish == Wish(("rtx3080", "h100"), {"python": "3.11", "wheel.name": "[a b]"})
     assert wish.words == "--gpu rtx3080,h100 --python 3.11 --set 'wheel.name=[a b]'"
+
+
+# --- what an accepted profile is told ------------------------------------------------------------------------------
+
+
+def test_the_first_line_of_a_check_says_how_long_and_what_nobody_checked(run: Run) -> None:
+    first, *_, doubt = run("check", "my.yaml").stdout.splitlines()
+    assert re.fullmatch(r"my\.yaml: ok, about \d+ (h|days), image unverified: tf2\.18\.0-\S+", first)
+    assert doubt.startswith("  unverified: tensorflow/build:2.18-python3.11: ")
+    # An image of one's own is nobody's to check.
+    own = run("check", "my.yaml", "--set", "base=docker.io/me/mine:1", "--allow-untested").stdout
+    assert "unverified" not in own
+
+
+def test_documents_have_the_notes_the_hours_and_the_doubts(run: Run) -> None:
+    row = json.loads(run("check", "my.yaml", "--json").stdout)["profiles"][0]
+    plan = json.loads(run("plan", "my.yaml", "--json").stdout)
+    for name in ("estimate", "unverified", "notes"):
+        assert row[name]
+        assert row[name] == plan[name]
+    assert [f"note: {note}" for note in row["notes"]] == run("check", "my.yaml").stderr.splitlines()
+    assert api.notes("my.yaml") == tuple(row["notes"])
+    assert api.notes(gpu="rtx5090", python="3.13") == ()
 
 
 # --- no hours for what pip installs ---------------------------------------------------------------------------------

@@ -15,14 +15,14 @@ import typer
 
 from tfdock.cli import completion, console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
-from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, pip_install, reasons, requested_gpus
+from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, reasons, requested_gpus
 from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import Compatibility
 from tfdock.host.files import write_text
 from tfdock.host.settings import Settings
 from tfdock.knowledge.release_rows import Estimate
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.resolve.advice import Advice, AdvisedWheel, SizePlan
+from tfdock.resolve.advice import Advice, AdvisedWheel, SizePlan, pip_install
 from tfdock.resolve.advice import advise as advice_for
 from tfdock.resolve.gpu_support import python_spans
 

@@ -183,7 +183,7 @@ def _wanted(
     new = [build for build in new if not house.complete_record_for(build.plan)]
     if not new:
         return prepared
-    from tfdock.cli.gpu_text import official_note, python_note  # here: it loads what advice is made of
+    from tfdock.plan.notes import official_note, python_note  # here: it loads what advice is made of
 
     needless = []
     for build in new:

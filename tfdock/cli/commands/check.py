@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
@@ -21,16 +22,18 @@ from tfdock.cli.app import (
     profile_names,
     stoppable,
 )
-from tfdock.cli.gpu_text import notes_of
 from tfdock.engine.engine_facts import quick_facts
 from tfdock.errors import ExitCode, Problem, TfdockError, combined_exit_code
 from tfdock.host import hardware
 from tfdock.host.settings import Settings
+from tfdock.plan.estimate import PhaseEstimate, Record, expectation
+from tfdock.plan.notes import notes_of
 from tfdock.plan.preflight import PreflightCheck, machine_findings
 from tfdock.plan.prepare import Preparer, placed
 from tfdock.plan.wish import Wish
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import WritableFolder
+from tfdock.wheelhouse.store import Wheelhouse
 
 if TYPE_CHECKING:
     # Imported on use: `check` alone needs no network.
@@ -58,7 +61,8 @@ def check(
 ) -> None:
     """Also say what this machine lacks. No engine and no network is needed."""
     preparer, places = preparer_for(settings, allow_untested=allow_untested, wish=wish), build_places(settings)
-    results = [_check_profile(preparer, places, name) for name in profile_names(profiles, wish)]
+    records = [*Wheelhouse(settings.wheelhouse).records()]
+    results = [_check_profile(preparer, places, records, name) for name in profile_names(profiles, wish)]
     # A refused profile needs no engine, and may be a stranger's: then nothing of this machine is called.
     facts = quick_facts() if any(result.build_id for result in results) else None
     engine = engine_findings(facts, settings) if facts else []
@@ -96,6 +100,7 @@ class _CheckResult:
     online: Sequence[Availability] = ()
     resolution: Resolution | None = None
     notes: Sequence[str] = ()
+    expected: PhaseEstimate | None = None
 
     @property
     def document(self) -> dict[str, object]:
@@ -111,6 +116,9 @@ class _CheckResult:
             "warnings": [*self.warnings, *_lacking((*self.machine, *self.engine))],
             "skipped": [{"rule": check.name, "reason": check.found} for check in skipped],
             "online": self.online,
+            "estimate": self.expected and self.expected.document,
+            "unverified": self.resolution.unverified if self.resolution else (),
+            "notes": self.notes,
         }
 
 
@@ -121,7 +129,9 @@ def _lacking(checks: Iterable[PreflightCheck]) -> list[Problem]:
     return [replace(problem, message=f"this machine: {problem.message}", severity="warning") for problem in lacking]
 
 
-def _check_profile(preparer: Preparer, places: Sequence[WritableFolder], name: str) -> _CheckResult:
+def _check_profile(
+    preparer: Preparer, places: Sequence[WritableFolder], records: Iterable[Record], name: str
+) -> _CheckResult:
     try:
         wanted = preparer.resolve(name)
     except TfdockError as error:
@@ -142,7 +152,8 @@ def _check_profile(preparer: Preparer, places: Sequence[WritableFolder], name: s
         warnings=wanted.resolution.warnings,
         machine=machine,
         resolution=wanted.resolution,
-        notes=[*notes_of(preparer, wanted.written, wanted.resolution)],
+        notes=notes_of(preparer, wanted.written, wanted.resolution),
+        expected=expectation(wanted, records, preparer.knowledge),
     )
 
 
@@ -172,12 +183,18 @@ def _ask_online(results: Sequence[_CheckResult], preparer: Preparer, settings: S
 
 def _show(result: _CheckResult) -> None:
     """Print the build id on standard output, and problems on standard error."""
-    if result.build_id is None:
+    if result.resolution is None:
         console.show_problems(result.problems)
         return
-    console.result(f"{result.file}: {result.build_id}")
-    if result.resolution:
-        console.result(f"  {result.resolution.grade.value}: {result.resolution.grade.reason}")
+    style, unverified = console.Style(sys.stdout), result.resolution.unverified
+    # With `--online`, a profile that can be built may name downloads that are gone.
+    told = [style.bad("not ok") if result.exit_code else style.good("ok")]
+    told += [f"about {console.rough_duration(result.expected.total)}"] if result.expected else []
+    told += ["image unverified"] if unverified else []
+    console.result(f"{result.file}: {', '.join(told)}: {result.build_id}")
+    console.result(f"  {result.resolution.grade.value}: {result.resolution.grade.reason}")
+    for doubt in unverified:
+        console.result(f"  unverified: {doubt}")
     for note in result.notes:
         console.tell(f"note: {note}")
     for row in result.online:

@@ -15,13 +15,13 @@ import typer
 
 from tfdock.cli import completion, console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
-from tfdock.cli.gpu_text import official_note
 from tfdock.errors import DiskFull, ExitCode, Incompatible, Problem, ProfileError
 from tfdock.gpu.devices import local_words, means_gpu, resembles_gpu, unknown_gpu
 from tfdock.host import hardware
 from tfdock.host.files import FULL, write_atomically
 from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.plan.notes import official_note
 from tfdock.resolve.resolve import read_text
 from tfdock.resolve.starter import Starter, StarterDevices, check_together, devices_of, starter
 

@@ -27,7 +27,6 @@ from tfdock.cli.app import (
     print_json,
     profile_names,
 )
-from tfdock.cli.gpu_text import notes_of
 from tfdock.documents.schemas import NAMES, schema_of
 from tfdock.host.files import gib
 from tfdock.host.settings import Settings
@@ -37,6 +36,7 @@ from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.build_plan import as_json as plan_json
 from tfdock.plan.context_folder import write
 from tfdock.plan.estimate import PhaseEstimate, expectation
+from tfdock.plan.notes import notes_of
 from tfdock.plan.prepare import PreparedBuild
 from tfdock.plan.wish import Wish
 from tfdock.profile import profile
@@ -61,12 +61,14 @@ def plan(
     """No engine and no network is needed."""
     preparer = preparer_for(settings, allow_untested=allow_untested, wish=wish)
     prepared = preparer.prepare(profile_names([profile] if profile else [], wish)[0])
+    resolution = prepared.plan.resolution
+    notes = notes_of(preparer, prepared.written, resolution)
     expected = expectation(prepared.plan, Wheelhouse(settings.wheelhouse).records(), preparer.knowledge)
     if as_json:
-        estimate = {"seconds": round(expected.total), "source": expected.source} if expected else None
-        print_json("tfdock.plan/1", True, plan_json(prepared.plan) | {"estimate": estimate})
+        more = {"estimate": expected and expected.document, "unverified": resolution.unverified, "notes": notes}
+        print_json("tfdock.plan/1", True, plan_json(prepared.plan) | more)
         return
-    for note in notes_of(preparer, prepared.written, prepared.plan.resolution):
+    for note in notes:
         console.tell(f"note: {note}")
     if why or commands:
         costs = console.table(_cost_rows(prepared.plan, expected))
@@ -85,10 +87,7 @@ def _short_lines(prepared: PreparedBuild, expected: PhaseEstimate | None) -> Ite
     toolkit = [f"{titles.get(name, name)} {version}" for name, version in resolution.components.items()]
     version = f"{resolution.version}{f'+{resolution.local_version}' if resolution.local_version else ''}"
     code = [*resolution.targets, *([f"by {resolution.gpu_compiler}"] if resolution.targets else [])]
-    doubts = [
-        *([f"that {resolution.base} exists"] if resolution.image.unverified else []),
-        *(problem.message for problem in resolution.untested),
-    ]
+    doubts = [*resolution.unverified, *(problem.message for problem in resolution.untested)]
     rows = [
         ("wheel", f"{resolution.wheel_name} {version} for Python {resolution.python}"),
         ("GPU code", ", ".join([" ".join(code), *toolkit]) if code else "none"),
@@ -143,7 +142,7 @@ def _cost_rows(plan: BuildPlan, expected: PhaseEstimate | None) -> list[tuple[st
         ("disk", gib(limits.disk)),
     ]
     if expected:
-        rows.append(("time", f"about {console.duration(expected.total)}, by {expected.source}"))
+        rows.append(("time", f"about {console.rough_duration(expected.total)}, by {expected.source}"))
     return rows
 
 
