@@ -40,6 +40,7 @@ class CheckedProfileJson(TypedDict):
     estimate: ExpectedJson | None  #: How long the build takes here; null where nothing is known.
     unverified: Sequence[str]  #: What nobody has checked of the base image.
     notes: Sequence[str]  #: What to know before a build, such as an official wheel that does the same.
+    fixed: Mapping[str, object] | None  #: The change that `--fix` wrote into the profile; else null.
 
 
 class CheckDocument(TypedDict):

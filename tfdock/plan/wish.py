@@ -99,7 +99,7 @@ class Wish:
 
 
 NO_WISH = Wish()
-_DEVICES = ("gpus", "accelerator", *TARGET_FIELDS)  #: Fields that `--gpu` says.
+DEVICES = ("gpus", "accelerator", *TARGET_FIELDS)  #: Fields that `--gpu` says.
 
 
 def wish_of(*, gpu: Sequence[str] | None, sets: Sequence[str] | None, **fields: str | None) -> Wish:
@@ -115,7 +115,7 @@ def wish_of(*, gpu: Sequence[str] | None, sets: Sequence[str] | None, **fields: 
         # One part of a field cannot be set beside the whole of it.
         twice = [other for other in said if f"{other}.".startswith(f"{name}.") or f"{name}.".startswith(f"{other}.")]
         release = name.startswith("tensorflow.") and twice == ["tensorflow"] and name != "tensorflow.release"
-        if (twice and not release) or name in ("extends", "schema") or (gpu and name.partition(".")[0] in _DEVICES):
+        if (twice and not release) or name in ("extends", "schema") or (gpu and name.partition(".")[0] in DEVICES):
             fix = "say it once" if name != "extends" else "name the profile itself"
             raise ProfileError.of("wish-malformed", f"`--set {text}`: `{name}` is set by another option", fix)
         said[name] = value.strip()

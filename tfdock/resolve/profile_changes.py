@@ -127,6 +127,17 @@ def describe_change(change: Change, profile: Profile) -> str:
     return ", and ".join([*([" and ".join(lines)] if lines else []), *([f"remove {gone}"] if gone else [])])
 
 
+def as_yaml(change: Change, profile: Profile) -> tuple[dict[str, str | None], dict[str, str | None]]:
+    """Return the values of a change as YAML writes them, None for what goes; and the maps of which it sets parts."""
+    after = changed(profile, change)
+    maps = {path.partition(".")[0] for path in change if "." in path}
+    whole = {field: _complete_map(field, change, after) for field in maps}
+    return (
+        {path: None if value is None else _yaml(value) for path, value in change.items()},
+        {field: _yaml(value) if value else None for field, value in whole.items()},
+    )
+
+
 def _complete_map(field: str, change: Change, after: Profile) -> Mapping[str, object]:
     """Return a map of the changed profile, its new entries last."""
     model = getattr(after, field)

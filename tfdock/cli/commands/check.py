@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,14 +26,28 @@ from tfdock.cli.app import (
     stoppable,
 )
 from tfdock.engine.engine_facts import quick_facts
-from tfdock.errors import ExitCode, Problem, TfdockError, combined_exit_code
+from tfdock.errors import (
+    ExitCode,
+    Fix,
+    Incompatible,
+    Problem,
+    ProfileError,
+    Suggestion,
+    TfdockError,
+    combined_exit_code,
+)
 from tfdock.host import hardware
+from tfdock.host.files import write_text
 from tfdock.host.settings import Settings
+from tfdock.knowledge import loader
 from tfdock.plan.estimate import PhaseEstimate, Record, expectation
 from tfdock.plan.notes import notes_of
 from tfdock.plan.preflight import PreflightCheck, machine_findings
-from tfdock.plan.prepare import Preparer, placed
-from tfdock.plan.wish import Wish
+from tfdock.plan.prepare import STDIN, Preparer, WrittenProfile, placed
+from tfdock.plan.wish import DEVICES, Wish
+from tfdock.profile import profile as profiles
+from tfdock.profile.profile_edit import edited
+from tfdock.resolve.profile_changes import Change, as_yaml
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import WritableFolder
 from tfdock.wheelhouse.store import Wheelhouse
@@ -57,12 +74,25 @@ def check(
             help="Ask the servers whether base image, source, Bazel and archives are still there and unchanged.",
         ),
     ] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Write a way out of a refusal into the profile. Ask which, if several.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --fix, ask nothing and take the first way.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Also say what this machine lacks. No engine and no network is needed."""
+    if yes and not fix:
+        raise typer.BadParameter("`--yes` answers the question of `--fix`, which is not there")
+    if wish and fix:
+        raise typer.BadParameter(f"`--fix` changes files: leave `{wish.words}` out")
     preparer, places = preparer_for(settings, allow_untested=allow_untested, wish=wish), build_places(settings)
     records = [*Wheelhouse(settings.wheelhouse).records()]
-    results = [_check_profile(preparer, places, records, name) for name in profile_names(profiles, wish)]
+    asking = not (yes or as_json) and sys.stdin.isatty() and sys.stderr.isatty()
+    results = []
+    for name in profile_names(profiles, wish):
+        again = partial(_check_profile, preparer, places, records, name)
+        result = again()
+        results.append(_fix(preparer, result, again, yes=yes, asking=asking) if fix and result.problems else result)
     # A refused profile needs no engine, and may be a stranger's: then nothing of this machine is called.
     facts = quick_facts() if any(result.build_id for result in results) else None
     engine = engine_findings(facts, settings) if facts else []
@@ -85,7 +115,8 @@ class _CheckResult:
     """The result of one profile: `file` as the user named it, `path` where it is.
 
     `machine` holds the checks of this machine, and `engine` those of its engine, if one answers. They are empty for
-    a refused profile, also where this machine's GPUs are the reason.
+    a refused profile, also where this machine's GPUs are the reason. `fixed` is the change that `--fix` wrote. So
+    many problems were `told` before it asked.
     """
 
     file: str
@@ -101,6 +132,8 @@ class _CheckResult:
     resolution: Resolution | None = None
     notes: Sequence[str] = ()
     expected: PhaseEstimate | None = None
+    fixed: Mapping[str, object] | None = None
+    told: int = 0
 
     @property
     def document(self) -> dict[str, object]:
@@ -119,6 +152,7 @@ class _CheckResult:
             "estimate": self.expected and self.expected.document,
             "unverified": self.resolution.unverified if self.resolution else (),
             "notes": self.notes,
+            "fixed": self.fixed,
         }
 
 
@@ -157,6 +191,106 @@ def _check_profile(
     )
 
 
+# --- write a way out ------------------------------------------------------------------------------------------------
+
+
+def _fix(
+    preparer: Preparer, result: _CheckResult, again: Callable[[], _CheckResult], *, yes: bool, asking: bool
+) -> _CheckResult:
+    """Return the result of a profile with a way out of its refusal written into it; else its own, and why not."""
+    if asking and any(problem.ways for problem in result.problems):
+        console.show_problems(result.problems)
+        result = replace(result, told=len(result.problems))
+    try:
+        change = _write_way_out(preparer, result.file, result.problems, yes=yes, asking=asking)
+    except ProfileError as error:
+        return replace(result, problems=(*result.problems, *error.problems))
+    return result if change is None else replace(again(), fixed=change)
+
+
+def _write_way_out(
+    preparer: Preparer, name: str, problems: Sequence[Problem], *, yes: bool, asking: bool
+) -> Change | None:
+    """Write a way out of the problems into a profile, show it, and return its change; None if nobody wants one.
+
+    Raise ProfileError (`fix-not-taken`) where none is known, nobody may choose, or the file cannot be changed.
+    """
+    ways = [*{way.text: way for problem in problems for way in problem.ways}.values()]
+    if not ways:
+        raise _not_taken(name, "no change was found that helps", "do what the errors say")
+    written = preparer.read(name)
+    if name == STDIN or Path(written.file).parent == loader.profiles():
+        raise _not_taken(name, "only a profile of your own is changed", "save it as a file of yours: `NAME.yaml`")
+    # What nobody chose must not change whom the wheel serves, allow the untested, or hide what a parent says.
+    harmless = [way for way in ways if not (written.extended or way.question or {*way.change} & {*DEVICES})]
+    way = harmless[0] if yes and harmless else None
+    if asking:
+        way = harmless[0] if ways == harmless[:1] else _asked_way(ways, default=1 if ways[0] in harmless else 0)
+    elif not yes:
+        raise _not_taken(name, "there is no terminal to ask which way to take", "`--fix --yes` takes the first")
+    elif not way:
+        why = "every way changes the GPUs or allows the untested, or the profile extends another"
+        raise _not_taken(name, why, "choose on a terminal: `tfdock check --fix PROFILE`")
+    if way is None:
+        return None
+    text = _accepted_text(preparer, written, way.change)
+    if preparer.read(name).text != written.text:
+        raise _not_taken(name, "the file was changed meanwhile", "run it again")
+    write_text(Path(written.file), text, follow=True)
+    for line in _difference(written, text):
+        console.say(line)
+    return way.change
+
+
+def _asked_way(ways: Sequence[Suggestion], default: int) -> Suggestion | None:
+    for number, way in enumerate(ways, 1):
+        console.tell(
+            f"  {number}  {f'{way.question}? ' * bool(way.question)}{console.clean(way.text)}", indent=" " * 5
+        )
+    console.tell("  0  change nothing")
+    answer = ""
+    while answer not in map(str, range(len(ways) + 1)):
+        try:
+            answer = typer.prompt(f"Which way, 0 to {len(ways)}", default=str(default), err=True).strip()
+        except typer.Abort as error:
+            # The question's line is still open: nobody has ended it.
+            console.say("\ninterrupted")
+            raise typer.Exit(ExitCode.INTERRUPTED) from error
+    return ways[int(answer) - 1] if int(answer) else None
+
+
+def _accepted_text(preparer: Preparer, written: WrittenProfile, change: Change) -> str:
+    """Return the text with the change, which was tried as a check tries it; raises ProfileError."""
+    text = edited(written.text, *as_yaml(change, written.profile))
+    try:
+        if text is None:
+            raise _not_taken(
+                written.file, "its fields stand in braces", "write the change by hand, or a field a line"
+            )
+        profile, document = profiles.read(text, written.file, written.extended)
+        preparer.resolve_written(replace(written, text=text, profile=profile, document=document), suggest=False)
+    except Incompatible as error:
+        raise _not_taken(
+            written.file, f"the change was not enough: {error.problems[0].message}", "write it by hand"
+        ) from error
+    return text
+
+
+def _not_taken(file: str, why: str, fix: Fix) -> ProfileError:
+    return ProfileError.of("fix-not-taken", f"nothing was written: {why}", fix, file=file)
+
+
+def _difference(written: WrittenProfile, text: str) -> Iterator[str]:
+    style = console.Style(sys.stderr)
+    paint = {"+": style.good, "-": style.bad}
+    before, after = (console.clean(part).splitlines() for part in (written.text, text))
+    for line in difflib.unified_diff(before, after, written.file, written.file, "before", "after", n=1, lineterm=""):
+        yield paint.get(line[0], str)(line)
+
+
+# --- ask servers, and show -----------------------------------------------------------------------------------------
+
+
 def _ask_online(results: Sequence[_CheckResult], preparer: Preparer, settings: Settings) -> list[_CheckResult]:
     """Return the results with what the builds download, of the profiles that can be built."""
     from tfdock.builder.locking import read_lock
@@ -184,7 +318,7 @@ def _ask_online(results: Sequence[_CheckResult], preparer: Preparer, settings: S
 def _show(result: _CheckResult) -> None:
     """Print the build id on standard output, and problems on standard error."""
     if result.resolution is None:
-        console.show_problems(result.problems)
+        console.show_problems(result.problems[result.told :])
         return
     style, unverified = console.Style(sys.stdout), result.resolution.unverified
     # With `--online`, a profile that can be built may name downloads that are gone.

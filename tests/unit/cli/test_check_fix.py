@@ -1,0 +1,130 @@
+"""`tfdock check --fix`: a way out of a refusal is written into the profile, and nothing else changes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import tfdock.cli.main  # noqa: F401 - it makes the application whole
+from tfdock.cli.app import app
+
+TEXT = """\
+schema: 1
+tensorflow: "2.18.0"   # mine
+python: "3.11"
+
+# the card
+gpus:
+  - rtx5090   # in the box
+cuda:  "12.5.1"  # as tested
+"""
+FIXED = TEXT.replace('"2.18.0"', '"2.20.0"').replace('"12.5.1"', '"12.8.0"')
+#: Its only way leaves out a GPU.
+BY_HAND = 'schema: 1\ntensorflow: "2.18.0"\ngpus: [rtx3080, gtx680]\n'
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text(TEXT)
+    return tmp_path
+
+
+def check(*words: str, text: str = "") -> Result:
+    environment = {"COLUMNS": "1000", "NO_COLOR": "1", "TFDOCK_KNOWLEDGE": "", "DOCKER_HOST": "unix:///nope"}
+    return CliRunner().invoke(app, ["check", *words], env=environment, input=text)
+
+
+def on_terminal(folder: Path, *words: str, answer: bytes) -> tuple[int, str]:
+    """The exit code and the output of a check at a terminal where somebody types this."""
+    ours, theirs = pty.openpty()
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    command = [sys.executable, "-m", "tfdock", "check", *words]
+    with subprocess.Popen(
+        command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as process:
+        os.close(theirs)
+        os.write(ours, answer)
+        seen = b""
+        # At the end, the other side has closed the terminal.
+        with contextlib.suppress(OSError):
+            while True:
+                seen += os.read(ours, 4096)
+        os.close(ours)
+    return process.returncode, seen.decode()
+
+
+def test_the_first_way_is_written_and_comments_stay() -> None:
+    result = check("--fix", "--yes", "my.yaml")
+    assert result.exit_code == 0, result.output
+    assert Path("my.yaml").read_text() == FIXED
+    assert '-cuda:  "12.5.1"  # as tested\n+cuda:  "12.8.0"  # as tested\n' in result.stderr
+    assert result.stdout.startswith("my.yaml: ok, ")
+    again = check("--fix", "my.yaml")
+    assert again.exit_code == 0
+    assert "error:" not in again.stderr
+    assert Path("my.yaml").read_text() == FIXED
+
+
+def test_a_document_has_the_change() -> None:
+    (row,) = json.loads(check("--fix", "--yes", "--json", "my.yaml").stdout)["profiles"]
+    assert (row["ok"], row["problems"]) == (True, [])
+    assert row["fixed"] == {"tensorflow": "2.20.0", "cuda": "12.8.0"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "told"),
+    [
+        (TEXT, [], "there is no terminal to ask which way to take"),
+        (TEXT, ["--json"], "there is no terminal to ask which way to take"),
+        (BY_HAND, ["--yes"], "every way changes the GPUs or allows the untested"),
+        ("extends: base.yaml\n", ["--yes"], "or the profile extends another"),
+        (
+            "{schema: 1, tensorflow: '2.18.0', gpus: [rtx5090], cuda: '12.5.1'}\n",
+            ["--yes"],
+            "its fields stand in braces",
+        ),
+        (TEXT + "cdua: x\n", ["--yes"], "no change was found that helps"),
+    ],
+)
+def test_what_nobody_chose_is_not_written(text: str, words: list[str], told: str) -> None:
+    Path("base.yaml").write_text(TEXT)
+    Path("my.yaml").write_text(text)
+    result = check("--fix", *words, "my.yaml")
+    assert result.exit_code in (2, 3)
+    assert told in result.output
+    assert "fix-not-taken" in result.output
+    assert Path("my.yaml").read_text() == text
+
+
+def test_a_profile_of_somebody_elses_is_not_written() -> None:
+    assert "only a profile of your own is changed" in check("--fix", "--yes", "-", text=TEXT).stderr
+    assert "leave `--python 3.12` out" in check("--fix", "my.yaml", "--python", "3.12").stderr
+    assert "answers the question of `--fix`" in check("--yes", "my.yaml").stderr
+
+
+@pytest.mark.parametrize(("answer", "ways"), [(b"0\n", 0), (b"9\nx\n-1\n\xc2\xb2\n0\n", 0), (b"1\n", 1)])
+def test_somebody_at_a_terminal_chooses(folder: Path, answer: bytes, ways: int) -> None:
+    Path("my.yaml").write_text("extends: base.yaml\n")
+    Path("base.yaml").write_text(TEXT)
+    code, seen = on_terminal(folder, "--fix", "my.yaml", answer=answer)
+    assert code == (0 if ways else 3), seen
+    assert seen.count("[target-not-in-toolkit]") == 1
+    written = 'tensorflow: "2.20.0"\ncuda: "12.8.0"\n' if ways else ""
+    assert Path("my.yaml").read_text() == f"extends: base.yaml\n{written}"
+    assert Path("base.yaml").read_text() == TEXT
+
+
+def test_the_end_of_the_input_answers_no_question(folder: Path) -> None:
+    Path("my.yaml").write_text(BY_HAND)
+    code, seen = on_terminal(folder, "--fix", "my.yaml", answer=b"\x04")
+    assert "Which way, 0 to 1 [0]" in seen
+    assert (code, Path("my.yaml").read_text()) == (130, BY_HAND)

@@ -1,0 +1,81 @@
+"""Write a change into the text of a profile: only values of fields change; comments and layout stay. Pure.
+
+PyYAML gives the place of each value. A block's own end lies behind the comments that follow it, so its end is
+taken from its last value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import yaml
+
+
+def edited(text: str, change: Mapping[str, str | None], whole: Mapping[str, str | None]) -> str | None:
+    """Return the text with fields set to values as YAML writes them, or left out where the new value is None.
+
+    `whole` has the new value of each map of which the change sets a part. None where the text is one map in braces,
+    whose lines nobody can tell apart.
+    """
+    for path, value in change.items():
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if not isinstance(root, yaml.MappingNode) or root.flow_style:
+            return None
+        field, _, inner = path.partition(".")
+        entry = _entry(root, field)
+        within = entry[1] if entry else None
+        if not inner:
+            text = _with_field(text, root, field, value)
+        elif isinstance(within, yaml.MappingNode) and not within.flow_style and len(within.value) > (value is None):
+            text = _with_field(text, within, inner, value)
+        else:
+            text = _with_field(text, root, field, whole[field])
+    return text
+
+
+def _entry(node: yaml.MappingNode, key: str) -> tuple[yaml.Node, yaml.Node] | None:
+    return next(((name, value) for name, value in node.value if name.value == key), None)
+
+
+def _with_field(text: str, node: yaml.MappingNode, key: str, value: str | None) -> str:
+    """Return the text with one entry of a block map written, added below the others, or removed with its lines."""
+    entry = _entry(node, key)
+    if entry is None:
+        if value is None:
+            # The profile that it extends says it: only a null takes it away.
+            return _added(text, node, f"{key}: null") if _entry(node, "extends") else text
+        return _added(text, node, f"{key}: {value}")
+    name, old = entry
+    end = _end(text, old)
+    if value is None:
+        begin = text.rfind("\n", 0, name.start_mark.index) + 1
+        return text[:begin] + text[_line_end(text, end) :]
+    # A block begins on a line of its own, and an empty value nowhere.
+    beside = old.end_mark.index > old.start_mark.index and (
+        not isinstance(old, yaml.CollectionNode) or old.flow_style
+    )
+    if beside:
+        return text[: old.start_mark.index] + value + text[end:]
+    return f"{text[: name.end_mark.index]}: {value}{text[max(end, name.end_mark.index + 1) :]}"
+
+
+def _added(text: str, node: yaml.MappingNode, line: str) -> str:
+    at = _line_end(text, max(_end(text, value) for _, value in node.value))
+    newline = "\r\n" if "\r\n" in text else "\n"
+    before = text[:at] if text[:at].endswith("\n") else text[:at] + newline
+    return f"{before}{' ' * node.start_mark.column}{line}{newline}{text[at:]}"
+
+
+def _end(text: str, node: yaml.Node) -> int:
+    """Return the index behind the last character of a value."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        return _end(text, last[1] if isinstance(last, tuple) else last)
+    begin, end = node.start_mark.index, node.end_mark.index
+    return begin + len(text[begin:end].rstrip())
+
+
+def _line_end(text: str, index: int) -> int:
+    """Return where the next line begins."""
+    found = text.find("\n", index)
+    return len(text) if found < 0 else found + 1
