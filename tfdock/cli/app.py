@@ -18,7 +18,7 @@ import typer
 
 from tfdock.cli import completion, console
 from tfdock.cli.lazy_commands import app as app
-from tfdock.errors import ProfileError, TfdockError, document_text
+from tfdock.errors import ExitCode, ProfileError, TfdockError, document_text
 from tfdock.host import hardware, settings
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Limit, Stop
@@ -36,38 +36,16 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 # --- options --------------------------------------------------------------------------------------------------------
 
-Profiles = Annotated[
-    list[str],
-    typer.Argument(
-        help="Profile files, or names of shipped profiles.",
-        metavar="PROFILE…",
-        autocompletion=completion.profiles,
-    ),
-]
-SomeProfiles = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Profile files, or names of shipped profiles.",
-        metavar="PROFILE…",
-        autocompletion=completion.profiles,
-    ),
-]
-OneProfile = Annotated[
-    str,
-    typer.Argument(
-        help="A profile file, or the name of a shipped profile.",
-        metavar="PROFILE",
-        autocompletion=completion.profiles,
-    ),
-]
-SomeProfile = Annotated[
-    str | None,
-    typer.Argument(
-        help="A profile file, or the name of a shipped profile.",
-        metavar="PROFILE",
-        autocompletion=completion.profiles,
-    ),
-]
+_PROFILES = typer.Argument(
+    help="Profile files, or names of shipped profiles.", metavar="PROFILE…", autocompletion=completion.profiles
+)
+_PROFILE = typer.Argument(
+    help="A profile file, or the name of a shipped profile.", metavar="PROFILE", autocompletion=completion.profiles
+)
+Profiles = Annotated[list[str], _PROFILES]
+SomeProfiles = Annotated[list[str] | None, _PROFILES]
+OneProfile = Annotated[str, _PROFILE]
+SomeProfile = Annotated[str | None, _PROFILE]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 AllowUntested = Annotated[
     bool, typer.Option("--allow-untested", help="Allow combinations that nobody is known to have tested.")
@@ -233,6 +211,10 @@ def command(schema: str, *options: str) -> Callable[[_F], _F]:
                 if kwargs.get("as_json") or kwargs.get("format_") == "json":
                     print_json(schema, False, {"problems": error.problems})
                 raise typer.Exit(error.exit_code) from error
+            except typer.Abort as error:
+                # The line of a question is still open: nobody has ended it.
+                console.say("\ninterrupted")
+                raise typer.Exit(ExitCode.INTERRUPTED) from error
 
         if options:
             wrapper.__signature__ = _with_options(function, options)  # type: ignore[attr-defined]

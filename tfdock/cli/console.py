@@ -205,11 +205,6 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def long_duration(seconds: float) -> str:
-    """Return seconds for people, from two days on in days: `5 days`."""
-    return duration(seconds) if seconds < 2 * 86400 else f"{seconds / 86400:.0f} days"
-
-
 def rough_duration(seconds: float) -> str:
     """Return an estimate of seconds for people: `40 min`, `9 h`, `5 days`."""
     if seconds < 3570:

@@ -328,6 +328,9 @@ def test_in_a_pipe_a_long_reading_is_told_now_and_then_with_how_much_there_is(
     assert stream.getvalue() == "2.0 MB received: a�[31m.whl\n4.0 MB of 8.0 MB received: a�[31m.whl\n"
 
 
-@pytest.mark.parametrize(("hours", "text"), [(2, "2:00:00"), (47, "47:00:00"), (48, "2 days"), (119.6, "5 days")])
-def test_long_times_are_told_in_days(hours: float, text: str) -> None:
-    assert console.long_duration(hours * 3600) == text
+@pytest.mark.parametrize(
+    ("hours", "text"),
+    [(0.001, "1 min"), (0.5, "30 min"), (0.995, "1 h"), (47, "47 h"), (48, "2 days"), (119.6, "5 days")],
+)
+def test_estimates_are_told_in_figures_that_people_use(hours: float, text: str) -> None:
+    assert console.rough_duration(hours * 3600) == text

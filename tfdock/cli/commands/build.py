@@ -39,7 +39,7 @@ from tfdock.cli.build_progress import (
     show_summary,
     shown_progress,
 )
-from tfdock.errors import ExitCode, combined_exit_code
+from tfdock.errors import combined_exit_code
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Limit
 from tfdock.plan.prepare import PreparedBuild, Preparer
@@ -195,11 +195,7 @@ def _wanted(
     if not (asking and needless):
         return prepared
     which = "them" if len(needless) > 1 else needless[0].file
-    try:
-        wanted = typer.confirm(f"Build {which} all the same?", err=True)
-    except typer.Abort as error:
-        console.say("\ninterrupted")
-        raise typer.Exit(ExitCode.INTERRUPTED) from error
+    wanted = typer.confirm(f"Build {which} all the same?", err=True)
     left = prepared if wanted else [build for build in prepared if build not in needless]
     if not left:
         console.say("nothing was built")

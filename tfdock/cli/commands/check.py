@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -234,11 +234,16 @@ def _write_way_out(
     if way is None:
         return None
     text = _accepted_text(preparer, written, way.change)
+    # Somebody may have sat before the question for long.
     if preparer.read(name).text != written.text:
         raise _not_taken(name, "the file was changed meanwhile", "run it again")
     write_text(Path(written.file), text, follow=True)
-    for line in _difference(written, text):
-        console.say(line)
+    style, (before, after) = (
+        console.Style(sys.stderr),
+        (console.clean(part).splitlines() for part in (written.text, text)),
+    )
+    for line in difflib.unified_diff(before, after, written.file, written.file, n=1, lineterm=""):
+        console.say({"+": style.good, "-": style.bad}.get(line[0], str)(line))
     return way.change
 
 
@@ -250,12 +255,7 @@ def _asked_way(ways: Sequence[Suggestion], default: int) -> Suggestion | None:
     console.tell("  0  change nothing")
     answer = ""
     while answer not in map(str, range(len(ways) + 1)):
-        try:
-            answer = typer.prompt(f"Which way, 0 to {len(ways)}", default=str(default), err=True).strip()
-        except typer.Abort as error:
-            # The question's line is still open: nobody has ended it.
-            console.say("\ninterrupted")
-            raise typer.Exit(ExitCode.INTERRUPTED) from error
+        answer = typer.prompt(f"Which way, 0 to {len(ways)}", default=str(default), err=True).strip()
     return ways[int(answer) - 1] if int(answer) else None
 
 
@@ -278,14 +278,6 @@ def _accepted_text(preparer: Preparer, written: WrittenProfile, change: Change) 
 
 def _not_taken(file: str, why: str, fix: Fix) -> ProfileError:
     return ProfileError.of("fix-not-taken", f"nothing was written: {why}", fix, file=file)
-
-
-def _difference(written: WrittenProfile, text: str) -> Iterator[str]:
-    style = console.Style(sys.stderr)
-    paint = {"+": style.good, "-": style.bad}
-    before, after = (console.clean(part).splitlines() for part in (written.text, text))
-    for line in difflib.unified_diff(before, after, written.file, written.file, "before", "after", n=1, lineterm=""):
-        yield paint.get(line[0], str)(line)
 
 
 # --- ask servers, and show -----------------------------------------------------------------------------------------

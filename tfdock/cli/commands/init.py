@@ -15,7 +15,7 @@ import typer
 
 from tfdock.cli import completion, console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
-from tfdock.errors import DiskFull, ExitCode, Incompatible, Problem, ProfileError
+from tfdock.errors import DiskFull, Incompatible, Problem, ProfileError
 from tfdock.gpu.devices import local_words, means_gpu, resembles_gpu, unknown_gpu
 from tfdock.host import hardware
 from tfdock.host.files import FULL, write_atomically
@@ -75,13 +75,8 @@ def init(
             "there is no terminal to ask for which GPU",
             "say it: `tfdock init --gpu rtx3080`, `--gpu cpu`, `--detect`, or `--yes` for the defaults",
         )
-    try:
-        devices = _devices(base, gpu or named, detect=detect, asking=asking)
-        start = _starter(base, devices, tensorflow, python, asking=asking)
-    except typer.Abort as error:
-        # The question's line is still open: nobody has ended it.
-        console.say("\ninterrupted")
-        raise typer.Exit(ExitCode.INTERRUPTED) from error
+    devices = _devices(base, gpu or named, detect=detect, asking=asking)
+    start = _starter(base, devices, tensorflow, python, asking=asking)
     # Where there is no such file, editors would complain about the line.
     text = (_SCHEMA_LINE if (path.parent / _SCHEMA_FILE).is_file() else "") + start.text
     _write(path, text)

@@ -260,4 +260,4 @@ def _expected_time(cells: Cells) -> str:
     if not known:
         return ""
     unknown = f", and {len(costs) - len(known)} of unknown duration" if len(known) < len(costs) else ""
-    return f"; about {console.long_duration(sum(known))} to build one after another{unknown}"
+    return f"; about {console.rough_duration(sum(known))} to build one after another{unknown}"
