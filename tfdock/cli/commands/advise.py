@@ -170,9 +170,10 @@ def _lines(
     """Yield (line, indent of its continuation): the answer, the reasons, the build, and the fixes."""
     style = console.Style(sys.stdout)
     wheel = _no_build(advice)
+    yield _verdict(advice, wheel, style), "  "
     if wheel:
-        yield from _head(advice, wheel, style)
-        yield "", ""
+        yield f"{style.good('note:')} {_pip(wheel, advice.python)}", ASIDE
+    yield "", ""
     if advice.python and advice.python not in advice.wheel.pythons:
         had = _pythons(advice.wheel.pythons)
         text = f"There is no official wheel of TensorFlow {advice.version} for Python {advice.python}, but for {had}."
@@ -195,7 +196,7 @@ def _lines(
     yield "", ""
     for index, line in enumerate(_fixes(advice, output, wheel)):
         text = line if wheel or index else line.removeprefix("or ")
-        yield f"{style.good('fix:')} {text}", ASIDE
+        yield f"{style.good('note:')} {text}", ASIDE
 
 
 def _no_build(advice: Advice) -> AdvisedWheel | None:
@@ -205,12 +206,25 @@ def _no_build(advice: Advice) -> AdvisedWheel | None:
     return advice.instead if advice.asked is None else None
 
 
-def _head(advice: Advice, wheel: AdvisedWheel, style: console.Style) -> Iterator[tuple[str, str]]:
+def _verdict(advice: Advice, wheel: AdvisedWheel | None, style: console.Style) -> str:
+    """Return the answer in a sentence: whether a build is needed, and whether one is known that does better."""
     whom = "all of them" if len(advice.gpus) > 1 else "it"
-    narrow = wheel is advice.wheel and any(service.limits for service in advice.gpus)
-    text = f"the official wheel of TensorFlow {wheel.version} runs on {whom}{', within the limits below' * narrow}"
-    yield style.good(f"No build is needed: {text}."), "  "
-    yield f"{style.good('fix:')} {_pip(wheel, advice.python)}", ASIDE
+    if wheel:
+        narrow = wheel is advice.wheel and any(service.limits for service in advice.gpus)
+        text = (
+            f"the official wheel of TensorFlow {wheel.version} runs on {whom}{', within the limits below' * narrow}"
+        )
+        return style.good(f"No build is needed: {text}.")
+    if advice.instead:
+        other = f"the official wheel of TensorFlow {advice.instead.version} runs on {whom}"
+        return style.warn(f"No build is needed with another release: {other}.")
+    if advice.offer:
+        text = f"a build of TensorFlow {advice.offer.resolution.version} for exactly {_whom(advice)} does better"
+        return style.warn(f"The official wheel is not enough: {text}.")
+    if not (advice.apart or advice.mixed):
+        return style.bad(f"No build is known that does better for {_whom(advice)}.")
+    alone, which = len(advice.gpus) == 1, "both" if len(advice.gpus) == 2 else "all of them"
+    return style.bad("Nobody here knows a wheel for it." if alone else f"No single wheel serves {which}.")
 
 
 def _pip(wheel: AdvisedWheel, python: str | None) -> str:
@@ -283,9 +297,6 @@ def _has_ptx(advice: Advice) -> bool:
 
 def _apart(base: KnowledgeBase, advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:
     """Yield why one wheel cannot serve all the GPUs: the compiler that each needs."""
-    alone = len(advice.gpus) == 1
-    which = "both" if len(advice.gpus) == 2 else "all of them"
-    yield style.bad("Nobody here knows a wheel for it." if alone else f"No single wheel serves {which}."), "  "
     for line in advice.apart or [f"{service.gpu.gpu}: {_family(base, service)}" for service in advice.gpus]:
         yield f"  {style.strong('why:')} {line}", ASIDE
 
