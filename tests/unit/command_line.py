@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,3 +29,22 @@ def document(result: Result, schema: str) -> dict[str, Any]:
     assert list(found)[:2] == ["schema", "ok"]
     assert found["schema"] == schema
     return found
+
+
+def at_terminal(folder: Path, *words: str, typed: bytes = b"", **variables: str) -> tuple[int, str]:
+    """The exit code and the output of `tfdock` in a folder, at a terminal where somebody types this."""
+    ours, theirs = pty.openpty()
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "COLUMNS": "200", "NO_COLOR": "1", **variables}
+    command = [sys.executable, "-m", "tfdock", *words]
+    with subprocess.Popen(
+        command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as process:
+        os.close(theirs)
+        os.write(ours, typed)
+        seen = b""
+        # At the end, the other side has closed the terminal.
+        with contextlib.suppress(OSError):
+            while True:
+                seen += os.read(ours, 4096)
+    os.close(ours)
+    return process.returncode, seen.decode()

@@ -61,7 +61,7 @@ def build(session: BuildSession, request: BuildRequest, listen: events.Listener)
         engine, info = session.engine, session.engine_info
         _tell_checks(doctor.before_build(plan, session.knowledge, session.settings, engine, info), listen)
         _check_remote(session, plan)
-        expected = expectation(plan, house.records(), session.knowledge)
+        expected = expectation(plan.resolution, plan.resources, plan.machine, house.records(), session.knowledge)
         with _run(session, request, plan, listen, expected) as run:
             for number, source_ref in enumerate(_source_refs(run), start=1):
                 try:

@@ -267,7 +267,7 @@ def _estimate_row(run: BuildRun) -> dict[str, Any]:
     return {
         "seconds": dict(expected.seconds) if expected else None,
         "source": expected.source if expected else None,
-        "weight": round(weight(run.plan, run.session.knowledge), 3),
+        "weight": round(weight(run.plan.resolution, run.session.knowledge), 3),
     }
 
 

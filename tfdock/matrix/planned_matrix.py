@@ -301,7 +301,9 @@ class _Planner:
             return Cell(combination=combination, status="impossible", problems=error.problems)
         plan = self.preparer.plan_resolved(resolved).plan
         release = plan.build_id.partition("-")[0]
-        expected = expectation(plan, self.records.get(release, ()), self.preparer.knowledge)
+        expected = expectation(
+            plan.resolution, plan.resources, plan.machine, self.records.get(release, ()), self.preparer.knowledge
+        )
         return Cell(
             combination=combination,
             status="missing",

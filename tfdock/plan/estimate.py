@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from tfdock.knowledge.release_rows import applies
 from tfdock.knowledge.tables import KnowledgeBase
@@ -25,17 +25,6 @@ _EARLY = 5.0  #: Seconds before which it says nothing either.
 _MOST = 1e9  #: A record with a larger figure than this is damaged.
 
 Record = Mapping[str, Any]
-
-
-class SizedBuild(Protocol):
-    """What an estimate asks of a build: a plan says it, and so does a profile that is resolved and sized."""
-
-    @property
-    def resolution(self) -> Resolution: ...
-    @property
-    def resources(self) -> BuildResources: ...
-    @property
-    def machine(self) -> Machine: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,27 +50,37 @@ class PhaseEstimate:
         return sum(self.seconds.get(name, 0.0) for name in later)
 
 
-def expectation(plan: SizedBuild, records: Iterable[Record], knowledge: KnowledgeBase) -> PhaseEstimate | None:
+def expectation(
+    resolution: Resolution,
+    resources: BuildResources,
+    machine: Machine,
+    records: Iterable[Record],
+    knowledge: KnowledgeBase,
+) -> PhaseEstimate | None:
     """Return how long a build will probably take; None without a similar record and without a known figure.
 
     The best record counts, of several the newest. First come records of this build id on such a machine, then of this
     build id elsewhere, then of the same release on such a machine.
     """
-    candidates = [(rank, str(record.get("finished")), record) for record in records for rank in _ranks(plan, record)]
+    candidates = [
+        (rank, str(record.get("finished")), record)
+        for record in records
+        for rank in _ranks(resolution, machine, record)
+    ]
     if not candidates:
-        return _by_default(plan, knowledge)
+        return _by_default(resolution, resources.jobs, knowledge)
     # Rank and time only: two records that are alike in both cannot be compared.
     rank, finished, record = max(candidates, key=lambda candidate: candidate[:2])
     figures = {name: _figure(record["seconds"].get(name)) for name in PHASES}
     seconds = {name: value for name, value in figures.items() if value is not None}
     jobs = _jobs(record)
     # The same actions in fewer jobs take longer in proportion.
-    factor = jobs / plan.resources.jobs if jobs else 1.0
-    if record["build_id"] != plan.resolution.build_id:
+    factor = jobs / resources.jobs if jobs else 1.0
+    if record["build_id"] != resolution.build_id:
         # Another build id of the release may have another number of GPU targets to compile.
-        factor *= weight(plan, knowledge) / (_weight_of(record) or weight(plan, knowledge))
+        factor *= weight(resolution, knowledge) / (_weight_of(record) or weight(resolution, knowledge))
     seconds["compile"] = seconds.get("compile", 0.0) * factor
-    build = "its build" if record["build_id"] == plan.resolution.build_id else f"the build of {record['build_id']}"
+    build = "its build" if record["build_id"] == resolution.build_id else f"the build of {record['build_id']}"
     where = "" if rank != _ELSEWHERE else f" on {record['machine']['cpus']} cores"
     scaled = "" if round(factor, 2) == 1 else f", compiling times {factor:.2f}"
     return PhaseEstimate(seconds=seconds, source=f"{build} of {finished[:10]}{where}{scaled}")
@@ -90,31 +89,31 @@ def expectation(plan: SizedBuild, records: Iterable[Record], knowledge: Knowledg
 _ALIKE, _ELSEWHERE, _HERE = 1, 2, 3
 
 
-def _ranks(plan: SizedBuild, record: Record) -> Iterator[int]:
+def _ranks(resolution: Resolution, machine: Machine, record: Record) -> Iterator[int]:
     """Yield how well a record fits, if it fits and is complete."""
-    machine, seconds = record.get("machine"), record.get("seconds")
-    if not isinstance(machine, Mapping) or not isinstance(seconds, Mapping):
+    where, seconds = record.get("machine"), record.get("seconds")
+    if not isinstance(where, Mapping) or not isinstance(seconds, Mapping):
         return
-    if not _figure(seconds.get("compile")) or not _figure(machine.get("cpus")):
+    if not _figure(seconds.get("compile")) or not _figure(where.get("cpus")):
         return
-    here = _same_class(plan, machine)
+    here = _same_class(machine, where)
     # A build that took most of its results from a cache says little of a build without that cache.
     bazel = figures if isinstance(figures := record.get("bazel"), Mapping) else {}
     cached = (_figure(bazel.get("hits")) or 0) > (_figure(bazel.get("executed")) or 0)
-    if cached and not (here and record.get("build_id") == plan.resolution.build_id):
+    if cached and not (here and record.get("build_id") == resolution.build_id):
         return
-    if record.get("build_id") == plan.resolution.build_id:
+    if record.get("build_id") == resolution.build_id:
         yield _HERE if here else _ELSEWHERE
     # A build id begins with the release.
-    elif here and str(record.get("build_id", "")).partition("-")[0] == plan.resolution.build_id.partition("-")[0]:
+    elif here and str(record.get("build_id", "")).partition("-")[0] == resolution.build_id.partition("-")[0]:
         yield _ALIKE
 
 
-def _same_class(plan: SizedBuild, machine: Mapping[str, Any]) -> bool:
-    cpus, memory = machine.get("cpus"), machine.get("memory")
-    if cpus != plan.machine.cpus or not isinstance(memory, int):
+def _same_class(machine: Machine, where: Mapping[str, Any]) -> bool:
+    cpus, memory = where.get("cpus"), where.get("memory")
+    if cpus != machine.cpus or not isinstance(memory, int):
         return False
-    return min(memory, plan.machine.memory) >= _SAME_MEMORY * max(memory, plan.machine.memory)
+    return min(memory, machine.memory) >= _SAME_MEMORY * max(memory, machine.memory)
 
 
 def _jobs(record: Record) -> float | None:
@@ -138,27 +137,26 @@ def _figure(value: object) -> float | None:
     return float(value) if 0 <= value <= _MOST else None
 
 
-def weight(plan: SizedBuild, knowledge: KnowledgeBase) -> float:
+def weight(resolution: Resolution, knowledge: KnowledgeBase) -> float:
     """Return how much there is to compile, as a multiple of a build for the CPU: each GPU target adds its part."""
-    part = _known(plan, knowledge, "compile-time-per-sass")
-    return 1 + (part or 0) / 100 * len(plan.resolution.targets)
+    part = _known(resolution, knowledge, "compile-time-per-sass")
+    return 1 + (part or 0) / 100 * len(resolution.targets)
 
 
-def _by_default(plan: SizedBuild, knowledge: KnowledgeBase) -> PhaseEstimate | None:
-    hours = _known(plan, knowledge, "build-core-hours")
+def _by_default(resolution: Resolution, jobs: int, knowledge: KnowledgeBase) -> PhaseEstimate | None:
+    hours = _known(resolution, knowledge, "build-core-hours")
     if hours is None:
         return None
-    compiling = hours * 3600 * weight(plan, knowledge) / plan.resources.jobs
-    jobs = plan.resources.jobs
+    compiling = hours * 3600 * weight(resolution, knowledge) / jobs
     many = f"{jobs} job{'s' * (jobs != 1)}"
     source = f"a known figure, {hours:g} core-hours for the CPU, and {many}: nothing like it was built here"
     return PhaseEstimate(seconds={"compile": compiling}, source=source)
 
 
-def _known(plan: SizedBuild, knowledge: KnowledgeBase, name: str) -> float | None:
-    accelerator = plan.resolution.accelerator.accelerator
+def _known(resolution: Resolution, knowledge: KnowledgeBase, name: str) -> float | None:
+    accelerator = resolution.accelerator.accelerator
     rows = (row for row in knowledge.estimates if (row.estimate, row.accelerator) == (name, accelerator))
-    return next((row.value for row in rows if applies(plan.resolution.release, row.releases)), None)
+    return next((row.value for row in rows if applies(resolution.release, row.releases)), None)
 
 
 def remaining(expected: float | None, elapsed: float, done: int, total: int) -> float | None:

@@ -74,7 +74,6 @@ class ResolvedProfile:
     written: WrittenProfile
     resolution: Resolution
     resources: BuildResources
-    machine: Machine
 
     @property
     def for_this_machine(self) -> bool:
@@ -304,7 +303,7 @@ class Preparer:
             )
         except Incompatible as error:
             raise Incompatible(*(placed(problem, document, file) for problem in error.problems)) from error
-        return ResolvedProfile(written=written, resolution=resolution, resources=resources, machine=self.machine)
+        return ResolvedProfile(written=written, resolution=resolution, resources=resources)
 
 
 def unreadable(error: OSError, name: str) -> ProfileError:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +10,8 @@ from typer.testing import CliRunner, Result
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
+
+from .. import command_line
 
 TEXT = """\
 schema: 1
@@ -41,25 +38,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def check(*words: str, text: str = "") -> Result:
     environment = {"COLUMNS": "1000", "NO_COLOR": "1", "TFDOCK_KNOWLEDGE": "", "DOCKER_HOST": "unix:///nope"}
     return CliRunner().invoke(app, ["check", *words], env=environment, input=text)
-
-
-def on_terminal(folder: Path, *words: str, answer: bytes) -> tuple[int, str]:
-    """The exit code and the output of a check at a terminal where somebody types this."""
-    ours, theirs = pty.openpty()
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
-    command = [sys.executable, "-m", "tfdock", "check", *words]
-    with subprocess.Popen(
-        command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, env=environment
-    ) as process:
-        os.close(theirs)
-        os.write(ours, answer)
-        seen = b""
-        # At the end, the other side has closed the terminal.
-        with contextlib.suppress(OSError):
-            while True:
-                seen += os.read(ours, 4096)
-        os.close(ours)
-    return process.returncode, seen.decode()
 
 
 def test_the_first_way_is_written_and_comments_stay() -> None:
@@ -115,7 +93,7 @@ def test_a_profile_of_somebody_elses_is_not_written() -> None:
 def test_somebody_at_a_terminal_chooses(folder: Path, answer: bytes, ways: int) -> None:
     Path("my.yaml").write_text("extends: base.yaml\n")
     Path("base.yaml").write_text(TEXT)
-    code, seen = on_terminal(folder, "--fix", "my.yaml", answer=answer)
+    code, seen = command_line.at_terminal(folder, "check", "--fix", "my.yaml", typed=answer)
     assert code == (0 if ways else 3), seen
     assert seen.count("[target-not-in-toolkit]") == 1
     written = 'tensorflow: "2.20.0"\ncuda: "12.8.0"\n' if ways else ""
@@ -125,6 +103,6 @@ def test_somebody_at_a_terminal_chooses(folder: Path, answer: bytes, ways: int) 
 
 def test_the_end_of_the_input_answers_no_question(folder: Path) -> None:
     Path("my.yaml").write_text(BY_HAND)
-    code, seen = on_terminal(folder, "--fix", "my.yaml", answer=b"\x04")
+    code, seen = command_line.at_terminal(folder, "check", "--fix", "my.yaml", typed=b"\x04")
     assert "Which way, 0 to 1 [0]" in seen
     assert (code, Path("my.yaml").read_text()) == (130, BY_HAND)

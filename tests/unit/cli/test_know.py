@@ -400,3 +400,23 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert result.stderr == ""
     assert len(result.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "paged"),
+    [
+        (["gpus"], {}, True),
+        (["explain"], {}, True),
+        (["gpus", "5090"], {}, False),
+        (["gpus"], {"NO_PAGER": "1"}, False),
+        (["gpus"], {"TERM": "dumb"}, False),
+        (["gpus", "--json"], {}, False),
+    ],
+)
+def test_a_list_longer_than_the_terminal_goes_through_the_pager(
+    tmp_path: Path, words: list[str], variables: dict[str, str], paged: bool
+) -> None:
+    given = {"PAGER": "sed s/^/paged:/", "TERM": "xterm", **variables}
+    code, seen = command_line.at_terminal(tmp_path, *words, typed=b"", **given)
+    assert code == 0
+    assert [line.startswith("paged:") for line in seen.splitlines()].count(paged) == len(seen.splitlines())

@@ -35,7 +35,8 @@ def record(build_id: str, day: int = 1, **fields: Any) -> Mapping[str, Any]:
 
 
 def expected(desk: Desk, text: str, *records: Mapping[str, Any]) -> PhaseEstimate:
-    found = expectation(desk.plan(text, machine=HERE), records, desk.knowledge)
+    plan = desk.plan(text, machine=HERE)
+    found = expectation(plan.resolution, plan.resources, plan.machine, records, desk.knowledge)
     assert found is not None
     return found
 
@@ -72,7 +73,7 @@ def test_one_from_another_machine_is_scaled_by_its_jobs(desk: Desk) -> None:
 def test_one_of_the_same_release_here_is_scaled_by_what_there_is_to_compile(desk: Desk) -> None:
     plan = desk.plan(GPUS, machine=HERE)
     found = expected(desk, GPUS, record("tf2.18.0-py3.12-cpu-x86_64"))
-    assert weight(plan, desk.knowledge) == pytest.approx(1.3)
+    assert weight(plan.resolution, desk.knowledge) == pytest.approx(1.3)
     assert found.seconds["compile"] == pytest.approx(1300)
     assert found.source == "the build of tf2.18.0-py3.12-cpu-x86_64 of 2026-11-01, compiling times 1.30"
 

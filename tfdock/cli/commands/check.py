@@ -26,16 +26,7 @@ from tfdock.cli.app import (
     stoppable,
 )
 from tfdock.engine.engine_facts import quick_facts
-from tfdock.errors import (
-    ExitCode,
-    Fix,
-    Incompatible,
-    Problem,
-    ProfileError,
-    Suggestion,
-    TfdockError,
-    combined_exit_code,
-)
+from tfdock.errors import ExitCode, Incompatible, Problem, ProfileError, Suggestion, TfdockError, combined_exit_code
 from tfdock.host import hardware
 from tfdock.host.files import write_text
 from tfdock.host.settings import Settings
@@ -187,7 +178,7 @@ def _check_profile(
         machine=machine,
         resolution=wanted.resolution,
         notes=notes_of(preparer, wanted.written, wanted.resolution),
-        expected=expectation(wanted, records, preparer.knowledge),
+        expected=expectation(wanted.resolution, wanted.resources, preparer.machine, records, preparer.knowledge),
     )
 
 
@@ -276,7 +267,7 @@ def _accepted_text(preparer: Preparer, written: WrittenProfile, change: Change) 
     return text
 
 
-def _not_taken(file: str, why: str, fix: Fix) -> ProfileError:
+def _not_taken(file: str, why: str, fix: str) -> ProfileError:
     return ProfileError.of("fix-not-taken", f"nothing was written: {why}", fix, file=file)
 
 

@@ -6,6 +6,8 @@ They need no engine and no network.
 from __future__ import annotations
 
 import difflib
+import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -41,6 +43,19 @@ from tfdock.types import Version
 def _print(lines: Iterable[str]) -> None:
     for line in lines:
         console.result(line)
+
+
+def _print_list(lines: Iterable[str]) -> None:
+    """Print a long list: on a terminal with fewer lines through a pager, as git does."""
+    text = [part for line in lines for part in console.wrapped(line, console.width(sys.stdout))]
+    fits = not sys.stdout.isatty() or len(text) < shutil.get_terminal_size().lines
+    if fits or os.environ.get("NO_PAGER") or os.environ.get("TERM") == "dumb":
+        _print(text)
+        return
+    from pydoc import pager  # here: it takes as long to load as a command
+
+    os.environ.setdefault("LESS", "FRX")  # as git sets it: colours, and a short text stays on the screen
+    pager("\n".join(text) + "\n")
 
 
 # --- gpus ---------------------------------------------------------------------------------------------------------
@@ -81,7 +96,7 @@ def gpus(
             _print([""] if index else [])
             _print(_gpu_lines(base, gpu, own[gpu.gpu]))
     else:
-        _print(_gpu_list(base, rows, facts))
+        _print_list(_gpu_list(base, rows, facts))
 
 
 def _gpu_list(base: KnowledgeBase, gpus: Sequence[Gpu], facts: dict[tuple[str, str], TargetFacts]) -> Iterator[str]:
@@ -296,7 +311,7 @@ def explain(
     if as_json:
         print_json("tfdock.explain/1", True, document)
     else:
-        _print(lines)
+        _print_list(lines)
 
 
 def _explained(base: KnowledgeBase, name: str | None) -> tuple[dict[str, Any], Iterable[str]]:

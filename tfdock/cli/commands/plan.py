@@ -63,7 +63,13 @@ def plan(
     prepared = preparer.prepare(profile_names([profile] if profile else [], wish)[0])
     resolution = prepared.plan.resolution
     notes = notes_of(preparer, prepared.written, resolution)
-    expected = expectation(prepared.plan, Wheelhouse(settings.wheelhouse).records(), preparer.knowledge)
+    expected = expectation(
+        resolution,
+        prepared.plan.resources,
+        preparer.machine,
+        Wheelhouse(settings.wheelhouse).records(),
+        preparer.knowledge,
+    )
     if as_json:
         more = {"estimate": expected and expected.document, "unverified": resolution.unverified, "notes": notes}
         print_json("tfdock.plan/1", True, plan_json(prepared.plan) | more)
