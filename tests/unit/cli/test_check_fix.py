@@ -52,6 +52,19 @@ def test_the_first_way_is_written_and_comments_stay() -> None:
     assert Path("my.yaml").read_text() == FIXED
 
 
+def test_mode_link_and_line_ends_stay(folder: Path) -> None:
+    (folder / "real.yaml").write_bytes(TEXT.replace("\n", "\r\n").encode())
+    (folder / "real.yaml").chmod(0o640)
+    Path("link.yaml").symlink_to("real.yaml")
+    result = check("--fix", "--yes", "link.yaml")
+    assert result.exit_code == 0, result.output
+    assert "\n+cuda:" in result.stderr
+    assert "\ufffd" not in result.stderr
+    assert Path("link.yaml").is_symlink()
+    assert (folder / "real.yaml").read_bytes() == FIXED.replace("\n", "\r\n").encode()
+    assert (folder / "real.yaml").stat().st_mode & 0o777 == 0o640
+
+
 def test_a_document_has_the_change() -> None:
     (row,) = json.loads(check("--fix", "--yes", "--json", "my.yaml").stdout)["profiles"]
     assert (row["ok"], row["problems"]) == (True, [])

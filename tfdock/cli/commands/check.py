@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from tfdock.cli.app import (
 from tfdock.engine.engine_facts import quick_facts
 from tfdock.errors import ExitCode, Incompatible, Problem, ProfileError, Suggestion, TfdockError, combined_exit_code
 from tfdock.host import hardware
-from tfdock.host.files import write_text
+from tfdock.host.files import write_bytes
 from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
 from tfdock.plan.estimate import PhaseEstimate, Record, expectation
@@ -228,13 +229,14 @@ def _write_way_out(
     # Somebody may have sat before the question for long.
     if preparer.read(name).text != written.text:
         raise _not_taken(name, "the file was changed meanwhile", "run it again")
-    write_text(Path(written.file), text, follow=True)
-    style, (before, after) = (
-        console.Style(sys.stderr),
-        (console.clean(part).splitlines() for part in (written.text, text)),
-    )
+    path, style = Path(written.file), console.Style(sys.stderr)
+    mode = path.stat().st_mode
+    # Nobody else's to read, until it has the mode that it had.
+    write_bytes(path, text.encode(), private=True, follow=True)
+    path.chmod(stat.S_IMODE(mode))
+    before, after = written.text.splitlines(), text.splitlines()
     for line in difflib.unified_diff(before, after, written.file, written.file, n=1, lineterm=""):
-        console.say({"+": style.good, "-": style.bad}.get(line[0], str)(line))
+        console.say({"+": style.good, "-": style.bad}.get(line[0], str)(console.clean(line)))
     return way.change
 
 
