@@ -1,0 +1,42 @@
+"""The programs that run where xprof is, with stand-ins for what they import of it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfdock.knowledge import loader
+
+EVENT = '{"ph": "X", "name": "MatMul", "ts": 1, "dur": 2, "args": {"shape": "(float[8])", "uid": "9"}}'
+CONVERT = """
+def xspace_to_tool_data(paths, tool, options):
+    return ({text!r} if tool == "trace_viewer" else None), "application/json"
+"""
+
+
+def run(folder: Path, program: str, *words: str, **modules: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of `trace` with these modules of xprof; the name of one within a package has `__` for a dot."""
+    for name, text in modules.items():
+        file = folder.joinpath("site/xprof", *name.split("__")).with_suffix(".py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    command = [sys.executable, "-c", loader.templates()[f"trace/{program}.py"], *words]
+    return subprocess.run(
+        command, env={"PYTHONPATH": str(folder / "site")}, cwd=folder, text=True, capture_output=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize("end", [",\n{}]}\n", "]}", "\n]\n}"])
+def test_the_timeline_ends_as_perfetto_wants_it(tmp_path: Path, end: str) -> None:
+    text = f'{{"displayTimeUnit": "ns",\n"traceEvents": [\n{EVENT}{end}'
+    run(tmp_path, "read", "profile", ".", convert__raw_to_tool_data=CONVERT.format(text=text)).check_returncode()
+    timeline = json.loads(gzip.decompress((tmp_path / "timeline.json.gz").read_bytes()))
+    assert timeline["traceEvents"] == [json.loads(EVENT)]
+    assert [*timeline][-1] != "traceEvents"
+    (event,) = json.loads((tmp_path / "trace_viewer.json").read_text())["traceEvents"]
+    assert event["args"] == {"shape": "(float[8])"}
