@@ -7,6 +7,7 @@ between 0 and 1.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -368,11 +369,16 @@ def _device_rows(data: bytes | None) -> Iterator[tuple[_Key, tuple[int, float]]]
 
 
 def _stages(data: bytes | None) -> Iterator[InputStage]:
-    rows = [row for row in _table(data, 2).named() if str(row.get("opName", "")).startswith(_STAGE)]
-    for row in sorted(rows, key=lambda row: -_number(row, "selfTimeInMs")):
-        name = str(row["opName"]).removeprefix(_STAGE).removeprefix("Root::")
-        seconds = _number(row, "selfTimeInMs") / 1000
-        yield InputStage(stage=name, calls=int(_number(row, "count")), seconds=seconds)
+    calls, seconds = Counter[str](), dict[str, float]()
+    for row in _table(data, 2).named():
+        stage = str(row.get("opName", ""))
+        if stage.startswith(_STAGE):
+            # Each round of a `repeat` and each part of an `interleave` has a row: `Repeat[52]::TensorSlice`.
+            name = re.sub(r"\[\d+\]", "", stage.removeprefix(_STAGE).removeprefix("Root::"))
+            calls[name] += int(_number(row, "count"))
+            seconds[name] = seconds.get(name, 0.0) + _number(row, "selfTimeInMs") / 1000
+    for name in sorted(calls, key=lambda name: -seconds[name]):
+        yield InputStage(stage=name, calls=calls[name], seconds=seconds[name])
 
 
 def _kernels(data: bytes | None) -> Iterator[TracedKernel]:
