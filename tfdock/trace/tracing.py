@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from tfdock.errors import VerificationFailed
 from tfdock.host.files import make_folder
 from tfdock.host.foreign_json import Malformed
+from tfdock.host.supervise import Stop
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.installed.interpreter import ending
 from tfdock.knowledge.wheel_rows import SlowCause
 from tfdock.trace.operation_case import OperationCase, chosen, write_case
 from tfdock.trace.recording import Captured, Script, Terminal, profile_in, run_script
 from tfdock.trace.trace_facts import TraceFacts, facts_of
-from tfdock.trace.xprof_tables import read_tables
+from tfdock.trace.xprof_tables import read_tables, sample_server, serve_page
 
 _SECONDS_WITHOUT_STEPS = 30  #: A script without steps is kept until then.
 _MOST_JSON = 1 << 20
@@ -44,6 +46,7 @@ class TraceReport:
     status: int = 0  #: The script's exit status; below 0 the number of the signal that ended it. 0 without a script.
     script: Captured | None = None  #: What was recorded of the script; null for a profile that was there.
     case: OperationCase | None = None  #: An operation as a program of its own, where one was asked for.
+    sources: Mapping[str, Sequence[str]] = field(default_factory=dict)  #: Type -> where it is registered.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,21 @@ class Tracer:
         notes = (*_script_notes(script, captured, status), *found.notes)
         return replace(found, status=status, script=captured, notes=notes)
 
+    def sample(self, server: str, folder: Path, seconds: int) -> TraceReport:
+        """Record for some seconds what a program with a profiler's port does, and read it.
+
+        Raises VerificationFailed where nothing was recorded.
+        """
+        make_folder(folder)
+        sample_server(self.xprof, server, folder, seconds, self.templates["trace/sample.py"])
+        return self.read([folder], folder)
+
+    def show(
+        self, found: TraceReport, stoppable: Callable[[], AbstractContextManager[Stop]], ready: Callable[[str], None]
+    ) -> None:
+        """Serve xprof's page of a profile until a stop is asked for. Raises VerificationFailed where it cannot."""
+        serve_page(self.xprof, profile_in(Path(found.profile)), self.templates["trace/page.py"], stoppable, ready)
+
     def read(self, places: Sequence[Path], folder: Path) -> TraceReport:
         """Read the newest profile of the first place that has one; leave its timeline in the folder.
 
@@ -123,7 +141,7 @@ def _script_notes(script: Script, captured: Captured, status: int) -> Iterator[s
 
 def _notes(facts: TraceFacts) -> Iterator[str]:
     if not facts.steps:
-        yield "no step is marked: these are figures of the run from its start, for half a minute at most"
+        yield "no step is marked: these are figures of all that was recorded, of a script half a minute at most"
     if facts.compile_share is None:
         yield "a function is compiled by XLA, which tells nothing here: whether it compiles in each step is not known"
     if not facts.has_shapes:
@@ -134,7 +152,7 @@ def _notes(facts: TraceFacts) -> Iterator[str]:
 
 def causes_of(facts: TraceFacts, rows: Iterable[SlowCause]) -> Iterator[FoundCause]:
     """Yield the causes, in the order of the table: the one that hides the others first."""
-    figures = {field.name: getattr(facts, field.name) for field in fields(facts)}
+    figures = {one.name: getattr(facts, one.name) for one in fields(facts)}
     known = {name: value for name, value in figures.items() if isinstance(value, int | float)}
     texts = {name: _text(name, value) for name, value in figures.items() if isinstance(value, int | float | str)}
     found = set[str]()

@@ -1,17 +1,22 @@
-"""Let xprof read a profile, in a process of its own and with a Python that may be another."""
+"""Let xprof read a profile, show or record one, in a process of its own and with a Python that may be another."""
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from tfdock.errors import ProfileError, VerificationFailed
 from tfdock.host.hardware import ask, last_line
+from tfdock.host.supervise import Stop
 from tfdock.host.untrusted_folders import TooLarge, UntrustedPath
 from tfdock.installed.interpreter import started_python
 
 _SECONDS = 600.0
+_LOOK_SECONDS, _DYING_SECONDS = 0.2, 5.0
 _MOST_PROFILE, _MOST_TABLE = 1 << 30, 1 << 28
 _NAME = "host.xplane.pb"
 
@@ -58,3 +63,59 @@ def read_tables(python: Path, profile: UntrustedPath, program: str) -> dict[str,
             "record it again: a profile is cut off where its program is killed",
         )
     return tables
+
+
+def sample_server(python: Path, server: str, folder: Path, seconds: int, program: str) -> None:
+    """Record for some seconds, into a folder, what a program does whose profiler listens at `host:port`.
+
+    Raises VerificationFailed where nobody answers, or nothing runs there.
+    """
+    answer = ask(
+        str(python), "-c", program, server, str(folder.absolute()), str(seconds), folder="/", seconds=seconds + 60.0
+    )
+    if answer.status:
+        raise VerificationFailed.of(
+            "trace-missing",
+            f"nothing was recorded of {server}: {last_line(answer.text)[:300]}",
+            "the program calls `tf.profiler.experimental.server.start(PORT)`, and computes while it is recorded",
+        )
+
+
+def serve_page(
+    python: Path,
+    profile: UntrustedPath,
+    program: str,
+    stoppable: Callable[[], AbstractContextManager[Stop]],
+    ready: Callable[[str], None],
+) -> None:
+    """Serve xprof's page of a profile until a stop is asked for; `ready` gets its address.
+
+    Raises VerificationFailed where it does not start, or ends by itself.
+    """
+    with tempfile.TemporaryDirectory(prefix="tfdock-trace-") as folder, stoppable() as stop:
+        # As TensorBoard has it. A copy, for xprof writes beside it.
+        place = Path(folder, "plugins/profile", profile.path.parent.name or "profile")
+        place.mkdir(parents=True)
+        (place / _NAME).write_bytes(profile.read(_MOST_PROFILE))
+        address, log = Path(folder, "address"), Path(folder, "log")
+        command = [str(python), "-c", program, folder]
+        with log.open("wb") as output:
+            # In our session: who closes the terminal ends the page too.
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/")
+        try:
+            told = False
+            while process.poll() is None and not stop.requests:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_LOOK_SECONDS)
+                if not told and address.exists():
+                    ready(address.read_text("ascii"))
+                    told = True
+        finally:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_DYING_SECONDS)
+            process.kill()
+        if not stop.requests:
+            said = last_line(log.read_text("utf-8", "replace"))[:300]
+            message = f"xprof cannot show {profile}: {said}"
+            raise VerificationFailed.of("trace-unreadable", message, f"`{python} -m pip install -U xprof`")

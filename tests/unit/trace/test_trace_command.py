@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -16,10 +17,11 @@ from typer.testing import CliRunner, Result
 
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
-from tfdock.errors import Interrupted
+from tfdock.errors import Interrupted, VerificationFailed
 from tfdock.host.supervise import Stop
 from tfdock.knowledge import loader
 from tfdock.trace.recording import Script, Terminal, run_script
+from tfdock.trace.tracing import Tracer, TraceReport
 
 from ..installed.test_environment import with_module
 from .tables import answers, event, node, step, timed
@@ -60,6 +62,24 @@ assert case["steps"] == [{"type": "MatMul"}]
 print("a warning")
 print(json.dumps({"seconds": 0.001 * case["leaves"][0]["shape"][0]}))
 """
+SAMPLE = """
+import pathlib, sys
+server, folder, seconds = sys.argv[1:]
+if server == "nobody:1":
+    sys.exit("UNAVAILABLE: no responses")
+place = pathlib.Path(folder, "plugins/profile/now")
+place.mkdir(parents=True)
+(place / f"{server}-{seconds}.xplane.pb").write_bytes(b"a profile")
+"""
+PAGE = """
+import pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+(profile,) = folder.glob("plugins/profile/*/*.xplane.pb")
+if (folder / "plugins/profile/broken").exists():
+    sys.exit("no such thing")
+(folder / "address").write_text(f"http://127.0.0.1:8/{profile.parent.name}/{profile.read_text()}")
+time.sleep(60)
+"""
 SLOW = answers(
     [
         step(0, 0, 2000),
@@ -86,6 +106,8 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "trace/capture.py": CAPTURE,
         "trace/read.py": READ.format(str(tmp_path / "tables")),
         "trace/case.py": CASE,
+        "trace/sample.py": SAMPLE,
+        "trace/page.py": PAGE,
     }
     monkeypatch.setattr(loader, "templates", lambda: programs)
     program = with_module(tmp_path, "").program
@@ -142,6 +164,71 @@ def test_the_exit_status_is_the_scripts_and_what_limits_the_answer_is_noted(
     result = trace(python, python, "train.py", word)
     assert result.exit_code == code, result.stderr
     assert re.findall("^note: (.*)$", result.stdout, re.MULTILINE) == ([note] if note else [])
+
+
+def test_a_running_program_is_recorded_through_its_port(python: Path, tmp_path: Path) -> None:
+    result = trace(python, "--seconds", "3", "localhost:6009")
+    assert result.exit_code == 0, result.stderr
+    assert re.match(r"/.*/trace/[\d-]+/plugins/profile/now/localhost:6009-3.xplane.pb: 1 step of", result.stdout)
+    (tmp_path / "there:1").mkdir()
+    assert "there is no profile in" in trace(python, "there:1").stderr
+    lost = trace(python, "nobody:1")
+    assert lost.exit_code == 4
+    assert "nothing was recorded of nobody:1: UNAVAILABLE: no responses [trace-missing]" in lost.stderr
+
+
+def shown(python: Path, folder: Path) -> tuple[TraceReport, Tracer]:
+    tracer = Tracer(xprof=python, templates=loader.templates(), rows=())
+    folder.mkdir(parents=True)
+    (folder / "host.xplane.pb").write_bytes(b"a profile")
+    return tracer.read([folder], folder), tracer
+
+
+def test_xprofs_page_is_served_until_a_stop_is_asked_for(python: Path, tmp_path: Path) -> None:
+    stop, heard = Stop(), []
+
+    def ready(address: str) -> None:
+        heard.append(address)
+        stop.requests = 1
+
+    report, tracer = shown(python, tmp_path / "logs/plugins/profile/now")
+    tracer.show(report, lambda: nullcontext(stop), ready)
+    assert heard == ["http://127.0.0.1:8/now/a profile"]
+    report, tracer = shown(python, tmp_path / "broken")
+    with pytest.raises(VerificationFailed, match=r"xprof cannot show .*/broken/host.xplane.pb: no such thing"):
+        tracer.show(report, lambda: nullcontext(Stop()), ready)
+
+
+def test_the_line_that_opens_the_page_does_open_it(python: Path, tmp_path: Path) -> None:
+    line = trace(python, python, "train.py").stdout.splitlines()[-1]
+    program, command, *words = shlex.split(line.partition("`")[2].rstrip("`"))
+    assert [program, command, words[:2]] == ["tfdock", "trace", ["--xprof", str(python)]]
+    (tmp_path / "trace").rename(tmp_path / "broken")  # so that the page ends at once
+    words[-1] = str(next((tmp_path / "broken").rglob("host.xplane.pb")).rename(tmp_path / "broken/host.xplane.pb"))
+    result = CliRunner().invoke(app, [command, *words])
+    assert "xprof cannot show" in result.stderr
+
+
+def test_sources_are_named_that_register_an_operation_and_its_kernels(python: Path, tmp_path: Path) -> None:
+    texts = {
+        "ops/math_ops.cc": '// "MatMul"\nREGISTER_OP("MatMul")\n;REGISTER_OP("Mull");',
+        "ops/math_grad.cc": 'REGISTER_OP_GRADIENT("MatMul", MatMulGrad);',
+        "kernels/deep/matmul_op_impl.h": '#define KERNEL \\\n  Name("MatMul").Device() \\\n Name("MatMul")',
+        "kernels/cwise.cc": '\nREGISTER2(BinaryOp, CPU, "Mul", functor::mul, float,\n double);',
+        "kernels/other.cc": 'Lookup("MatMul"); REGISTER_OP(name); f("Mul");',
+    }
+    for name, text in texts.items():
+        file = tmp_path / "tree/tensorflow/core" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    found = json.loads(trace(python, "--json", "--source", "tree", python, "train.py").stdout)["sources"]
+    core = "tensorflow/core"
+    matrix = [f"{core}/ops/math_ops.cc:2", f"{core}/kernels/deep/matmul_op_impl.h:2"]
+    assert found == {"MatMul": matrix, "Mul": [f"{core}/kernels/cwise.cc:2"]}
+    assert f"\n  MatMul  {' '.join(matrix)}\n" in trace(python, "--source", "tree", python, "train.py").stdout
+    lost = trace(python, "--source", "tables", python, "train.py")
+    assert lost.exit_code == 2
+    assert "tables has no sources of TensorFlow [source-missing]" in lost.stderr
 
 
 def without_xprof(python: Path) -> None:

@@ -40,3 +40,44 @@ def test_the_timeline_ends_as_perfetto_wants_it(tmp_path: Path, end: str) -> Non
     assert [*timeline][-1] != "traceEvents"
     (event,) = json.loads((tmp_path / "trace_viewer.json").read_text())["traceEvents"]
     assert event["args"] == {"shape": "(float[8])"}
+
+
+SERVER = """
+import http.server, os
+TBContext = lambda folder, provider, flags: __import__("types").SimpleNamespace(folder=folder)
+TBContext.Flags = bool
+DataProvider = str
+class ProfilePluginLoader:
+    def load(self, context):
+        assert context.hide_capture_profile_button
+        return context
+make_wsgi_app = bool
+class wsgi:
+    class Server:
+        def __init__(self, address, app):
+            self.address = address
+        def prepare(self):
+            self.bind_addr = self.address[0], 8791
+        def serve(self):
+            print(open("address").read(), os.listdir("."))
+"""
+
+
+def test_the_page_is_served_to_this_machine_only(tmp_path: Path) -> None:
+    done = run(tmp_path, "page", ".", __init__="", server=SERVER)
+    assert done.stdout.split()[0] == "http://127.0.0.1:8791/", done.stderr
+
+
+TRACE = """
+def trace(*words):
+    if words[0] == "host:1":
+        raise RuntimeError("UNAVAILABLE: nobody")
+    print(words)
+"""
+
+
+def test_a_running_program_is_recorded_with_the_shapes_of_inputs(tmp_path: Path) -> None:
+    done = run(tmp_path, "sample", "host:2", "logs", "3", convert___pywrap_profiler_plugin=TRACE)
+    assert "('host:2', 'logs', '', True, 3000, 1, {'host_tracer_level': 3," in done.stdout, done.stderr
+    lost = run(tmp_path, "sample", "host:1", "logs", "3")
+    assert (lost.returncode, lost.stderr) == (1, "UNAVAILABLE: nobody\n")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,19 +21,21 @@ from tfdock.host.settings import Settings
 from tfdock.installed.packages import tensorflow_python
 from tfdock.knowledge import loader
 from tfdock.trace.recording import Script, Terminal
+from tfdock.trace.registrations import registrations, source_files
 from tfdock.trace.trace_facts import InputStage, TracedKernel, TracedOperation, TraceFacts
 from tfdock.trace.tracing import Tracer, TraceReport
 from tfdock.trace.xprof_tables import xprof_python
 
 _STDERR = 2
+_SERVER = re.compile(r"[\w.-]+:\d{1,5}|\[[\da-f:]+\]:\d{1,5}")
 _SHOWN = 8  #: Operations, kernels and stages that a report for people has of each.
 
 
 @app.command(
     context_settings={"allow_interspersed_args": False},
     epilog="Examples: `tfdock trace .venv train.py --epochs 1`, `tfdock trace --steps 5 .venv -m mine.train`, "
-    "`tfdock trace logs/` reads a profile that is there. Exit status: the script's; 2 no TensorFlow or no xprof, 4 "
-    "nothing was recorded.",
+    "`tfdock trace logs/` reads a profile that is there, `tfdock trace localhost:6009` records a running program. "
+    "Exit status: the script's; 2 no TensorFlow or no xprof, 4 nothing was recorded.",
 )
 @command("tfdock.trace/1", "knowledge")
 def trace(
@@ -41,8 +44,8 @@ def trace(
         str,
         typer.Argument(
             help="The Python that runs the script, or the folder of its environment. Without a script: the folder of "
-            "a recorded profile.",
-            metavar="PYTHON|PROFILE",
+            "a recorded profile, or the host and port of a program's profiler.",
+            metavar="PYTHON|PROFILE|HOST:PORT",
         ),
     ],
     script: Annotated[
@@ -58,6 +61,10 @@ def trace(
     skip: Annotated[
         int, typer.Option("--skip", help="How many steps to skip first, because first steps are slow.", min=1)
     ] = 3,
+    seconds: Annotated[
+        int,
+        typer.Option("--seconds", help="How long to record a program that has a profiler's port.", min=1, max=60),
+    ] = 2,
     xprof: Annotated[
         str,
         typer.Option(
@@ -80,6 +87,17 @@ def trace(
     out: Annotated[
         Path, typer.Option("--out", help="The folder that gets a folder for each profile.", metavar="DIR")
     ] = Path("trace"),
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--source",
+            help="TensorFlow's sources: say where the longest operations and their kernels are registered.",
+            metavar="DIR",
+        ),
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--open", help="Serve xprof's page of the profile on this machine, until Ctrl-C.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say which causes it shows, and what to do.
@@ -90,15 +108,20 @@ def trace(
     if case and not script:
         raise typer.BadParameter("`--case` runs the script again: give it with the Python and the script")
     tracer = Tracer(xprof=xprof_python(xprof), templates=loader.templates(), rows=knowledge_for(settings).slow_causes)
+    sources = source_files(source) if source else []
     # With the process's number: two may start at once.
     folder = out / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
+    stopping = partial(stoppable, kept="what was recorded until then is lost")
     if script:
         run = Script(python=tensorflow_python(place)[0].program, words=script, skip=skip, steps=steps)
-        stopping = partial(stoppable, kept="what was recorded until then is lost")
         terminal = Terminal(stoppable=stopping, stdout=_STDERR if as_json else None)
         found = tracer.run(run, folder, terminal, case)
+    elif _SERVER.fullmatch(place) and not Path(place).exists():
+        found = tracer.sample(place, folder, seconds)
     else:
         found = tracer.read([Path(place)], folder)
+    if sources and (types := list(dict.fromkeys(one.type for one in found.facts.operations[:_SHOWN]))):
+        found = replace(found, sources=registrations(sources, types))
     if as_json:
         print_json(
             "tfdock.trace/1", found.status == 0, {field.name: getattr(found, field.name) for field in fields(found)}
@@ -106,6 +129,8 @@ def trace(
     else:
         for line in _lines(found, tracer.xprof):
             console.result(line)
+    if show:
+        tracer.show(found, stopping, lambda address: console.tell(f"{address}  Ctrl-C ends it"))
     # As a shell has it: of a script that a signal ended, 128 and the signal's number.
     raise typer.Exit(found.status if found.status >= 0 else 128 - found.status)
 
@@ -121,6 +146,7 @@ def _lines(found: TraceReport, xprof: Path) -> Iterator[str]:
     if not found.causes:
         yield f"{style.good('ok')}    no cause that is known: what takes longest stands below"
     yield from _table("operations", style, (_operation(one) for one in facts.operations[:_SHOWN]))
+    yield from _table("sources", style, ((kind, console.clean(" ".join(at))) for kind, at in found.sources.items()))
     yield from _table("kernels", style, (_kernel(one) for one in facts.kernels[:_SHOWN]))
     yield from _table("input", style, (_stage(one) for one in facts.stages[:_SHOWN]))
     for allocator, peak in facts.memory.items():
@@ -131,8 +157,8 @@ def _lines(found: TraceReport, xprof: Path) -> Iterator[str]:
     for note in found.notes:
         yield f"note: {console.clean(note)}"
     yield f"timeline  {found.timeline}: open it in chrome://tracing or ui.perfetto.dev"
-    server = shlex.join([str(xprof), "-m", "xprof.server", "--logdir", str(_root(found)), "--port", "8791"])
-    yield f"page      `{server}`"
+    reader = [] if xprof == Path(sys.executable).absolute() else ["--xprof", str(xprof)]
+    yield f"page      `{shlex.join(['tfdock', 'trace', *reader, '--open', found.profile])}`"
 
 
 def _steps(facts: TraceFacts) -> str:
@@ -178,9 +204,3 @@ def _stage(one: InputStage) -> tuple[str, ...]:
 
 def _milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.1f} ms"
-
-
-def _root(found: TraceReport) -> Path:
-    """Return the folder that xprof's page is given: the one that holds `plugins/profile`."""
-    folders = Path(found.profile).absolute().parents
-    return folders[3] if len(folders) > 3 and folders[1].name == "profile" else folders[0]

@@ -1,0 +1,22 @@
+"""sample.py SERVER FOLDER SECONDS: record what a program with a profiler server does, into a folder.
+
+SERVER is `host:port`, of `tf.profiler.experimental.server.start(port)` there.
+"""
+
+import sys
+
+from xprof.convert import _pywrap_profiler_plugin
+
+# 3: graph operations have the shapes of their inputs.
+LEVELS = {"host_tracer_level": 3, "python_tracer_level": 0, "device_tracer_level": 1, "delay_ms": 0}
+
+
+def main(server, folder, seconds):
+    try:
+        _pywrap_profiler_plugin.trace(server, folder, "", True, int(seconds) * 1000, 1, LEVELS)
+    except RuntimeError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
