@@ -156,9 +156,8 @@ class Capture:
 
     def install(self):
         import tensorflow as tf
-        from tensorflow.python.profiler import trace
-        from tensorflow.python.profiler.internal import _pywrap_profiler
 
+        trace, _pywrap_profiler = profiler(tf.__version__)
         self.tensorflow, self.trace, self.new_session = tf.__version__, trace.Trace, _pywrap_profiler.ProfilerSession
         # Not `executing_eagerly`: a session's program never does.
         self.in_function = lambda: tf.compat.v1.get_default_graph().building_function
@@ -198,6 +197,16 @@ class Capture:
         os.register_at_fork(after_in_child=self.forked)
         before_exit(self.end)
         self.start(self.seconds)
+
+
+def profiler(version):
+    """Return the modules that record, or end the program."""
+    try:
+        from tensorflow.python.profiler import trace
+        from tensorflow.python.profiler.internal import _pywrap_profiler
+    except ImportError:
+        sys.exit(f"tfdock trace: TensorFlow {version} cannot be recorded, only 2.4 and newer")
+    return trace, _pywrap_profiler
 
 
 def concrete_function():

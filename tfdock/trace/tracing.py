@@ -73,7 +73,7 @@ class Tracer:
         captured: Captured | None = UntrustedPath(folder, "capture.json").load(Captured, _MOST_JSON)
         if captured is None:
             raise _nothing(
-                script, f"{shlex.join(script.words)} ends with {ending(status)} before it has imported TensorFlow"
+                script, f"{shlex.join(script.words)} ends with {ending(status)} before or while it imports TensorFlow"
             )
         if not captured.steps and captured.left_out >= script.skip and not captured.own_profile:
             raise _nothing(
