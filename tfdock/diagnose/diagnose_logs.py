@@ -60,7 +60,7 @@ def diagnose_log(
     again = Diagnostician(knowledge)
     again.feed(text)
     whole = diagnosis(again.close(), knowledge, context)
-    return whole if _is_sure(whole) else found
+    return whole if _is_sure(whole) or not found.findings else found
 
 
 def _is_sure(found: Diagnosis) -> bool:

@@ -318,14 +318,19 @@ _WIDTHS = range(60, 251)  #: Columns of terminals.
 
 
 def unwrapped(log: bytes) -> bytes:
-    """Return a log whose lines a terminal broke at its edge, with whole lines; empty if none seem broken.
+    """Return a log as it was before it was pasted: unquoted, with the lines whole that a terminal broke at its edge.
 
-    An empty line stands in the place of each continuation, so that the others keep their numbers.
+    An empty line stands in the place of each continuation, so that the others keep their numbers. Empty for a log
+    that seems neither quoted nor broken.
     """
     lines = log.split(b"\n")
+    said = [line for line in lines if line.strip()]
+    # One such line may quote another log; where all have it, a post or a mail quotes this one.
+    quoted = len(said) > 1 and all(line.startswith(b">") for line in said)
+    lines = [line[1:].removeprefix(b" ") for line in lines] if quoted else lines
     edge = max(map(len, lines))
     if edge not in _WIDTHS or sum(len(line) == edge for line in lines) < 2:
-        return b""
+        return b"\n".join(lines) if quoted else b""
     whole: list[bytes] = []
     start = 0  # of the line that goes on
     for number, line in enumerate(lines):

@@ -188,7 +188,9 @@ def _by_name(error: SuspectLine, names: tuple[CameAndWent, ...], here: ObservedP
 
 def _of_name(error: SuspectLine, name: CameAndWent, here: ObservedParts) -> Skew | None:
     """Return what a name says; None where the log shows a version for which it says nothing."""
-    part, way, version = here.parts[name.part], _way(name, error), here.versions.get(name.part, "")
+    part, version = here.parts[name.part], here.versions.get(name.part, "")
+    # Without a bound the name only guesses: the versions that are seen know better.
+    way = (not (name.since or name.until) and here.way(part)) or _way(name, error)
     agrees, problem = _agrees(name, way, version), here.refused(part)
     if agrees is False:
         return None

@@ -811,6 +811,12 @@ def test_a_log_that_a_terminal_broke_at_its_edge_is_read_whole(width: int) -> No
     assert [(one.id, one.line) for one in found.findings] == [("addon_of_other_release", 2)]
 
 
+def test_a_log_that_a_post_quotes_is_read_as_it_was() -> None:
+    log = f"> one\n> {ARCH}\n>\n> three\n".encode()
+    found = diagnose_log(io.BytesIO(log), loader.knowledge(), name="x")
+    assert [(one.line, one.excerpt) for one in found.findings] == [(2, f"{ARCH}\nthree")]
+
+
 @pytest.mark.parametrize(
     ("log", "whole"),
     [
@@ -818,8 +824,11 @@ def test_a_log_that_a_terminal_broke_at_its_edge_is_read_whole(width: int) -> No
         (b"a" * 80 + b"\nb\nc\n", b""),  # one long line is no edge
         (b"a" * 300 + b"\n" + b"b" * 300 + b"\nc\n", b""),  # no terminal is so wide
         (b"a\nb\n", b""),
+        (b"> a\n>\n> > b\n\n", b"a\n\n> b\n\n"),
+        (b"> a\nb\n", b""),  # what is quoted in a log is of another
+        (b"> a\n", b""),
         (b"", b""),
     ],
 )
-def test_only_lines_that_end_at_one_edge_go_on(log: bytes, whole: bytes) -> None:
+def test_only_what_was_pasted_is_read_again(log: bytes, whole: bytes) -> None:
     assert unwrapped(log) == whole

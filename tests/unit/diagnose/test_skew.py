@@ -21,6 +21,7 @@ DIGIT = "frob.cc:8:2: error: 'PyLongObject' has no member named 'ob_digit'"
 STATUS = "a.cc:9:1: error: could not convert 'f' from 'std::unique_ptr<A>' to 'absl::StatusOr<B>'"
 MUSL = "Signals.inc:47:11: fatal error: execinfo.h: No such file or directory"
 OPTION = "ERROR: --experimental_repo_remote_exec :: Unrecognized option: --experimental_repo_remote_exec"
+KEYWORD = "a.bzl:8:18: unexpected keyword 'frob' in call to repository_rule(implementation: function)"
 SYMBOL = "a.bzl:117:1: file '@bazel_tools//tools/cpp:x.bzl' does not contain symbol 'frobnicate'"
 
 
@@ -57,6 +58,12 @@ def found(*lines: str) -> list[tuple[str, str]]:
             [("bazel_too_old", "medium")],
         ),
         (["tensorflow-1.15.5/a", f"ERROR: {SYMBOL}"], [("bazel_unfit", "low")]),
+        # A name without a bound guesses, and versions know better.
+        ([f"ERROR: {KEYWORD}"], [("bazel_too_old", "medium")]),
+        (
+            ["You have bazel 6.1.0 installed.", "tensorflow-1.15.5/a", f"ERROR: {KEYWORD}"],
+            [("bazel_too_new", "medium")],
+        ),
     ],
 )
 def test_an_error_that_names_what_came_or_went_is_of_its_part(lines: list[str], told: list[tuple[str, str]]) -> None:
