@@ -329,13 +329,16 @@ def unwrapped(log: bytes) -> bytes:
     quoted = len(said) > 1 and all(line.startswith(b">") for line in said)
     lines = [line[1:].removeprefix(b" ") for line in lines] if quoted else lines
     edge = max(map(len, lines))
-    if edge not in _WIDTHS or sum(len(line) == edge for line in lines) < 2:
+    # CMake breaks what a linker said at its blanks, and puts an empty line behind each.
+    filled = any(line.endswith(b"undefined reference to") for line in lines)
+    if not filled and (edge not in _WIDTHS or sum(len(line) == edge for line in lines) < 2):
         return b"\n".join(lines) if quoted else b""
     whole: list[bytes] = []
     start = 0  # of the line that goes on
     for number, line in enumerate(lines):
-        if number and len(lines[number - 1]) == edge:
-            whole[start] += line
+        before = lines[number - 1] if number else b""
+        if (line.strip() and before.strip()) if filled else number and len(before) == edge:
+            whole[start] += b" " + line.lstrip() if filled else line
             whole.append(b"")
         else:
             start = number

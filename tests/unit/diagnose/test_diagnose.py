@@ -825,6 +825,8 @@ def test_a_log_that_a_post_quotes_is_read_as_it_was() -> None:
         (b"a" * 300 + b"\n" + b"b" * 300 + b"\nc\n", b""),  # no terminal is so wide
         (b"a\nb\n", b""),
         (b"> a\n>\n> > b\n\n", b"a\n\n> b\n\n"),
+        # What CMake tells again of a linker is broken at blanks, with empty lines between.
+        (b" a: undefined reference to\n `b\n c'\n\n d\n", b" a: undefined reference to `b c'\n\n\n\n d\n"),
         (b"> a\nb\n", b""),  # what is quoted in a log is of another
         (b"> a\n", b""),
         (b"", b""),
