@@ -35,6 +35,7 @@ _ANNOUNCED = re.compile(
 _GONE = re.compile(r"(?:has been|was|been) removed|removed in favor|\bdeprecated\b|no longer |disabled by default")
 _COMPILED = re.compile(r"\berror(?: [A-Z]{1,3}\d{4})?: |^(?:ERROR|Error(?: in \w{1,40})?): ")
 _REPOSITORY = re.compile(r"\bexternal/(?P<path>[\w.+~-]{1,100})/|@(?P<label>[\w.+~-]{1,100})//")
+_ADDRESS = re.compile(r"https?://[^\s,\]]{1,600}")
 _TOOL = re.compile(r"(?:failed|Exit \d{1,3}\)?):? ?(?:\([^)]{1,40}\):? )?(?P<tool>[\w./+-]{1,80}) failed")
 _FILE = re.compile(r"(?:ERROR: )?(?P<file>[\w./+~-]{1,300}\.\w{1,8})[:(]\d")
 
@@ -282,8 +283,10 @@ def owner(error: SuspectLine, here: ObservedParts) -> LogPart | None:
     On a system with another C library, a name that is not there is taken for one of the usual library's.
     """
     for text in (error.text, *error.below):
+        # An address that was not fetched names parts, and is about none.
+        said = _ADDRESS.sub("", comparable(text))
         for part in here.parts.values():
-            if part.is_about(comparable(text)):
+            if part.is_about(said):
                 return part
     return here.parts.get(here.libc) if _LACKS.search(error.text) else None
 

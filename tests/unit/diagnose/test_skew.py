@@ -58,6 +58,13 @@ def found(*lines: str) -> list[tuple[str, str]]:
             [("bazel_too_old", "medium")],
         ),
         (["tensorflow-1.15.5/a", f"ERROR: {SYMBOL}"], [("bazel_unfit", "low")]),
+        (['k.h(116): error: namespace "Eigen::half_impl" has no member "x"'], [("eigen_unfit", "low")]),
+        (
+            ["m.c:253:7: error: 'for' loop initial declarations are only allowed in C99 mode"],
+            [("gcc_too_old", "medium")],
+        ),
+        # An address names parts and is about none.
+        (["ERROR: a: java.io.IOException: Error downloading [http://x/google/protobuf/a.zip] to /x: b"], []),
         # A name without a bound guesses, and versions know better.
         ([f"ERROR: {KEYWORD}"], [("bazel_too_old", "medium")]),
         (
