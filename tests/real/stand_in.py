@@ -20,11 +20,15 @@ LIBRARIES = {
     "cudnn": ["libcudnn.so.9"],
 }  # fmt: skip
 MODULE = "550.54.14"
-IN_PLACE = """
+IN_PLACE = r"""
 mount --make-rprivate /
 mount -t tmpfs none /proc/driver
 mkdir /proc/driver/nvidia
 echo "NVRM version: NVIDIA UNIX x86_64 Kernel Module  $MODULE  Thu Feb 22 2024" >/proc/driver/nvidia/version
+if [ -n "${MODEL:-}" ]; then
+  mkdir -p /proc/driver/nvidia/gpus/0000:01:00.0
+  printf 'Model: \t\t %s\nIRQ:   \t\t 60\n' "$MODEL" >/proc/driver/nvidia/gpus/0000:01:00.0/information
+fi
 mount -t tmpfs none "$SCRATCH"
 mkdir "$SCRATCH/upper" "$SCRATCH/work"
 mount -t overlay none -o "lowerdir=/dev,upperdir=$SCRATCH/upper,workdir=$SCRATCH/work" /dev

@@ -197,9 +197,11 @@ def test_a_trial_multiplies_and_convolves(installed: Place) -> None:
     [
         ({"NODES": ""}, "container-without-gpu|driver-unusable", "/dev/nvidia"),
         ({"NODES": "nvidia0 nvidiactl"}, "driver-unusable", "/dev/nvidia-uvm"),
+        ({"NODES": "nvidiactl nvidia-uvm"}, "container-without-gpu|driver-unusable", "/dev/nvidia0"),
         ({"MODULE": "450.80.02"}, "driver-too-old", "525.60.13"),
+        ({"MODEL": "Tesla K80"}, "gpu-not-served", "Tesla K80"),
     ],
-    ids=["no device files", "no uvm", "an old driver"],
+    ids=["no device files", "no uvm", "no GPU's", "an old driver", "a GPU without code"],
 )
 def test_a_driver_that_is_there_in_part_is_the_cause(
     place: Place, variables: dict[str, str], code: str, says: str

@@ -299,8 +299,10 @@ _WSL_TOOL = "/usr/lib/wsl/lib/nvidia-smi"  #: Windows' driver brings its tool th
 def _nvidia() -> HostDevices:
     loaded = loaded_driver(text_of("/proc/driver/nvidia/version"))
     program = shutil.which("nvidia-smi") or shutil.which(_WSL_TOOL)
-    if program is None:
-        return HostDevices(driver=loaded)
+    if program is None:  # as in slim images
+        texts = map(text_of, sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")))
+        models = filter(None, (re.search(r"^Model:\s*(\S.*)$", text, re.MULTILINE) for text in texts))
+        return HostDevices(gpus=tuple(LocalGpu(name=one[1], accelerator="cuda") for one in models), driver=loaded)
     answer, fields = Answer(""), _FIELDS[0]
     for fields in _FIELDS:
         answer = ask(program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader")

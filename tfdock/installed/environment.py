@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tfdock.gpu.gpu_facts import facts_of_release
 from tfdock.gpu.opened_libraries import opened_by
-from tfdock.host.hardware import local_host, text_of
+from tfdock.host.hardware import local_host, nearest, text_of
 from tfdock.installed.interpreter import AskedPython, interpreter_at
 from tfdock.installed.loader_search import FoundLibrary, Loader, Needs
 from tfdock.installed.nvidia_driver import NvidiaDriver, read_driver
@@ -18,10 +19,14 @@ from tfdock.installed.packages import (
     InstalledWheel,
     distributions,
     find_tensorflow,
+    foreign_kernel,
+    foreign_numpy,
+    leftovers,
     own_versions,
 )
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.knowledge.toolkit_rows import RuntimeCompiler
 from tfdock.knowledge.wheel_rows import RuntimeLibrary
 from tfdock.types import Host, Version
 
@@ -29,6 +34,7 @@ VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
 _STDCXX = "libstdc++.so.6"
 #: Where CUDA lies when it does not come from pip. It is searched if LD_LIBRARY_PATH or ld.so.conf says so.
 _SYSTEM = ("/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib", "/usr/lib/cuda*/lib64", "/opt/cuda/lib64")
+_TOOLKITS = ("usr/local/cuda*", "usr/lib/cuda*", "opt/cuda")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,11 @@ class Environment:
     tensorflow: InstalledTensorflow | None = None
     accelerator: Accelerator | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+    #: The folder of each package of `versions` that an import may find outside of the environment.
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    foreign_numpy: Path | None = None
+    foreign_kernel: tuple[Path, str] | None = None
+    leftovers: tuple[Path, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     opened: tuple[OpenedLibrary, ...] = ()
     #: The libstdc++ that is found and the version it lacks (`GLIBCXX_3.4.30`); empty where it lacks none.
@@ -68,6 +79,8 @@ class Environment:
     driver: NvidiaDriver = field(default_factory=NvidiaDriver)
     host: Host = field(default_factory=Host)
     cpu_flags: frozenset[str] = frozenset()
+    uncached: str = ""  #: Why the driver keeps no kernel that it compiles; empty if it keeps them.
+    without_bitcode: RuntimeCompiler | None = None  #: A compiler whose file of the toolkit is found nowhere.
 
     @property
     def expects_gpu(self) -> bool:
@@ -96,20 +109,30 @@ def read_environment(text: str, knowledge: KnowledgeBase) -> Environment:
     interpreter = interpreter_at(text)
     variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     tensorflow = find_tensorflow(interpreter.path) if not interpreter.trouble else None
-    if tensorflow is None:
-        return Environment(interpreter=interpreter, variables=variables, driver=read_driver())
     packages = distributions(interpreter.path)
+    own = own_versions(interpreter.path)
     partial = Environment(
         interpreter=interpreter,
-        tensorflow=tensorflow,
-        accelerator=_accelerator(tensorflow, knowledge),
-        versions={name: version for name, (version, _) in packages.items()} | own_versions(interpreter.path),
+        versions={name: version for name, (version, _) in (packages | own).items()},
+        leftovers=leftovers(interpreter.path),
         variables=variables,
         driver=read_driver(),
+    )
+    if tensorflow is None:
+        return partial
+    whole = replace(
+        partial,
+        tensorflow=tensorflow,
+        accelerator=_accelerator(tensorflow, knowledge),
+        folders={name: folder for name, (_, folder) in own.items()},
+        foreign_numpy=foreign_numpy(interpreter.path, interpreter.suffix),
+        foreign_kernel=foreign_kernel(interpreter),
         host=local_host(),
         cpu_flags=_cpu_flags(),
+        uncached=_uncached(),
     )
-    return _with_libraries(partial, packages, knowledge)
+    whole = replace(whole, without_bitcode=_without_bitcode(whole, knowledge))
+    return _with_libraries(whole, packages, knowledge)
 
 
 def _accelerator(tensorflow: InstalledTensorflow, knowledge: KnowledgeBase) -> Accelerator | None:
@@ -187,6 +210,25 @@ def _old_stdcxx(loader: Loader, opener: Path) -> tuple[str, str]:
     name = f"GLIBCXX_{max((text.decode() for text in wanted), key=lambda text: Version(text).parts)}"
     has = (loader.needs(found) or Needs()).strings
     return (str(found), name) if name.encode() + b"\0" not in has else ("", "")
+
+
+def _without_bitcode(found: Environment, knowledge: KnowledgeBase) -> RuntimeCompiler | None:
+    """Return the compiler of the release that takes a file from a toolkit, if no toolkit here has it."""
+    release, its = knowledge.releases.get(found.minor), found.interpreter
+    if release is None or found.accelerator is None or "xla_gpu_cuda_data_dir" in os.environ.get("XLA_FLAGS", ""):
+        return None
+    row = facts_of_release(knowledge, release, found.accelerator).runtime_compiler
+    places = [Path(its.prefix), *(Path(folder, "nvidia/cuda_nvcc") for folder in its.path)]
+    places += [folder for pattern in _TOOLKITS for folder in Path("/").glob(pattern)]
+    return row if row and row.bitcode and not any((place / row.bitcode).is_file() for place in places) else None
+
+
+def _uncached() -> str:
+    # CUDA C++ Programming Guide, environment variables.
+    if os.environ.get("CUDA_CACHE_DISABLE") == "1":
+        return "CUDA_CACHE_DISABLE=1"
+    there = nearest(Path(os.environ.get("CUDA_CACHE_PATH") or f"{os.environ.get('HOME', '')}/.nv/ComputeCache"))
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"nothing can be written to {there}"
 
 
 def _cpu_flags() -> frozenset[str]:

@@ -35,6 +35,11 @@ class NvidiaDriver:
     nouveau: bool = False
 
     @property
+    def gpus(self) -> int:
+        """Return of how many GPUs there are device files."""
+        return sum(node[-1].isdigit() for node in self.nodes)
+
+    @property
     def has_gpu(self) -> bool:
         """Return whether anything says that an NVIDIA GPU is here."""
         return bool(self.module or self.cards or self.nodes or self.paravirtual)

@@ -10,11 +10,13 @@ from email.message import Message
 from email.parser import HeaderParser
 from importlib.machinery import PathFinder
 from importlib.metadata import Distribution
+from itertools import product
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
 from tfdock.errors import ProfileError
+from tfdock.host.foreign_json import Line, Malformed, parse
 from tfdock.host.hardware import text_of
 from tfdock.installed.interpreter import AskedPython, started_python
 from tfdock.wheel import build_info
@@ -22,13 +24,16 @@ from tfdock.wheel import build_info
 _OWN = ("\ntensorflow/__init__.py,", "\ntensorflow_core/__init__.py,")
 _FAMILY = re.compile(r"tensorflow|tf-nightly")
 _VERSION = re.compile(r"^(?:short_|__)?version(?:__)?(?::\s*\w+)?\s*=\s*[\"'](\d[\w.]*)[\"']", re.MULTILINE)
-#: Packages without which, and with many versions of which, TensorFlow cannot be imported.
-FATAL = ("numpy", "protobuf")
-#: Files in which a package says its own version: a `.dist-info` folder may be a leftover.
-_VERSION_FILES: Mapping[str, Sequence[str]] = {
+#: Files in which packages say their own version: a `.dist-info` folder may be a leftover.
+VERSION_FILES: Mapping[str, Sequence[str]] = {
     "numpy": ("numpy/version.py", "numpy/_version.py"),
     "protobuf": ("google/protobuf/__init__.py",),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kernel:
+    argv: list[Line]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +121,39 @@ def distributions(path: Sequence[str]) -> dict[str, tuple[str, Path]]:
     return found
 
 
-def own_versions(path: Sequence[str]) -> dict[str, str]:
-    """Return the versions of the packages that TensorFlow is most often broken by, as their own files say them."""
-    versions = {}
-    for name, files in _VERSION_FILES.items():
-        texts = (text_of(Path(folder) / file) for folder in path for file in files)
-        if match := next(filter(None, map(_VERSION.search, texts)), None):
-            versions[name] = match[1]
-    return versions
+def own_versions(path: Sequence[str]) -> dict[str, tuple[str, Path]]:
+    """Return the same of the packages of `VERSION_FILES`, as their own files say it."""
+    found: dict[str, tuple[str, Path]] = {}
+    for name, files in VERSION_FILES.items():
+        for folder, file in product(map(Path, path), files):
+            if name not in found and (match := _VERSION.search(text_of(folder / file))):
+                found[name] = match[1], folder
+    return found
+
+
+def foreign_numpy(path: Sequence[str], suffix: str) -> Path | None:
+    """Return the core of the first NumPy on a sys.path, if none of its files has a Python's suffix for modules."""
+    modules = ([*Path(folder).glob("numpy/*core/_multiarray_umath*.so")] for folder in path)
+    found = next(filter(None, modules), [])
+    fits = any(file.name.endswith((suffix, ".abi3.so", "_umath.so")) for file in found)
+    return None if fits else next(iter(found), None)
+
+
+def leftovers(path: Sequence[str]) -> tuple[Path, ...]:
+    """Return what an interrupted pip left of a TensorFlow: `~ensorflow`, `~ensorflow-2.18.0.dist-info`."""
+    return tuple(found for folder in path for found in sorted(Path(folder).glob("~*nsorflow*")))
+
+
+def foreign_kernel(python: AskedPython) -> tuple[Path, str] | None:
+    """Return the kernel.json of Jupyter's usual kernel in an environment, and its Python, if that is another one."""
+    file = Path(python.prefix, "share/jupyter/kernels/python3/kernel.json")
+    try:
+        program = Path(next(iter(parse(_Kernel, text_of(file)).argv), ""))
+    except Malformed:
+        return None
+    # Jupyter takes `python` for the one that it runs with itself.
+    inside = not program.is_absolute() or program.parent.resolve() == python.program.parent.resolve()
+    return None if inside else (file, str(program))
 
 
 def _owners(site: str) -> Iterator[Distribution]:

@@ -23,10 +23,11 @@ from tfdock.gpu.devices import find_gpu
 from tfdock.gpu.gpu_facts import facts_of_release
 from tfdock.installed.environment import Environment, OpenedLibrary
 from tfdock.installed.interpreter import AskedPython
-from tfdock.installed.packages import FATAL, InstalledTensorflow, InstalledWheel
+from tfdock.installed.packages import VERSION_FILES, InstalledTensorflow, InstalledWheel
 from tfdock.knowledge.fits import toolkit_floor
 from tfdock.knowledge.release_rows import Release, applies
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.knowledge.wheel_rows import RequirementLimit
 from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, PreflightCheck
 from tfdock.types import Version
 from tfdock.wheel.identity import runs_on_python
@@ -86,6 +87,7 @@ class _Verdicts:
             yield from self._libraries()
             yield from self._cudnn()
             yield from self._gpu_code()
+            yield from self._bitcode()
         yield _skipped("not looked at", _UNSEEN)
 
     # --- the environment ------------------------------------------------------------------------------------------
@@ -116,6 +118,9 @@ class _Verdicts:
         if not tensorflow.wheels:
             yield self._shadowed(tensorflow, inside)
             return
+        if self.its.foreign_kernel:
+            file, other = self.its.foreign_kernel
+            yield _warned("jupyter", "tensorflow-shadowed", f"notebooks run {other}, and not this Python: {file}")
         wheel = tensorflow.wheels[0]
         if wheel.pythons and not any(runs_on_python(tag, "none", its.minor) for tag in wheel.pythons):
             tags = ", ".join(wheel.pythons)
@@ -138,8 +143,13 @@ class _Verdicts:
             fix = f"`python{python} -m venv tf && tf/bin/pip install tensorflow=={newest.newest}`"
             return _failed("tensorflow", "python-unusable", found, fix)
         newest = max(served, key=lambda row: Version(row.release))
-        fix = f"`{self._pip} install {self._requirement(newest.newest, newest)}`"
-        return _failed("tensorflow", "tensorflow-missing", f"there is no TensorFlow in {said}", fix)
+        found, version = f"there is no TensorFlow in {said}", newest.newest
+        if left := self.its.leftovers:
+            found += f"; pip was interrupted and left {joined(map(str, left))}"
+            told = (re.search(r"-(\d[\w.]*)\.dist-info$", path.name) for path in left)
+            version = next((match[1] for match in told if match), version)
+        fix = f"`{self._pip} install {self._requirement(version, newest)}`"
+        return _failed("tensorflow", "tensorflow-missing", found, fix)
 
     def _shadowed(self, tensorflow: InstalledTensorflow, inside: str) -> PreflightCheck:
         if tensorflow.origin and not tensorflow.origin.endswith("/tensorflow/__init__.py"):
@@ -154,17 +164,21 @@ class _Verdicts:
 
     def _leaks(self, inside: str) -> Iterator[PreflightCheck]:
         """Tell where a TensorFlow comes from that does not lie in the environment itself."""
-        wheel, its = self.its.wheels[0], self.its.interpreter
+        wheel = self.its.wheels[0]
         said = f"{wheel.name} {wheel.version} in {inside}"
-        listed = [entry for entry in self.its.variables.get("PYTHONPATH", "").split(":") if entry]
-        if any(Path(inside).is_relative_to(entry) for entry in listed):
-            said += ", which PYTHONPATH names and not this environment"
-            yield _warned("tensorflow", "tensorflow-shadowed", said)
-        elif its.user_site and Path(inside).is_relative_to(its.user_site):
-            said += ", the user's own packages, which every environment sees"
-            yield _warned("tensorflow", "tensorflow-shadowed", said)
+        if why := self._outside(Path(inside))[0]:
+            yield _warned("tensorflow", "tensorflow-shadowed", f"{said}, {why}")
         else:
             yield _ok("tensorflow", said)
+
+    def _outside(self, folder: Path) -> tuple[str, str]:
+        """Return why a folder is on the path, and what leaves it out; empty if it is the environment's own."""
+        listed = (entry for entry in self.its.variables.get("PYTHONPATH", "").split(":") if entry)
+        if entry := next(filter(folder.is_relative_to, listed), ""):
+            return "which PYTHONPATH names and not this environment", f"take {entry} out of PYTHONPATH"
+        if (user := self.its.interpreter.user_site) and folder.is_relative_to(user):
+            return "the user's own packages, which every environment sees", "`export PYTHONNOUSERSITE=1`"
+        return "", ""
 
     def _files(self) -> Iterator[PreflightCheck]:
         wheels = self.its.wheels
@@ -211,33 +225,49 @@ class _Verdicts:
     def _versions(self) -> Iterator[PreflightCheck]:
         """Name packages with which this release is known to die when it is imported."""
         broken = False
-        # Beside numpy and protobuf, some are wanted at an import and some (libclang) never.
         known, wheels = self.its.versions, self.its.wheels
+        rows = [
+            row for row in self.knowledge.requirement_limits if self._release and applies(self._release, row.releases)
+        ]
         missing = [name for name in _wanted(wheels, self.its.interpreter) if name not in known]
-        if fatal := [name for name in missing if name in FATAL]:
+        if fatal := [name for name in missing if any(row.package == name for row in rows)]:
             said = f"{joined(fatal)}, which {wheels[0].name} requires, {'are' if fatal[1:] else 'is'} not installed"
             again = f"`{self._pip} install {_quoted(f'{wheels[0].name}=={wheels[0].version}')}`"
             yield _failed("versions", "requirement-breaks", said, again)
         elif missing:
             yield _warned("versions", "requirement-breaks", f"not installed, though required: {joined(missing)}")
-        for row in self.knowledge.requirement_limits:
+        for row in rows:
             version = known.get(row.package, "")
-            if self._release is None or not version or not applies(self._release, row.releases):
-                continue
-            if not _matches(version, row.limit):
+            if row.limit and version and not _matches(version, row.limit):
                 broken = True
-                own = self._own_range(row.package)
-                found = f"{row.package} {version} breaks TensorFlow {self.its.version}: `{row.says}`"
-                wants = own if own and not _matches(version, own) else row.limit
-                fix = f"`{self._pip} install {_quoted(row.package + wants)}`"
-                yield _failed("versions", "requirement-breaks", found, fix)
-        if not broken and not missing and self._release:
-            named = [f"{name} {known[name]}" for name in FATAL if name in known]
+                yield self._breaks(row, row.limit, version)
+        if numpy := self.its.foreign_numpy:
+            found = (
+                f"NumPy's {numpy} is for another Python than {self.its.interpreter.version}: it cannot be imported"
+            )
+            again = f"`{self._pip} install --force-reinstall --no-deps {_quoted('numpy==' + known.get('numpy', ''))}`"
+            yield _failed("versions", "requirement-breaks", found, again)
+        elif not broken and not missing and self._release:
+            named = [f"{name} {known[name]}" for name in VERSION_FILES if name in known]
             yield _ok("versions", f"none of {joined(named) if named else 'its packages'} is known to break it")
+
+    def _breaks(self, row: RequirementLimit, limit: str, version: str) -> PreflightCheck:
+        own, folder = self._own_range(row.package), self.its.folders.get(row.package)
+        # What lies beside TensorFlow is replaced there, wherever that is.
+        alone = folder and self.its.tensorflow and folder != self.its.tensorflow.folder.parent
+        why, fix = self._outside(folder) if folder and alone else ("", "")
+        wants = own if own and not _matches(version, own) else limit
+        return _failed(
+            "versions",
+            "requirement-breaks",
+            f"{row.package} {version}{why and f' ({why})'} breaks TensorFlow {self.its.version}: `{row.says}`",
+            fix or f"`{self._pip} install {_quoted(row.package + wants)}`",
+        )
 
     def _own_range(self, package: str) -> str:
         """Return the versions that METADATA asks for, as pip takes them; empty if it names none."""
-        texts = (re.match(rf"{package}\s*\(?([<>=!~][^;)]*)", text) for text in self.its.wheels[0].requires)
+        name = package.replace("-", "[-_.]")
+        texts = (re.match(rf"{name}\s*\(?([<>=!~][^;)]*)", text) for text in self.its.wheels[0].requires)
         return next((match[1].replace(" ", "") for match in texts if match), "")
 
     # --- the GPU --------------------------------------------------------------------------------------------------
@@ -276,7 +306,7 @@ class _Verdicts:
 
     def _names_a_gpu(self, entry: str) -> bool:
         """Return whether the first entry of a list names a GPU. CUDA stops reading at the first one that does not."""
-        count = sum(node[-1].isdigit() for node in self.its.driver.nodes)
+        count = self.its.driver.gpus
         return entry.startswith(("GPU-", "MIG-")) or (entry.isdecimal() and (not count or int(entry) < count))
 
     def _wsl(self) -> Iterator[PreflightCheck]:
@@ -294,8 +324,10 @@ class _Verdicts:
 
     def _module(self) -> Iterator[PreflightCheck]:
         its = self.its.driver
-        if its.container and not its.nodes:
-            found = "this container was given no GPU: it has no /dev/nvidia*"
+        numbered = {re.sub(r"\d+$", "0", node) for node in its.nodes}
+        lost = [node for node in ("/dev/nvidia0", "/dev/nvidia-uvm") if node not in numbered]
+        if its.container and not its.gpus:
+            found = "this container was given no GPU: it has no /dev/nvidia0, nor another"
             fix = "start it with `docker run --gpus all …`, or `--device nvidia.com/gpu=all`"
             yield _failed("driver", "container-without-gpu", found, fix)
         elif not its.module:
@@ -306,8 +338,9 @@ class _Verdicts:
         elif its.shut:
             fix = "add the user to the group of these files (`sudo usermod -aG video $USER`), and log in again"
             yield _failed("driver", "driver-unusable", f"this user may not use {joined(its.shut)}", fix)
-        elif "/dev/nvidia-uvm" not in its.nodes:
-            found = "/dev/nvidia-uvm is missing: CUDA cannot start (`CUDA_ERROR_UNKNOWN`)"
+        elif lost:
+            error = "CUDA_ERROR_UNKNOWN" if its.gpus else "CUDA_ERROR_NO_DEVICE"
+            found = f"there is no {joined(lost)}: CUDA cannot start (`{error}`)"
             yield _failed("driver", "driver-unusable", found, "`sudo nvidia-modprobe -u -c=0`")
         else:
             yield from self._driver_library()
@@ -316,13 +349,8 @@ class _Verdicts:
         its, libcuda = self.its.driver, self._library("cuda")
         path = libcuda.found.path if libcuda else None
         if libcuda and path is None:
-            fix = (
-                "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-                if its.container
-                else "install the libraries of the driver (`libnvidia-compute-…`, `nvidia-driver-cuda-libs`)"
-            )
             found = f"{libcuda.row.library} is found nowhere, though the kernel's module is loaded"
-            yield _failed("driver", "driver-unusable", found, fix)
+            yield _failed("driver", "driver-unusable", found, self._driver_libraries)
             return
         if libcuda and libcuda.found.damaged:
             yield _failed("driver", "driver-unusable", *self._damaged(libcuda))
@@ -342,7 +370,7 @@ class _Verdicts:
             fix = f"install driver {floor[1]} or newer, or a TensorFlow for an older CUDA"
             yield _failed("driver", "driver-too-old", found, fix)
         else:
-            yield _ok("driver", f"{its.module}, {sum(node[-1].isdigit() for node in its.nodes)} GPU(s)")
+            yield _ok("driver", f"{its.module}, {its.gpus} GPU(s)")
 
     def _too_old(self) -> tuple[str, Version] | None:
         """Return the toolkit of the build and its least driver, if the driver is older."""
@@ -395,6 +423,8 @@ class _Verdicts:
 
     def _install_libraries(self, lost: Sequence[OpenedLibrary]) -> str:
         wheels = self.its.wheels
+        if all(one.row.component == "driver" for one in lost):
+            return self._driver_libraries
         if installed := [name for one in lost for name in self.its.versions if one.is_brought_by(name)]:
             # Its files are gone, and pip would take it as installed.
             again = " ".join(_quoted(f"{name}=={self.its.versions[name]}") for name in dict.fromkeys(installed))
@@ -403,9 +433,6 @@ class _Verdicts:
             return f"`{self._pip} install {_quoted(f'{wheels[0].name}[{extra}]=={wheels[0].version}')}`"
         named = {one.row.component: str(one.row.version) for one in lost if one.row.version}
         parts = joined(f"{component} {version}" for component, version in named.items()) if named else "CUDA"
-        if all(one.row.component == "driver" for one in lost):
-            capabilities = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-            return capabilities if self.its.driver.container else "install the libraries of the driver again"
         return f"install {parts}, for which it was built, and put their folder into LD_LIBRARY_PATH"
 
     def _cudnn(self) -> Iterator[PreflightCheck]:
@@ -443,10 +470,16 @@ class _Verdicts:
                 fix = f"`tfdock advise {card.gpu}` says which wheel, or which build, serves it"
                 yield _failed("gpu code", "gpu-not-served", said, fix)
             elif not answer.starts_at_once:
-                said += "; the driver compiles at the first start, for half an hour or longer"
-                yield _warned("gpu code", "gpu-jit", said)
+                again = f", and again at every start ({self.its.uncached})" if self.its.uncached else ""
+                said += f", for half an hour or longer{again}"
+                yield from (_warned("gpu code", "gpu-jit", text) for text in (said, *answer.limits))
             else:
                 yield _ok("gpu code", said)
+
+    def _bitcode(self) -> Iterator[PreflightCheck]:
+        if row := self.its.without_bitcode:
+            found = f"{row.bitcode} is found nowhere: what {row.compiler} compiles fails, as some optimizers' steps"
+            yield _warned("compiler", "gpu-library-missing", found)
 
     # --- helpers --------------------------------------------------------------------------------------------------
 
@@ -456,7 +489,15 @@ class _Verdicts:
 
     @property
     def _pip(self) -> str:
-        return f"{shlex.quote(str(self.its.interpreter.program))} -m pip"
+        python = shlex.quote(str(self.its.interpreter.program))
+        # uv makes environments without it.
+        return f"{'' if 'pip' in self.its.versions else f'{python} -m ensurepip && '}{python} -m pip"
+
+    @property
+    def _driver_libraries(self) -> str:
+        if self.its.driver.container:
+            return "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        return "install the libraries of the driver (`libnvidia-compute-…`, `nvidia-driver-cuda-libs`)"
 
     def _library(self, name: str) -> OpenedLibrary | None:
         return next((one for one in self.its.opened if one.row.name == name), None)

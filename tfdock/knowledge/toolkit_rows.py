@@ -147,7 +147,7 @@ class RuntimeCompiler(Row):
     `targets` are the names it asks that for, where they are not the GPUs' own numbers (`9.0` -> `90a`). Toolkits
     below `toolkit_min` and the assembler's versions `refused` it does not take; `failing` says what it does then, and
     where the toolkit does not know the name. `limited_by_build`: the toolkit that a release was compiled with must
-    know the name as well.
+    know the name as well. `bitcode` is a file of the toolkit without which it compiles nothing.
     """
 
     KEY = ("compiler", "accelerator", "releases")
@@ -157,6 +157,7 @@ class RuntimeCompiler(Row):
     releases: ReleaseRange
     targets: dict[Dotted, str] = Field(default_factory=dict)
     limited_by_build: bool = False
+    bitcode: str = ""
     toolkit_min: str | None = None
     # A version with a known defect may lie between versions that work.
     refused: tuple[str, ...] = ()

@@ -125,13 +125,16 @@ class WheelLibrary(Row):
 
 
 class RequirementLimit(Row):
-    """A package with which wheels of these releases break outside of `limit` (`<3.21`): then they say `says`."""
+    """A package without which wheels of these releases cannot be imported.
+
+    Outside of `limit` (`<3.21`) they break too, and say `says`. Without a limit no version is known to break them.
+    """
 
     KEY = ("package", "releases")
 
     package: Annotated[str, text_like(re.compile(r"[a-z0-9][a-z0-9._-]*\Z"), "package")]
     releases: ReleaseRange
-    limit: Annotated[str, text_like(re.compile(r"(<|<=|>=|!=)[0-9][0-9A-Za-z.]*\Z"), "limit (`<3.21`)")]
+    limit: Annotated[str, text_like(re.compile(r"(<|<=|>=|!=)[0-9][0-9A-Za-z.]*\Z"), "limit (`<3.21`)")] | None = None
     says: str = ""
 
 

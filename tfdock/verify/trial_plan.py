@@ -181,7 +181,7 @@ def limits_of(knowledge: KnowledgeBase, inspection: Inspection) -> tuple[str, ..
 def limits_for(knowledge: KnowledgeBase, minor: str) -> tuple[str, ...]:
     """Return the same constraints for the wheels of a minor release, `2.18`."""
     rows = (row for row in knowledge.requirement_limits if for_release(knowledge, minor, row.releases))
-    return tuple(f"{row.package}{row.limit}" for row in rows)
+    return tuple(f"{row.package}{row.limit}" for row in rows if row.limit)
 
 
 def linked_to_accelerator(knowledge: KnowledgeBase, inspection: Inspection) -> tuple[str, ...]:

@@ -16,7 +16,14 @@ from tfdock.cli.app import app
 from tfdock.errors import ProfileError
 from tfdock.installed.interpreter import AskedPython, interpreter_at
 from tfdock.installed.loader_search import Loader
-from tfdock.installed.packages import distributions, find_tensorflow, own_versions
+from tfdock.installed.packages import (
+    distributions,
+    find_tensorflow,
+    foreign_kernel,
+    foreign_numpy,
+    leftovers,
+    own_versions,
+)
 from tfdock.installed.tryout import try_tensorflow
 from tfdock.knowledge import loader
 
@@ -63,6 +70,13 @@ def test_the_tensorflow_that_an_import_finds_is_the_one_that_is_looked_at(tmp_pa
     assert (found.build_info, wheel.is_whole) == ({"is_cuda_build": False}, True)
     assert found.loader == tmp_path / "b/tensorflow/libtensorflow_framework.so.2"
     assert find_tensorflow([str(tmp_path)]) is None
+
+
+def test_what_an_interrupted_pip_left_is_found(tmp_path: Path) -> None:
+    names = ["~ensorflow", "~-nsorflow_cpu-2.18.0.dist-info", "~umpy", "tensorflow"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    assert {path.name for path in leftovers([str(tmp_path)])} == {*names[:2]}
 
 
 def test_of_two_in_one_folder_the_one_whose_files_lie_there_comes_first(tmp_path: Path) -> None:
@@ -114,8 +128,41 @@ def test_versions_are_those_of_the_files_and_not_of_a_leftover(tmp_path: Path) -
         tmp_path, "numpy", "1.26.4", {"numpy/version.py": '"""x"""\nshort_version = "2.0.2"\nversion = "2.0.2"\n'}
     )
     install(tmp_path, "protobuf", "3.20.3", {"google/protobuf/__init__.py": "__version__ = '3.20.3'\n"})
-    assert own_versions([str(tmp_path)]) == {"numpy": "2.0.2", "protobuf": "3.20.3"}
+    assert own_versions([str(tmp_path)]) == {"numpy": ("2.0.2", tmp_path), "protobuf": ("3.20.3", tmp_path)}
     assert distributions([str(tmp_path)])["numpy"][0] == "1.26.4"
+
+
+def test_a_numpy_for_other_pythons_alone_cannot_be_imported(tmp_path: Path) -> None:
+    core, suffix = tmp_path / "numpy/_core", ".cpython-311-x86_64-linux-gnu.so"
+    assert foreign_numpy([str(tmp_path)], suffix) is None
+    core.mkdir(parents=True)
+    other = core / "_multiarray_umath.cpython-310-x86_64-linux-gnu.so"
+    other.touch()
+    assert foreign_numpy([str(tmp_path)], suffix) == other
+    (core / f"_multiarray_umath{suffix}").touch()
+    assert foreign_numpy([str(tmp_path)], suffix) is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "other"),
+    [
+        (["/other/bin/python3", "-m", "ipykernel_launcher"], "/other/bin/python3"),
+        (["python", "-m", "ipykernel_launcher"], ""),
+        (["{prefix}/bin/python3.11"], ""),
+        ([], ""),
+        (None, ""),
+    ],
+)
+def test_the_usual_kernel_of_jupyter_may_run_another_python(
+    tmp_path: Path, argv: list[str] | None, other: str
+) -> None:
+    file = tmp_path / "share/jupyter/kernels/python3/kernel.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        json.dumps({"argv": argv and [one.format(prefix=tmp_path) for one in argv], "language": "python"})
+    )
+    python = AskedPython(program=tmp_path / "bin/python", prefix=str(tmp_path))
+    assert foreign_kernel(python) == ((file, other) if other else None)
 
 
 def test_an_interpreter_is_named_by_its_file_its_folder_or_a_command(

@@ -51,7 +51,7 @@ def opened(name: str, **more: Any) -> OpenedLibrary:
 NAMES = ("cuda", "cudart", "cublas", "cublasLt", "cufft", "cusolver", "cusparse", "cudnn")
 SOUND = Environment(
     interpreter=PYTHON, tensorflow=TENSORFLOW, accelerator=CUDA, driver=DRIVER, cpu_flags=frozenset({"avx"}),
-    versions={"numpy": "2.0.2", "protobuf": "5.28.3"}, opened=tuple(map(opened, NAMES)),
+    versions={"numpy": "2.0.2", "protobuf": "5.28.3", "pip": "24.0"}, opened=tuple(map(opened, NAMES)),
 )  # fmt: skip
 
 
@@ -88,8 +88,19 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
         "python-unusable", "no release that is known", "-m venv tf && tf/bin/pip install tensorflow==",
     ),
     "no TensorFlow": (
-        Environment(interpreter=PYTHON, driver=DRIVER),
-        "tensorflow-missing", "there is no TensorFlow", '/env/bin/python -m pip install "tensorflow[and-cuda]==2.',
+        Environment(interpreter=PYTHON, driver=DRIVER, versions={"pip": "24.0"}),
+        "tensorflow-missing", "there is no TensorFlow", '`/env/bin/python -m pip install "tensorflow[and-cuda]==2.',
+    ),
+    "no pip": (
+        Environment(interpreter=PYTHON, driver=DRIVER), "tensorflow-missing", "there is no TensorFlow",
+        "`/env/bin/python -m ensurepip && /env/bin/python -m pip install",
+    ),
+    "an interrupted pip": (
+        Environment(
+            interpreter=PYTHON, leftovers=(SITE / "~ensorflow", SITE / "~ensorflow-2.17.1.dist-info"),
+            versions={"pip": "24.0"},
+        ),
+        "tensorflow-missing", f"pip was interrupted and left {SITE}/~ensorflow", 'pip install "tensorflow==2.17.1"',
     ),
     "a file of one's own": (
         with_wheels(origin="/work/tensorflow.py", folder=Path("/work")),
@@ -122,9 +133,46 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
         with_wheels(replace(WHEEL, version="2.11.0", requires=("numpy>=1.20",))),
         "requirement-breaks", "umath failed to import", '-m pip install "numpy<2"',
     ),
-    "numpy is not there": (
-        replace(with_wheels(replace(WHEEL, requires=("numpy<3", "absl-py"))), versions={"absl-py": "2.1"}),
-        "requirement-breaks", "numpy, which tensorflow requires, is not installed", '"tensorflow==2.18.0"',
+    "packages are not there": (
+        replace(
+            with_wheels(replace(WHEEL, requires=("numpy<3", "absl-py", "ml_dtypes", "libclang"))),
+            versions={"ml-dtypes": "0.4"},
+        ),
+        "requirement-breaks", "numpy and absl-py, which tensorflow requires, are not installed",
+        '"tensorflow==2.18.0"',
+    ),
+    "an older ml_dtypes": (
+        replace(
+            with_wheels(replace(WHEEL, version="2.21.0", requires=("ml_dtypes<1.0.0,>=0.5.1",))),
+            versions={"ml-dtypes": "0.4.1"},
+        ),
+        "requirement-breaks", "ml-dtypes 0.4.1 breaks TensorFlow 2.21.0", '"ml-dtypes<1.0.0,>=0.5.1"',
+    ),
+    "numpy 2 of PYTHONPATH": (
+        replace(
+            with_wheels(replace(WHEEL, version="2.17.0")), variables={"PYTHONPATH": "/mine:/their/site"},
+            folders={"numpy": Path("/their/site")},
+        ),
+        "requirement-breaks", "numpy 2.0.2 (which PYTHONPATH names", "take /their/site out of PYTHONPATH",
+    ),
+    "numpy 2 of the user": (
+        replace(
+            with_wheels(replace(WHEEL, version="2.17.0")), folders={"numpy": Path("/home/me/.local/lib")},
+            interpreter=replace(PYTHON, user_site="/home/me/.local/lib"),
+        ),
+        "requirement-breaks", "numpy 2.0.2 (the user's own packages", "export PYTHONNOUSERSITE=1",
+    ),
+    "numpy 2 beside TensorFlow": (
+        replace(
+            with_wheels(replace(WHEEL, version="2.17.0")), variables={"PYTHONPATH": str(SITE)},
+            folders={"numpy": SITE},
+        ),
+        "requirement-breaks", "numpy 2.0.2 breaks", 'pip install "numpy<2"',
+    ),
+    "another Python's numpy": (
+        replace(SOUND, foreign_numpy=SITE / "numpy/_core/_multiarray_umath.cpython-310-x86_64-linux-gnu.so"),
+        "requirement-breaks", "cpython-310-x86_64-linux-gnu.so is for another Python than 3.11.7",
+        '--force-reinstall --no-deps "numpy==2.0.2"',
     ),
     "a version that is a command": (
         with_wheels(replace(WHEEL, version='2.18.0"$(id)', missing=(1, "x"))),
@@ -148,7 +196,15 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
     ),
     "a container without its GPU": (
         replace(SOUND, driver=NvidiaDriver(container=True, module="550.54.14")),
-        "container-without-gpu", "no /dev/nvidia*", "docker run --gpus all",
+        "container-without-gpu", "no /dev/nvidia0", "docker run --gpus all",
+    ),
+    "a container with the device files of no GPU": (
+        replace(SOUND, driver=replace(DRIVER, container=True, nodes=("/dev/nvidia-uvm", "/dev/nvidiactl"))),
+        "container-without-gpu", "no /dev/nvidia0", "docker run --gpus all",
+    ),
+    "no device file of a GPU": (
+        replace(SOUND, driver=replace(DRIVER, nodes=("/dev/nvidia-uvm", "/dev/nvidiactl"))),
+        "driver-unusable", "no /dev/nvidia0: CUDA cannot start (`CUDA_ERROR_NO_DEVICE`)", "modprobe -u",
     ),
     "nouveau": (
         replace(SOUND, driver=NvidiaDriver(cards=1, nouveau=True)), "driver-unusable", "`nouveau` is", "Secure Boot",
@@ -282,7 +338,21 @@ def test_a_requirement_that_an_import_may_do_without_is_a_warning() -> None:
 def test_a_gpu_that_compiles_at_its_first_start_is_a_warning() -> None:
     cards = Host(gpus=(LocalGpu(name="NVIDIA GeForce RTX 5090", accelerator="cuda", target="12.0"),))
     checks = judge_environment(replace(SOUND, host=cards), KNOWLEDGE)
-    assert [check.code for check in checks if check.status == "warning"] == ["gpu-jit"]
+    said = [check.found for check in checks if (check.status, check.code) == ("warning", "gpu-jit")]
+    assert "at the first start, for half an hour or longer" in said[0]
+    assert "CUDA_ERROR_INVALID_PTX" in "".join(said[1:])
+    checks = judge_environment(replace(SOUND, host=cards, uncached="CUDA_CACHE_DISABLE=1"), KNOWLEDGE)
+    assert "and again at every start (CUDA_CACHE_DISABLE=1)" in "".join(check.found for check in checks)
+
+
+def test_what_does_not_keep_tensorflow_from_the_gpu_is_a_warning() -> None:
+    kernel, compiler = Path("/env/share/jupyter/kernels/python3/kernel.json"), KNOWLEDGE.runtime_compilers[0]
+    environment = replace(SOUND, foreign_kernel=(kernel, "/other/python"), without_bitcode=compiler)
+    warned = [check.found for check in judge_environment(environment, KNOWLEDGE) if check.status == "warning"]
+    assert warned == [
+        f"notebooks run /other/python, and not this Python: {kernel}",
+        "nvvm/libdevice/libdevice.10.bc is found nowhere: what XLA compiles fails, as some optimizers' steps",
+    ]
 
 
 def test_what_fails_after_the_cause_is_told_without_a_fix() -> None:

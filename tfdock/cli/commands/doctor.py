@@ -120,6 +120,7 @@ def _environment_answer(environment: Environment, checks: list[PreflightCheck], 
     if environment.driver.has_gpu and not sees:
         return f"{style.warn('not known')}: {console.clean(f'{named} of {program} may see the GPU or not')}"
     what = "should see the GPU" if sees else "should work, on the CPU"
+    what += "; see the warnings" if any(check.status == "warning" for check in checks) else ""
     return f"{style.good('yes')}: {console.clean(f'by its files, {named} of {program} {what}')}"
 
 
