@@ -275,13 +275,11 @@ class _Verdicts:
     def _cpu_build(self) -> Iterator[PreflightCheck]:
         its, wheels = self.its, self.its.wheels
         name = wheels[0].name if wheels else "this TensorFlow"
+        if its.tensorflow and its.tensorflow.build_info is None:
+            yield _skipped("build", "no build_info.py that can be read says whether it is built for GPUs")
+            return
         if not its.driver.has_gpu:
             yield _ok("gpu", f"{name} is built for the CPU, and there is no NVIDIA GPU here")
-            return
-        if its.tensorflow and its.tensorflow.build_info is None:
-            yield _skipped(
-                "build", "it has no build_info.py that can be read: whether it is built for GPUs is not known"
-            )
             return
         found = f"{name} {its.version} is built for the CPU alone: it sees no GPU and prints nothing about it"
         machine = its.interpreter.platform.removeprefix("linux-")

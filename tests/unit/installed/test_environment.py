@@ -204,6 +204,14 @@ def test_an_environment_that_works_on_the_cpu_is_sound(tmp_path: Path) -> None:
     assert "should work, on the CPU" in result.stdout
 
 
+def test_what_no_record_tells_of_is_not_called_sound(tmp_path: Path) -> None:
+    fake = with_module(tmp_path, "").program
+    next((tmp_path / "site").glob("*/RECORD")).unlink()
+    result = CliRunner().invoke(app, ["doctor", "--python", str(fake)])
+    assert (result.exit_code, result.stdout.partition(":")[0]) == (0, "not known")
+    assert "without a RECORD" in result.stdout.splitlines()[0]
+
+
 def with_module(folder: Path, source: str) -> AskedPython:
     """A Python in which `import tensorflow` runs a source."""
     install(folder / "site", "tensorflow", "2.18.0", {"tensorflow/__init__.py": source})

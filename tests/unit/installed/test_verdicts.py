@@ -311,6 +311,10 @@ def test_the_first_cause_is_the_verdict_and_alone_has_a_fix(name: str) -> None:
         (with_wheels(), "it is a checkout, or a copy"),
         (replace(SOUND, opened=()), "nothing is known of the libraries that 2.18.0 opens"),
         (replace(FOR_CPU, tensorflow=replace(TENSORFLOW, build_info=None)), "no build_info.py that can be read"),
+        (
+            replace(FOR_CPU, driver=NvidiaDriver(), tensorflow=replace(TENSORFLOW, build_info=None)),
+            "no build_info.py that can be read",
+        ),
         (replace(SOUND, accelerator=KNOWLEDGE.accelerators["rocm"]), "only NVIDIA's driver"),
     ],
 )  # fmt: skip

@@ -117,8 +117,11 @@ def _environment_answer(environment: Environment, checks: list[PreflightCheck], 
     if devices := next((check for check in checks if check.name == "devices"), None):
         return f"{style.good('yes')}: {console.clean(f'{named} of {program} works, with {devices.found}')}"
     sees = any(check.name == "libraries" and check.status == "ok" for check in checks)
-    if environment.driver.has_gpu and not sees:
-        return f"{style.warn('not known')}: {console.clean(f'{named} of {program} may see the GPU or not')}"
+    doubt = "may see the GPU or not" if environment.driver.has_gpu and not sees else ""
+    if not environment.wheels:
+        doubt = "may work or not: without a RECORD its files and packages cannot be judged"
+    if doubt:
+        return f"{style.warn('not known')}: {console.clean(f'{named} of {program} {doubt}')}"
     what = "should see the GPU" if sees else "should work, on the CPU"
     what += "; see the warnings" if any(check.status == "warning" for check in checks) else ""
     return f"{style.good('yes')}: {console.clean(f'by its files, {named} of {program} {what}')}"
