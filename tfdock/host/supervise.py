@@ -2,6 +2,9 @@
 
 The stream is read in a thread of its own, so that the main thread can tick, notice an engine that answers nothing,
 and act on Ctrl-C, while a read that never returns harms nobody.
+
+The way of Ctrl-C: `cli.app.stoppable` counts it in a `Stop`; `watched` ticks, and `Stopper.tick` sees the count and
+calls `gently`, which signals the container; Bazel ends; `Stop.check` raises Interrupted; `BuildRun.phase` completes it.
 """
 
 from __future__ import annotations

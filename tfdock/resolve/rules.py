@@ -2,6 +2,9 @@
 
 The same rules choose defaults (the first candidate without a finding) and refuse what was asked. They match values
 against rows; none knows a version or a vendor.
+
+`accelerator.devices_of` runs them. `Notes.find` weighs each finding, `Notes.stop_if_refused` raises the refusal, and
+`resolve.resolve_or_suggest` adds the ways out.
 """
 
 from __future__ import annotations

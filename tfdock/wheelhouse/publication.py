@@ -1,4 +1,4 @@
-"""Publish the wheels of a build: the wheels and their record appear in the wheelhouse at once."""
+"""Publish the wheels of a build: each file appears whole; a record without its wheels counts as no build."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ wheelhouse/
                                           and what the record names under `kept`; <run id>.run.json of a run that has
                                           not ended well (builder/run_document); pulled.json where it was not built
                                           here, and pull-*.part while a pull is under way or broke off
-  .tfdock/staging/<run id>/                                     what a container may write to
+  .tfdock/staging/<run id>/                                     the results of a run, before they are published
   simple/, <wheel>.metadata, .tfdock/index.json                 the index, where one was asked for (index.py)
 """
 
