@@ -120,7 +120,8 @@ class Building:
         # A wheel out of a registry needs no engine: there each build finds out by itself.
         if session.pulls and session.settings.registries:
             return
-        if any(self.force or session.up_to_date(build) is None for build in prepared):
+        house, plans = session.wheelhouse, [build.plan for build in prepared]
+        if self.force or any(not house.has(plan.build_id, plan.fingerprint, plan.trust.name) for plan in plans):
             session.engine.info()
 
     def _in_turn(self, prepared: Sequence[PreparedBuild]) -> list[Result]:

@@ -4,7 +4,8 @@ The stream is read in a thread of its own, so that the main thread can tick, not
 and act on Ctrl-C, while a read that never returns harms nobody.
 
 The way of Ctrl-C: `cli.app.stoppable` counts it in a `Stop`; `watched` ticks, and `Stopper.tick` sees the count and
-calls `gently`, which signals the container; Bazel ends; `Stop.check` raises Interrupted; `BuildRun.phase` adds the log.
+calls `gently`, which signals the container; Bazel ends; `Stop.check` raises Interrupted, to which `BuildRun.phase`
+adds the log.
 """
 
 from __future__ import annotations

@@ -180,7 +180,9 @@ def _wanted(
     house = Wheelhouse(settings.wheelhouse)
     # Nobody else publishes a source of one's own.
     new = [build for build in prepared if not build.written.profile.source.is_own]
-    new = [build for build in new if not house.complete_record_for(build.plan)]
+    # By sizes: each build reads its wheel itself, and once is enough.
+    plans = ((build, build.plan) for build in new)
+    new = [build for build, plan in plans if not house.has(plan.build_id, plan.fingerprint, plan.trust.name)]
     if not new:
         return prepared
     from tfdock.plan.notes import official_note, python_note  # here: it loads what advice is made of
