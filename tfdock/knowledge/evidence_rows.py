@@ -119,12 +119,12 @@ class Edit(Row):
 
     def is_for(self, report: ReportedBuild, version: str) -> bool:
         """Return whether it mends what a report says, in the source of this version."""
-        return self.mends == report.id and _spans(self.tensorflow, version)
+        return self.mends == report.id and spans(self.tensorflow, version)
 
 
 def is_of(tensorflow: object, release: str) -> bool:
     """Return whether a row with this `tensorflow` is about a minor release; other text is about every release."""
-    return not isinstance(tensorflow, str) or not re.match(r"[\d.]", tensorflow) or _spans(tensorflow, release)
+    return not isinstance(tensorflow, str) or not re.match(r"[\d.]", tensorflow) or spans(tensorflow, release)
 
 
 def _is_part(said: str, known: str, *, by_major: bool) -> bool:
@@ -140,7 +140,7 @@ def _is_part(said: str, known: str, *, by_major: bool) -> bool:
         return Version(span).parts[:1] == Version(version).parts[:1]
     # gcc 5 need not be the gcc 5.5 that fails.
     exact = not tool or ".." in span or len(Version(version).parts) >= len(Version(span).parts)
-    return exact and _spans(span, version)
+    return exact and spans(span, version)
 
 
 def tool_and_version(text: str) -> tuple[str, str]:
@@ -156,7 +156,7 @@ def spoken(part: str) -> str:
     return f"{name} {words if dots else span}".strip()
 
 
-def _spans(span: str, version: str) -> bool:
+def spans(span: str, version: str) -> bool:
     """Return whether a version lies in `12.8` (a minor version), `11.2..11.7`, `13..` or `..11`."""
     first, dots, last = span.partition("..")
     return lies_within(version, first, last) if dots else same_minor(span, version)

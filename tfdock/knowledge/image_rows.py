@@ -10,17 +10,17 @@ from tfdock.knowledge.rows import ImageName, Package, ReleaseRange, Requirement,
 
 
 class ImageRow(Row):
-    """A base image. The first row that fits a release, Python and accelerator is used.
+    """A base image. The first row that fits a release, Python, accelerator and asked compiler is used.
 
     `template` names `dockerfiles/base/<template>.j2`; `paths` where its tools are (`python`, `clang`, `gcc`,
     `cuda`, `rocm`), its compilers by version as well (`gcc-7`, `clang-17`: any version that agrees as far as both
     are written); `holds` is a component's full version where it is known that the image has that one only;
-    `compilers` limits the row to builds that ask for such a version of a host compiler; `packages` are installed on
-    top, then `pip` from PyPI without dependencies. `interpreter`: the image has not the Python that is asked for,
-    which is compiled from the source archive in `interpreters.yaml`. `archives` are the components that it has not
-    either: they come from `archives.yaml`. `unknown` are the components whose version in the image nobody knows: a
-    profile that asks for one gets an untested plan. `sysroots` are folders with an older C library, by the version
-    of that: compilers below them build against it.
+    `compilers` limits the row to builds that ask for such a version of a host compiler (`12`, `6..8`); `packages` are
+    installed on top, then `pip` from PyPI without dependencies. `interpreter`: the image has not the Python that is
+    asked for, which is compiled from the source archive in `interpreters.yaml`. `archives` are the components that it
+    has not either: they come from `archives.yaml`. `unknown` are the components whose version in the image nobody
+    knows: a profile that asks for one gets an untested plan. `sysroots` are folders with an older C library, by the
+    version of that: compilers below them build against it.
     """
 
     image: ImageName

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tfdock.errors import Incompatible, Problem
 from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
-from tfdock.knowledge.evidence_rows import Edit
+from tfdock.knowledge.evidence_rows import Edit, spans
 from tfdock.knowledge.fits import (
     archives_of,
     distribution_of,
@@ -227,7 +227,6 @@ class _Decision:
         parts = _Parts(release, version, python, devices, host_compiler)
         try:
             base = self._base(parts, image)
-            image = self._with_compiler(image, base)
             paths = self._paths(parts, image, base)
         except MissingFact as missing:
             self._refuse_placeholder(missing)
@@ -428,6 +427,7 @@ class _Decision:
         release, devices = bases.release, bases.devices
         rows = self._images(release, devices)
         names = [self.profile.base_image or name_with(row, devices.components) for row in rows]
+        rows = [self._with_compiler(row, name) for row, name in zip(rows, names, strict=True)]
         found = [bases.findings(row, name) for row, name in zip(rows, names, strict=True)]
         # If the build is known to fail in each of them, the first tells why.
         fails = [any(finding.weight != "warning" for finding in findings) for findings in found]
@@ -437,11 +437,10 @@ class _Decision:
         held = self._pythons_of_base(release)
         # A base of one's own has the Python that it has.
         pythons.sort(key=lambda python: python not in held)
-        ready = (
-            (python, row) for python in pythons for row in rows if self._has(row, python) and not row.interpreter
-        )
-        made = ((python, row) for python in pythons for row in rows if self._has(row, python))
-        python, image = next(ready, None) or next(made, (pythons[0], None))
+        fitting = [(python, row) for python in pythons for row in rows if self._has(row, python)]
+        # First images with the compiler that is asked for, then those in which no Python has to be compiled.
+        fitting.sort(key=lambda pair: (self._lacks_compiler(pair[1]), pair[1].interpreter))
+        python, image = fitting[0] if fitting else (pythons[0], None)
         if image is None and self.profile.base_image and rows:
             image = rows[0]  # the profile's `base` replaces the image; only the paths of its tools are used
         if image is None:
@@ -522,7 +521,7 @@ class _Decision:
             for row in self.knowledge.images
             if row.machine == self.question.machine
             # Such a row is for profiles that ask for this compiler version.
-            and all(part in compilers and same_minor(compilers[part], want) for part, want in row.compilers.items())
+            and all(part in compilers and spans(want, compilers[part]) for part, want in row.compilers.items())
         ]
         fitting = [row for row in rows if fits(row)]
         if self.profile.base_image:
@@ -665,22 +664,31 @@ class _Decision:
         # The profile's own path holds, wherever the image's row has the compiler.
         if isinstance(host, HostCompiler) and host.path:
             return paths | {host.name: host.path}
-        if isinstance(host, HostCompiler) and host.version and self.profile.provides is None:
-            return paths | {host.name: self._path_of(host.name, host.version, base, paths, parts.release)}
-        return paths
+        name, version = self._asked_compiler
+        return paths | ({name: self._path_of(name, version, base, paths, parts.release)} if name else {})
 
-    def _with_compiler(self, image: ImageRow, base: ImageRef) -> ImageRow:
-        """Return the image with the compiler version that is asked for, if only its distribution's archive has it."""
+    @property
+    def _asked_compiler(self) -> tuple[str, str]:
+        """The compiler and its version that the base image has to have; empty if any version will do."""
         host = self.profile.host_compiler
         if not isinstance(host, HostCompiler) or host.path or not host.version or self.profile.provides is not None:
-            return image
-        name, asked = host.name, host.version
-        held = [key.removeprefix(f"{name}-") for key in image.paths if key.startswith(f"{name}-")]
-        like, exact = distribution_of(self.knowledge, str(base))
+            return "", ""
+        return host.name, host.version
+
+    def _lacks_compiler(self, image: ImageRow) -> bool:
+        """Return whether an image's compilers are known, and the one that is asked for is none of them."""
+        name, asked = self._asked_compiler
+        held = _versions_of(name, image.paths)
+        return bool(name and held) and not any(same_minor(version, asked) for version in held)
+
+    def _with_compiler(self, image: ImageRow, base: str) -> ImageRow:
+        """Return the image with the compiler version that is asked for, if only its distribution's archive has it."""
+        name, asked = self._asked_compiler
+        like, exact = distribution_of(self.knowledge, base)
         offered = like.compilers.get(name, ()) if like and exact else ()
         version = next((one for one in offered if same_minor(one, asked)), "")
-        row = packaged(self.knowledge, name, asked)
-        if not version or not (row and row.package) or any(same_minor(one, asked) for one in held):
+        row = packaged(self.knowledge, name, asked) if version else None
+        if not (row and row.package) or any(same_minor(held, asked) for held in _versions_of(name, image.paths)):
             return image
         major, minor, *_ = (*Version(version).parts, 0)
         package, path = (text.format_map({"major": major, "minor": minor}) for text in (row.package, row.path))
@@ -696,7 +704,7 @@ class _Decision:
         If it is not known which versions an image has, or the image is the profile's own, Debian's and Ubuntu's path
         is assumed. Empty if there is none, which is refused.
         """
-        listed = {key.removeprefix(f"{name}-"): path for key, path in paths.items() if key.startswith(f"{name}-")}
+        listed = _versions_of(name, paths)
         own = [path for held, path in listed.items() if same_minor(held, version)]
         tested, package = release.compilers.get(name), packaged(self.knowledge, name, version)
         if own:
@@ -908,6 +916,11 @@ class _Decision:
 
 
 # --- pure helpers ----------------------------------------
+
+
+def _versions_of(compiler: str, paths: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions of a compiler that an image is known to have, and where they stand."""
+    return {key.removeprefix(f"{compiler}-"): path for key, path in paths.items() if key.startswith(f"{compiler}-")}
 
 
 def _ref(version: Version) -> str:

@@ -898,6 +898,13 @@ def test_images_are_named_as_registries_name_them(knowledge: KnowledgeBase) -> N
         assert row.unverified, "nobody has pulled it: the day somebody does, this row says so"
 
 
+def compilers_in(knowledge: KnowledgeBase, image: ImageRow) -> set[str]:
+    """The compilers that an image has by version, and those of its distribution's archive."""
+    like, exact = distribution_of(knowledge, image.image)
+    offered = like.compilers if like and exact else {}
+    return {key for key in image.paths if "-" in key} | {f"{name}-{one}" for name in offered for one in offered[name]}
+
+
 def test_every_image_can_be_reached(knowledge: KnowledgeBase) -> None:
     """A row that an earlier one hides for all its releases, Pythons and accelerators is a leftover."""
     for index, row in enumerate(knowledge.images):
@@ -912,6 +919,7 @@ def test_every_image_can_be_reached(knowledge: KnowledgeBase) -> None:
                 and (not earlier.accelerators or set(row.accelerators) <= set(earlier.accelerators))
                 and all(row.components.get(name) == want for name, want in earlier.components.items())
                 and all(row.compilers.get(name) == want for name, want in earlier.compilers.items())
+                and compilers_in(knowledge, row) <= compilers_in(knowledge, earlier)
             )
             assert not hidden, (earlier.image, row.image)
 

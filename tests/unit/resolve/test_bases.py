@@ -210,6 +210,22 @@ def test_a_compiler_of_the_distributions_archive_is_installed(desk: Desk) -> Non
 
 
 @pytest.mark.parametrize(
+    ("release", "python", "version", "without", "with_it"),
+    [
+        pytest.param("2.7.1", "3.7", "9", "ubuntu:18.04", "ubuntu:20.04", id="of another distribution"),
+        pytest.param("1.8.0", "2.7", "6.4.0", "ubuntu:16.04", "ubuntu:18.04", id="of a row for such compilers"),
+    ],
+)
+def test_an_image_with_the_compiler_that_is_asked_for_comes_first(
+    desk: Desk, release: str, python: str, version: str, without: str, with_it: str
+) -> None:
+    text = f'schema: 1\ntensorflow: "{release}"\npython: "{python}"\naccelerator: cpu\n'
+    assert str(desk.resolve(text).base) == without
+    made = desk.resolve(text + f'host_compiler: {{name: gcc, version: "{version}"}}\n')
+    assert (str(made.base), made.paths["gcc"]) == (with_it, f"/usr/bin/gcc-{version[0]}")
+
+
+@pytest.mark.parametrize(
     "more", ["", 'base: {image: "me/x:1", provides: {python: "3.7", gcc: "9.3", bazel: "0.26.1"}}\n']
 )
 def test_one_that_no_archive_is_known_to_have_is_refused(desk: Desk, more: str) -> None:

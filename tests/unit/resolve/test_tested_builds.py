@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tfdock.errors import Incompatible
+from tfdock.knowledge.evidence_rows import ReportedBuild, tool_and_version
 from tfdock.knowledge.fits import archives_of
+from tfdock.knowledge.release_rows import Release
 from tfdock.types import Version
 
 from ..desk import Desk
@@ -80,3 +84,49 @@ def test_the_table_is_whole() -> None:
     assert len(set(rows)) == len(rows) == 2 * 34
     assert all({"pythons", "compiler", "bazel"} <= set(row) for row in TABLE["rows"])
     assert all(("cuda" in row) == ("cudnn" in row) == (row["kind"] == "cuda") for row in TABLE["rows"])
+
+
+#: Built reports for which no image is known, and why.
+WITHOUT_AN_IMAGE = {
+    "ghostplant-1.8-cuda8.0": "no archive of cuDNN 7 for CUDA 8.0",
+    "eb-2.13.0-foss-2023a-cuda-12.1.1": "no image of NVIDIA's has Python 3.11, and none is compiled here",
+    "eb-2.7.1-cuda11.4": "gcc 11 stands in Ubuntu 22.04, for which NVIDIA's images begin with CUDA 11.7",
+    "eb-2.8.0-foss-2021b-cuda-11.4.1": "as 2.7.1",
+    "eb-2.8.4-cuda11.4": "as 2.7.1",
+}
+
+
+def reported(row: ReportedBuild, release: Release) -> str:
+    """A reported build as a profile; a report of another patch is taken as one of the newest."""
+    patch = row.tensorflow if row.tensorflow in release.patches else release.newest
+    lines = ["schema: 1", f'tensorflow: "{patch}"', f"accelerator: {row.accelerator}"]
+    lines += [f'python: "{python}"' for python in row.python[:1]]
+    # A closed list takes versions in full only.
+    named = {name: version for name, version in row.components.items() if name in ("cuda", "cudnn")}
+    lines += [
+        f'{name}: "{".".join(version.split(".")[:2])}"'
+        for name, version in named.items()
+        if ".." not in version and not release.components[name].closed
+    ]
+    lines += [f"compiler: {row.compiler}"] if row.compiler in ("nvcc", "clang") else []
+    tool, version = tool_and_version(row.host_compiler or "")
+    if tool and version and ".." not in version:
+        lines.append(f'host_compiler: {{name: {tool}, version: "{version}"}}')
+    if row.accelerator == "cuda" and not release.official_targets.get("cuda"):
+        lines.append("gpus: [p100]")
+    return "\n".join(lines) + "\n"
+
+
+def test_images_are_known_for_the_builds_that_were_reported(desk: Desk) -> None:
+    refused = set()
+    for row in desk.knowledge.evidence.values():
+        sure = row.outcome == "built" and row.machine in (None, "x86_64") and not row.fork
+        if not sure or row.accelerator not in ("cuda", "cpu") or re.search(r"\.\.|-", row.tensorflow):
+            continue
+        release = desk.knowledge.releases[str(Version(row.tensorflow).minor)]
+        try:
+            desk.resolve(reported(row, release))
+        except Incompatible as error:
+            if {problem.code for problem in error.problems} & {"image-unknown", "image-without-tool"}:
+                refused.add(row.id)
+    assert refused == {*WITHOUT_AN_IMAGE}
