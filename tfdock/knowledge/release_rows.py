@@ -101,6 +101,8 @@ class Release(Row):
     official_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)  #: The targets of the official wheel.
     #: The official wheel's name, where that is not `tensorflow`.
     official_project: dict[str, str] = Field(default_factory=dict)
+    #: Patch release to the version of its wheel whose extra can be installed, where that is another.
+    official_version: dict[str, str] = Field(default_factory=dict)
     #: What ./configure takes when nothing is said.
     default_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     floor: dict[str, Dotted] = Field(default_factory=dict)  #: The oldest GPU that it uses.

@@ -353,7 +353,7 @@ class _Wanted:
             version=version,
             pythons=release.pythons,
             targets=release.official_targets.get(accelerator.accelerator, ()),
-            requirement=f"{project}{f'[{extra}]' if extra else ''}=={version}",
+            requirement=f"{project}{f'[{extra}]' if extra else ''}=={release.official_version.get(version, version)}",
             installs=tuple(able) if extra else release.pythons,
             needs=() if extra else needs,
             pins=tuple(dict.fromkeys(pin for gpu in gpus for pin in gpu.pins)) if extra else (),

@@ -438,8 +438,8 @@ class _Decision:
         # A base of one's own has the Python that it has.
         pythons.sort(key=lambda python: python not in held)
         fitting = [(python, row) for python in pythons for row in rows if self._has(row, python)]
-        # First images with the compiler that is asked for, then those in which no Python has to be compiled.
-        fitting.sort(key=lambda pair: (self._lacks_compiler(pair[1]), pair[1].interpreter))
+        # First images with the compiler that is asked for; those that lack no Python; those whose versions are known.
+        fitting.sort(key=lambda pair: (self._lacks_compiler(pair[1]), pair[1].interpreter, bool(pair[1].unknown)))
         python, image = fitting[0] if fitting else (pythons[0], None)
         if image is None and self.profile.base_image and rows:
             image = rows[0]  # the profile's `base` replaces the image; only the paths of its tools are used

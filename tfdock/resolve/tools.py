@@ -73,7 +73,10 @@ def _check_host_compiler(
     if broken:
         asked = f"`host_compiler` says {name} {version}" if version not in broken.message else ""
         question.notes.find(replace(broken, path="host_compiler", why=sentences(asked, broken.why)))
-    elif not any(same_minor(version, tested_version) for tested_version in tested):
+    # From gcc 5 and clang 5 on the other numbers of a version only mend it.
+    elif not any(
+        same_minor(version, one) or 5 <= Version(one).parts[0] == Version(version).parts[0] for one in tested
+    ):
         uses = [(name, tested_version) for tested_version in tested] or [*release.compilers.items()]
         question.notes.doubt(
             "host-compiler-untested",

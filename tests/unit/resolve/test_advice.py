@@ -133,6 +133,11 @@ def test_the_offer_is_the_release_asked_for_or_the_nearest_that_takes_the_gpus(
     assert bool(advice.refused) == (advice.offer.release is not advice.release)
 
 
+def test_a_wheel_whose_extra_cannot_be_installed_is_named_by_the_version_whose_extra_can() -> None:
+    named = [asked("rtx3080", tensorflow=version).wheel.requirement for version in ("2.15.0", "2.15.1")]
+    assert named == ["tensorflow[and-cuda]==2.15.0.post1", "tensorflow[and-cuda]==2.15.1"]
+
+
 def test_an_offer_of_another_release_leaves_the_one_asked_for_at_ones_own_risk() -> None:
     advice = asked("rx7900gre", tensorflow="2.15")
     assert advice.offer

@@ -209,6 +209,17 @@ def test_a_compiler_of_the_distributions_archive_is_installed(desk: Desk) -> Non
     assert (own.paths["gcc"], "g++-8" in own.image.packages) == ("/usr/bin/gcc-8", True)
 
 
+def test_an_image_whose_versions_are_known_comes_before_one_that_moves(desk: Desk) -> None:
+    made = desk.resolve('schema: 1\ntensorflow: "2.15.0"\ngpus: [mi250x]\nrocm: "6.1"\n')
+    assert (str(made.base), made.untested) == ("rocm/tensorflow:rocm6.1-py3.10-tf2.15-dev", ())
+
+
+def test_a_compiler_of_the_tested_major_version_is_not_doubted(desk: Desk) -> None:
+    asked = 'accelerator: cpu\nhost_compiler: {name: gcc, version: "9.4"}\n'
+    made = desk.resolve(f'schema: 1\ntensorflow: "2.13.1"\npython: "3.8"\n{asked}')
+    assert (made.paths["gcc"], made.untested) == ("/usr/bin/gcc-9", ())
+
+
 @pytest.mark.parametrize(
     ("release", "python", "version", "without", "with_it"),
     [
