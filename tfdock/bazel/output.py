@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 # Numbers that `int` takes, whatever else writes lines like Bazel's; nothing that takes the square of a line's length.
 _COUNT = r"[0-9][0-9,]{0,17}"
 _PROGRESS = re.compile(rf"\[({_COUNT}) / ({_COUNT})\]")
-_OPTIONS = re.compile(
-    r"INFO: (?:Found applicable config definition|Reading rc options for|Options provided by the client)"
-    r"|\s{1,8}(?:Inherited )?'[a-z-]{1,40}' options: "
+_CEREMONY = re.compile(
+    r"INFO: (?:Found applicable config definition|Reading |Options provided by the client|Elapsed time: |"
+    r"Build Event Protocol files)|\s{1,8}(?:Inherited )?'[a-z-]{1,40}' options: |WARNING: The following configs were "
+    r"|FAILED: Build did NOT complete|Use --verbose_failures to see|Target \S{1,400} failed to build"
 )
 _PROCESSES = re.compile(rf"INFO: {_COUNT} process(?:es)?: (.*)")
 _PART = re.compile(rf"({_COUNT}) (.+)")
@@ -66,9 +67,9 @@ def action(line: str) -> str:
     return line[match.end() :].partition("; ")[0].strip() if match else ""
 
 
-def tells_options(line: str) -> bool:
-    """Return whether Bazel says with which options it was started, and not what it does."""
-    return _OPTIONS.match(line) is not None
+def is_ceremony(line: str) -> bool:
+    """Return whether Bazel says how it was started, or that it has ended, and not what it does."""
+    return (_CEREMONY.match(line) or _PROCESSES.match(line)) is not None
 
 
 def processes(text: str) -> dict[str, int]:

@@ -126,7 +126,8 @@ class Building:
 
     def _in_turn(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
         """Build one after another. Each build has the machine, and a fold of the CI log, to itself."""
-        self._expect(1)
+        if self.expected is not None:
+            self.progress.expect(self.expected, 1)
         session = self.session
         own, results = session, []
         listen: Listener = self.progress
@@ -161,7 +162,7 @@ class Building:
             return self._report_end(self._build(session, profile, listen))
 
         console.say(f"{len(plans)} builds, {count} at a time")
-        self._expect(count)
+        self.progress.expect(self.expected or {plan.build_id: None for plan in plans}, count)
         return build_side_by_side(plans, ledger, build_one)
 
     def _build(self, session: BuildSession, prepared: PreparedBuild, listen: Listener) -> Result:
@@ -186,10 +187,6 @@ class Building:
             if status != "interrupted" and not _says_all(error.problems):
                 result["diagnosis"] = _diagnosis(session, prepared, begun, is_cell=self.expected is not None)
             return result
-
-    def _expect(self, count: int) -> None:
-        if self.expected is not None:
-            self.progress.expect(self.expected, count)
 
     def _report_end(self, result: Result) -> Result:
         with _output_lock:
@@ -309,20 +306,18 @@ def show_result(result: Result, *, brief: bool = False, again: bool = False) -> 
         # A failure whose cause is known needs no report.
         known = _says_all(result["problems"]) or diagnosis_text.shows_cause(result.get("diagnosis"))
         if result["status"] == "failed" and result["log"] and not known:
-            console.say("  to report it: `tfdock report --bundle` packs what an issue needs, and sends nothing")
+            console.tell("  to report it: `tfdock report --bundle` packs what an issue needs, and sends nothing")
         return
     total = sum(result["seconds"].values())
     took = f" in {console.duration(total)}" if result["status"] == "built" else ""
     cache = result["cache"]
-    actions = f", {cache['hits']} actions from the cache, {cache['executed']} executed" if cache and took else ""
     came = f" from {result['origin']}" if result["origin"] else ""
-    console.say(f"{style.good(result['status'])}  {name}{took}{actions}{came}")
+    console.say(f"{style.good(result['status'])}  {name}{took}{came}")
     if brief and result["status"] == "up-to-date":
         return
     for title, text in summary_text.lines(cache) if cache and took else ():
         console.tell(f"  {title:<7}  {text}", indent=" " * 9)
     for wheel in result["wheels"]:
-        # Its path stands in the next line, and on standard output.
+        # Its path is the last that the command prints.
         console.say(f"  wheel    {console.size(wheel['size'])}")
-        console.say(f"  install  {wheel['install']}")
     console.say(f"  record   {result['record']}")

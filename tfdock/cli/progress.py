@@ -53,8 +53,12 @@ class RunningPhase:
                 if event.total and (not self._totals or event.total > self._totals[-1][1] * 1.01):
                     self._totals.append((event.done, event.total))
                 self._progress = event
-            case events.Line() if event.text.strip() and not output.tells_options(event.text):
-                self._action = output.action(event.text) or self._action
+            case events.Line() if event.text.strip() and not output.is_ceremony(event.text):
+                action = output.action(event.text)
+                # Bazel repeats the line of an action that goes on.
+                if action and self.lines and output.action(self.lines[-1]) == action:
+                    self.lines.pop()
+                self._action = action or self._action
                 # How wide a tab is depends on its column, which a redrawn line does not know.
                 self.lines.append(clean(event.text.expandtabs()))
             case _:

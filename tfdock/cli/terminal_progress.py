@@ -12,8 +12,10 @@ from rich.live import Live
 from rich.text import Text
 
 from tfdock import events
+from tfdock.bazel import output
 from tfdock.cli.console import clean, colour_wanted, duration, wrapped
 from tfdock.cli.progress import RunningPhase, Tally, short_names
+from tfdock.host.files import OWN_BUILD
 
 _KEPT_LINES = 8  #: Lines of a screen that a table leaves to what is said above it, and to its own end.
 #: Columns that a row leaves free: a terminal shows Ctrl-C as `^C`, which must not wrap into a row of its own.
@@ -91,6 +93,8 @@ class TerminalProgress:
                 line = Text.assemble((mark, style), f" {event.phase:<8} {duration(event.seconds):>8}  ", short)
                 line.rstrip()
                 self._live.console.print(line)
+                for last in () if event.ok else _last_lines(going):
+                    self._live.console.print(_cut(last, self._console.width))
             case events.Notice():
                 whose = f"{short}: " if name else ""
                 for part in wrapped(f"  {whose}{clean(event.text)}", self._console.width):
@@ -102,7 +106,7 @@ class TerminalProgress:
         with self._lock:
             rows = self._rows()
         for row in rows:
-            row.truncate(max(self._console.width - _ECHO, 1), overflow="ellipsis")
+            _cut(row, self._console.width)
         return Group(*rows)
 
     def _rows(self) -> list[Text]:
@@ -112,10 +116,23 @@ class TerminalProgress:
             return self._running()
         if self._one.phase is None:
             return [Text("")]
-        return [_head(self._one), *(Text(f"  {line}", style="dim", no_wrap=True) for line in self._one.lines)]
+        return [_head(self._one), *_last_lines(self._one)]
 
     def _running(self) -> list[Text]:
-        return [_head(going, self._names[name]) for name, going in self._several.items() if going.phase]
+        return [
+            _head(going, self._names[name], self._holder(going))
+            for name, going in self._several.items()
+            if going.phase
+        ]
+
+    def _holder(self, waiting: RunningPhase) -> str:
+        """Return which build of this command another one waits for, where only one is in that phase; else nothing."""
+        busy = [
+            self._names[name]
+            for name, going in self._several.items()
+            if going.phase and waiting.phase and going.phase.phase == waiting.phase.phase and not going.waits_for
+        ]
+        return busy[0] if waiting.waits_for == OWN_BUILD and len(busy) == 1 else ""
 
     def _table(self, tally: Tally) -> list[Text]:
         """Return a row for each running build, for as many waiting builds as fit, and for the totals."""
@@ -136,8 +153,17 @@ class TerminalProgress:
         self._live.stop()
 
 
-def _head(going: RunningPhase, name: str = "") -> Text:
-    """Return the row of a build: phase and progress; for one of several its name and its last line of output too."""
+def _last_lines(going: RunningPhase) -> list[Text]:
+    return [Text(f"  {line}", style="dim", no_wrap=True) for line in going.lines]
+
+
+def _cut(row: Text, width: int) -> Text:
+    row.truncate(max(width - _ECHO, 1), overflow="ellipsis")
+    return row
+
+
+def _head(going: RunningPhase, name: str = "", holder: str = "") -> Text:
+    """Return the row of a build: phase and progress; for one of several its name and what it does too."""
     assert going.phase is not None
     head = Text.assemble(
         ("○ ", "dim") if going.waits_for else ("● ", "cyan"),
@@ -148,9 +174,9 @@ def _head(going: RunningPhase, name: str = "") -> Text:
     # First, where it is not cut off.
     head.append(f"{name}  " if name else "", style="dim")
     if going.waits_for:
-        return head.append(f"waits for {clean(going.waits_for)}", style="dim")
+        return head.append(f"waits for {holder or clean(going.waits_for)}", style="dim")
     head.append(f"{going.count}  " if going.count else "")
     head.append(f"{going.left}  " if going.left else "", style="green")
     if name and going.lines:
-        head.append(going.lines[-1], style="dim")
+        head.append(output.action(going.lines[-1]) or going.lines[-1], style="dim")
     return head

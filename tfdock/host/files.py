@@ -239,6 +239,7 @@ def _is_own_group(gid: int) -> bool:
     return False
 
 
+OWN_BUILD = "another build of this command"  #: Who holds a lock that this very process has.
 _PAUSES = (0.01, 0.2)  #: Seconds between two tries for a lock: at first, and at most.
 
 
@@ -296,7 +297,7 @@ def _lock_holders(descriptor: int) -> str:
 
 def _describe_process(pid: int) -> str:
     if pid == os.getpid():
-        return "another build of this command"
+        return OWN_BUILD
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:

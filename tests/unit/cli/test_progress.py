@@ -82,7 +82,7 @@ def test_a_count_that_stands_still_counts_down_then_names_its_action_without_an_
     assert going.left == "about 41 s left"
 
 
-def test_the_options_that_bazel_was_started_with_do_not_fill_the_last_lines() -> None:
+def test_what_bazel_says_of_its_start_and_end_does_not_fill_the_last_lines() -> None:
     going = RunningPhase()
     for text in (
         "INFO: Reading rc options for 'build' from /tf/tensorflow/.bazelrc:",
@@ -90,10 +90,38 @@ def test_the_options_that_bazel_was_started_with_do_not_fill_the_last_lines() ->
         "  'build' options: --define framework_shared_object=true",
         "INFO: Options provided by the client:",
         "INFO: Found applicable config definition build:cuda in file /tf/tensorflow/.bazelrc: --@local_config_cuda",
+        "WARNING: The following configs were expanded more than once: [cuda]. For repeatable flags, repeats are",
+        "INFO: Reading 'startup' options from /etc/bazel/bazelrc: --install_base=/usr/share/bazel-debian",
         "INFO: Analyzed target //tensorflow/tools/pip_package:wheel",
+        "bash: exit 3",
+        "Target //tensorflow/tools/pip_package:wheel failed to build",
+        "Use --verbose_failures to see the command lines of failed build steps.",
+        "INFO: Elapsed time: 3.260s, Critical Path: 0.11s",
+        "INFO: 3 processes: 3 internal.",
+        "FAILED: Build did NOT complete successfully",
+        "INFO: Build Event Protocol files produced successfully.",
     ):
         going.take(events.Line(text=text))
-    assert list(going.lines) == ["INFO: Analyzed target //tensorflow/tools/pip_package:wheel"]
+    assert list(going.lines) == ["INFO: Analyzed target //tensorflow/tools/pip_package:wheel", "bash: exit 3"]
+
+
+def test_of_an_action_that_goes_on_only_the_newest_line_is_shown() -> None:
+    going = RunningPhase()
+    for text in (
+        "[1 / 9] Compiling a.cc; 1s local",
+        "[1 / 9] Compiling a.cc; 3s local",
+        "[2 / 9] Compiling b.cc; 1s local",
+        "a.cc: warning: unused",
+        "[2 / 9] Compiling b.cc; 4s local",
+        "[3 / 9] Compiling b.cc; 9s local",
+    ):
+        going.take(events.Line(text=text))
+    assert list(going.lines) == [
+        "[1 / 9] Compiling a.cc; 3s local",
+        "[2 / 9] Compiling b.cc; 1s local",
+        "a.cc: warning: unused",
+        "[3 / 9] Compiling b.cc; 9s local",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +186,7 @@ def test_on_a_terminal_each_of_several_builds_has_one_row() -> None:
         one(started(ONE))
         one(events.Progress(done=3, total=18))
         one(events.Line(text="first"))
-        one(events.Line(text="Compiling x.cc"))
+        one(events.Line(text="[3 / 18] Compiling x.cc; 4s local"))
         other(started(OTHER, "fetch"))
         rows = [str(row) for row in shown._drawn().renderables]
         assert [row.split() for row in rows] == [
@@ -170,12 +198,29 @@ def test_on_a_terminal_each_of_several_builds_has_one_row() -> None:
             "○",
             "other  waits for another build of this command",
         ]
+        one(started(ONE, "fetch"))
+        assert str(shown._drawn().renderables[1]).endswith("waits for one"), "the only one that fetches"
         other(events.Line(text="Step 1"))
         assert str(shown._drawn().renderables[1]).split()[::5] == ["●", "Step"], "it works again"
-        one(events.PhaseEnded(build_id=ONE, phase="compile", seconds=1, ok=True))
+        one(events.PhaseEnded(build_id=ONE, phase="fetch", seconds=1, ok=True))
         assert len(shown._drawn().renderables) == 1
     finally:
         shown.close()
+
+
+def test_on_a_terminal_the_last_lines_of_a_phase_stay_if_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    screen = Screen()
+    shown = TerminalProgress(screen)
+    try:
+        for phase, line in (("fetch", "a download"), ("compile", f"a command {'x' * 60}")):
+            shown(started(ONE, phase))
+            shown(events.Line(text=line))
+            shown(events.PhaseEnded(build_id=ONE, phase=phase, seconds=1, ok=phase == "fetch"))
+    finally:
+        shown.close()
+    _, stays = screen.getvalue().split("✗")
+    assert f"  a command {'x' * 24}…" in stays
 
 
 def test_in_a_pipe_a_line_says_how_far_a_matrix_is(clock: list[float]) -> None:

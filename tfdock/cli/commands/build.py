@@ -212,7 +212,8 @@ def _print_results(results: list[Result], more: Mapping[str, Any], *, as_json: b
         return code
     for result in results:
         for wheel in result["wheels"]:
-            console.say(wheel["path"], stream=sys.stdout)
+            # A program reads the path; a person pastes the command.
+            console.say(wheel["install" if sys.stdout.isatty() else "path"], stream=sys.stdout)
     return code
 
 
