@@ -404,7 +404,7 @@ OPENED = {
     "in a folder that this user alone can write to": {
         "bazel/cache/cache_folder.py", "bazel/cache/cache_pull.py", "bazel/cache/domain_cache.py",
         "bazel/cache/exchange.py", "bazel/remote/relay.py", "bazel/remote/remote_session.py",
-        "builder/held_caches.py", "builder/bazel_phases.py", "builder/seal_phase.py",
+        "builder/held_caches.py", "builder/bazel_phases.py", "builder/seal_phase.py", "host/background.py",
         "images/runtime/runtime_trial.py", "offline/bundle_writer.py", "offline/fetch.py", "run/containers.py",
         "run/disk_space.py", "run/journal.py", "run/results.py", "trace/xprof_tables.py", "verify/trial.py",
         "verify/trial_container.py",

@@ -68,6 +68,7 @@ COMMANDS = {
     "inspect-gpu": ["inspect", "WHEEL", "--gpu", "rtx3080"],
     "verify-no-run": ["verify", "WHEEL", "rtx3080", "--no-run"],
     "report": ["report", BUILT],
+    "status": ["status"],
     "image-pack": ["image", "pack", BUILT, "-o", "images.tar"],
     "wheelhouse-list": ["wheelhouse", "list"],
     "wheelhouse-index": ["wheelhouse", "index"],

@@ -19,7 +19,7 @@ from tfdock.errors import Incompatible, Interrupted, Problem, ProfileError, Tfdo
 from tfdock.events import Listener
 from tfdock.host import hardware
 from tfdock.host.settings import Settings
-from tfdock.host.supervise import Stop
+from tfdock.host.supervise import Limit, Stop
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.wheel.wheel_file import install_command
@@ -34,9 +34,16 @@ if TYPE_CHECKING:
 Result = dict[str, Any]  #: The result of a build: a row of `tfdock.build/1`, and its `exit_code`.
 
 
-def session_for(settings: Settings, knowledge: KnowledgeBase, stop: Stop) -> BuildSession:
-    """Return a session on this machine's engine, which is connected only when it is needed."""
-    return BuildSession(connect=local_engine, settings=settings, knowledge=knowledge, stop=stop)
+def session_for(
+    settings: Settings, knowledge: KnowledgeBase, stop: Stop, *, limit: Limit | None = None, pulls: bool = True
+) -> BuildSession:
+    """Return a session on this machine's engine, which is connected only when it is needed.
+
+    `limit` is the time limit of the command, `pulls` whether registries are asked before a build.
+    """
+    return BuildSession(
+        connect=local_engine, settings=settings, knowledge=knowledge, stop=stop, limit=limit, pulls=pulls
+    )
 
 
 @contextmanager
@@ -87,6 +94,16 @@ def prepare_all(
     return list({build.plan.build_id: build for build in prepared}.values()), refused, order
 
 
+def ask_engine(session: BuildSession, prepared: Sequence[PreparedBuild], *, force: bool) -> None:
+    """Raise EngineUnavailable if one of the builds needs an engine and there is none."""
+    # A wheel out of a registry needs no engine: there each build finds out by itself.
+    if session.pulls and session.settings.registries:
+        return
+    house, plans = session.wheelhouse, [build.plan for build in prepared]
+    if force or any(not house.has(plan.build_id, plan.fingerprint, plan.trust.name) for plan in plans):
+        session.engine.info()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Building:
     """How builds run. `at_once` is `auto` or a number; `progress` hears of them.
@@ -110,19 +127,10 @@ class Building:
         Raises EngineUnavailable before the first of several builds, if they need an engine and there is none.
         """
         if self.expected is not None or len(prepared) > 1:
-            self._ask_engine(prepared)
+            ask_engine(self.session, prepared, force=self.force)
         if self.at_once == "1" or len(prepared) < 2:
             return self._in_turn(prepared)
         return self._side_by_side(prepared)
-
-    def _ask_engine(self, prepared: Sequence[PreparedBuild]) -> None:
-        session = self.session
-        # A wheel out of a registry needs no engine: there each build finds out by itself.
-        if session.pulls and session.settings.registries:
-            return
-        house, plans = session.wheelhouse, [build.plan for build in prepared]
-        if self.force or any(not house.has(plan.build_id, plan.fingerprint, plan.trust.name) for plan in plans):
-            session.engine.info()
 
     def _in_turn(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
         """Build one after another. Each build has the machine, and a fold of the CI log, to itself."""
@@ -247,6 +255,12 @@ def _success_row(prepared: PreparedBuild, result: BuildResult) -> Result:
     }
 
 
+def outcome_of(results: Sequence[Result]) -> str:
+    """Return such as `built`; of several builds such as `2 built, 1 failed`."""
+    counts = Counter(result["status"] for result in results)
+    return ", ".join(f"{count} {status}" if len(results) > 1 else status for status, count in counts.items())
+
+
 def show_summary(results: Sequence[Result]) -> None:
     """Print the outcome of each of several builds on standard error, and their counts."""
     style = console.Style(sys.stderr)
@@ -254,9 +268,8 @@ def show_summary(results: Sequence[Result]) -> None:
     rows = [(result["status"], console.clean(result["profile"]), _first_code(result)) for result in results]
     for line in console.table(rows, columns=console.width(sys.stderr)):
         console.say(line)
-    counts = Counter(result["status"] for result in results)
     colour = style.bad if any(result["exit_code"] for result in results) else style.good
-    console.say(colour(", ".join(f"{count} {status}" for status, count in counts.items())))
+    console.say(colour(outcome_of(results)))
 
 
 def _first_code(result: Result) -> str:

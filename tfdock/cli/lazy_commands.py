@@ -28,6 +28,8 @@ SECTIONS: Mapping[str, Table] = {
         "lock": ("lock", "Pin the downloads of a build in PROFILE.lock."),
         "fetch": ("fetch", "Download what builds need, into the caches or into a bundle."),
         "build": ("build", "Build wheels: check, image, fetch, compile, seal, verify."),
+        "status": ("status", "Show which builds run, how far they are, and how others ended."),
+        "logs": ("status", "Print the log of a build, and follow it while it runs."),
         "report": ("report", "Show what happened in a build, and what took long."),
         "diagnose": ("diagnose", "Find the cause of a failure in a log, and how to fix it."),
         "shell": ("shell", "Open the image that builds a profile, for bazel or gdb."),

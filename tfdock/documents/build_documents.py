@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 
 from tfdock.bazel.build_events import Step
 from tfdock.bazel.cache_misses import CacheMissReport
+from tfdock.builder.run_document import RunState
 from tfdock.diagnose.diagnosis import Finding
 from tfdock.documents.document_parts import BuildStatus, GpuAnswerJson, InstallableWheelJson, MachineJson, TargetsJson
 from tfdock.documents.matrix_documents import MatrixResultJson
@@ -159,6 +160,12 @@ class RecordDocument(TypedDict):
     bazel: BazelFiguresJson | None  #: Bazel's report on the build; null if there is none.
     #: Kind of file that is kept beside the record (`inputs`, `profile`, of earlier versions `spawns`) to its name.
     kept: Mapping[str, str]
+
+
+class StatusDocument(TypedDict):
+    """`tfdock status`: what runs, and what has ended."""
+
+    runs: Sequence[RunState]  #: The runs that go on, then the builds that ended, newest first.
 
 
 class WrittenLockJson(TypedDict):

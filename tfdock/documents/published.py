@@ -52,6 +52,7 @@ PRINTED: dict[str, tuple[type, ...]] = {
     "releases": (knowledge_documents.ReleasesDocument,),
     "render": (plan_documents.RenderDocument,),
     "report": (build_documents.ReportDocument, build_documents.ReportBundleDocument),
+    "status": (build_documents.StatusDocument,),
     "trace": (TraceReport,),
     "verify": (wheel_documents.VerifyDocument,),
     "wheelhouse-index": (wheelhouse_documents.WheelhouseIndexDocument,),

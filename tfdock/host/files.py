@@ -264,7 +264,7 @@ def held(
     # process may have opened it, and would then hold a lock that nobody sees.
     with path.update() as file:
         while not _taken(file.fileno(), alone=alone):
-            who = _lock_holders(file.fileno())
+            who = lock_holders(file.fileno())
             if waiting is None:
                 fix = "wait for it to end, then run the same command again"
                 raise Locked.of("cache-locked", f"{subject} is in use by {who}", fix)
@@ -283,9 +283,9 @@ def _taken(descriptor: int, *, alone: bool) -> bool:
     return True
 
 
-def _lock_holders(descriptor: int) -> str:
+def lock_holders(file: int | Path) -> str:
     """Return who holds a lock file, by the kernel's own list: `process 4242 (tfdock build rtx3080)`."""
-    inode = os.fstat(descriptor).st_ino
+    inode = (file.stat() if isinstance(file, Path) else os.fstat(file)).st_ino
     processes = dict[int, None]()
     # `5: FLOCK ADVISORY WRITE <process> <major:minor:inode> …`; `5: -> FLOCK …` is a process that waits.
     for words in map(str.split, text_of("/proc/locks").splitlines()):

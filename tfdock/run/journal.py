@@ -17,14 +17,14 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tfdock.bazel.cache.cache_folder import CacheFolder
 from tfdock.engine.protocol import IMAGE_LABEL, RUN_LABEL, Engine
 from tfdock.errors import Locked, ProfileError
-from tfdock.host.files import held, make_private, write_atomically
+from tfdock.host.files import held, lock_holders, make_private, write_atomically
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import UntrustedPath, remove_folder
 
@@ -207,6 +207,15 @@ def living_runs(state: Path) -> set[str]:
         return {
             folder.name for folder in (state / "runs").iterdir() if _RUN.fullmatch(folder.name) and _is_alive(folder)
         }
+
+
+def living_entries(state: Path) -> Iterator[tuple[RunEntry, str]]:
+    """Yield the entry of each run that has not ended, oldest first, and the process that runs it."""
+    for run in sorted(living_runs(state)):
+        folder = entry_folder(state, run)
+        if entry := RunEntry.read(folder):
+            with suppress(OSError):  # it has ended meanwhile
+                yield entry, lock_holders(folder / "lock")
 
 
 def _is_alive(folder: Path) -> bool:

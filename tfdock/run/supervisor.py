@@ -24,6 +24,7 @@ from tfdock.run.disk_space import DiskSpace
 from tfdock.run.log_text import LogText, clean_text
 from tfdock.types import EngineInfo
 
+STEP = "=== tfdock: "  #: How the line of a log begins where a step begins.
 _TAIL = 200
 _ERRORS = 50
 
@@ -241,7 +242,7 @@ class Supervisor:
 
 def step_heading(title: str) -> str:
     """Return the line of a log where a step begins."""
-    return f"=== tfdock: {title} ==="
+    return f"{STEP}{title} ==="
 
 
 def clean_up_killed_runs(engine: Engine, info: EngineInfo, settings: Settings, listen: events.Listener) -> None:

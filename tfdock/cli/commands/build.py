@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
+import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,23 +37,38 @@ from tfdock.cli.app import (
 from tfdock.cli.build_progress import (
     Building,
     Result,
+    ask_engine,
+    outcome_of,
     prepare_all,
     session_for,
     show_result,
     show_summary,
     shown_progress,
 )
-from tfdock.errors import combined_exit_code
+from tfdock.errors import TfdockError, combined_exit_code
+from tfdock.host.files import make_private
 from tfdock.host.settings import Settings
-from tfdock.host.supervise import Limit
+from tfdock.host.supervise import Limit, Stop
 from tfdock.plan.prepare import PreparedBuild, Preparer
 from tfdock.plan.wish import Wish
+from tfdock.run.journal import new_run_id
 from tfdock.wheelhouse.store import Wheelhouse
 
 
 def _count(text: str) -> str:
     if text != "auto" and not re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
         raise typer.BadParameter(f"`{text}` is no number of builds; write `auto`, or a number from 1 on")
+    return text
+
+
+def _program(text: str | None) -> str | None:
+    """Refuse a command that cannot be run: at the end of a build nobody could correct it."""
+    try:
+        words = shlex.split(text or "")
+    except ValueError as error:
+        raise typer.BadParameter(f"`{text}` has quotes that do not match") from error
+    if text is not None and not (words and shutil.which(words[0])):
+        raise typer.BadParameter(f"`{text}`: this program is not found")
     return text
 
 
@@ -110,6 +129,21 @@ def build(
         ),
     ] = False,
     report: Report = None,
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--detach", help="Build in the background. `tfdock status` and `tfdock logs -f` show its progress."
+        ),
+    ] = False,
+    at_end: Annotated[
+        str | None,
+        typer.Option(
+            "--notify",
+            help="At the end, run COMMAND, such as `notify-send`, with two arguments: the outcome and the builds.",
+            metavar="COMMAND",
+            callback=_program,
+        ),
+    ] = None,
     bundle: Annotated[
         Path | None,
         typer.Option(
@@ -123,12 +157,14 @@ def build(
 ) -> None:
     """A wheel that is here or in a registry is not built again."""
     _check_source(profiles, wish, bundle, matrix, locked=locked)
+    _check_detached(detach=detach, as_json=as_json)
     check_matrix_options(matrix, only=only, missing=missing, report=report)
     if read_only_cache:
         settings = replace(settings, remote_upload=False)
     if keep_output:
         settings = replace(settings, keep_output="failed")
     preparer = preparer_for(settings, allow_untested=allow_untested, trusted=trust, wish=wish)
+    session_with = partial(session_for, settings, preparer.knowledge, limit=time_limit, pulls=not no_pull)
     if matrix:
         # A plain build must not load the modules of matrices.
         from tfdock.cli.matrix_run import CellSelection, build_matrix, finish_matrix
@@ -136,12 +172,14 @@ def build(
         choice = CellSelection(file=matrix, only=only or (), missing=missing, report=report)
         # A report that cannot be written is told before hours of work.
         choice.begin()
-        with stoppable() as stop:
+        if detach:
+            _detach(settings)
+        with notified(at_end) as ended, stoppable() as stop:
             with shown_progress() as progress:
-                session = session_for(settings, preparer.knowledge, stop)
-                session = replace(session, limit=time_limit, pulls=not no_pull)
+                session = session_with(stop)
                 building = Building(session=session, progress=progress, at_once=at_once, force=force)
                 done, outcome = build_matrix(choice, preparer, building)
+            ended += done
             # Also after Ctrl-C: the report says what became of each cell until then.
             raise typer.Exit(finish_matrix(outcome, choice, lambda more: _print_results(done, more, as_json=as_json)))
     names = profiles or []
@@ -157,17 +195,54 @@ def build(
     # A lock and a bundle were made on purpose.
     asking = not (as_json or force or locked or bundle) and sys.stdin.isatty() and sys.stderr.isatty()
     prepared = _wanted(prepared, preparer, settings, asking=asking)
+    if detach and prepared:
+        ask_engine(session_with(Stop()), prepared, force=force)
+        _detach(settings)
     # A signal that comes after the last build must not cut off its answer, so this is printed within.
-    with stoppable() as stop:
+    with notified(at_end) as ended, stoppable() as stop:
         with shown_progress() as progress:
-            session = session_for(settings, preparer.knowledge, stop)
-            session = replace(session, limit=time_limit, pulls=not no_pull)
+            session = session_with(stop)
             building = Building(session=session, progress=progress, at_once=at_once, force=force, inputs=inputs)
             results += building.all(prepared)
+        ended += results
         results.sort(key=lambda result: order[result["profile"]])
         if len(results) > 1:
             show_summary(results)
         raise typer.Exit(_print_results(results, {}, as_json=as_json))
+
+
+def _detach(settings: Settings) -> None:
+    """Continue in a child process; the command itself ends, and names the child."""
+    from tfdock.host.background import go_on_in_background  # no other build needs it
+
+    folder = settings.state_dir.absolute() / "detached"
+    make_private(folder)
+    output = folder / f"{new_run_id()}.txt"
+    if child := go_on_in_background(output):
+        console.say(f"process {child} builds in the background")
+        console.say("  look    `tfdock status`, `tfdock logs -f`")
+        console.say(f"  stop    `kill {child}`; the same command resumes it from the cache")
+        console.say(f"  output  {output}")
+        raise typer.Exit
+
+
+@contextmanager
+def notified(command: str | None) -> Iterator[list[Result]]:
+    """Run the command of `--notify` at the end, also after an error. The caller adds the results to the list."""
+    results: list[Result] = []
+    error = ""
+    try:
+        yield results
+    except TfdockError as failure:
+        error = failure.problems[0].message
+        raise
+    finally:
+        if command:
+            from tfdock.host.background import notify
+
+            names = ", ".join(result["build_id"] or result["profile"] for result in results)
+            if problem := notify(command, outcome_of(results) or "failed", error or names):
+                console.show_problems([problem])
 
 
 def _wanted(
@@ -237,6 +312,11 @@ def _check_source(
         )
     if bundle and locked:
         raise typer.BadParameter("a bundle has its locks in it: leave `--locked` out")
+
+
+def _check_detached(*, detach: bool, as_json: bool) -> None:
+    if detach and as_json:
+        raise typer.BadParameter("`--detach` prints no document: `tfdock status --json` does")
 
 
 def _plan_bundle(

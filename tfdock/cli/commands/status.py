@@ -1,0 +1,137 @@
+"""The commands `status` and `logs`: builds that run, in whichever terminal, and builds that have ended."""
+
+from __future__ import annotations
+
+import calendar
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tfdock.builder.run_document import RunState, run_states
+from tfdock.cli import ci_log, completion, console
+from tfdock.cli.app import AsJson, app, command, print_json
+from tfdock.cli.summary_text import when
+from tfdock.errors import ProfileError
+from tfdock.host.settings import Settings
+from tfdock.host.supervise import Lines
+from tfdock.host.untrusted_folders import open_plain_file
+from tfdock.run.journal import living_runs
+from tfdock.wheelhouse.store import Wheelhouse
+
+_SHOWN = 10  #: Builds that have ended. `tfdock wheelhouse list` has all wheels.
+_LOOK = 0.5  #: Seconds between two looks at a log.
+_TAIL = 4096  #: Bytes of a log that stand above what is followed.
+
+
+@app.command(epilog="Example: `tfdock status`. `kill PROCESS` stops a build cleanly; the same command resumes it.")
+@command("tfdock.status/1", "wheelhouse")
+def status(settings: Settings, as_json: AsJson = False) -> None:
+    """Runs of all terminals of this user are shown, then the last builds of the wheelhouse. Times are in UTC."""
+    runs = _runs(settings)
+    if as_json:
+        print_json("tfdock.status/1", True, {"runs": runs})
+        return
+    style = console.Style(sys.stdout)
+    living = [run for run in runs if run.process]
+    for run in living:
+        console.say(f"{style.good(run.state)}  {run.build_id}", stream=sys.stdout)
+        for name, text in _lines(run):
+            console.say(f"  {name:<7}  {console.clean(text)}", stream=sys.stdout)
+    rows = [
+        (run.state, when(run.ended or run.started), run.run, f"{run.build_id}{_reason(run)}")
+        for run in runs
+        if not run.process
+    ]
+    for line in console.table(rows[:_SHOWN], indent=""):
+        console.say(line, stream=sys.stdout)
+    if living:
+        console.tell("`tfdock logs -f RUN` follows a run; `kill PROCESS` stops it and keeps the cache")
+    elif not rows:
+        console.say(f"no build runs, and {settings.wheelhouse.absolute()} has none that ended")
+
+
+@app.command(
+    epilog="Examples: `tfdock logs -f`, `tfdock logs rtx3080 | less`. Ctrl-C ends `-f`, and never the build. Exit "
+    "status: 0, or 2 where there is no such build."
+)
+@command("tfdock.logs/1", "wheelhouse")
+def logs(
+    settings: Settings,
+    build: Annotated[
+        str | None,
+        typer.Argument(
+            help="A run, a build id, or a profile. The default is the newest run that goes on, else the newest.",
+            metavar="BUILD",
+            autocompletion=completion.build_ids,
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Print the last lines, then new ones until the build ends.")
+    ] = False,
+) -> None:
+    """For a build id or a profile, the newest log is printed."""
+    run = _find(build, settings)
+    lines = Lines(lambda line: console.say(ci_log.here().harmless(console.clean(line)), stream=sys.stdout))
+    with open_plain_file(Path(run.log)) as log:
+        if log is None:
+            raise ProfileError.of("run-not-found", f"the log {run.log} is gone", "`tfdock status` lists the others")
+        if follow and (size := log.seek(0, 2)) > _TAIL:
+            log.seek(size - _TAIL)
+            log.readline()
+        else:
+            log.seek(0)
+        goes_on = bool(run.process)
+        try:
+            while follow and goes_on:
+                # Asked before it reads: what came before the end is read then.
+                goes_on = run.run in living_runs(settings.state_dir)
+                lines.feed(log.read())
+                time.sleep(_LOOK if goes_on else 0)
+            while data := log.read(1 << 20):
+                lines.feed(data)
+        except KeyboardInterrupt:
+            if goes_on:
+                console.say("\nthe build still runs; `tfdock status` shows it")
+            raise
+        lines.close()
+    if follow:
+        ended = next((other for other in _runs(settings) if other.run == run.run), run)
+        console.tell(f"{ended.state}  {ended.build_id}{_reason(ended)}")
+
+
+def _runs(settings: Settings) -> list[RunState]:
+    return list(run_states(Wheelhouse(settings.wheelhouse.absolute()), settings.state_dir))
+
+
+def _find(name: str | None, settings: Settings) -> RunState:
+    """Return the run of that name: the newest that has not ended, else the one that ended last."""
+    runs = _runs(settings)
+    named = [run for run in runs if name in (None, run.run, run.build_id, run.profile, Path(run.profile).stem)]
+    named = [run for run in named if run.process][-1:] or named
+    if named:
+        return named[0]
+    raise ProfileError.of(
+        "run-not-found",
+        f"there is no run{f' of `{name}`' if name else ''}, neither now nor in {settings.wheelhouse.absolute()}",
+        "`tfdock status` lists the runs; name another wheelhouse by `--wheelhouse`",
+    )
+
+
+def _reason(run: RunState) -> str:
+    return f": {console.clean(run.reason)}" if run.reason else ""
+
+
+def _lines(run: RunState) -> list[tuple[str, str]]:
+    began = calendar.timegm(time.strptime(run.run[:15], "%Y%m%d-%H%M%S"))  # as `new_run_id` writes it
+    count = f" [{run.done:,} / {run.total:,}]" if run.done is not None else ""
+    return [
+        ("run", run.run),
+        ("profile", run.profile),
+        ("since", f"{when(run.started)}, {console.duration(time.time() - began)} ago"),
+        ("phase", f"{run.phase}{count}  {run.action}".rstrip()),
+        ("process", run.process.removeprefix("process ")),
+        ("log", run.log),
+    ]

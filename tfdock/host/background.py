@@ -1,0 +1,57 @@
+"""Continue a command in the background, and run a command at its end."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from tfdock.errors import Problem
+
+_OUTPUTS = 20  #: Files with the output of background processes that are kept.
+_PATIENCE = 60  #: Seconds that the command at the end may take.
+
+
+def go_on_in_background(output: Path) -> int:
+    """Fork: return the child's process id, and 0 in the child, which no terminal ends. Raises OSError.
+
+    The child has no input. Its output goes to the new file `output`; of the files beside it the newest stay.
+    """
+    for old in sorted(output.parent.iterdir())[: 1 - _OUTPUTS]:
+        with suppress(OSError):
+            old.unlink()
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # else the child would print it once more
+    if child := os.fork():
+        os.close(descriptor)
+        return child
+    # A session of its own has no terminal: neither Ctrl-C nor a hangup reaches it.
+    os.setsid()
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    return 0
+
+
+def notify(command: str, outcome: str, text: str) -> Problem | None:
+    """Run a command with two more arguments, without a shell; return a warning if that fails."""
+    try:
+        # Standard output has the command's result, and no other program's words.
+        done = subprocess.run(
+            [*shlex.split(command), outcome, text], stdin=subprocess.DEVNULL, stdout=2, timeout=_PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        why = f"did not end within {_PATIENCE} s, and was killed"
+    except OSError as error:
+        why = f"cannot be run: {error.strerror}"
+    else:
+        if done.returncode == 0:
+            return None
+        why = f"ended with exit status {done.returncode}"
+    fix = f"try it: `{command} built test`; the build does not depend on it"
+    return Problem("notify-failed", f"`{command}` {why}", fix, severity="warning")
