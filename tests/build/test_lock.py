@@ -734,7 +734,7 @@ def packet(text: bytes) -> bytes:
         (b"-001", "it is not a git server"),
         (b"0003", "it is not a git server"),
         (packet(b"ERR no such repository"), "no such repository"),
-        (packet(b"0" * 40 + b" HEAD\n"), "broke off"),
+        (packet(b"0" * 40 + b" HEAD\n"), "or the connection broke"),
         (packet(b"--upload-pack=x refs/tags/v1\0\n") + b"0000", "the commit that it lists is not valid"),
     ],
 )

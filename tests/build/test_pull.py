@@ -985,7 +985,7 @@ def test_code_for_one_cpu_is_neither_looked_for_nor_pulled(site: Here, before: P
     before.forget()
     outcome = site.tfdock.build("cpu-native")
     assert outcome.code == ENGINE
-    assert "no registry is asked" in outcome.stderr
+    assert "no registry is used" in outcome.stderr
     assert before.asked == []
 
 
