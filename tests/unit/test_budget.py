@@ -29,10 +29,10 @@ PACKAGES = {
 }  # fmt: skip
 #: What importing a module loads of ours.
 ROAD = {
-    "builder.build": {"modules": 127, "lines": 28250},
-    "cli.commands.build": {"modules": 98, "lines": 20670},
+    "builder.build": {"modules": 127, "lines": 28480},
+    "cli.commands.build": {"modules": 98, "lines": 20870},
 }
-WHOLE = {"modules": 292, "commands": 26, "options": 75, "lines of tests": 63930, "lines of recordings": 14300}
+WHOLE = {"modules": 297, "commands": 28, "options": 81, "lines of tests": 65200, "lines of recordings": 14450}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 
