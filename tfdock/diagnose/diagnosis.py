@@ -92,7 +92,7 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
     failed = [
         one for one in sightings if rows[one.rule].is_failure and {*rows[one.rule].only_with} <= {*seen.versions}
     ]
-    specific = list(_most_specific(failed, rows))
+    specific = _most_specific(failed, rows)
     noise = [sighting for sighting in sightings if rows[sighting.rule].harmless]
     seen = replace(seen, suspects=tuple(one for one in seen.suspects if not _is_noise(one, noise, rows)))
     here = skew.observed_parts(seen, knowledge, context)
@@ -210,17 +210,18 @@ def _merge(first: Sighting, other: Sighting) -> Sighting:
     )
 
 
-def _most_specific(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -> Iterator[Sighting]:
-    """Yield the sightings, except where another sighting near the same line says more."""
-    sure = {one.line for one in sightings if not rows[one.rule].unsure}
+def _most_specific(sightings: Sequence[Sighting], rows: Mapping[str, Failure]) -> Sequence[Sighting]:
+    """Return the sightings, except where another sighting near the same line says more."""
+    left = []
     for sighting in sightings:
-        if rows[sighting.rule].unsure and sighting.line in sure:
-            continue
         # What is told one by one stands beside others of its kind: only the same line says more of it.
         near = 0 if rows[sighting.rule].each else _NEAR
         better = (other for other in sightings if sighting.rule in rows[other.rule].instead_of)
         if not any(abs(other.line - sighting.line) <= near for other in better):
-            yield sighting
+            left.append(sighting)
+    # Only now: a sure row that an unsure one replaces must not take that one's place away.
+    sure = {one.line for one in left if not rows[one.rule].unsure}
+    return [one for one in left if not (rows[one.rule].unsure and one.line in sure)]
 
 
 def _finding(

@@ -254,6 +254,15 @@ def test_a_folder_of_ones_own_adds_rows_and_replaces_shipped_ones(tmp_path: Path
     assert len(own.failures) == len(ROWS) + (name not in ROWS)
 
 
+def test_a_row_that_replaces_a_surer_one_of_its_line_takes_its_place(tmp_path: Path) -> None:
+    plain = OWN.format(id="plain", line=r"the frobnicator met (?P<what>\d+)")
+    unsure = plain.partition("rows:")[2].replace(
+        "id: plain", "id: special\n    unsure: true\n    instead_of: [plain]"
+    )
+    own = _with(tmp_path, plain + unsure)
+    assert [one.id for one in diagnosed(b"frob: the frobnicator met 12\n", knowledge=own).findings] == ["special"]
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
