@@ -7,7 +7,7 @@ Where log and profile disagree, the finding says so and offers no change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 from typing import Any
