@@ -297,7 +297,7 @@ CASES = """
     limit: fail with `CUDA_ERROR_INVALID_PTX`
     limit: 1 of 36 containers of tensorflow/libtensorflow_framework.so.2
     never: cuDNN
-    limit: compiled with CUDA 12.5.1, which does not know sm_120a, and XLA takes no newer one
+    limit: compiled with CUDA 12.5.1, which does not know sm_120a, and XLA supports no newer one
 2.20 on h100: native sm_90
     limit: 555.42.02 or newer for PTX 8.5
     never: clamping
@@ -308,7 +308,7 @@ CASES = """
     limit: driver 570.86.16 or newer with the open kernel modules
     never: NCCL
     never: MLIR
-    limit: compiled with CUDA 12.5.1, which does not know sm_120a, and XLA takes no newer one
+    limit: compiled with CUDA 12.5.1, which does not know sm_120a, and XLA supports no newer one
     never: cuDNN
 2.21 on b200: ptx-jit compute_90
 

@@ -375,8 +375,8 @@ REFUSED = {
         + member("index.json", b'{"manifests":[{"annotations":{"org.opencontainers.image.ref.name":"debian:12"}}]}'),
         "debian:12",
     ),
-    "no map": (member("manifest.json", b"[[]]"), "no archive of images"),
-    "no JSON": (member("manifest.json", b"{"), "no archive of images"),
+    "no map": (member("manifest.json", b"[[]]"), "not an archive of images"),
+    "no JSON": (member("manifest.json", b"{"), "not an archive of images"),
     # What two readers could read differently.
     "absolute path": (NAMING + member("/manifest.json", STOLEN), "/manifest.json"),
     "dot path": (NAMING + member("./manifest.json", STOLEN), "./manifest.json"),
