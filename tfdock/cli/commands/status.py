@@ -63,7 +63,7 @@ def logs(
     build: Annotated[
         str | None,
         typer.Argument(
-            help="A run, a build id, or a profile. The default is the newest run that goes on, else the newest.",
+            help="A run, a build id, or the profile of a build that runs or failed. The default is the newest.",
             metavar="BUILD",
             autocompletion=completion.build_ids,
         ),
