@@ -32,7 +32,7 @@ ROAD = {
     "builder.build": {"modules": 127, "lines": 28480},
     "cli.commands.build": {"modules": 98, "lines": 20870},
 }
-WHOLE = {"modules": 297, "commands": 28, "options": 81, "lines of tests": 65200, "lines of recordings": 14450}
+WHOLE = {"modules": 297, "commands": 28, "options": 81, "lines of tests": 65210, "lines of recordings": 14450}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 
