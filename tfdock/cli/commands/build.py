@@ -272,7 +272,7 @@ def _wanted(
     if not (asking and needless):
         return prepared
     which = "them" if len(needless) > 1 else needless[0].file
-    wanted = typer.confirm(f"Build {which} all the same?", err=True)
+    wanted = typer.confirm(f"Build {which} anyway?", err=True)
     left = prepared if wanted else [build for build in prepared if build not in needless]
     if not left:
         console.say("nothing was built")
