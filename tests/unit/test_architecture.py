@@ -385,7 +385,7 @@ OPENED = {
         "cli/pages/html_page.py", "resolve/resolve.py", "resolve/starter.py",
     },
     "the system's": {
-        "cli/main.py", "engine/address.py", "engine/engine_documents.py", "engine/engine_facts.py",
+        "cli/main.py", "engine/address.py", "engine/engine_documents.py", "engine/engine_machine.py",
         "host/hardware.py", "installed/nvidia_driver.py",
     },
     "named by the user": {

@@ -17,7 +17,7 @@ from tfdock.builder.image_phase import make_image
 from tfdock.builder.run_document import RunDocumentWriter
 from tfdock.builder.seal_phase import publish_wheels, seal_wheels, shareable_plan, verify_wheels
 from tfdock.builder.session import BuildRequest, BuildResult, BuildSession
-from tfdock.engine.engine_facts import GpuAccess, gpu_access
+from tfdock.engine.engine_machine import GpuAccess, gpu_access
 from tfdock.errors import BuildFailed, EngineError, Interrupted, NetworkError, Problem, TfdockError
 from tfdock.host.files import file_error, make_folder
 from tfdock.host.supervise import watched

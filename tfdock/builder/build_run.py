@@ -15,7 +15,7 @@ from pathlib import Path
 from tfdock import events
 from tfdock.bazel.cache.cache_folder import DiskCache
 from tfdock.builder.session import BuildRequest, BuildSession
-from tfdock.engine.engine_facts import caller_user
+from tfdock.engine.engine_machine import caller_user
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
 from tfdock.errors import EngineError, Interrupted, NetworkError, TfdockError
 from tfdock.host.proxies import Proxies, proxies_for_containers

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tfdock.engine.engine_facts import engine_data, engine_machine, gives_gpus
+from tfdock.engine.engine_machine import engine_data, engine_machine, gives_gpus
 from tfdock.errors import (
     BuildFailed,
     DiskFull,

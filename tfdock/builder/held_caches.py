@@ -22,7 +22,7 @@ from functools import partial
 from tfdock.bazel.cache.cache_folder import DiskCache, check_writable
 from tfdock.bazel.cache.domain_cache import clear_work, drop_copies, filesystem_now, take_over
 from tfdock.builder.build_run import BuildRun, ImageResult
-from tfdock.engine.engine_facts import caller_user
+from tfdock.engine.engine_machine import caller_user
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, Engine
 from tfdock.errors import EngineError, Locked, Problem
 from tfdock.host.files import held, make_folder

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tfdock import events
 from tfdock.bazel.cache.cache_folder import CacheFolder
-from tfdock.engine.engine_facts import engine_data
+from tfdock.engine.engine_machine import engine_data
 from tfdock.engine.protocol import Engine
 from tfdock.host.files import gib
 from tfdock.host.settings import Settings

@@ -12,7 +12,7 @@ from pathlib import Path
 from tfdock import __version__
 from tfdock.bazel.cache.cache_folder import opened as opened_part
 from tfdock.engine.engine_archives import image_names
-from tfdock.engine.engine_facts import engine_data
+from tfdock.engine.engine_machine import engine_data
 from tfdock.engine.protocol import Engine
 from tfdock.errors import EngineError, Incompatible, ProfileError, VerificationFailed
 from tfdock.host.files import check_space, gib, make_folder, write_atomically

@@ -13,7 +13,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement
 
 from tfdock import events
-from tfdock.engine.engine_facts import GpuAccess, gpu_access
+from tfdock.engine.engine_machine import GpuAccess, gpu_access
 from tfdock.engine.protocol import ImageInfo
 from tfdock.errors import (
     EngineError,

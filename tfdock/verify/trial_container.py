@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from tfdock import events
 from tfdock.bazel import output
 from tfdock.bazel.cache.cache_folder import CacheFolder
-from tfdock.engine.engine_facts import GpuAccess, caller_user, engine_data
+from tfdock.engine.engine_machine import GpuAccess, caller_user, engine_data
 from tfdock.engine.protocol import RUN_LABEL, ContainerSpec, ContainerState, Engine, ImageInfo
 from tfdock.errors import (
     DiskFull,

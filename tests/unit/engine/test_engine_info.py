@@ -11,7 +11,8 @@ import pytest
 
 from tfdock.engine.address import EngineAddress
 from tfdock.engine.engine_documents import host_config_of
-from tfdock.engine.engine_facts import caller_user, engine_info, quick_facts
+from tfdock.engine.engine_facts import engine_info, quick_facts
+from tfdock.engine.engine_machine import caller_user
 from tfdock.engine.protocol import ContainerSpec
 from tfdock.types import EngineInfo
 

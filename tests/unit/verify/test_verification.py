@@ -15,7 +15,7 @@ from fake_engine import FakeEngine, FakeRun
 from packaging.requirements import InvalidRequirement
 
 from tfdock import events
-from tfdock.engine.engine_facts import gpu_access
+from tfdock.engine.engine_machine import gpu_access
 from tfdock.engine.protocol import ContainerSpec, ImageInfo
 from tfdock.errors import DiskFull, EngineError, EngineHung, EngineLost, Problem, TfdockError
 from tfdock.host.settings import Settings
