@@ -18,7 +18,7 @@ from tfdock.builder import build_summary
 from tfdock.builder.bazel_phases import CompileResult
 from tfdock.builder.build_run import BuildRun, ImageResult
 from tfdock.errors import BuildFailed, WheelRefused
-from tfdock.gpu.limits import unsearched_limit
+from tfdock.gpu.opened_libraries import unsearched_limit
 from tfdock.host.files import file_sha256
 from tfdock.plan.build_plan import EPOCH, BuildPlan, as_json, described_toolchain
 from tfdock.plan.estimate import weight

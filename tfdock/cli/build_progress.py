@@ -22,7 +22,6 @@ from tfdock.host.settings import Settings
 from tfdock.host.supervise import Limit, Stop
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.prepare import PreparedBuild, Preparer
-from tfdock.wheel.wheel_file import install_command
 
 # A build that succeeds needs no diagnosis, and rich is for terminals alone: a pipe and CI do not wait for it.
 if TYPE_CHECKING:
@@ -234,6 +233,9 @@ def _diagnosis(
 
 
 def _success_row(prepared: PreparedBuild, result: BuildResult) -> Result:
+    # Here: it reads the wheel, and a build that fails has none.
+    from tfdock.wheel.wheel_file import install_command
+
     record = result.record
     wheels = zip(result.wheels, record["wheels"], strict=True)
     return {

@@ -20,6 +20,7 @@ from tfdock.gpu.devices import (
     needs_open_modules,
 )
 from tfdock.gpu.gpu_facts import GpuFacts
+from tfdock.gpu.opened_libraries import unsearched_limit
 from tfdock.gpu.verdict import CodePart, CombinedVerdict, Verdict
 from tfdock.knowledge.fits import has_code_for, is_used, libraries, own_driver, reaches, toolkit_floor, toolkit_of_ptx
 from tfdock.knowledge.gpu_rows import Gpu
@@ -495,14 +496,3 @@ def _sum(parts: Iterable[CodePart]) -> int:
 def _end(row: LibraryRow) -> Version:
     """Return a version behind the range: any version of `until: 9.10` is below 9.10.999999."""
     return Version(f"{row.until or row.since}.999999")
-
-
-def unsearched_limit(folders: Sequence[str]) -> str:
-    """Return what to do where a wheel does not search folders such as `nvidia/cusolver/lib`, which pip fills."""
-    modules = (folder.removesuffix("/lib").replace("/", ".") for folder in folders)
-    path = ":".join(f"$(python -c 'import {module} as m; print(*m.__path__)')/lib" for module in modules)
-    export = f'export LD_LIBRARY_PATH="{path}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"'
-    return (
-        f"with the libraries of its extra TensorFlow sees no GPU before `{export}`: "
-        f"the wheel does not search {' and '.join(folders)}"
-    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from tfdock.knowledge.release_rows import applies
@@ -121,3 +121,14 @@ def unsearched_folders(knowledge: KnowledgeBase, inspection: Inspection) -> tupl
     )
     unsearched = (row.folder for row in rows if row.folder and row.folder not in searched_folders(inspection, row))
     return tuple(dict.fromkeys(unsearched))
+
+
+def unsearched_limit(folders: Sequence[str]) -> str:
+    """Return what to do where a wheel does not search folders such as `nvidia/cusolver/lib`, which pip fills."""
+    modules = (folder.removesuffix("/lib").replace("/", ".") for folder in folders)
+    path = ":".join(f"$(python -c 'import {module} as m; print(*m.__path__)')/lib" for module in modules)
+    export = f'export LD_LIBRARY_PATH="{path}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"'
+    return (
+        f"with the libraries of its extra TensorFlow sees no GPU before `{export}`: "
+        f"the wheel does not search {' and '.join(folders)}"
+    )

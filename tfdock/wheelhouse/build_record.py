@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypedDict
 
 from tfdock.host.foreign_json import Malformed, Sha256, Text, below, matching, parse
-from tfdock.oci.manifest import canonical_json
 
 SCHEMA = "tfdock.record/1"
 LARGEST_RECORD = 8 << 20  #: Bytes of a record; the record of a TensorFlow build has some hundred thousand.
@@ -91,7 +91,7 @@ def read_record(data: bytes) -> dict[str, Any]:
     except Malformed as error:
         raise Malformed(f"a record: {error}") from None
     try:
-        canonical_json(record)
+        json.dumps(record, ensure_ascii=False).encode()
     except UnicodeEncodeError:  # half a character, which JSON can name and nobody can write
         raise Malformed("a record has text that is none") from None
     files = [wheel["file"] for wheel in record["wheels"]]

@@ -5,6 +5,7 @@ Pure: the same files give the same bytes, in whatever order they are named.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -15,7 +16,6 @@ from typing import BinaryIO
 from packaging.utils import canonicalize_name, is_normalized_name
 
 from tfdock.host.foreign_json import Sha256
-from tfdock.oci import manifest
 from tfdock.wheel.facts import fail
 from tfdock.wheel.wheel import core_metadata, variant_label
 from tfdock.wheelhouse.build_record import WheelName
@@ -66,7 +66,7 @@ def read_indexed_wheel(file: BinaryIO, filename: str, sha256: str) -> tuple[Inde
         file=filename,
         sha256=sha256,
         requires_python=about.requires_python,
-        metadata_sha256=manifest.digest(data).removeprefix("sha256:"),
+        metadata_sha256=hashlib.sha256(data).hexdigest(),
     )
     return row, data
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from tfdock.gpu.gpu_facts import facts_of_release, facts_of_wheel
-from tfdock.gpu.limits import unsearched_limit
-from tfdock.gpu.opened_libraries import unsearched_folders
+from tfdock.gpu.opened_libraries import unsearched_folders, unsearched_limit
 from tfdock.knowledge import loader
 from tfdock.wheel.facts import Library
 from tfdock.wheel.inspection import Inspection
