@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tfdock.gpu.opened_libraries import accelerator_of, built_with, unsearched_folders
+from tfdock.gpu.own_libraries import own_libraries, row_of
 from tfdock.gpu.verdict import code_of
+from tfdock.knowledge.fits import emitted_ptx
 from tfdock.knowledge.release_rows import Release, Support, applies
 from tfdock.knowledge.rows import Accelerator, in_range
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import RuntimeCompiler
-from tfdock.knowledge.wheel_rows import Companion, GeneratedKernels, WheelLibrary
+from tfdock.knowledge.wheel_rows import Companion, GeneratedKernels
 from tfdock.types import Capability, Version
 from tfdock.wheel.facts import Containers, GpuCode, Images, Library
 from tfdock.wheel.inspection import Inspection
@@ -64,28 +66,9 @@ class GpuFacts:
         return (brought.oldest if brought else "") or self.built.get(component, "")
 
 
-def own_libraries(knowledge: KnowledgeBase, libraries: Iterable[Library]) -> tuple[Library, ...]:
-    """Return TensorFlow's own libraries, without those that are only carried along."""
-    return tuple(library for library in libraries if is_own(knowledge, library.path))
-
-
-def is_own(knowledge: KnowledgeBase, path: str) -> bool:
-    """Return whether a library of a wheel, by its path in it, is TensorFlow's own."""
-    row, _ = _row_of(knowledge, path)
-    # Builds of one's own have libraries that no row knows. They count as TensorFlow's.
-    return row is None or row.own
-
-
-def _row_of(knowledge: KnowledgeBase, path: str) -> tuple[WheelLibrary | None, str]:
-    """Return the row that tells of a library, and which choice the library belongs to, if it is one of several."""
-    matches = ((row, re.fullmatch(row.paths, path)) for row in knowledge.wheel_libraries)
-    row, match = next(((row, match) for row, match in matches if match), (None, None))
-    return row, match.groupdict().get("choice", "") if match else ""
-
-
 def _choices(knowledge: KnowledgeBase, own: Sequence[Library]) -> dict[str, tuple[Library, ...]]:
     """Return choice -> the libraries that are loaded with it; empty where all are loaded."""
-    named = [(library, _row_of(knowledge, library.path)[1]) for library in own]
+    named = [(library, row_of(knowledge, library.path)[1]) for library in own]
     choices = dict.fromkeys(choice for _, choice in named if choice)
     if len(choices) < 2:
         return {}
@@ -99,7 +82,7 @@ def brought_by(knowledge: KnowledgeBase, inspection: Inspection) -> dict[str, st
     packages = [(one.package, line) for some in ((), extras) for line in lines for one in wanted([line], some)]
     brought: dict[str, str] = {}
     for needed in dict.fromkeys(name for library in inspection.libraries for name in library.needed):
-        row, _ = _row_of(knowledge, needed)
+        row, _ = row_of(knowledge, needed)
         for package, line in packages:
             if row and row.packages and re.fullmatch(row.packages, package):
                 brought.setdefault(needed, line.partition(";")[0].strip())
@@ -193,14 +176,6 @@ def _official_ptx_isa(knowledge: KnowledgeBase, release: Release, accelerator: A
     tested = release.components.get(name, Support()).tested or ""
     isa = emitted_ptx(knowledge, (name, tested), (compiler, release.compilers.get(compiler, "")))
     return str(isa or "")
-
-
-def emitted_ptx(knowledge: KnowledgeBase, toolkit: tuple[str, str], compiler: tuple[str, str]) -> Version | None:
-    """Return the PTX ISA that a compiler writes with a toolkit, each a name and a version; None if not known."""
-    row = knowledge.toolkits.get((toolkit[0], str(Version(toolkit[1]).minor)))
-    known = [Version(each.ptx) for each in (row, knowledge.compilers.get(compiler)) if each and each.ptx]
-    # clang emits its own newest ISA at most, whatever the toolkit knows: clang 18 with CUDA 12.5 gives 8.3.
-    return min(known, default=None) if row and row.ptx else None
 
 
 def _runtime_compiler(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> RuntimeCompiler | None:

@@ -252,6 +252,14 @@ def own_driver(toolkit: Toolkit, *, wsl: bool) -> Version | None:
     return Version(text) if text else None
 
 
+def emitted_ptx(knowledge: KnowledgeBase, toolkit: tuple[str, str], compiler: tuple[str, str]) -> Version | None:
+    """Return the PTX ISA that a compiler writes with a toolkit, each a name and a version; None if not known."""
+    row = knowledge.toolkits.get((toolkit[0], str(Version(toolkit[1]).minor)))
+    known = [Version(each.ptx) for each in (row, knowledge.compilers.get(compiler)) if each and each.ptx]
+    # clang emits its own newest ISA at most, whatever the toolkit knows: clang 18 with CUDA 12.5 gives 8.3.
+    return min(known, default=None) if row and row.ptx else None
+
+
 def toolkit_of_ptx(knowledge: KnowledgeBase, toolkit: str, ptx: Version) -> Toolkit | None:
     """Return the oldest toolkit that knows that PTX ISA: its driver is the first that does."""
     rows = (row for row in knowledge.toolkits.values() if row.toolkit == toolkit and row.ptx)

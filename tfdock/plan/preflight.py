@@ -13,8 +13,7 @@ from typing import Final, Literal, Protocol
 from tfdock.errors import OR, ExitCode, Problem, Severity, joined
 from tfdock.gpu import verdict
 from tfdock.gpu.devices import architecture_of, find_gpu, gpu_driver, is_embedded, needs_open_modules
-from tfdock.gpu.gpu_facts import emitted_ptx
-from tfdock.knowledge.fits import own_driver, toolkit_floor, toolkit_of_ptx
+from tfdock.knowledge.fits import emitted_ptx, own_driver, toolkit_floor, toolkit_of_ptx
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.resources import GIB, LEAST_HEAP, MIB, BuildResources, least_memory
 from tfdock.resolve.resolution import Resolution

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdock.errors import clean
-from tfdock.gpu.gpu_facts import own_libraries
 from tfdock.gpu.opened_libraries import (
     accelerator_of,
     built_with,
@@ -16,6 +15,7 @@ from tfdock.gpu.opened_libraries import (
     package_of,
     release_of,
 )
+from tfdock.gpu.own_libraries import own_libraries
 from tfdock.gpu.verdict import runs
 from tfdock.knowledge.fits import toolkit_floor
 from tfdock.knowledge.rows import Accelerator

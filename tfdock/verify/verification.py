@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tfdock.errors import NetworkError, ProfileError, TfdockError, VerificationFailed, WheelRefused
-from tfdock.gpu.gpu_facts import own_libraries
 from tfdock.gpu.opened_libraries import unsearched_folders
+from tfdock.gpu.own_libraries import own_libraries
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.resolve.resolution import Resolution

@@ -19,8 +19,9 @@ from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
 from tfdock.cli.gpu_text import RequestedGpus, answer, gpu_json, reasons, requested_gpus
 from tfdock.errors import ExitCode, as_document
 from tfdock.gpu.compatibility import coverage, coverage_rows, library_verdicts, serve
-from tfdock.gpu.gpu_facts import XLA_TRACE, brought_by, facts_of_wheel, own_libraries
+from tfdock.gpu.gpu_facts import XLA_TRACE, brought_by, facts_of_wheel
 from tfdock.gpu.opened_libraries import unsearched_limit
+from tfdock.gpu.own_libraries import own_libraries
 from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.verify.manylinux import audit
