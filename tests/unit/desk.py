@@ -9,7 +9,8 @@ import pytest
 
 from tfdock.errors import Incompatible, Problem, ProfileError, TfdockError
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.plan.build_plan import BuildPlan, make_plan
+from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.planning import make_plan
 from tfdock.plan.render import BuildContext, render
 from tfdock.plan.resources import size
 from tfdock.profile import profile as profiles

@@ -17,7 +17,6 @@ from tfdock.matrix import matrix_file as matrices
 from tfdock.matrix.cells import CellCombination, cover, expand, idle, misspelt
 from tfdock.matrix.matrix_file import Matrix
 from tfdock.plan.estimate import expectation
-from tfdock.plan.local_source import read_local
 from tfdock.plan.prepare import (
     PreparedBuild,
     Preparer,
@@ -26,6 +25,7 @@ from tfdock.plan.prepare import (
     extended_texts,
     named_text,
     placed,
+    read_local,
     read_profile_text,
     unreadable,
 )

@@ -1,28 +1,26 @@
-"""Make a `BuildPlan` from a `Resolution` and a machine: what `tfdock plan` prints and `tfdock build` runs."""
+"""A `BuildPlan`: everything that a build runs, to the last flag, and the same plan within other limits."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tfdock.knowledge.contract import bazel_options
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import remote_flags as remotes
-from tfdock.plan.render import BuildContext
 from tfdock.plan.resources import MIB, BuildResources
-from tfdock.plan.trust_domain import IN_RELEASE, RELEASE, Domain, trust_domain
+from tfdock.plan.trust_domain import IN_RELEASE, Domain
 from tfdock.plan.trust_domain import as_json as trust_json
-from tfdock.profile.profile import Profile
-from tfdock.profile.profile import Resources as Asked
-from tfdock.resolve.naming import source_identity
-from tfdock.resolve.resolution import Resolution
 from tfdock.types import NOWHERE, BuildId, ExpectedFiles, Machine, Mount, Remote
 
-# Part of every fingerprint: where a field gets another meaning, a higher number separates old and new.
-FINGERPRINT_SCHEMA = 1
+if TYPE_CHECKING:  # a plan holds them; who runs a plan need not know how they are decided
+    from tfdock.plan.render import BuildContext
+    from tfdock.profile.profile import Resources as Asked
+    from tfdock.resolve.resolution import Resolution
+
 #: 1980-01-01, the first moment a zip archive can name. A constant: a time of its own per commit would enter every
 #: action key and empty the cache.
 EPOCH = 315532800
@@ -141,58 +139,6 @@ class BuildPlan:
         return self.resolution.source.refs or (None,)
 
 
-def make_plan(
-    profile: Profile,
-    resolution: Resolution,
-    resources: BuildResources,
-    context: BuildContext,
-    knowledge: KnowledgeBase,
-    machine: Machine,
-    remote: Remote = NOWHERE,
-    *,
-    trusted: bool = False,
-) -> BuildPlan:
-    """Decide commands, mounts and limits. Pure: the same arguments give the same plan.
-
-    `resources` are what the profile gets of that machine. `remote` is what this machine's settings say of caches and
-    executors past it. A `trusted` build shares the cache of `release`, whatever it is made of.
-    """
-    domain = trust_domain(profile, resolution, knowledge, remote)
-    if trusted and not domain.is_release:
-        # `shared` stays in the record: later builds of the toolchain trust what this build wrote.
-        domain = replace(domain, name=RELEASE, shared=True)
-    wheel = resolution.release.wheel
-    plan = BuildPlan(
-        build_id=resolution.build_id,
-        fingerprint=fingerprint(resolution, context),
-        resolution=resolution,
-        context=context,
-        environment=resolution.environment,
-        startup_options=(
-            f"--output_user_root={OUTPUT}/user",
-            f"--output_base={OUTPUT}/base",
-            # Bazel's server would stay for three hours otherwise.
-            "--max_idle_secs=15",
-            *resolution.startup,
-        ),
-        # These and the phases depend on the machine: `with_resources` fills them in.
-        local_startup_options=(),
-        bazel_flags=resolution.flags,
-        local_flags=(),
-        targets=(wheel.target,),
-        # In old releases a script packs the wheel; in newer ones a target is the wheel.
-        package=("run", *resolution.package) if resolution.package else ("collect", wheel.folder or ""),
-        phases=(),
-        resources=resources,
-        asked=profile.resources,
-        machine=machine,
-        remote=_within(remotes.asked(profile.cache, remote), domain),
-        for_this_machine=profile.for_this_machine,
-        trust=domain,
-    )
-    return with_resources(plan, resources, knowledge)
-
-
 def with_resources(plan: BuildPlan, resources: BuildResources, knowledge: KnowledgeBase) -> BuildPlan:
     """Return the same plan within other limits: the commands change, the built wheel does not."""
     bazel = plan.resolution.bazel
@@ -268,11 +214,11 @@ def _local_flags(resolution: Resolution, knowledge: KnowledgeBase, resources: Bu
 def in_domain(plan: BuildPlan, domain: Domain, knowledge: KnowledgeBase) -> BuildPlan:
     """Return the same plan in another trust domain."""
     # The domain decides the mount of the cache and the uploads, so the phases are made anew.
-    moved = replace(plan, trust=domain, remote=_within(plan.remote, domain))
+    moved = replace(plan, trust=domain, remote=within(plan.remote, domain))
     return with_resources(moved, plan.resources, knowledge)
 
 
-def _within(remote: Remote, domain: Domain) -> Remote:
+def within(remote: Remote, domain: Domain) -> Remote:
     """Return the caches past this machine as a domain may use them: others read what `release` sends there."""
     # Another domain uploads nothing: its results must not reach builds of releases.
     return remote if domain.is_release else replace(remote, upload=False)
@@ -288,38 +234,6 @@ def _told(plan: BuildPlan, knowledge: KnowledgeBase) -> tuple[str, ...]:
 
 
 # --- identity -----------------------------------------------------------------------------------------------------
-
-
-def fingerprint(resolution: Resolution, context: BuildContext) -> str:
-    """Return a hash of what decides the wheel's bytes, field by field: 64 hexadecimal digits.
-
-    Not in it: resources, caches, verification, paths of this machine, mirrors, and this program's version.
-    """
-    fields = {
-        "schema": FINGERPRINT_SCHEMA,
-        "source": hashlib.sha256(source_identity(resolution.source)).hexdigest(),
-        "patches": [hashlib.sha256(patch).hexdigest() for patch in resolution.source.patches.values()],
-        # Without a pin the name is all that is known of the base.
-        "base": resolution.base.digest or str(resolution.base),
-        "versions": {
-            "tensorflow": str(resolution.version),
-            "python": resolution.python,
-            "bazel": resolution.bazel,
-            **resolution.components,
-        },
-        "targets": list(resolution.targets),
-        "environment": dict(resolution.environment),
-        "flags": list(resolution.flags),
-        "startup": list(resolution.startup),
-        "package": [resolution.release.wheel.target, *resolution.package],
-        "context": {path: hashlib.sha256(data).hexdigest() for path, data in context.files.items()},
-        # Without a platform as before there was one.
-        "wheel": [resolution.wheel_name, resolution.local_version, *filter(None, [resolution.platform])],
-        "epoch": EPOCH,
-    }
-    # Sorted and without spaces: the same fields are the same text.
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def toolchain_key(toolchain: bytes) -> str:

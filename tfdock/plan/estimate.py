@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfdock.knowledge.release_rows import applies
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.resources import BuildResources
-from tfdock.resolve.resolution import Resolution
 from tfdock.types import Machine
+
+if TYPE_CHECKING:
+    from tfdock.resolve.resolution import Resolution
 
 PHASES = ("image", "fetch", "compile", "seal", "verify")
 #: Two machines of as many cores are of one class if the smaller one's memory is at least this part of the other's.

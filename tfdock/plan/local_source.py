@@ -1,4 +1,4 @@
-"""Local sources: a checkout's identity, the patches' bytes, and the context archive sent to the engine."""
+"""Local sources: the files and the identity of a checkout, and the context archive sent to the engine."""
 
 from __future__ import annotations
 
@@ -6,84 +6,34 @@ import hashlib
 import os
 import stat
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tfdock.errors import ProfileError
-from tfdock.host.project_files import Project, located
 from tfdock.host.untrusted_folders import UntrustedFolder, kind_of
 from tfdock.plan.build_plan import EPOCH
-from tfdock.plan.render import BuildContext
-from tfdock.profile.profile import TensorFlow
 from tfdock.profile.yaml_nodes import shown
-from tfdock.resolve.question import LocalSource
+
+if TYPE_CHECKING:
+    from tfdock.plan.render import BuildContext
 
 _CHUNK = 1 << 20
 _MOST = 1 << 30  #: Bytes of one file of a checkout.
-_MOST_PATCHES = 32 << 20  #: Bytes of all patches of a profile.
 _DEEPEST = 200  #: Folders in each other. TensorFlow's tree has 15.
 #: Not part of a local source: history, and what an earlier ./configure or a user left, which would change the build
 #: without standing in the plan.
 _LEFT_OUT = {".git", "__pycache__", ".tf_configure.bazelrc", "python_bin_path.sh", ".bazelrc.user"}
 
 
-def read_local(
-    source: TensorFlow, folder: Callable[[str], Path], file: str, project: Project
-) -> tuple[LocalSource, Path | None]:
-    """Hash the checkout and read the patches a profile names.
-
-    `folder` returns the folder that the path of a field (`tensorflow.path`) is relative to. Returns both, and
-    where the checkout lies. Raises ProfileError for a file that is missing, or outside of the project.
-    """
-    tree = None
-    if source.path is not None:
-        with _named_by(file, "tensorflow.path"):
-            base, inside = project.resolve(folder("tensorflow.path") / source.path, name=source.path, folder=True)
-            tree = base / inside
-            if not _has_configure(tree):
-                raise _missing(
-                    f"`{source.path}` is not a TensorFlow source: {tree} has no regular file `configure`",
-                    "give the root of a TensorFlow checkout, relative to the file that names it",
-                )
-    patches: dict[str, bytes] = {}
-    for index, name in enumerate(source.patches):
-        field = f"tensorflow.patches[{index}]"
-        with _named_by(file, field):
-            try:
-                patches[name] = project.patch(folder(field) / name, name=name)
-            except FileNotFoundError as error:
-                message, fix = f"the patch `{name}` does not exist", "the path is relative to the file that names it"
-                raise _missing(message, fix) from error
-            if sum(map(len, patches.values())) > _MOST_PATCHES:
-                message = f"the patches have more than {_MOST_PATCHES:,} bytes together"
-                raise ProfileError.of("file-too-large", message, "take a repository or an archive that has them")
-    with _named_by(file, "tensorflow.path"):
-        digest, real = (tree_hash(tree), str(tree.resolve())) if tree else (None, "")
-        return LocalSource(tree=digest, folder=real, patches=patches), tree
-
-
-def _has_configure(tree: Path) -> bool:
+def has_configure(tree: Path) -> bool:
     """Return whether a folder holds a plain file `configure`. Where a link leads does not matter."""
     try:
         with UntrustedFolder.opened(tree) as folder:
             return stat.S_ISREG(folder.status("configure").st_mode)
     except OSError:
         return False
-
-
-@contextmanager
-def _named_by(file: str, field: str) -> Iterator[None]:
-    """Refuse a file with the field that names it."""
-    try:
-        yield
-    except ProfileError as error:
-        raise located(error, file, field) from error
-
-
-def _missing(message: str, fix: str) -> ProfileError:
-    return ProfileError.of("source-missing", message, fix)
 
 
 def tree_files(root: Path) -> Iterator[Path]:

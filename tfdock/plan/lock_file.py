@@ -10,14 +10,17 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tfdock.errors import BuildFailed, Problem, ProfileError, Severity
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.profile import yaml_nodes
-from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.tools import NATIVE
 from tfdock.types import Choice, ImageRef
+
+if TYPE_CHECKING:
+    from tfdock.resolve.resolution import Resolution
 
 SCHEMA = 1
 #: In the order of a lock's rows.

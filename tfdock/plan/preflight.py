@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from tfdock.errors import OR, ExitCode, Problem, Severity, joined
 from tfdock.gpu import verdict
@@ -16,9 +16,11 @@ from tfdock.gpu.devices import architecture_of, find_gpu, gpu_driver, is_embedde
 from tfdock.knowledge.fits import emitted_ptx, own_driver, toolkit_floor, toolkit_of_ptx
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.resources import GIB, LEAST_HEAP, MIB, BuildResources, least_memory
-from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.rules import judge
 from tfdock.types import Capability, EngineInfo, Host, LocalGpu, Machine, Version, WritableFolder
+
+if TYPE_CHECKING:
+    from tfdock.resolve.resolution import Resolution
 
 OK: Final = "ok"
 WARNING: Final = "warning"

@@ -7,7 +7,8 @@ import hashlib
 import platform
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,15 +22,15 @@ from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
 from tfdock.knowledge.contract import bazel_options
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.plan import remote_flags
-from tfdock.plan.build_plan import BuildPlan, make_plan
-from tfdock.plan.local_source import read_local
+from tfdock.plan.build_plan import BuildPlan
+from tfdock.plan.local_source import has_configure, tree_hash
+from tfdock.plan.planning import check_remote, make_plan, not_allowed, remote_of
 from tfdock.plan.render import render
 from tfdock.plan.resources import BuildResources, size
 from tfdock.plan.wish import NO_WISH, Wish
 from tfdock.profile import profile as profiles
 from tfdock.profile.endpoint import parse
-from tfdock.profile.profile import Profile
+from tfdock.profile.profile import Profile, TensorFlow
 from tfdock.profile.yaml_nodes import Node, shown
 from tfdock.resolve.question import LocalSource
 from tfdock.resolve.resolution import Resolution, Resolver
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from tfdock.plan.profile_fixes import Context
 
 
+_MOST_PATCHES = 32 << 20  #: Bytes of all patches of a profile.
 STDIN = "-"  #: The name of the profile that comes from standard input.
 
 
@@ -257,7 +259,7 @@ class Preparer:
         asked = {"remote": profile.cache.remote, "executor": profile.cache.executor}
         refused = {name: address for name, address in asked.items() if address and not self._allows(parse(address))}
         if refused:
-            problems = (remote_flags.not_allowed(name, address) for name, address in refused.items())
+            problems = (not_allowed(name, address) for name, address in refused.items())
             raise ProfileError(*(placed(problem, document, file) for problem in problems))
 
     @cached_property
@@ -298,9 +300,7 @@ class Preparer:
             resources = size(profile.resources, resolution.release.cost, self.machine)
             options = partial(bazel_options, self.knowledge, resolution.bazel)
             native = profile.optimize == "native"
-            remote_flags.check(
-                remote_flags.asked(profile.cache, self._remote), resolution.bazel, options, native=native
-            )
+            check_remote(remote_of(profile.cache, self._remote), resolution.bazel, options, native=native)
         except Incompatible as error:
             raise Incompatible(*(placed(problem, document, file) for problem in error.problems)) from error
         return ResolvedProfile(written=written, resolution=resolution, resources=resources)
@@ -448,3 +448,51 @@ def extended_texts(text: str, path: Path, project: Project) -> dict[str, str]:
         text = others[name] = named_text(parent, "extends", path, project)
         path, file = path.parent / name, name
     return others
+
+
+def read_local(
+    source: TensorFlow, folder: Callable[[str], Path], file: str, project: Project
+) -> tuple[LocalSource, Path | None]:
+    """Hash the checkout and read the patches a profile names.
+
+    `folder` returns the folder that the path of a field (`tensorflow.path`) is relative to. Returns both, and
+    where the checkout lies. Raises ProfileError for a file that is missing, or outside of the project.
+    """
+    tree = None
+    if source.path is not None:
+        with _named_by(file, "tensorflow.path"):
+            base, inside = project.resolve(folder("tensorflow.path") / source.path, name=source.path, folder=True)
+            tree = base / inside
+            if not has_configure(tree):
+                raise _missing(
+                    f"`{source.path}` is not a TensorFlow source: {tree} has no regular file `configure`",
+                    "give the root of a TensorFlow checkout, relative to the file that names it",
+                )
+    patches: dict[str, bytes] = {}
+    for index, name in enumerate(source.patches):
+        field = f"tensorflow.patches[{index}]"
+        with _named_by(file, field):
+            try:
+                patches[name] = project.patch(folder(field) / name, name=name)
+            except FileNotFoundError as error:
+                message, fix = f"the patch `{name}` does not exist", "the path is relative to the file that names it"
+                raise _missing(message, fix) from error
+            if sum(map(len, patches.values())) > _MOST_PATCHES:
+                message = f"the patches have more than {_MOST_PATCHES:,} bytes together"
+                raise ProfileError.of("file-too-large", message, "take a repository or an archive that has them")
+    with _named_by(file, "tensorflow.path"):
+        digest, real = (tree_hash(tree), str(tree.resolve())) if tree else (None, "")
+        return LocalSource(tree=digest, folder=real, patches=patches), tree
+
+
+@contextmanager
+def _named_by(file: str, field: str) -> Iterator[None]:
+    """Refuse a file with the field that names it."""
+    try:
+        yield
+    except ProfileError as error:
+        raise located(error, file, field) from error
+
+
+def _missing(message: str, fix: str) -> ProfileError:
+    return ProfileError.of("source-missing", message, fix)

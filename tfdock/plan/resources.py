@@ -13,12 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import TYPE_CHECKING
 
 from tfdock.errors import Incompatible, Problem, Suggestion
 from tfdock.knowledge.release_rows import Cost
-from tfdock.profile.profile import Resources as Asked
 from tfdock.profile.units import parse_bytes, parse_seconds
 from tfdock.types import Machine
+
+if TYPE_CHECKING:
+    from tfdock.profile.profile import Resources as Asked
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tfdock.gpu.opened_libraries import built_with
 from tfdock.gpu.own_libraries import own_libraries
@@ -14,12 +14,14 @@ from tfdock.gpu.verdict import code_of
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import DISK_CACHE, OUTPUT, REPOSITORY_CACHE, SOURCE, STAGING
-from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.tools import NATIVE
 from tfdock.types import Version
 from tfdock.wheel.facts import Library, WheelError, target_order
 from tfdock.wheel.identity import canonical_name, local_part, normal_version, runs_on_python, same_version
 from tfdock.wheel.inspection import Inspection
+
+if TYPE_CHECKING:
+    from tfdock.resolve.resolution import Resolution
 
 Status = Literal["passed", "failed", "skipped"]
 

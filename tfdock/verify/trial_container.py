@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -31,12 +32,14 @@ from tfdock.host.hardware import free_disk
 from tfdock.host.logins import logins
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Stop
-from tfdock.resolve.resolution import Resolution
 from tfdock.run import containers, journal
 from tfdock.run.disk_space import DiskSpace
 from tfdock.run.results import ContainerFolder, RunFolders
 from tfdock.run.supervisor import OutputTap, Supervisor, clean_up_killed_runs
 from tfdock.types import BuildId, EngineInfo, ExpectedFiles, Mount
+
+if TYPE_CHECKING:
+    from tfdock.resolve.resolution import Resolution
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfdock.errors import NetworkError, ProfileError, TfdockError, VerificationFailed, WheelRefused
 from tfdock.gpu.opened_libraries import unsearched_folders
 from tfdock.gpu.own_libraries import own_libraries
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan
-from tfdock.resolve.resolution import Resolution
 from tfdock.types import ImageRef
 from tfdock.verify import checks as statics
 from tfdock.verify.checks import Check, passed
@@ -28,6 +27,9 @@ from tfdock.wheel.facts import GpuCode, WheelError, merged
 from tfdock.wheel.identity import runs_on_python
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel_file import inspected
+
+if TYPE_CHECKING:
+    from tfdock.resolve.resolution import Resolution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ def test_a_patch_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_patches_of_more_bytes_than_any_source_needs_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfdock.plan.local_source._MOST_PATCHES", 100)
+    monkeypatch.setattr("tfdock.plan.prepare._MOST_PATCHES", 100)
     (tmp_path / "a.patch").write_text("diff --git a/x b/x\n" + "x" * 60)
     # The same file by two names is two patches.
     profile = tmp_path / "p.yaml"

@@ -15,10 +15,10 @@ from tfdock.knowledge.contract import bazel_options
 from tfdock.plan.build_plan import (
     as_json,
     described_toolchain,
-    fingerprint,
     through_mirror,
     toolchain_key,
 )
+from tfdock.plan.planning import fingerprint
 from tfdock.plan.render import BuildContext
 from tfdock.profile.profile import Verify
 from tfdock.profile.units import parse_bytes, parse_seconds

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdock.plan.build_plan import BuildPlan, as_json, in_domain, make_plan
+from tfdock.plan.build_plan import BuildPlan, as_json, in_domain
+from tfdock.plan.planning import make_plan
 from tfdock.plan.trust_domain import NAME, Domain, of_bundle, split_key, trust_domain
 from tfdock.profile import profile as profiles
 from tfdock.profile.endpoint import parse

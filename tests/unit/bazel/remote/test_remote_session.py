@@ -26,7 +26,7 @@ from tfdock.bazel.remote.relay_grpc import capabilities
 from tfdock.errors import ProfileError, TfdockError
 from tfdock.host.settings import Settings, load
 from tfdock.knowledge import loader
-from tfdock.plan import remote_flags as decided
+from tfdock.plan import planning, remote_flags
 from tfdock.profile import profile as profiles
 from tfdock.profile.endpoint import parse
 from tfdock.types import Endpoint, Remote
@@ -123,7 +123,7 @@ def test_bazel_is_told_of_its_own_loopback_and_neither_build_id_nor_fingerprint_
     plan = desk.plan(PROFILE + cache)
     assert (plan.build_id, plan.fingerprint) == (plain.build_id, plain.fingerprint)
     command = plan.compile.command
-    assert command[:4] == ("python3", f"{decided.FOLDER}/forward.py", f"8980={decided.FOLDER}/cache", "--")
+    assert command[:4] == ("python3", f"{remote_flags.FOLDER}/forward.py", f"8980={remote_flags.FOLDER}/cache", "--")
     assert {"--remote_cache=http://127.0.0.1:8980", "--remote_upload_local_results=false"} <= set(command)
     assert "--remote_instance_name=main" in command
     assert not any("remote_cache" in word for word in plan.fetch.command)
@@ -135,7 +135,7 @@ def test_bazel_is_told_of_its_own_loopback_and_neither_build_id_nor_fingerprint_
 def test_an_executor_gets_jobs_of_its_own_and_wins_against_the_releases_strategy(desk: Desk) -> None:
     command = words(desk, f"{PROFILE}cache: {{executor: 'grpcs://executor.example'}}\n")
     assert "--remote_executor=grpc://127.0.0.1:8981" in command
-    assert [word for word in command if word.startswith("--jobs=")][-1] == f"--jobs={decided.DEFAULT_JOBS}"
+    assert [word for word in command if word.startswith("--jobs=")][-1] == f"--jobs={remote_flags.DEFAULT_JOBS}"
     assert {"--spawn_strategy=remote,local", "--remote_local_fallback"} <= set(command)
 
 
@@ -163,17 +163,17 @@ def test_what_cannot_be_shared_is_refused_with_a_way_on(
     remote: Remote, bazel: str, native: bool, code: str, fix: str
 ) -> None:
     options = ("--some",) if bazel != "0.7.0" else ()
-    problem = problem_of(lambda: decided.check(remote, bazel, lambda *_: options, native=native), TfdockError)
+    problem = problem_of(lambda: planning.check_remote(remote, bazel, lambda *_: options, native=native), TfdockError)
     assert (problem.code, problem.field) == (code, "optimize" if native else problem.field)
     assert problem.fix
     assert fix in problem.fix
-    decided.check(Remote(), bazel, lambda *_: (), native=native)
+    planning.check_remote(Remote(), bazel, lambda *_: (), native=native)
 
 
 @pytest.mark.parametrize("profile", [True, False])
 @pytest.mark.parametrize("machine", [True, False])
 def test_nothing_is_uploaded_that_profile_or_machine_want_to_keep(profile: bool, machine: bool) -> None:
-    assert decided.asked(profiles.Cache(upload=profile), Remote(upload=machine)).upload is (profile and machine)
+    assert planning.remote_of(profiles.Cache(upload=profile), Remote(upload=machine)).upload is (profile and machine)
 
 
 # --- credentials --------------------------------------------------------------------------------------------------
