@@ -207,7 +207,7 @@ def test_nothing_is_ever_overwritten(init: Init, tmp_path: Path) -> None:
 def test_in_a_pipe_it_says_how_to_say_it(init: Init, tmp_path: Path) -> None:
     result = init("--tensorflow", "2.18")
     assert result.exit_code == 2
-    for words in ("[init-nobody-to-ask]", "--gpu", "--detect", "--yes"):
+    for words in ("[init-nobody-to-ask]", "--gpu", "--gpu local", "--yes"):
         assert words in result.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -219,7 +219,7 @@ def test_yes_takes_this_machines_gpus_or_else_none(
     gpu = LocalGpu(name="NVIDIA GeForce RTX 3080", accelerator="cuda", target="8.6")
     monkeypatch.setattr(hardware, "local_gpus", lambda: (gpu, gpu))
     init("with", "--yes")
-    init("detected", "--detect")
+    init("detected", "--gpu", "local")
     fields = {path.stem: yaml.safe_load(path.read_text()) for path in tmp_path.iterdir()}
     assert fields["without"]["accelerator"] == "cpu"
     assert fields["with"]["gpus"] == fields["detected"]["gpus"] == ["rtx3080"]
@@ -233,7 +233,7 @@ def test_yes_takes_this_machines_gpus_or_else_none(
         (["--gpu", "cpu", "--python", "3"], 2, "profile-bad-value"),
         (["--gpu", "cpu", "--tensorflow", "2.99"], 2, "release-unknown"),
         (["--gpu", ""], 2, "gpu-unknown"),
-        (["--detect", "--yes"], 2, "gpu-local-none"),
+        (["--gpu", "local"], 2, "gpu-local-none"),
         (["--gpu", "k80", "--gpu", "rtx5080"], 3, "target-not-in-toolkit"),
         (["--gpu", "rx6600"], 3, "target-not-in-toolkit"),
         (["", "--gpu", "cpu"], 2, "file-error"),

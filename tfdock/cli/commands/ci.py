@@ -89,20 +89,13 @@ def render(
 def check(
     settings: Settings,
     file: File_ = MATRIX,
-    service: Annotated[
-        list[PipelineService] | None,
-        typer.Option(
-            "--service", help="Check only this service's pipeline. The default is every pipeline in the folder."
-        ),
-    ] = None,
     output: Output = Path(),
     as_json: AsJson = False,
 ) -> None:
     """Compare the rendered pipelines with the matrix, and print the differences."""
-    services: list[Service] = [wanted.value for wanted in service or PipelineService]
+    services: list[Service] = [service.value for service in PipelineService]
     candidates = pipeline_files.render(services, file, output, settings)
-    # A service that is asked for by name must have its files; else each that was rendered once.
-    pipelines = [pipeline for pipeline in candidates if service or pipeline.is_rendered]
+    pipelines = [pipeline for pipeline in candidates if pipeline.is_rendered]
     if not pipelines:
         raise ProfileError(_not_rendered(file, candidates))
     problems = [problem for pipeline in pipelines for problem in pipeline.problems]

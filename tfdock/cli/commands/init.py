@@ -27,6 +27,7 @@ from tfdock.resolve.starter import Starter, StarterDevices, check_together, devi
 
 _Answer = TypeVar("_Answer")
 _NO_GPU = "cpu"
+_LOCAL = "local"  #: The GPUs of this machine.
 _SCHEMA_FILE = "tfdock.schema.json"  #: As the help of `tfdock schema` names it.
 _SCHEMA_LINE = f"# yaml-language-server: $schema={_SCHEMA_FILE}\n"
 _ROOM = 24  #: Columns of a default that leave room for an answer beside it, in a narrow terminal.
@@ -47,7 +48,7 @@ def init(
         list[str] | None,
         typer.Option(
             "--gpu",
-            help="A GPU's name, a compute capability, or `cpu`. Repeatable.",
+            help="A GPU's name, a compute capability, `local` for this machine's GPUs, or `cpu`. Repeatable.",
             autocompletion=completion.gpus,
         ),
     ] = None,
@@ -57,25 +58,24 @@ def init(
     python: Annotated[
         str | None, typer.Option(help="A Python. The default is the newest that fits.", metavar="Y")
     ] = None,
-    detect: Annotated[bool, typer.Option("--detect", help="Use the GPUs of this machine.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Use the defaults and ask nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Asks on a terminal; otherwise give flags."""
 
     # `init rtx3080` and `init --gpu rtx3080` write the same file.
-    words = re.findall(r"[\w.-]+", " ".join(gpu or ()))
+    words = [word for word in re.findall(r"[\w.-]+", " ".join(gpu or ())) if word != _LOCAL]
     path = _new_file(name if name is not None else "-".join(words)[:40] or "profile")
     base = knowledge_for(settings)
     asking = sys.stdin.isatty() and not yes and not as_json
-    named = [] if gpu or detect else _gpus_of_name(base, path.stem, asking=asking)
-    if not (asking or gpu or named or detect or yes):
+    named = [] if gpu else _gpus_of_name(base, path.stem, asking=asking)
+    if not (asking or gpu or named or yes):
         raise ProfileError.of(
             "init-nobody-to-ask",
             "there is no terminal to ask for which GPU",
-            "say it: `tfdock init --gpu rtx3080`, `--gpu cpu`, `--detect`, or `--yes` for the defaults",
+            "say it: `tfdock init --gpu rtx3080`, `--gpu local`, `--gpu cpu`, or `--yes` for the defaults",
         )
-    devices = _devices(base, gpu or named, detect=detect, asking=asking)
+    devices = _devices(base, gpu or named, asking=asking)
     start = _starter(base, devices, tensorflow, python, asking=asking)
     # Where there is no such file, editors would complain about the line.
     text = (_SCHEMA_LINE if (path.parent / _SCHEMA_FILE).is_file() else "") + start.text
@@ -149,28 +149,28 @@ def _gpus_of_name(base: KnowledgeBase, name: str, *, asking: bool) -> list[str]:
     return []
 
 
-def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, asking: bool) -> StarterDevices:
+def _devices(base: KnowledgeBase, asked: list[str] | None, *, asking: bool) -> StarterDevices:
     words = [word.strip() for option in asked or () for word in option.split(",") if word.strip()]
     if asked and not words:
         message, fix = "`--gpu` names no GPU", "name one: `--gpu rtx3080`, or `--gpu cpu` for none"
         raise ProfileError.of("gpu-unknown", message, fix)
-    if words and not detect:
+    if words and _LOCAL not in words:
         return devices_of(base, words)
     local = local_words(base, hardware.local_gpus())
-    if detect and not local:
+    if words and not local:
         raise ProfileError.of(
             "gpu-local-none",
-            "`--detect` found no GPU on this machine",
-            "name it: `--gpu rtx3080`, or `--gpu cpu`; for `--detect`, `nvidia-smi` or `rocminfo` must work",
+            "`--gpu local` found no GPU on this machine",
+            "name it: `--gpu rtx3080`, or `--gpu cpu`; for `--gpu local`, `nvidia-smi` or `rocminfo` must work",
         )
-    if detect or not asking:
-        return devices_of(base, [*words, *local] or [_NO_GPU])
+    if words or not asking:
+        return devices_of(base, [*(word for word in words if word != _LOCAL), *local] or [_NO_GPU])
     default = _default(local)
     console.tell("GPUs by name or capability, with commas between them; `cpu` for none.")
 
     def named(answer: str) -> StarterDevices:
         words = [word.strip() for word in answer.split(",") if word.strip()] or [_NO_GPU]
-        devices = devices_of(base, local if local and answer in (default, "local") else words)
+        devices = devices_of(base, local if local and answer in (default, _LOCAL) else words)
         check_together(base, devices)
         return devices
 
@@ -180,7 +180,7 @@ def _devices(base: KnowledgeBase, asked: list[str] | None, *, detect: bool, aski
 def _default(local: Sequence[str]) -> str:
     """Return the default answer: this machine's GPUs, `local` where they are many, or the word for none."""
     names = ", ".join(local)
-    return (names if len(names) <= _ROOM else "local") or _NO_GPU
+    return (names if len(names) <= _ROOM else _LOCAL) or _NO_GPU
 
 
 def _starter(
