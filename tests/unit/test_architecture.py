@@ -350,11 +350,11 @@ def test_results_leave_a_container_in_one_way() -> None:
 
 def test_the_scan_finds_who_takes_a_second_way() -> None:
     for line in (
-        "folder = Path(run.folders.output.mount_source) / 'verify'",
-        "open(run.folders.staging.make().mount_source + '/done')",
-        "text = f'{run.folders.staging.mount_source}/done'",
+        "folder = Path(run.folders.bazel_output.mount_source) / 'verify'",
+        "open(run.folders.container_results.make().mount_source + '/done')",
+        "text = f'{run.folders.container_results.mount_source}/done'",
         "source = made.mount_source",
-        "os.walk(run.folders.output._written)",
+        "os.walk(run.folders.bazel_output._written)",
         "shutil.rmtree(spec.mounts[0].source)",
         "Path(mount.source).mkdir()",
         "bench = run.folders.own / 'output' / 'verify'",
@@ -367,7 +367,7 @@ def test_the_scan_finds_who_takes_a_second_way() -> None:
         assert list(second_ways("builder/seal_phase.py", ast.parse(line))), line
     for line in (
         "Mount(source=made.mount_source, target='/x')",
-        "places = {'{output}': folders.output.make().mount_source}",
+        "places = {'{output}': folders.bazel_output.make().mount_source}",
         "from tfdock.host.untrusted_folders import remove_folder",
         "run.engine.create(copy_in(run.supervisor, spec))",
         "read_local(profile.source, folder)",

@@ -196,7 +196,7 @@ def compile_wheel(run: BuildRun, image: ImageResult) -> CompileResult:
                 attempts.append(_attempt_row(attempt.plan, error.problems[0].message))
                 attempt = _with_less(attempt, error, "compiling")
                 # Nothing that the killed attempt left may count as a result of the second.
-                run.folders.staging.remove()
+                run.folders.container_results.remove()
         attempts.append(_attempt_row(attempt.plan, "well"))
         return CompileResult(attempts=tuple(attempts), cache_was_empty=cache_was_empty, remote=remote)
 

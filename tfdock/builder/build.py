@@ -203,7 +203,7 @@ def _leave_source(run: BuildRun, number: int, error: TfdockError) -> None:
     reason = error.problems[0].message.partition("\n")[0]
     run.tell(f"source {refs[number - 1]} {does} ({reason}); trying {refs[number]}")
     # Its results are not those of the next one.
-    run.folders.staging.remove()
+    run.folders.container_results.remove()
 
 
 # --- a run ----------------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def _run(
     # First: a container that a killed run left may still write to the caches that this run uses.
     clean_up_killed_runs(engine, info, settings, listen)
     name = request.run
-    own, staged = session.cache.output(name), session.wheelhouse.staging(name)
+    own, staged = session.cache.run_folder(name), session.wheelhouse.staging(name)
     entry = journal.RunEntry(run=name, build_id=plan.build_id, staging=str(staged), output=str(own), engine=info.id)
     log_path = session.log_path(request)
     log_path.parent.make()
@@ -341,7 +341,7 @@ def _begin_run_document(session: BuildSession, request: BuildRequest, plan: Buil
 def _keeps_output(session: BuildSession, error: BaseException, folders: RunFolders) -> bool:
     """Return whether the output base of a failed build is kept for the user."""
     failed = isinstance(error, TfdockError) and not isinstance(error, Interrupted)
-    return session.settings.keep_output == "failed" and failed and folders.output.has_folder("base")
+    return session.settings.keep_output == "failed" and failed and folders.bazel_output.has_folder("base")
 
 
 # --- before ---------------------------------------------------------------------------------------------------------

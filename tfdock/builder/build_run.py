@@ -157,8 +157,8 @@ def phase_container(run: BuildRun, image: ImageResult, phase: Phase, *, network:
     places = {
         "{cache}/repository": os.path.realpath(run.request.repository or cache.repository),
         "{cache}/disk": os.path.realpath(cache.root / "disk"),
-        "{output}": (image.resumable or folders).output.make().mount_source,
-        "{staging}": folders.staging.make().mount_source,
+        "{output}": (image.resumable or folders).bazel_output.make().mount_source,
+        "{staging}": folders.container_results.make().mount_source,
         "{results}": str(folders.results),
         "{remote}": str(folders.own / "remote"),
         "{toolchain}": image.toolchain,

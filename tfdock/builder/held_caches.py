@@ -71,9 +71,9 @@ def _hold_output_base(run: BuildRun, image: ImageResult) -> RunFolders | None:
     name = f"{run.disk_cache(image.toolchain).key}-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
     waiting = run.supervisor.waiting("image", f"has the output base {name}")
     run.locks.enter_context(held(cache.output_lock(name), f"the output base {name}", alone=True, waiting=waiting))
-    folders = RunFolders.create(cache.output(name), run.folders.staged)
+    folders = RunFolders.create(cache.run_folder(name), run.folders.staged)
     run.resumable.append(folders)
-    does = "goes on in" if folders.output.has_folder("base") else "begins"
+    does = "goes on in" if folders.bazel_output.has_folder("base") else "begins"
     run.tell(
         f"Bazel {bazel} has no disk cache, so this build {does} an output base that stays until the wheel is there: "
         f"{folders.own}; `tfdock cache prune` removes it"

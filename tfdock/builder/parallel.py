@@ -34,7 +34,7 @@ class Ledger:
             # Shared with the builds that may still start beside this one: the last one gets all that is left.
             part = next_share(machine, shares, min(self.count - len(shares), len(self.unserved) + 1))
             self._taken[plan.build_id] = part if own is None or part.memory >= own.memory else own
-            return share(plan.asked, plan.resolution.release.cost, machine, self._taken[plan.build_id])
+            return share(plan.requested, plan.resolution.release.cost, machine, self._taken[plan.build_id])
 
     def end(self, plan: BuildPlan) -> None:
         """Free the share of a build that ended."""

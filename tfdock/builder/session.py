@@ -91,7 +91,7 @@ class BuildRequest:
 
 def whole_machine(plan: BuildPlan, machine: Machine) -> BuildResources:
     """Return the resources of a build that has the machine for itself."""
-    return size(plan.asked, plan.resolution.release.cost, machine)
+    return size(plan.requested, plan.resolution.release.cost, machine)
 
 
 @dataclass(frozen=True, kw_only=True)

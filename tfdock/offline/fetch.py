@@ -87,7 +87,7 @@ class Bundler:
         target, settings = self.target.absolute(), self.session.settings
         # Beside the target, so that one rename makes the bundle appear. The run's id lets a later cleanup find it.
         beside = target.parent / f".{target.name}.{run}"
-        folder = self.session.cache.output(run)
+        folder = self.session.cache.run_folder(run)
         engine = self.session.engine_info.id
         entry = journal.RunEntry(run=run, build_id=NAME, staging=str(beside), output=str(folder), engine=engine)
         with self.session.cache.in_use(), journal.running(settings.state_dir, entry):

@@ -18,7 +18,7 @@ from tfdock.types import NOWHERE, BuildId, ExpectedFiles, Machine, Mount, Remote
 
 if TYPE_CHECKING:  # a plan holds them; who runs a plan need not know how they are decided
     from tfdock.plan.render import BuildContext
-    from tfdock.profile.profile import Resources as Asked
+    from tfdock.profile.profile import Resources as Requested
     from tfdock.resolve.resolution import Resolution
 
 #: 1980-01-01, the first moment a zip archive can name. A constant: a time of its own per commit would enter every
@@ -110,7 +110,7 @@ class BuildPlan:
     package: tuple[str, ...]
     phases: tuple[Phase, ...]
     resources: BuildResources
-    asked: Asked
+    requested: Requested
     machine: Machine  #: The machine that the limits fit.
     remote: Remote = NOWHERE
     #: The profile takes the GPUs of this machine (`gpus: local`): code that they cannot run is not built.

@@ -67,7 +67,7 @@ def make_plan(
         package=("run", *resolution.package) if resolution.package else ("collect", wheel.folder or ""),
         phases=(),
         resources=resources,
-        asked=profile.resources,
+        requested=profile.resources,
         machine=machine,
         remote=within(remote_of(profile.cache, remote), domain),
         for_this_machine=profile.for_this_machine,

@@ -21,7 +21,7 @@ from tfdock.profile.units import parse_bytes, parse_seconds
 from tfdock.types import Machine
 
 if TYPE_CHECKING:
-    from tfdock.profile.profile import Resources as Asked
+    from tfdock.profile.profile import Resources as Requested
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -64,23 +64,23 @@ class MachineShare:
     memory: int
 
 
-def size(asked: Asked, cost: Cost, machine: Machine) -> BuildResources:
+def size(requested: Requested, cost: Cost, machine: Machine) -> BuildResources:
     """Return jobs and memory for the machine: a TensorFlow compile job needs RAM, and `nproc` of them swap to death.
 
     Raises Incompatible where the profile asks for less memory than Bazel and one job take.
     """
-    memory = usable(machine.memory) if asked.memory == "auto" else parse_bytes(asked.memory)
+    memory = usable(machine.memory) if requested.memory == "auto" else parse_bytes(requested.memory)
     # `auto` is not refused here: swap may carry a single job, as the check before a build says.
-    if asked.memory != "auto" and memory < least_memory(cost):
-        raise Incompatible(_too_small(asked.memory, cost))
-    return _sized(asked, cost, cpus=machine.cpus, memory=memory)
+    if requested.memory != "auto" and memory < least_memory(cost):
+        raise Incompatible(_too_small(requested.memory, cost))
+    return _sized(requested, cost, cpus=machine.cpus, memory=memory)
 
 
-def share(asked: Asked, cost: Cost, machine: Machine, part: MachineShare) -> BuildResources:
+def share(requested: Requested, cost: Cost, machine: Machine, part: MachineShare) -> BuildResources:
     """Return the same for a part of a machine, whatever the profile asks. The kernel shares out the cores by load."""
     # `auto` takes the whole share. A number asks for less at most.
-    wanted = parse_bytes(asked.memory) if asked.memory != "auto" else part.memory
-    sized = _sized(asked, cost, cpus=machine.cpus, memory=min(wanted, part.memory))
+    wanted = parse_bytes(requested.memory) if requested.memory != "auto" else part.memory
+    sized = _sized(requested, cost, cpus=machine.cpus, memory=min(wanted, part.memory))
     return replace(sized, jobs=min(sized.jobs, part.jobs))
 
 
@@ -120,16 +120,16 @@ def least_memory(cost: Cost) -> int:
     return LEAST_HEAP + cost.memory_per_job_mib * MIB
 
 
-def _sized(asked: Asked, cost: Cost, *, cpus: int, memory: int) -> BuildResources:
-    cpus = cpus if asked.cpus == "auto" else asked.cpus
+def _sized(requested: Requested, cost: Cost, *, cpus: int, memory: int) -> BuildResources:
+    cpus = cpus if requested.cpus == "auto" else requested.cpus
     heap = heap_in(memory)
     return BuildResources(
-        jobs=jobs_in(memory - heap, cost, cpus) if asked.jobs == "auto" else asked.jobs,
+        jobs=jobs_in(memory - heap, cost, cpus) if requested.jobs == "auto" else requested.jobs,
         cpus=cpus,
         memory=memory,
-        disk=cost.disk_gib * GIB if asked.disk == "auto" else parse_bytes(asked.disk),
+        disk=cost.disk_gib * GIB if requested.disk == "auto" else parse_bytes(requested.disk),
         pids=_PIDS,
-        time_limit=parse_seconds(asked.time_limit) if asked.time_limit else None,
+        time_limit=parse_seconds(requested.time_limit) if requested.time_limit else None,
         heap=heap,
     )
 

@@ -261,7 +261,7 @@ def clean_killed_run(settings: Settings, entry: RunEntry, engine: Engine) -> lis
 
 def _implied_folders(settings: Settings, entry: RunEntry) -> Iterator[Path]:
     """Yield the folders of a run with these settings, and a bundle's folder, whose name has the run id."""
-    yield CacheFolder(settings.cache_dir.absolute()).output(entry.run)
+    yield CacheFolder(settings.cache_dir.absolute()).run_folder(entry.run)
     yield staging_folder(settings.wheelhouse.absolute(), entry.run)
     staging = Path(entry.staging)
     # A bundle may be written anywhere, so its folder is known by the run id in its name.

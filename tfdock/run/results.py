@@ -86,13 +86,13 @@ class RunFolders:
         return cls(own.resolve(), staged.resolve())
 
     @property
-    def output(self) -> ContainerFolder:
+    def bazel_output(self) -> ContainerFolder:
         """Bazel's output base."""
         return ContainerFolder(self.own / "output")
 
     @property
-    def staging(self) -> ContainerFolder:
-        """The folder for the results of a container."""
+    def container_results(self) -> ContainerFolder:
+        """The folder into which a container writes its results."""
         return ContainerFolder(self.staged / "staging")
 
     @property

@@ -108,7 +108,7 @@ def trial_environment(
     clean_up_killed_runs(engine, info, settings, listen)
     name = journal.new_run_id()
     cache = CacheFolder.opened(settings.cache_dir)
-    folder = cache.output(name)
+    folder = cache.run_folder(name)
     entry = journal.RunEntry(
         run=name, build_id=wheel, staging=str(folder / "staging"), output=str(folder), engine=info.id
     )

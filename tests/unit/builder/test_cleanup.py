@@ -254,7 +254,7 @@ def test_what_another_wheelhouse_and_cache_hold_of_a_run_is_removed_with_them(
     settings: Settings, tmp_path: Path
 ) -> None:
     other = replace(settings, wheelhouse=tmp_path / "other wheels", cache_dir=tmp_path / "other")
-    staging, output = Wheelhouse(other.wheelhouse).staging(RUN), CacheFolder(other.cache_dir).output(RUN)
+    staging, output = Wheelhouse(other.wheelhouse).staging(RUN), CacheFolder(other.cache_dir).run_folder(RUN)
     entry = noted(settings, staging=str(precious(staging)), output=str(precious(output)))
     fix = left_alone(settings).fix
     assert f"`tfdock doctor --fix --cache-dir {tmp_path}/other --wheelhouse '{tmp_path}/other wheels'`" in fix
@@ -316,7 +316,7 @@ def test_what_belongs_to_another_user_is_told_and_left_alone(settings: Settings,
     settings = replace(
         settings, state_dir=ordinary / "state", wheelhouse=ordinary / "wheels", cache_dir=ordinary / "cache"
     )
-    output = precious(CacheFolder(settings.cache_dir).output(RUN))
+    output = precious(CacheFolder(settings.cache_dir).run_folder(RUN))
     entry = noted(settings, output=str(output))
     for path, why in ((output, "it belongs to another user"), (entry / "run.json", "it is not a file of this user")):
         os.setresuid(0, 0, 0)

@@ -179,7 +179,7 @@ def test_where_nothing_is_left_a_fix_says_so(settings: Settings) -> None:
 
 def abandoned(settings: Settings, tmp_path: Path, **changes: str) -> RunEntry:
     """The entry of a run that was killed, with its folders; nothing is left of it while it lives."""
-    staging, output = Wheelhouse(settings.wheelhouse).staging(RUN), CacheFolder(settings.cache_dir).output(RUN)
+    staging, output = Wheelhouse(settings.wheelhouse).staging(RUN), CacheFolder(settings.cache_dir).run_folder(RUN)
     for folder in (staging, output):
         folder.mkdir(parents=True)
     entry = RunEntry(run=RUN, build_id="x", staging=str(staging), output=str(output), **changes)

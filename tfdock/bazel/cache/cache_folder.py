@@ -278,8 +278,8 @@ class CacheFolder:
         """The folder of the runs' output bases."""
         return self.root / "output"
 
-    def output(self, run: str) -> Path:
-        """Return the folder of a run's output base."""
+    def run_folder(self, run: str) -> Path:
+        """Return the folder of a run: Bazel's output base, and files of its own."""
         return self.outputs / run
 
     def output_lock(self, name: str) -> Path:

@@ -764,7 +764,7 @@ def test_a_disk_cache_of_which_nothing_stays_goes_with_what_is_known_of_it(disk:
 
 
 def test_output_bases_of_runs_that_are_over_and_old_downloads_go(disk: Disk) -> None:
-    base = disk.cache.output("20261121-104600-3fa9c1") / "base"
+    base = disk.cache.run_folder("20261121-104600-3fa9c1") / "base"
     base.mkdir(parents=True)
     (base / "object").write_bytes(b"x" * 4096)
     base.chmod(0o500)  # as Bazel leaves folders
@@ -838,7 +838,7 @@ def test_list_says_what_takes_how_much_and_when_it_was_used(run: Run, disk: Disk
     for data in (b"a" * 3000, b"b" * 500):
         disk.action(data, used=time.time() - 3 * DAY)
     disk.disk.describe({"bazel": "6.5.0", "base": "tensorflow/build:2.18-python3.11"})
-    (disk.cache.output("20261121-104600-3fa9c1")).mkdir(parents=True)
+    (disk.cache.run_folder("20261121-104600-3fa9c1")).mkdir(parents=True)
     code, text, _ = run("list")
     assert code == 0
     assert f"{KEY}  " in text
