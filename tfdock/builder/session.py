@@ -19,13 +19,13 @@ from tfdock.host.supervise import Limit, Stop
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan, with_resources
-from tfdock.plan.prepare import PreparedBuild
 from tfdock.plan.resources import BuildResources, size
 from tfdock.run.journal import new_run_id
 from tfdock.types import EngineInfo, Machine
 from tfdock.wheelhouse.store import Wheelhouse
 
 if TYPE_CHECKING:
+    from tfdock.plan.prepare import PreparedBuild
     from tfdock.run.supervisor import Supervisor
 
 
