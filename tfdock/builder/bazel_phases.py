@@ -11,7 +11,7 @@ from typing import Any
 
 from tfdock.bazel.cache.cache_folder import check_writable, opened
 from tfdock.bazel.cache.downloads import EVERYTHING, remove_changed_downloads, unchecked_since
-from tfdock.bazel.cache.source_archives import HOW_TO_ADD, addresses, download, example_row, has_archive, sum_beside
+from tfdock.bazel.cache.source_archives import HOW_TO_ADD, addresses, example_row, sum_beside
 from tfdock.bazel.output import failed_download
 from tfdock.builder.build_run import BuildRun, ImageResult, container_beside, phase_container, run_container
 from tfdock.errors import BuildFailed, NetworkError, OutOfMemory, Problem, TfdockError
@@ -101,6 +101,9 @@ def _put_source_archives(run: BuildRun, image: ImageResult, repository: Path) ->
     rows = tuple(row for row in rows if addresses(row, mirror))
     if not rows or run.request.inputs:
         return
+    # Here, not above: few releases have such archives, and no other build downloads anything itself.
+    from tfdock.bazel.cache.archive_download import download, has_archive
+
     is_local, folder = run.session.engine_info.local, run.folders.own / "archives"
     place = repository.resolve() if is_local else folder
     make_folder(place)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tfdock.bazel.cache.archive_download import download, has_archive
 from tfdock.bazel.cache.cache_folder import opened
-from tfdock.bazel.cache.source_archives import addresses, download, has_archive, sum_beside
+from tfdock.bazel.cache.source_archives import addresses, sum_beside
 from tfdock.errors import Interrupted, NetworkError, Problem
 from tfdock.host import settings
 from tfdock.host.supervise import Stop
