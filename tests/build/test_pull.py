@@ -10,7 +10,7 @@ import shlex
 import signal
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +35,6 @@ from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.trust_domain import IN_RELEASE
 from tfdock.types import ImageRef
 from tfdock.wheel.inspection import inspect_wheel
-from tfdock.wheel.zip_archive import ByteSource, Member, pieces
 from tfdock.wheelhouse.publication import publish
 from tfdock.wheelhouse.store import WheelFile, Wheelhouse
 
@@ -215,21 +214,6 @@ def test_a_pull_writes_into_the_wheelhouse_and_nowhere_else(site: Here, pushed: 
         site.pull(pushed.build_id)
     assert site.house.root / pushed.wheel.name in places
     assert [place for place in places if not place.is_relative_to(site.house.root)] == []
-
-
-def test_members_are_unpacked_while_the_wheel_arrives_and_not_again(
-    site: Here, pushed: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    again: list[str] = []
-
-    def counted(source: ByteSource, member: Member) -> Iterator[bytes]:
-        again.append(member.name)
-        return pieces(source, member)
-
-    monkeypatch.setattr("tfdock.wheel.wheel.pieces", counted)
-    site.pull(pushed.build_id)
-    assert site.has(pushed)
-    assert again == []
 
 
 def test_a_plan_is_looked_for_by_the_platform_of_its_wheel(

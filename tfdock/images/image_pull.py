@@ -1,8 +1,8 @@
 """Pull wheels from a registry into the wheelhouse (`pull`). Arriving bytes are kept, and used when they are verified.
 
-A wheel is written beside its record, where no installer looks. Meanwhile the digest of its layer is computed, and its
-members are read ahead. Then the wheel is checked against its RECORD like any other, and moved into the wheelhouse as
-a build would do it. A pull that breaks off or is killed leaves what arrived, and the next one continues behind it.
+A wheel is written beside its record, where no installer looks. Meanwhile the digest of its layer is computed. Then
+the wheel is checked against its RECORD like any other, and moved into the wheelhouse as a build would do it. A pull
+that breaks off or is killed leaves what arrived, and the next one continues behind it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from io import FileIO
 from itertools import chain
 from pathlib import Path
@@ -22,7 +21,6 @@ from tfdock.host.files import check_space, file_error, gib, make_folder
 from tfdock.host.foreign_json import Malformed
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.images.lookup import StoredImage
-from tfdock.images.prefetch import Prefetch
 from tfdock.images.wheel_image_read import FoundBuild
 from tfdock.images.wheel_layer import FoundWheel, frame, unpacked, wheel_bytes
 from tfdock.oci.artifact import from_blob
@@ -65,8 +63,8 @@ class ImagePull:
     """Pulls builds from images into a wheelhouse.
 
     `check` is called now and then and raises to stop. `say` is called with messages, `progress` with the number of
-    new bytes. `read` is for a caller that looks at the members of wheels. Without it, they are read while they
-    arrive. Every method raises what `Repository` raises, and WheelRefused, DiskFull and errors of files.
+    new bytes. `read` is for a caller that looks at the members of wheels. Every method raises what `Repository`
+    raises, and WheelRefused, DiskFull and errors of files.
     """
 
     wheelhouse: Wheelhouse
@@ -166,12 +164,9 @@ class ImagePull:
 
     def _take(self, image: StoredImage, wheel: FoundWheel, file: FileIO, begun: int) -> None:
         """Complete a file that has `begun` bytes of the wheel, and check it against image and RECORD."""
-        # Who looks at what is in a wheel reads all of it when it is there: nobody needs to before.
-        with Prefetch(file, wheel.size, threads=0 if self.read else 2) as ahead:
-            ahead.arrived(begun)
-            self._download(image, wheel, file, begun, ahead.arrived)
-            self.check()
-            self._verify(image, wheel, file, self.read or partial(read_wheel, known=ahead.sha256))
+        self._download(image, wheel, file, begun)
+        self.check()
+        self._verify(image, wheel, file)
 
     def _check_room(self, size: int) -> None:
         root = self.wheelhouse.root
@@ -182,10 +177,8 @@ class ImagePull:
             "make room there, or give another `--wheelhouse`",
         )
 
-    def _download(
-        self, image: StoredImage, wheel: FoundWheel, file: FileIO, begun: int, arrived: Callable[[int], object]
-    ) -> None:
-        """Write the missing bytes; `arrived` is called with the size that is there."""
+    def _download(self, image: StoredImage, wheel: FoundWheel, file: FileIO, begun: int) -> None:
+        """Write the missing bytes."""
         # The layer's digest covers the bytes that are here, so they are hashed again.
         before = chain([frame(wheel.file, wheel.size)[0]], _read_blocks(file, begun)) if begun else ()
         blob = image.named.repository.blob(wheel.packed or wheel.layer, before)
@@ -194,7 +187,6 @@ class ImagePull:
         try:
             for piece in from_blob(blob, wheel_bytes(wheel, pieces, begun)):
                 _write(file, piece)
-                arrived(file.tell())
                 self.progress(len(piece))
         except Malformed as error:
             raise image.named.malformed(image.digest, str(error)) from error
@@ -203,10 +195,10 @@ class ImagePull:
                 error.problems = tuple(_with_hint(problem) for problem in error.problems)
             raise
 
-    def _verify(self, image: StoredImage, wheel: FoundWheel, file: FileIO, read: Read) -> None:
+    def _verify(self, image: StoredImage, wheel: FoundWheel, file: FileIO) -> None:
         """Check the file on the disk against the image, and against its own RECORD."""
         try:
-            facts = read(file, wheel.file)
+            facts = (self.read or read_wheel)(file, wheel.file)
         except WheelError as error:
             raise self._refusal(image, wheel, error.code, error.message) from error
         if facts.sha256 != wheel.sha256:

@@ -455,29 +455,6 @@ def _check_local_header(source: ByteSource, member: Member) -> int:
     return local.data
 
 
-def members_ahead(source: ByteSource) -> Iterator[Member]:
-    """Yield the members of an archive before its directory is there, following the local headers.
-
-    They have no names and are not trusted: the directory decides what the archive holds. They end at a header that
-    leads nowhere, and where more would be unpacked than an archive may have. Raises `WheelError` for a damaged
-    member.
-    """
-    at, total = 0, 0
-    for _ in range(MAX_MEMBERS):
-        found = _local_header(source, at, f"the member at byte {at}") if at + _LOCAL.size <= source.size else None
-        if found is None:
-            return
-        local = found[1]._replace(name="")
-        # With a data descriptor the size stands behind the contents, so the next header cannot be found.
-        if local.method not in (_STORED, _DEFLATED) or local.flags & _DESCRIPTOR_FLAG:
-            return
-        total += local.size
-        if total > MAX_UNPACKED_BYTES or total > max(RATIO_FREE_BYTES, MAX_RATIO * source.size):
-            return
-        yield local
-        at = local.data + local.packed
-
-
 def _check_gap(source: ByteSource, member: Member, gap: int) -> None:
     """Check the `gap` bytes between a member's contents and what comes next: nothing, or its data
     descriptor."""
