@@ -52,9 +52,6 @@ def inspect_(
             metavar="NAME",
         ),
     ] = None,
-    libraries: Annotated[
-        bool, typer.Option("--libraries", help="Show every library, not only those with GPU code.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List GPU code by architecture, and the libraries with what they need."""
@@ -67,7 +64,7 @@ def inspect_(
     if as_json:
         print_json("tfdock.inspect/1", sound, _document(base, inspection, gpus))
     else:
-        _print(_answers(base, inspection, gpus) if gpus else _lines(base, inspection, every=libraries))
+        _print(_answers(base, inspection, gpus) if gpus else _lines(base, inspection))
         bad = console.Style(sys.stdout).bad("error:")
         _print((f"{bad} {console.clean(damage)}", "  ") for damage in _first_of(_damages(inspection)))
     raise typer.Exit(ExitCode.OK if sound else ExitCode.VERIFICATION)
@@ -187,7 +184,7 @@ def _answers(base: KnowledgeBase, inspection: Inspection, gpus: Sequence[Request
                 yield f"  {style.strong('but')} {library.path}{whose}: {library.reason}", " " * 6
 
 
-def _lines(base: KnowledgeBase, inspection: Inspection, *, every: bool) -> Iterator[tuple[str, str]]:
+def _lines(base: KnowledgeBase, inspection: Inspection) -> Iterator[tuple[str, str]]:
     style = console.Style(sys.stdout)
     wheel = inspection.wheel
     tags = "-".join((wheel.python_tag, wheel.abi_tag, wheel.platform_tag))
@@ -216,7 +213,7 @@ def _lines(base: KnowledgeBase, inspection: Inspection, *, every: bool) -> Itera
         head = tuple(map(style.strong, ("runs on", "", "how")))
         yield from _table([head, *coverage_rows(covered)])
         yield "  `--gpu NAME` shows the reasons and the limits.", "  "
-    listed = [library for library in inspection.libraries if every or _has_code(library)]
+    listed = [library for library in inspection.libraries if _has_code(library)]
     if listed:
         yield "", ""
         names = {library.path for library in own}
