@@ -59,7 +59,7 @@ def write_bundle(
         for line in _lines(packed):
             console.tell(line)
     # A link is followed only where the user chose the name: in a shared folder, it may be a trap.
-    write_bytes(path, packed.data, private=True, follow=output is not None)
+    write_bytes(path, packed.data, mode=0o600, follow=output is not None)
     if as_json:
         files = [{"name": name, "size": len(data)} for name, data in packed.files.items()]
         document = {"bundle": str(path), "files": files, "removed": packed.removed, "notes": packed.notes}

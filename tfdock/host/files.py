@@ -53,8 +53,8 @@ def write_text(path: Path, text: str, *, follow: bool = False) -> None:
     write_bytes(path, text.encode(), follow=follow)
 
 
-def write_bytes(path: Path, data: bytes, *, private: bool = False, follow: bool = False) -> None:
-    """Write a file, whole or not at all; if `private`, for nobody else to read. Raises ProfileError.
+def write_bytes(path: Path, data: bytes, *, mode: int | None = None, follow: bool = False) -> None:
+    """Write a file with this mode, whole or not at all. Raises ProfileError.
 
     An existing link is replaced: a stranger may have put it there. With `follow`, for a name that the
     user typed, what it leads to is written.
@@ -64,7 +64,7 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False, follow: bool 
             path.write_bytes(data)  # write into a pipe or a device: a rename would replace `/dev/null`
         else:
             # A rename onto a link would replace the link.
-            write_atomically(path.resolve() if follow else path, data, private=private)
+            write_atomically(path.resolve() if follow else path, data, mode=mode)
     except OSError as error:
         message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner and its mode"
         raise ProfileError.of("file-error", message, fix) from error
@@ -77,17 +77,17 @@ def file_sha256(path: Path) -> str:
 
 
 def write_atomically(
-    path: Path, data: bytes | Iterable[bytes], *, durable: bool = True, private: bool = False
+    path: Path, data: bytes | Iterable[bytes], *, durable: bool = True, mode: int | None = None
 ) -> None:
     """Write a file that is either the old one or the new one, whatever happens; raises OSError.
 
     One that is not `durable` may be lost or spoilt when the machine goes down, and takes a thousandth of the time.
-    One that is `private` is never anybody else's to read.
+    It has exactly the `mode`; without one, what the umask leaves of 0666.
     """
     try:
         with UntrustedFolder.opened(path.parent, follow=True) as folder:
             chunks = [data] if isinstance(data, bytes) else data
-            folder.write(path.name, chunks, durable=durable, mode=0o600 if private else None)
+            folder.write(path.name, chunks, durable=durable, mode=mode)
     except OSError as error:
         error.filename = str(path)  # the error has one part of it
         raise

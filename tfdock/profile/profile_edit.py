@@ -10,17 +10,24 @@ from collections.abc import Mapping
 
 import yaml
 
+from tfdock.profile.yaml_nodes import LOADER
 
-def edited(text: str, change: Mapping[str, str | None], whole: Mapping[str, str | None]) -> str | None:
+
+def edited(text: str, change: Mapping[str, str | None], whole: Mapping[str, str | None]) -> str:
     """Return the text with fields set to values as YAML writes them, or left out where the new value is None.
 
-    `whole` has the new value of each map of which the change sets a part. None where the text is one map in braces,
-    whose lines nobody can tell apart.
+    `whole` has the new value of each map of which the change sets a part. Who calls reads the text again: it may be
+    spoilt, or empty, where the layout is one that nobody writes, such as all fields on one line.
     """
+    begin = text[: text.startswith("\ufeff")]  # libyaml leaves a byte order mark out of its places
+    text = text[len(begin) :]
     for path, value in change.items():
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if not isinstance(root, yaml.MappingNode) or root.flow_style:
-            return None
+        try:
+            root = yaml.compose(text, Loader=LOADER)
+        except yaml.YAMLError:
+            root = None
+        if not isinstance(root, yaml.MappingNode):
+            return ""
         field, _, inner = path.partition(".")
         entry = _entry(root, field)
         within = entry[1] if entry else None
@@ -30,7 +37,7 @@ def edited(text: str, change: Mapping[str, str | None], whole: Mapping[str, str 
             text = _with_field(text, within, inner, value)
         else:
             text = _with_field(text, root, field, whole[field])
-    return text
+    return begin + text
 
 
 def _entry(node: yaml.MappingNode, key: str) -> tuple[yaml.Node, yaml.Node] | None:

@@ -24,7 +24,7 @@ _MOST_DIGITS = 100
 _TOO_DEEP = ("yaml-too-deep", f"nested deeper than {MAX_DEPTH} levels", "a profile needs at most four levels")
 
 # libyaml is several times as fast. PyYAML is also packaged without it.
-_LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SCALARS = {
     "tag:yaml.org,2002:str": "text",
     "tag:yaml.org,2002:int": "number",
@@ -129,7 +129,7 @@ def parse(text: str, file: str) -> Node:
         )
     try:
         try:
-            return _Reader(file).document(text, _LOADER)
+            return _Reader(file).document(text, LOADER)
         except yaml.scanner.ScannerError as error:
             # libyaml 0.2.6 gives up at 1,000 levels before it has named the first of them.
             if error.problem != "exceeded maximum nesting depth":

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,9 +82,9 @@ def test_a_document_has_the_change() -> None:
         (BY_HAND, ["--yes"], "every way changes the GPUs or allows the untested"),
         ("extends: base.yaml\n", ["--yes"], "or the profile extends another"),
         (
-            "{schema: 1, tensorflow: '2.18.0', gpus: [rtx5090], cuda: '12.5.1'}\n",
+            "{schema: 1, tensorflow: '2.18.0', gpus: [rtx3080], base: 'ubuntu:22.04'}\n",
             ["--yes"],
-            "its fields stand in braces",
+            "its layout is not one that tfdock can change",
         ),
         (TEXT + "cdua: x\n", ["--yes"], "no change was found that helps"),
     ],
@@ -96,8 +99,38 @@ def test_what_nobody_chose_is_not_written(text: str, words: list[str], told: str
     assert Path("my.yaml").read_text() == text
 
 
+@pytest.mark.parametrize(
+    ("text", "fixed"),
+    [
+        (TEXT.replace("   #", "\t#"), FIXED.replace("   #", "\t#")),
+        ("\ufeff" + TEXT, "\ufeff" + FIXED),
+        (
+            "{schema: 1, tensorflow: '2.18.0', gpus: [rtx5090], cuda: '12.5.1'}\n",
+            '{schema: 1, tensorflow: "2.20.0", gpus: [rtx5090], cuda: "12.8.0"}\n',
+        ),
+    ],
+)
+def test_rare_layouts_are_changed_too(text: str, fixed: str) -> None:
+    Path("my.yaml").write_text(text)
+    result = check("--fix", "--yes", "my.yaml")
+    assert (result.exit_code, Path("my.yaml").read_text()) == (0, fixed), result.output
+    assert result.stderr.count("\ufffd") == text.count("\ufeff")
+
+
+@pytest.mark.slow
+def test_a_file_that_may_not_be_written_stays() -> None:
+    Path("my.yaml").chmod(0o444)
+    # Root writes everything, unless that capability is taken away.
+    as_others = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
+    command = [*as_others, sys.executable, "-m", "tfdock", "check", "--fix", "--yes", "my.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3
+    assert "this profile is not a file that you may write to" in " ".join(done.stderr.split())
+    assert Path("my.yaml").read_text() == TEXT
+
+
 def test_a_profile_of_somebody_elses_is_not_written() -> None:
-    assert "only a profile of your own is changed" in check("--fix", "--yes", "-", text=TEXT).stderr
+    assert "this profile is not a file that you may write to" in check("--fix", "--yes", "-", text=TEXT).stderr
     assert "leave `--python 3.12` out" in check("--fix", "my.yaml", "--python", "3.12").stderr
     assert "answers the question of `--fix`" in check("--yes", "my.yaml").stderr
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tfdock.errors import ProfileError
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile_edit import edited
 from tfdock.resolve.profile_changes import as_yaml
@@ -47,6 +48,15 @@ def test_what_a_parent_says_is_taken_away_with_null() -> None:
     assert edited("extends: a.yaml\n", *as_yaml({"cuda": None}, profile)) == "extends: a.yaml\ncuda: null\n"
 
 
-def test_a_map_in_braces_is_left_alone() -> None:
-    text = "{schema: 1, tensorflow: '2.18.0'}"
-    assert edited(text, *as_yaml({"xla": False}, profiles.read(text, "my.yaml")[0])) is None
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        ("{schema: 1, tensorflow: '2.18.0'}", {"xla": False}),
+        ("{schema: 1, tensorflow: '2.18.0'}", {"xla": False, "python": "3.11"}),
+        ('schema: 1\rcuda: "12.5.1"\rtensorflow: "2.18.0"\r', {"cuda": None}),
+    ],
+)
+def test_a_layout_that_nobody_writes_never_passes_for_a_profile(text: str, change: dict[str, object]) -> None:
+    profile, _ = profiles.read(text, "my.yaml")
+    with pytest.raises(ProfileError):
+        profiles.read(edited(text, *as_yaml(change, profile)), "my.yaml")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +29,7 @@ from tfdock.cli.app import (
     stoppable,
 )
 from tfdock.engine.engine_facts import quick_facts
-from tfdock.errors import ExitCode, Incompatible, Problem, ProfileError, Suggestion, TfdockError, combined_exit_code
+from tfdock.errors import ExitCode, Problem, ProfileError, Suggestion, TfdockError, combined_exit_code
 from tfdock.host import hardware
 from tfdock.host.files import write_bytes
 from tfdock.host.settings import Settings
@@ -35,11 +37,11 @@ from tfdock.knowledge import loader
 from tfdock.plan.estimate import PhaseEstimate, Record, expectation
 from tfdock.plan.notes import notes_of
 from tfdock.plan.preflight import PreflightCheck, machine_findings
-from tfdock.plan.prepare import STDIN, Preparer, WrittenProfile, placed
+from tfdock.plan.prepare import Preparer, WrittenProfile, placed
 from tfdock.plan.wish import DEVICES, Wish
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile_edit import edited
-from tfdock.resolve.profile_changes import Change, as_yaml
+from tfdock.resolve.profile_changes import Change, as_yaml, changed
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import WritableFolder
 from tfdock.wheelhouse.store import Wheelhouse
@@ -211,32 +213,30 @@ def _write_way_out(
     if not ways:
         raise _not_taken(name, "no change was found that helps", "do what the errors say")
     written = preparer.read(name)
-    if name == STDIN or Path(written.file).parent == loader.profiles():
-        raise _not_taken(name, "only a profile of your own is changed", "save it as a file of yours: `NAME.yaml`")
+    path, style = Path(written.file), console.Style(sys.stderr)
+    # Standard input is no path, and so nobody may write to it.
+    if path.parent == loader.profiles() or not os.access(path, os.W_OK):
+        why = "this profile is not a file that you may write to"
+        raise _not_taken(name, why, "save it as a file of yours: `NAME.yaml`")
     # What nobody chose must not change whom the wheel serves, allow the untested, or hide what a parent says.
     harmless = [way for way in ways if not (written.extended or way.question or {*way.change} & {*DEVICES})]
-    way = harmless[0] if yes and harmless else None
-    if asking:
-        way = harmless[0] if ways == harmless[:1] else _asked_way(ways, default=1 if ways[0] in harmless else 0)
-    elif not yes:
+    if not (yes or asking):
         raise _not_taken(name, "there is no terminal to ask which way to take", "`--fix --yes` takes the first")
-    elif not way:
+    if yes and not harmless:
         why = "every way changes the GPUs or allows the untested, or the profile extends another"
         raise _not_taken(name, why, "choose on a terminal: `tfdock check --fix PROFILE`")
+    chosen = yes or ways == harmless[:1]
+    way = harmless[0] if chosen else _asked_way(ways, default=1 if ways[0] in harmless else 0)
     if way is None:
         return None
-    text = _accepted_text(preparer, written, way.change)
+    text = _changed_text(written, way.change)
     # Somebody may have sat before the question for long.
     if preparer.read(name).text != written.text:
         raise _not_taken(name, "the file was changed meanwhile", "run it again")
-    path, style = Path(written.file), console.Style(sys.stderr)
-    mode = path.stat().st_mode
-    # Nobody else's to read, until it has the mode that it had.
-    write_bytes(path, text.encode(), private=True, follow=True)
-    path.chmod(stat.S_IMODE(mode))
+    write_bytes(path, text.encode(), mode=stat.S_IMODE(path.stat().st_mode), follow=True)
     before, after = written.text.splitlines(), text.splitlines()
     for line in difflib.unified_diff(before, after, written.file, written.file, n=1, lineterm=""):
-        console.say({"+": style.good, "-": style.bad}.get(line[0], str)(console.clean(line)))
+        console.say({"+": style.good, "-": style.bad}.get(line[0], str)(console.clean(line.expandtabs())))
     return way.change
 
 
@@ -252,21 +252,14 @@ def _asked_way(ways: Sequence[Suggestion], default: int) -> Suggestion | None:
     return ways[int(answer) - 1] if int(answer) else None
 
 
-def _accepted_text(preparer: Preparer, written: WrittenProfile, change: Change) -> str:
-    """Return the text with the change, which was tried as a check tries it; raises ProfileError."""
+def _changed_text(written: WrittenProfile, change: Change) -> str:
+    """Return the text with the change, and with nothing else that counts; raises ProfileError."""
     text = edited(written.text, *as_yaml(change, written.profile))
-    try:
-        if text is None:
-            raise _not_taken(
-                written.file, "its fields stand in braces", "write the change by hand, or a field a line"
-            )
-        profile, document = profiles.read(text, written.file, written.extended)
-        preparer.resolve_written(replace(written, text=text, profile=profile, document=document), suggest=False)
-    except Incompatible as error:
-        raise _not_taken(
-            written.file, f"the change was not enough: {error.problems[0].message}", "write it by hand"
-        ) from error
-    return text
+    with suppress(ProfileError):
+        if profiles.read(text, written.file, written.extended)[0] == changed(written.profile, change):
+            return text
+    why = "its layout is not one that tfdock can change"
+    raise _not_taken(written.file, why, "write the change by hand, or first a field a line")
 
 
 def _not_taken(file: str, why: str, fix: str) -> ProfileError:
