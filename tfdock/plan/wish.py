@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfdock.errors import ProfileError
 from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.profile import yaml_nodes
 from tfdock.profile.profile import Profile, unquoted_fields
 from tfdock.types import TARGET_FIELDS
 
@@ -109,16 +110,20 @@ def wish_of(*, gpu: Sequence[str] | None, sets: Sequence[str] | None, **fields: 
         raise ProfileError.of("wish-malformed", f"`--{name}` is empty", "give a version, or leave the option out")
     for text in sets or ():
         name, equals, value = text.partition("=")
-        if not (equals and value.strip() and re.fullmatch(r"[a-z_]+(\.[A-Za-z0-9_-]+){0,3}", name)):
+        if not (equals and value.strip() and re.fullmatch(r"[A-Za-z][\w-]*(\.[\w-]+){0,3}", name, re.ASCII)):
             fix = "write a profile's field and its value: `--set resources.memory=16GiB`, `--set xla=false`"
             raise ProfileError.of("wish-malformed", f"`--set {text}` is not `FIELD=VALUE`", fix)
         # One part of a field cannot be set beside the whole of it.
         twice = [other for other in said if f"{other}.".startswith(f"{name}.") or f"{name}.".startswith(f"{other}.")]
         release = name.startswith("tensorflow.") and twice == ["tensorflow"] and name != "tensorflow.release"
-        if (twice and not release) or name in ("extends", "schema") or (gpu and name.partition(".")[0] in DEVICES):
-            fix = "say it once" if name != "extends" else "name the profile itself"
-            raise ProfileError.of("wish-malformed", f"`--set {text}`: `{name}` is set by another option", fix)
+        own = name in ("extends", "schema")
+        if (twice and not release) or own or (gpu and name.partition(".")[0] in DEVICES):
+            why = "stands only in a profile" if own else "is set by another option"
+            fix = "write it into the profile" if own else "say it once"
+            raise ProfileError.of("wish-malformed", f"`--set {text}`: `{name}` {why}", fix)
         said[name] = value.strip()
+        if _YAML.fullmatch(said[name]):
+            yaml_nodes.parse(said[name], f"--set {text}")  # below, its error would have no place
     if said.get("tensorflow", "").startswith("{"):
         fix = "`--set 'tensorflow.patches=[fix.patch]'`, `--set tensorflow.ref=master`"
         raise ProfileError.of("wish-malformed", "`tensorflow` is set by its parts", fix)

@@ -913,7 +913,7 @@ def _takes_lists(model: type[BaseModel], path: _Path) -> bool:
 
 def _listed(raw: str) -> str:
     """Return the items of a list that was written as one text: capabilities as a list needs them."""
-    items = [item for item in re.split(r"[\s,;]+", raw) if item]
+    items = [item for item in re.split(r"[\s,;[\]]+", raw) if item]
     # NVIDIA writes capabilities so. In a profile they need `sm_`.
     dotted = re.compile(r"(\d{1,2})\.(\d)")
     return yaml_nodes.shown(

@@ -211,7 +211,12 @@ def test_a_gpu_of_another_kind_leaves_the_compiler_out(run: Run) -> None:
         (["my.yaml", "--set", "xla"], "`--set xla` is not `FIELD=VALUE` [wish-malformed]"),
         (["my.yaml", "--set", "xla="], "`--set xla=` is not `FIELD=VALUE` [wish-malformed]"),
         (["my.yaml", "--set", "a b=c"], "`--set a b=c` is not `FIELD=VALUE` [wish-malformed]"),
-        (["my.yaml", "--set", "extends=x.yaml"], "`extends` is set by another option [wish-malformed]"),
+        (["my.yaml", "--set", "extends=x.yaml"], "`extends` stands only in a profile [wish-malformed]"),
+        (["my.yaml", "--set", "XLA=false"], "unknown key `XLA` [profile-unknown-key]"),
+        (["my.yaml", "--set", "compute-capabilities=[sm_86]"], "did you mean `compute_capabilities`?"),
+        (["my.yaml", "--set", "gpus=[rtx3080]]"], "--set gpus=[rtx3080]]: error: not valid YAML"),
+        (["my.yaml", "--set", "gpus=[rtx3080]\nxla: [0]"], "xla: [0]: error: not valid YAML"),
+        (["my.yaml", "--set", "gpus=[rtx3080"], "write a list: `[rtx3080]`"),
         (["my.yaml", "--python", "3.10", "--set", "python=3.11"], "`python` is set by another option"),
         (["my.yaml", "--set", "bazel=1", "--set", "bazel.version=2"], "`bazel.version` is set by another option"),
         (
@@ -262,6 +267,13 @@ def test_standard_input_is_a_profile(run: Run) -> None:
     assert "<stdin>:3:9: error: `python` is a number" in run("check", "-", text=BASE.replace('"3.11"', "3.10")).stderr
     assert "standard input has more than" in run("check", "-", text="#" * 300_000).stderr
     assert "has no lock" in run("lock", "-", text=BASE).stderr
+
+
+def test_servers_are_asked_for_a_profile_from_standard_input() -> None:
+    nowhere = {"https_proxy": "http://127.0.0.1:1", "no_proxy": ""}
+    result = CliRunner().invoke(app, ["check", "--online", "-"], env={**ENVIRONMENT, **nowhere}, input=BASE)
+    assert result.exit_code == 7
+    assert "-: not ok, " in result.stdout
 
 
 def test_bytes_that_are_no_text_are_refused() -> None:

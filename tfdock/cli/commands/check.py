@@ -37,7 +37,7 @@ from tfdock.knowledge import loader
 from tfdock.plan.estimate import PhaseEstimate, Record, expectation
 from tfdock.plan.notes import notes_of
 from tfdock.plan.preflight import PreflightCheck, machine_findings
-from tfdock.plan.prepare import Preparer, WrittenProfile, placed
+from tfdock.plan.prepare import STDIN, Preparer, WrittenProfile, placed
 from tfdock.plan.wish import DEVICES, Wish
 from tfdock.profile import profile as profiles
 from tfdock.profile.profile_edit import edited
@@ -277,8 +277,8 @@ def _ask_online(results: Sequence[_CheckResult], preparer: Preparer, settings: S
     wanted = []
     for result in results:
         if result.resolution:
-            path = preparer.lock_path(result.file)
-            wanted.append((result.resolution, read_lock(path).lock if path.exists() else None))
+            path = None if result.file == STDIN else preparer.lock_path(result.file)
+            wanted.append((result.resolution, read_lock(path).lock if path and path.exists() else None))
     with stoppable("nothing was changed") as stop:
         answers = iter(availability.ask(wanted, preparer.knowledge, settings, stop.check))
     asked = []

@@ -198,17 +198,15 @@ def schema(
         ),
     ] = None,
 ) -> None:
-    if name in (None, "profile", "matrix"):
+    if name is None or name in ("profile", "matrix"):
         names = completion.of_fields(loader.knowledge())
         document = matrix_file.json_schema(names) if name == "matrix" else profile.json_schema(names)
         # No document around it: editors read the schema as it is.
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
         return
     if name not in NAMES:
-        near = difflib.get_close_matches(name or "", NAMES, n=1)
+        known = sorted(["profile", "matrix", *NAMES])
+        near = difflib.get_close_matches(name, known, n=1)
         hint = f"Did you mean `{near[0]}`? " if near else ""
-        raise typer.BadParameter(
-            f"{hint}There is no document `{console.clean(name or '')}`. Documents: "
-            f"{', '.join(sorted(['profile', 'matrix', *NAMES]))}"
-        )
-    sys.stdout.write(json.dumps(schema_of(name or ""), indent=1, ensure_ascii=False) + "\n")
+        raise typer.BadParameter(f"{hint}There is no document `{console.clean(name)}`. Documents: {', '.join(known)}")
+    sys.stdout.write(json.dumps(schema_of(name), indent=1, ensure_ascii=False) + "\n")
