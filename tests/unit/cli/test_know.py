@@ -408,7 +408,10 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         (["gpus"], {}, True),
         (["explain"], {}, True),
         (["gpus", "5090"], {}, False),
-        (["gpus"], {"NO_PAGER": "1"}, False),
+        (["gpus"], {"MANPAGER": "false"}, True),
+        (["gpus"], {"PAGER": ""}, False),
+        (["gpus"], {"PAGER": "cat"}, False),
+        (["gpus"], {"PAGER": "no-such-pager -R"}, False),
         (["gpus"], {"TERM": "dumb"}, False),
         (["gpus", "--json"], {}, False),
     ],
@@ -419,4 +422,11 @@ def test_a_list_longer_than_the_terminal_goes_through_the_pager(
     given = {"PAGER": "sed s/^/paged:/", "TERM": "xterm", **variables}
     code, seen = command_line.at_terminal(tmp_path, *words, typed=b"", **given)
     assert code == 0
-    assert [line.startswith("paged:") for line in seen.splitlines()].count(paged) == len(seen.splitlines())
+    *_, last = lines = seen.splitlines()
+    assert last
+    assert [line.startswith("paged:") for line in lines if "no-such" not in line].count(not paged) == 0
+
+
+def test_a_pager_that_is_left_early_is_no_error(tmp_path: Path) -> None:
+    code, seen = command_line.at_terminal(tmp_path, "gpus", PAGER="head -n 1", TERM="xterm")
+    assert (code, len(seen.splitlines())) == (0, 1)

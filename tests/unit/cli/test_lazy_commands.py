@@ -98,8 +98,12 @@ def test_a_command_and_each_of_its_options_has_one_sentence_of_help_and_an_examp
 
 @pytest.mark.parametrize(
     ("words", "suggestion"),
-    [(["chekc"], "Did you mean 'check', 'cache'?"), (["cache", "psh"], "Did you mean 'push'?")],
-    ids=["command", "command of a group"],
+    [
+        (["chekc"], "Did you mean 'check', 'cache'?"),
+        (["cache", "psh"], "Did you mean 'push'?"),
+        (["schema", "profil"], "Did you mean `profile`?"),
+    ],
+    ids=["command", "command of a group", "document"],
 )
 def test_a_mistyped_command_is_answered_with_those_that_are_like_it(words: list[str], suggestion: str) -> None:
     result = CliRunner().invoke(app, words)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -46,16 +48,20 @@ def _print(lines: Iterable[str]) -> None:
 
 
 def _print_list(lines: Iterable[str]) -> None:
-    """Print a long list: on a terminal with fewer lines through a pager, as git does."""
+    """Print a long list: on a terminal with fewer lines through PAGER, as git does."""
     text = [part for line in lines for part in console.wrapped(line, console.width(sys.stdout))]
     fits = not sys.stdout.isatty() or len(text) < shutil.get_terminal_size().lines
-    if fits or os.environ.get("NO_PAGER") or os.environ.get("TERM") == "dumb":
+    pager = os.environ.get("PAGER", "less" if shutil.which("less") else "")
+    if fits or pager in ("", "cat") or os.environ.get("TERM") == "dumb":
         _print(text)
         return
-    from pydoc import pager  # here: it takes as long to load as a command
-
-    os.environ.setdefault("LESS", "FRX")  # as git sets it: colours, and a short text stays on the screen
-    pager("\n".join(text) + "\n")
+    # As git sets it: colours, and a short text stays on the screen.
+    environment = {"LESS": "FRX", **os.environ}
+    with subprocess.Popen(pager, shell=True, stdin=subprocess.PIPE, env=environment) as process:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the pager's
+        process.communicate("".join(f"{line}\n" for line in text).encode(sys.stdout.encoding, "backslashreplace"))
+    if process.returncode == 127:  # the shell has named what it did not find
+        _print(text)
 
 
 # --- gpus ---------------------------------------------------------------------------------------------------------
