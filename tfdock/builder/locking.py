@@ -79,6 +79,10 @@ def write_lock(name: str, preparer: Preparer, session: BuildSession, listen: eve
     The image is built, from the base by its digest and the source at its commit. A locked build uses that image.
     """
     path = preparer.lock_path(name)
+    other = path.with_suffix(".yaml")
+    # Options are part of a lock's name, which a profile may have had before.
+    if other.is_file() and (name.startswith("--") or path != lock_path(name)):
+        raise _name_taken(path, f"belongs to {other}")
     lock = gather_pins(name, preparer, session, listen, before=lambda: _check_place(path))
     before = _earlier_lock(path)
     _write(path, locks.to_text(lock))

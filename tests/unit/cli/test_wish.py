@@ -79,6 +79,21 @@ def test_a_profile_has_a_lock_for_each_set_of_options(run: Run) -> None:
     assert "there is no my-python-3.12.lock beside the profile" in refusal
 
 
+@pytest.mark.parametrize(
+    ("words", "other"),
+    [(["my.yaml", "--python", "3.12"], "my-python-3.12.yaml"), (["--gpu", "rtx3080"], "gpu-rtx3080.yaml")],
+)
+def test_the_lock_of_another_profile_is_not_replaced(
+    run: Run, words: list[str], other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
+    Path(other).write_text(BASE)
+    result = run("lock", *words)
+    assert result.exit_code == 2, result.stderr
+    assert f"belongs to {other} [lock-name-taken]" in result.stderr
+    assert "[registry-unreachable]" in run("lock", other).stderr
+
+
 def test_the_longest_chain_of_profiles_takes_options(run: Run) -> None:
     for number in range(MAX_EXTENDS):
         Path(f"{number}.yaml").write_text(f"extends: {number - 1}.yaml\n" if number else "extends: my.yaml\n")
