@@ -48,13 +48,16 @@ class _Output(io.FileIO):
     """A standard stream whose reader may close it (`| head`): the rest is dropped, and the command goes on.
 
     Nothing else would do: the command line's library turns a broken pipe into exit status 1, which says "a build
-    failed", and a build must not die of a log that nobody reads any more.
+    failed", and a build must not die of a log that nobody reads any more, or that a full disk does not take.
     """
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except OSError as error:
+            # 2 is standard error. A result that is lost is an error, which `main` reports.
+            if not isinstance(error, BrokenPipeError) and self.fileno() != 2:
+                raise
             _abandon(self.fileno())
             # The descriptor leads to nowhere now, so that this write succeeds.
             return super().write(data)

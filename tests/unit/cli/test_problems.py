@@ -151,3 +151,12 @@ def test_a_signal_after_the_answer_changes_nothing(number: signal.Signals) -> No
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("tfdock ")
+
+
+@pytest.mark.parametrize(("name", "code"), [("rtx3080", 0), ("nowhere.yaml", 2)])
+def test_messages_that_fit_on_no_disk_do_not_end_a_command(name: str, code: int) -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "tfdock", "check", name]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True, timeout=60, check=False)
+    assert done.returncode == code
+    assert done.stdout.startswith("rtx3080: ok, ") is (code == 0)
