@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints, is_typeddict
 
 #: Levels of a value of any type. A record has about ten. Code that walks through more would exhaust its stack.
 _DEEPEST = 40
@@ -48,9 +48,9 @@ Size = Annotated[int, below(1 << 50)]  #: Bytes.
 def parse(kind: Any, data: bytes | str) -> Any:
     """Return a value of a type from JSON; raises Malformed.
 
-    A type is `str`, `int`, `float`, `bool`, `Any`, a list, a tuple, a mapping, `X | None`, `Annotated` with checks, a
-    dataclass, or a TypedDict, which keeps the keys that it does not name. A missing key is the field's default, or
-    null. Equal keys: the last one counts.
+    A type is `str`, `int`, `float`, `bool`, `Any`, a list, a tuple, a mapping, `X | None`, `Literal` texts, a
+    dataclass, `Annotated` with checks, or a TypedDict, which keeps the keys that it does not name. A missing key is
+    the field's default, or null. Equal keys: the last one counts.
     """
     try:
         node = json.loads(data)
@@ -66,6 +66,8 @@ def _reader(kind: Any) -> _Reader:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _checked(_reader(arguments[0]), arguments[1:])
+    if origin is Literal:
+        return _checked(_reader(str), (arguments.__contains__,))
     if type(None) in arguments:
         inner = _reader(arguments[0])
         return lambda node: None if node is None else inner(node)

@@ -10,6 +10,7 @@ adds the log.
 
 from __future__ import annotations
 
+import codecs
 import threading
 import time
 from collections import deque
@@ -240,15 +241,16 @@ def until_stopped(do: Callable[[], _T], stop: Stop, on_tick: Callable[[float], o
 
 
 class Lines:
-    """The text of a log as it comes, in whole characters -> whole lines, cut if very long."""
+    """The bytes of a log as they come -> whole lines of text, cut if very long."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self._on_line = on_line
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._rest = ""
 
     def feed(self, data: bytes) -> None:
         """Take some bytes."""
-        *lines, rest = (self._rest + data.decode("utf-8", "replace")).split("\n")
+        *lines, rest = (self._rest + self._decode(data)).split("\n")
         for line in lines:
             self._on_line(line[:MAX_LINE])
         # Cut an endless line here instead of collecting it: one of 60 MB was seen.
@@ -256,6 +258,6 @@ class Lines:
 
     def close(self) -> None:
         """Pass on an unfinished last line."""
-        if self._rest:
-            self._on_line(self._rest)
+        if rest := self._rest + self._decode(b"", final=True):
+            self._on_line(rest)
             self._rest = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
 
@@ -37,6 +37,7 @@ BLOB = {"sha256": SUM, "size": 1}
     ("kind", "node", "value"),
     [
         (Blob, BLOB | {"later": [1]}, Blob(SUM, 1)),
+        (Literal["a", "b"], "b", "b"),
         (Blob, BLOB | {"from_": None, "note": "x"}, Blob(SUM, 1, "x")),
         (tuple[Blob, ...], [BLOB], (Blob(SUM, 1),)),
         (tuple[int, str], [1, "a"], (1, "a")),
@@ -65,6 +66,7 @@ def test_json_becomes_the_type_that_was_asked_for(kind: Any, node: object, value
         (Mapping[Sha256, int], json.dumps({"\x1b": 1}), r"'\\x1b' is invalid"),
         (Mapping[str, int], json.dumps({"\x1b[2J" * 50: "1"}), r"`\\x1b\[2J.{0,80}`: '1' is"),
         (tuple[int, str], "[1]", "a list"),
+        (Literal["a", "b"], '"c"', "'c' is invalid"),
         (tuple[int, ...], "{}", "a map"),
         (dict[str, Any], "[]", "a list"),
         (Text, json.dumps("x" * 65537), "'x{60}'"),
