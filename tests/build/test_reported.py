@@ -10,11 +10,12 @@ import pytest
 from fake_engine import FakeRun
 
 from tfdock.builder.build import build
-from tfdock.builder.run_document import failed_runs, load_document
+from tfdock.builder.run_document import load_document
 from tfdock.builder.session import BuildRequest
 from tfdock.errors import BuildFailed, TfdockError
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.report.reported_fields import FIELDS, keep_fields
+from tfdock.wheelhouse.run_states import failed_runs
 
 from .conftest import EditedTree
 from .harness import Tfdock, before

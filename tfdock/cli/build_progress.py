@@ -117,6 +117,7 @@ class Building:
     force: bool
     inputs: Mapping[str, BundledInputs] = field(default_factory=dict)
     expected: Mapping[str, float | None] | None = None
+    note: Callable[[Result], None] | None = None  #: Hears of the end of each build.
     #: What was told of the engine: without one, every build fails with the same words.
     _told: list[Sequence[Problem]] = field(default_factory=list, init=False)
 
@@ -203,6 +204,8 @@ class Building:
                 self._told.append(problems)
             show_result(result, brief=self.expected is not None, again=again)
             self.progress.over(result["build_id"], result["status"])
+            if self.note:
+                self.note(result)
         return result
 
 

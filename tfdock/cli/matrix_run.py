@@ -140,15 +140,13 @@ def report_of(
 
 
 def build_matrix(
-    choice: CellSelection, preparer: Preparer, building: Building
+    cells: Cells, todo: Sequence[Cell], building: Building
 ) -> tuple[list[Result], matrix_report.Document]:
-    """Build the cells that are asked for, all of them even if one fails; return their results and the report."""
-    started, settings = time.monotonic(), building.session.settings
-    cells = choice.cells(settings, preparer, building.session.stop.check)
-    todo = cells_to_do(cells, settings, "build")
+    """Build the cells of `todo`, all of them even if one fails; return their results and the report on the matrix."""
+    started = time.monotonic()
     expected = {str(cell.name): cell.seconds for cell in todo}
     results = replace(building, expected=expected).all([cells.prepared(cell) for cell in todo])
-    return results, report_of(cells, results, settings, started, "tfdock build")
+    return results, report_of(cells, results, building.session.settings, started, "tfdock build")
 
 
 def as_build(result: Mapping[str, Any]) -> Result:

@@ -10,13 +10,13 @@ from typing_extensions import TypedDict
 
 from tfdock.bazel.build_events import Step
 from tfdock.bazel.cache_misses import CacheMissReport
-from tfdock.builder.run_document import RunState
 from tfdock.diagnose.diagnosis import Finding
 from tfdock.documents.document_parts import BuildStatus, GpuAnswerJson, InstallableWheelJson, MachineJson, TargetsJson
 from tfdock.documents.matrix_documents import MatrixResultJson
 from tfdock.documents.plan_documents import BuildPlanJson
 from tfdock.errors import Problem
 from tfdock.verify.checks import Check
+from tfdock.wheelhouse.run_states import RunState
 from tfdock.wheelhouse.store import WheelFile
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from tfdock.errors import Problem
@@ -18,11 +18,12 @@ _PATIENCE = 60  #: Seconds that the command at the end may take.
 def go_on_in_background(output: Path) -> int:
     """Fork: return the child's process id, and 0 in the child, which no terminal ends. Raises OSError.
 
-    The child has no input. Its output goes to the new file `output`; of the files beside it the newest stay.
+    The child has no input. Its output goes to the new file `output`, whose lock it holds; of the files beside it the
+    newest stay.
     """
-    for old in sorted(output.parent.iterdir())[: 1 - _OUTPUTS]:
-        with suppress(OSError):
-            old.unlink()
+    for old in sorted(output.parent.glob("*.txt"))[: 1 - _OUTPUTS]:
+        for file in (old, old.with_suffix(".json")):
+            file.unlink(missing_ok=True)
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # else the child would print it once more
@@ -35,6 +36,8 @@ def go_on_in_background(output: Path) -> int:
         os.dup2(nothing.fileno(), 0)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
+    # The kernel frees it when the process ends, however it ends.
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
     return 0
 
 

@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tfdock.builder.run_document import SUFFIX, failed_runs, load_document, profile_document, run_document_path
+from tfdock.builder.run_document import load_document, profile_document, run_document_path
 from tfdock.builder.seal_phase import shareable_plan
 from tfdock.errors import Problem, ProfileError, TfdockError
 from tfdock.host.project_files import MOST_TEXT, Project
 from tfdock.host.untrusted_folders import UntrustedPath, open_plain_file
 from tfdock.plan.prepare import PreparedBuild, Preparer, find_profile
 from tfdock.wheelhouse import build_record
-from tfdock.wheelhouse.store import Wheelhouse
+from tfdock.wheelhouse.run_states import failed_runs
+from tfdock.wheelhouse.store import RUN_SUFFIX, Wheelhouse
 
 _RECORD = "record.json"
 _MOST_RUNS = 200  #: Failed runs, the newest first, in which a run of a profile is searched.
@@ -88,7 +89,7 @@ def _find(name: str | None, house: Wheelhouse, state: Path, preparer: Preparer) 
 
 def _from_file(path: UntrustedPath) -> ReportSubject | None:
     """Return what a file is about that somebody named; None for a profile, or any other document."""
-    if path.name.endswith(SUFFIX):
+    if path.name.endswith(RUN_SUFFIX):
         return _from_run_document(path)
     if record := _load_record(path):
         return _from_record(record, path)
@@ -107,7 +108,7 @@ def _load_record(path: UntrustedPath) -> dict[str, Any] | None:
 def _from_run_document(path: UntrustedPath) -> ReportSubject:
     """Return a run that did not end well."""
     document = load_document(path) or {}
-    run = path.name.removesuffix(SUFFIX)
+    run = path.name.removesuffix(RUN_SUFFIX)
     record = _load_record(path.parent / _RECORD)
     notes = [] if document else [f"{path.name} cannot be read: the profile and the plan are not in it"]
     if record:
@@ -161,7 +162,7 @@ def _from_record(record: Mapping[str, Any], path: UntrustedPath) -> ReportSubjec
 def _from_folder(folder: UntrustedPath, name: str, house: Wheelhouse) -> ReportSubject:
     """Return the newest run that failed in the folder of a build, else its record."""
     # Run ids begin with their time, so that names sort by age.
-    if runs := [path for path in folder.entries() if path.name.endswith(SUFFIX)]:
+    if runs := [path for path in folder.entries() if path.name.endswith(RUN_SUFFIX)]:
         return _from_run_document(runs[-1])
     if record := _load_record(folder / _RECORD):
         return _from_record(record, folder / _RECORD)

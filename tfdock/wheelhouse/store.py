@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from tfdock.plan.build_plan import BuildPlan
 
 PULLED = "pulled.json"  #: File beside the record of a build that came from a registry. It names the registry's image.
+#: The document of a run that has not ended well: its schema, the ending of its name, and the bytes that are read.
+RUN_SCHEMA, RUN_SUFFIX, LARGEST_RUN = "tfdock.run/1", ".run.json", 16 << 20
 #: Seconds that a run waits for a build id.
 #:
 #: A pruning command holds it for a moment, another run holds it for hours.

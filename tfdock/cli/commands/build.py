@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tfdock.builder.session import BundledInputs
+from tfdock.builder.session import BuildSession, BundledInputs
 from tfdock.cli import console
 from tfdock.cli.app import (
     AllowUntested,
@@ -165,20 +165,24 @@ def build(
         settings = replace(settings, keep_output="failed")
     preparer = preparer_for(settings, allow_untested=allow_untested, trusted=trust, wish=wish)
     session_with = partial(session_for, settings, preparer.knowledge, limit=time_limit, pulls=not no_pull)
+    note: Callable[[Result], None] | None = None
     if matrix:
         # A plain build must not load the modules of matrices.
-        from tfdock.cli.matrix_run import CellSelection, build_matrix, finish_matrix
+        from tfdock.cli.matrix_run import CellSelection, build_matrix, cells_to_do, finish_matrix
 
         choice = CellSelection(file=matrix, only=only or (), missing=missing, report=report)
         # A report that cannot be written is told before hours of work.
         choice.begin()
-        if detach:
-            _detach(settings)
+        with stoppable() as stop:
+            cells = choice.cells(settings, preparer, stop.check)
+            todo = cells_to_do(cells, settings, "build")
+        if detach and todo:
+            note = _detach(session_with(Stop()), [cells.prepared(cell) for cell in todo], force=force)
         with notified(at_end) as ended, stoppable() as stop:
             with shown_progress() as progress:
                 session = session_with(stop)
-                building = Building(session=session, progress=progress, at_once=at_once, force=force)
-                done, outcome = build_matrix(choice, preparer, building)
+                building = Building(session=session, progress=progress, at_once=at_once, force=force, note=note)
+                done, outcome = build_matrix(cells, todo, building)
             ended += done
             # Also after Ctrl-C: the report says what became of each cell until then.
             raise typer.Exit(finish_matrix(outcome, choice, lambda more: _print_results(done, more, as_json=as_json)))
@@ -196,13 +200,14 @@ def build(
     asking = not (as_json or force or locked or bundle) and sys.stdin.isatty() and sys.stderr.isatty()
     prepared = _wanted(prepared, preparer, settings, asking=asking)
     if detach and prepared:
-        ask_engine(session_with(Stop()), prepared, force=force)
-        _detach(settings)
+        note = _detach(session_with(Stop()), prepared, force=force)
     # A signal that comes after the last build must not cut off its answer, so this is printed within.
     with notified(at_end) as ended, stoppable() as stop:
         with shown_progress() as progress:
             session = session_with(stop)
-            building = Building(session=session, progress=progress, at_once=at_once, force=force, inputs=inputs)
+            building = Building(
+                session=session, progress=progress, at_once=at_once, force=force, inputs=inputs, note=note
+            )
             results += building.all(prepared)
         ended += results
         results.sort(key=lambda result: order[result["profile"]])
@@ -211,11 +216,17 @@ def build(
         raise typer.Exit(_print_results(results, {}, as_json=as_json))
 
 
-def _detach(settings: Settings) -> None:
-    """Continue in a child process; the command itself ends, and names the child."""
-    from tfdock.host.background import go_on_in_background  # no other build needs it
+def _detach(session: BuildSession, prepared: Sequence[PreparedBuild], *, force: bool) -> Callable[[Result], None]:
+    """Continue in a child process; the command itself ends, and names the child. Return what notes a build's end.
 
-    folder = settings.state_dir.absolute() / "detached"
+    Raises EngineUnavailable before that.
+    """
+    # No other build needs them.
+    from tfdock.host.background import go_on_in_background
+    from tfdock.wheelhouse.run_states import BuildNotes
+
+    ask_engine(session, prepared, force=force)
+    folder = session.settings.state_dir.absolute() / "detached"
     make_private(folder)
     output = folder / f"{new_run_id()}.txt"
     if child := go_on_in_background(output):
@@ -224,15 +235,19 @@ def _detach(settings: Settings) -> None:
         console.say(f"  stop    `kill {child}`; the same command resumes it from the cache")
         console.say(f"  output  {output}")
         raise typer.Exit
+    return BuildNotes(output, {build.plan.build_id: build.file for build in prepared}).end
 
 
 @contextmanager
 def notified(command: str | None) -> Iterator[list[Result]]:
     """Run the command of `--notify` at the end, also after an error. The caller adds the results to the list."""
     results: list[Result] = []
-    error = ""
+    outcome, error = "failed", ""
     try:
         yield results
+    except typer.Exit:
+        outcome = "nothing built"
+        raise
     except TfdockError as failure:
         error = failure.problems[0].message
         raise
@@ -241,7 +256,7 @@ def notified(command: str | None) -> Iterator[list[Result]]:
             from tfdock.host.background import notify
 
             names = ", ".join(result["build_id"] or result["profile"] for result in results)
-            if problem := notify(command, outcome_of(results) or "failed", error or names):
+            if problem := notify(command, outcome_of(results) or outcome, error or names):
                 console.show_problems([problem])
 
 

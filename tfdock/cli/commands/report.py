@@ -12,7 +12,6 @@ import typer
 
 from tfdock.bazel.trace_profile import TraceProfile
 from tfdock.builder.build_summary import load_profile
-from tfdock.builder.run_document import failed_runs
 from tfdock.cli import completion, console
 from tfdock.cli.app import (
     AsJson,
@@ -27,6 +26,7 @@ from tfdock.host.files import write_text
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.wheelhouse.build_record import LARGEST_RECORD, SCHEMA
+from tfdock.wheelhouse.run_states import failed_runs
 from tfdock.wheelhouse.store import Wheelhouse as House
 from tfdock.wheelhouse.store import kept_files
 

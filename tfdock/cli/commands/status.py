@@ -1,24 +1,26 @@
-"""The commands `status` and `logs`: builds that run, in whichever terminal, and builds that have ended."""
+"""The commands `status` and `logs`: builds that run, in whichever terminal, that wait, and that have ended."""
 
 from __future__ import annotations
 
 import calendar
+import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tfdock.builder.run_document import RunState, run_states
 from tfdock.cli import ci_log, completion, console
-from tfdock.cli.app import AsJson, app, command, print_json
+from tfdock.cli.app import AsJson, app, command, preparer_for, print_json
 from tfdock.cli.summary_text import when
-from tfdock.errors import ProfileError
+from tfdock.errors import ExitCode, ProfileError, TfdockError
 from tfdock.host.settings import Settings
 from tfdock.host.supervise import Lines
 from tfdock.host.untrusted_folders import open_plain_file
 from tfdock.run.journal import living_runs
+from tfdock.wheelhouse.run_states import RunState, run_states
 from tfdock.wheelhouse.store import Wheelhouse
 
 _SHOWN = 10  #: Builds that have ended. `tfdock wheelhouse list` has all wheels.
@@ -35,17 +37,18 @@ def status(settings: Settings, as_json: AsJson = False) -> None:
         print_json("tfdock.status/1", True, {"runs": runs})
         return
     style = console.Style(sys.stdout)
-    living = [run for run in runs if run.process]
+    living = [run for run in runs if run.state == "running"]
     for run in living:
-        console.say(f"{style.good(run.state)}  {run.build_id}", stream=sys.stdout)
+        console.say(f"{style.good(run.state)}  {console.clean(run.build_id)}", stream=sys.stdout)
         for name, text in _lines(run):
             console.say(f"  {name:<7}  {console.clean(text)}", stream=sys.stdout)
     rows = [
         (run.state, when(run.ended or run.started), run.run, f"{run.build_id}{_reason(run)}")
         for run in runs
-        if not run.process
+        if run.state != "running"
     ]
-    for line in console.table(rows[:_SHOWN], indent=""):
+    waiting = sum(run.state == "waiting" for run in runs)
+    for line in console.table([tuple(map(console.clean, row)) for row in rows[: waiting + _SHOWN]], indent=""):
         console.say(line, stream=sys.stdout)
     if living:
         console.tell("`tfdock logs -f RUN` follows a run; `kill PROCESS` stops it and keeps the cache")
@@ -63,7 +66,7 @@ def logs(
     build: Annotated[
         str | None,
         typer.Argument(
-            help="A run, a build id, or the profile of a build that runs or failed. The default is the newest.",
+            help="A run, a build id or a profile. The default is the newest.",
             metavar="BUILD",
             autocompletion=completion.build_ids,
         ),
@@ -74,7 +77,22 @@ def logs(
 ) -> None:
     """For a build id or a profile, the newest log is printed."""
     run = _find(build, settings)
+    try:
+        if follow and run.state == "waiting":
+            console.tell(f"waiting  {console.clean(run.build_id)}")
+        while follow and run.state == "waiting":
+            time.sleep(_LOOK)
+            run = _find(run.build_id, settings)
+        _print_log(run, settings, follow=follow)
+    except KeyboardInterrupt as error:
+        if run.process:
+            console.say("\nthe build continues; `tfdock status` shows it")
+        raise typer.Exit(ExitCode.INTERRUPTED) from error
+
+
+def _print_log(run: RunState, settings: Settings, *, follow: bool) -> None:
     lines = Lines(lambda line: console.say(ci_log.here().harmless(console.clean(line)), stream=sys.stdout))
+    reader, goes_on = os.fstat(1), run.state == "running"
     with open_plain_file(Path(run.log)) as log:
         if log is None:
             raise ProfileError.of("run-not-found", f"the log {run.log} is gone", "`tfdock status` lists the others")
@@ -83,23 +101,18 @@ def logs(
             log.readline()
         else:
             log.seek(0)
-        goes_on = bool(run.process)
-        try:
-            while follow and goes_on:
-                # Asked before it reads: what came before the end is read then.
-                goes_on = run.run in living_runs(settings.state_dir)
-                lines.feed(log.read())
-                time.sleep(_LOOK if goes_on else 0)
-            while data := log.read(1 << 20):
-                lines.feed(data)
-        except KeyboardInterrupt:
-            if goes_on:
-                console.say("\nthe build still runs; `tfdock status` shows it")
-            raise
+        # A reader that leaves, such as `grep -m1`, ends the command: the output leads elsewhere then.
+        while follow and goes_on and os.path.samestat(os.fstat(1), reader):
+            # Asked before it reads: what came before the end is read then.
+            goes_on = run.run in living_runs(settings.state_dir)
+            lines.feed(log.read())
+            time.sleep(_LOOK if goes_on else 0)
+        while data := log.read(1 << 20):
+            lines.feed(data)
         lines.close()
-    if follow:
+    if follow and not goes_on:
         ended = next((other for other in _runs(settings) if other.run == run.run), run)
-        console.tell(f"{ended.state}  {ended.build_id}{_reason(ended)}")
+        console.tell(console.clean(f"{ended.state}  {ended.build_id}{_reason(ended)}"))
 
 
 def _runs(settings: Settings) -> list[RunState]:
@@ -108,9 +121,16 @@ def _runs(settings: Settings) -> list[RunState]:
 
 def _find(name: str | None, settings: Settings) -> RunState:
     """Return the run of that name: the newest that has not ended, else the one that ended last."""
-    runs = _runs(settings)
-    named = [run for run in runs if name in (None, run.run, run.build_id, run.profile, Path(run.profile).stem)]
-    named = [run for run in named if run.process][-1:] or named
+    runs, names = _runs(settings), {name}
+    if name and not any(name in (run.run, run.build_id) for run in runs):
+        with suppress(TfdockError):  # of a profile, also builds whose documents do not name it
+            names.add(preparer_for(settings).prepare(name).plan.build_id)
+    named = [
+        run
+        for run in runs
+        if not (name and names.isdisjoint((run.run, run.build_id, run.profile, Path(run.profile).stem)))
+    ]
+    named = [run for run in named if run.state == "running"][-1:] or named
     if named:
         return named[0]
     raise ProfileError.of(
@@ -121,7 +141,7 @@ def _find(name: str | None, settings: Settings) -> RunState:
 
 
 def _reason(run: RunState) -> str:
-    return f": {console.clean(run.reason)}" if run.reason else ""
+    return f": {run.reason}" if run.reason else ""
 
 
 def _lines(run: RunState) -> list[tuple[str, str]]:
