@@ -10,10 +10,18 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations, islice
+from itertools import chain, combinations, islice
 
 from tfdock.errors import Problem, Suggestion
-from tfdock.gpu.devices import bare_gpu, embedded_targets, find_gpu, is_integrated, is_target, sorted_targets
+from tfdock.gpu.devices import (
+    bare_gpu,
+    embedded_targets,
+    find_gpu,
+    is_integrated,
+    is_target,
+    sorted_targets,
+    target_number,
+)
 from tfdock.gpu.verdict import runs_target
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.release_rows import Release, Support
@@ -47,16 +55,16 @@ _LEFT_TO_THE_RELEASE = (
 class Moves:
     """What can be changed about a profile, the nearest first."""
 
-    def __init__(
-        self, profile: Profile, problems: Sequence[Problem], knowledge: KnowledgeBase, *, may_allow: bool
-    ) -> None:
+    def __init__(self, profile: Profile, problems: Sequence[Problem], knowledge: KnowledgeBase) -> None:
         self.profile = profile
         self.problems = problems
         self.knowledge = knowledge
-        self.may_allow = may_allow
         self.codes = {problem.code for problem in problems}
         # `gpus[1]` is a fault of the field `gpus`.
         self.at_fault = {(problem.field or "").partition("[")[0] for problem in problems}
+        # A GPU that the toolkit does not know is a fault of the toolkit too.
+        if "target-not-in-toolkit" in self.codes:
+            self.at_fault |= {row.toolkit or "" for row in self.families}
         self.release = knowledge.releases.get(str(Version(profile.source.release).minor))
 
     @property
@@ -112,9 +120,13 @@ class Moves:
             yield from (both for first in left_first for second in releases if (both := _both(first, second)))
         yield from self._everything_left()
 
-    def within_the_release(self) -> Iterator[Change]:
-        """Yield all moves that keep the release."""
-        yield from (move for move in self.all() if self.profile.release_field not in move)
+    def allowing_the_untested(self) -> Iterator[Change]:
+        """Yield nothing and all moves that keep the release, each with `allow_untested`.
+
+        With it nearly every release takes nearly every version, so another release is no advice.
+        """
+        kept = (move for move in self.all() if self.profile.release_field not in move)
+        yield from ({**move, "allow_untested": True} for move in chain([{}], kept))
 
     def without_devices(self) -> Iterator[Change]:
         """Yield releases with everything left to them, built for the CPU."""
@@ -145,7 +157,6 @@ class Moves:
         yield self._plain("base", [None])
         yield [{"edits": None}] if self.profile.edits == "none" else []
         yield self._releases()
-        yield [{"allow_untested": True}] if self.may_allow else []
 
     def _accelerators(self) -> Iterator[Change]:
         """Yield other accelerators, where the profile's own is at fault: who has another GPU, or none, says so."""
@@ -193,11 +204,20 @@ class Moves:
         support = self.release.components.get(name, Support()) if self.release else Support()
         asked = asked_version(self.profile, name)
         known = known_versions(self.knowledge, self.release, name)
-        for version in by_distance(known, asked or support.tested, support.tested):
+        nearest = by_distance(known, asked or support.tested, support.tested)
+        for version in sorted(nearest, key=lambda version: not self._compiles(name, version)):
             if version != asked:
                 yield {field: version}
         if asked:
             yield {field: None}
+
+    def _compiles(self, name: str, version: str) -> bool:
+        """Return whether a version of a toolkit knows everything that the profile wants to compile for."""
+        row = self.knowledge.toolkits.get((name, version))
+        gpus = [gpu for listed in self.profile.named_gpus if (gpu := find_gpu(self.knowledge, listed))]
+        wanted = [exact_target(self.knowledge.accelerators[gpu.accelerator], gpu.target) for gpu in gpus]
+        wanted += [target for field in TARGET_FIELDS for target in getattr(self.profile, field) or ()]
+        return row is None or all(target_number(target) in row.targets for target in wanted)
 
     def _pythons(self) -> list[str]:
         pythons = self.release.pythons if self.release else ()
@@ -354,16 +374,15 @@ class Moves:
         return is_set(self.profile, path)
 
 
-_FIXED_BY_COMPILERS = {"compiler-cannot-emit", "compiler-toolkit", "component-untested", "image-without-tool"}
+_FIXED_BY_COMPILERS = {
+    "compiler-cannot-emit", "compiler-toolkit", "component-untested", "image-without-tool", "target-not-in-toolkit",
+}  # fmt: skip
 
 
 def _both(move: Change, other: Change) -> Change | None:
-    """Return two moves as one; None for another release together with the untested, which leads too far away."""
+    """Return two moves as one; None for two of one field, which would overwrite each other."""
     combined = {**move, **other}
-    fields = {path.partition(".")[0] for path in combined}
-    # Two moves of one field would overwrite each other.
-    far = {"tensorflow", "allow_untested"} <= fields or len(combined) < len(move) + len(other)
-    return None if far else combined
+    return combined if len(combined) == len(move) + len(other) else None
 
 
 def _respelled(targets: Sequence[str]) -> Iterator[list[str]]:
@@ -401,18 +420,16 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
     # Tried as if the untested were forbidden: advice should rest on what is known.
     strict, resolver = profile.model_copy(update={"allow_untested": False}), replace(resolver, allow_untested=False)
     attempt = resolver.attempt
-    moves = by_tables = Moves(strict, problems, knowledge, may_allow=not allowed)
+    moves = Moves(strict, problems, knowledge)
     # Which GPU is meant only the person knows: a profile that is accepted may be for another one.
     unclear = [name for name in profile.named_gpus if not (find_gpu(knowledge, name) or bare_gpu(knowledge, name))]
     if unclear and moves.wants_devices:
         return []
     tried = _nearest(moves, moves.all(), attempt)
-    if allowed and len(tried) < MOST:
-        # With `allow_untested` nearly every release takes nearly every version, so another release is no advice.
-        lax = profile.model_copy(update={"allow_untested": True})
-        moves = Moves(lax, problems, knowledge, may_allow=False)
-        tried = _nearest(moves, moves.within_the_release(), attempt, tried)
-    tried = tried or _fix_one_by_one(by_tables, resolver)
+    tried = _nearest(moves, moves.allowing_the_untested(), attempt, tried, most=MOST + 1)
+    tried = tried or _fix_one_by_one(moves, resolver)
+    if allowed:
+        tried = [({path: move[path] for path in move if path != "allow_untested"}, found) for move, found in tried]
     if not tried:
         # A user who misspelled a GPU has a GPU.
         return _without_devices(moves, attempt) if moves.wants_devices and "gpu-unknown" not in moves.codes else []
@@ -431,7 +448,9 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
     return [_suggestion(moves, move, resolution, in_play) for move, resolution in sorted(tried, key=rank)]
 
 
-def _nearest(moves: Moves, changes: Iterator[Change], attempt: Attempt, known: Sequence[Tried] = ()) -> list[Tried]:
+def _nearest(
+    moves: Moves, changes: Iterator[Change], attempt: Attempt, known: Sequence[Tried] = (), most: int = MOST
+) -> list[Tried]:
     """Return changes that are accepted, the nearest of each set of fields, after those that are known."""
     nearest = list(known)
     untried = (move for move in islice(changes, _TRIALS) if not _is_superseded(move, nearest))
@@ -451,7 +470,7 @@ def _nearest(moves: Moves, changes: Iterator[Change], attempt: Attempt, known: S
             continue
         nearest[:] = [item for item in nearest if item not in alike or not item[1].warnings]
         nearest.append((least, resolution))
-        if len(nearest) > MOST:
+        if len(nearest) == most:
             break
     return nearest
 
@@ -469,7 +488,7 @@ def _fix_one_by_one(moves: Moves, resolver: Resolver) -> list[Tried]:
     profile, done = moves.profile, dict[str, object]()
     problems = moves.problems
     for _ in range(_FAULTS):
-        step = Moves(profile, problems, moves.knowledge, may_allow=False)
+        step = Moves(profile, problems, moves.knowledge)
         before = {(problem.code, problem.field) for problem in problems}
         for move in step.single():
             after = resolver.problems(changed(profile, move))

@@ -318,6 +318,16 @@ def test_the_nearest_way_comes_first_and_the_untested_last(made_up: Desk, text: 
     assert [found[0], *found[len(found) - len(ways) + 1 :]] == ways
 
 
+@pytest.mark.parametrize(
+    ("asked", "way"), [("", {"allow_untested": True}), ("cuda: '12.3'\nallow_untested: true", {})]
+)
+def test_a_gpu_older_than_the_toolkit_gets_a_toolkit_and_its_compiler_with_the_release_kept(
+    desk: Desk, asked: str, way: dict[str, bool]
+) -> None:
+    problems = desk.problems(f'schema: 1\ntensorflow: "2.15"\ngpus: [k80]\n{asked}\n')
+    assert {"cuda": "11.8", "compiler": "nvcc", **way} in [dict(one.change) for one in problems[0].ways]
+
+
 def test_a_near_name_of_a_gpu_is_a_question_and_no_way_out(made_up: Desk) -> None:
     (problem,) = made_up.problems(HEAD + "gpus: [one, twelwe]\n")
     assert problem.message == "the GPU `twelwe` is not known: did you mean `twelve`?"
