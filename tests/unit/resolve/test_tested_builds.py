@@ -89,7 +89,6 @@ def test_the_table_is_whole() -> None:
 #: Built reports for which no image is known, and why.
 WITHOUT_AN_IMAGE = {
     "eb-1.5.0-goolfc-2017b-python-3.6.3": "gcc 6 stands in Ubuntu 18.04, whose C library CUDA 9.0 does not read",
-    "eb-1.8.0-cuda9.0": "as 1.5.0",
     "ghostplant-1.8-cuda8.0": "no archive of cuDNN 7 for CUDA 8.0",
     "eb-2.13.0-foss-2023a-cuda-12.1.1": "no image of NVIDIA's has Python 3.11, and none is compiled here",
     "eb-2.7.1-cuda11.4": "gcc 11 stands in Ubuntu 22.04, for which NVIDIA's images begin with CUDA 11.7",
