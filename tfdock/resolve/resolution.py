@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tfdock.errors import Incompatible, Problem
+from tfdock.errors import Problem
 from tfdock.knowledge.contract import Contract, MissingFact, filled, version_facts
 from tfdock.knowledge.evidence_rows import Edit, spans
 from tfdock.knowledge.fits import (
@@ -135,14 +135,6 @@ class Resolver:
             return _Decision(self._question(profile, trial=True)).resolution()
         except TrialRefused:
             return None
-
-    def problems(self, profile: Profile) -> Sequence[Problem]:
-        """Return the problems of a profile; empty for an accepted profile."""
-        try:
-            self.resolve(profile)
-        except Incompatible as error:
-            return error.problems
-        return ()
 
     def _question(self, profile: Profile, *, trial: bool) -> Question:
         allowed = self.allow_untested or profile.allow_untested

@@ -1,8 +1,8 @@
 """Suggestions after a refusal: changed profiles that were tried and are accepted.
 
 A move is one change of one field, taken from the rows, the nearest first. The search tries one move, then two
-together, then a new release with every other choice left to it. Where several things are wrong, it mends one after
-the other. No suggestion is written by hand for one problem.
+together, then a new release with every other choice left to it; and all of that once more with the untested allowed.
+No suggestion is written by hand for one problem.
 """
 
 from __future__ import annotations
@@ -99,11 +99,6 @@ class Moves:
         """The accelerators with targets that the profile speaks of in any way; all there are if of none."""
         mentioned = mentioned_accelerators(self.profile, self.knowledge)
         return [row for row in mentioned if row.target_pattern] or [*self.knowledge.accelerators.values()]
-
-    def single(self) -> Iterator[Change]:
-        """Yield single moves, then a release with everything left to it."""
-        yield from (move for moves in self._tables() for move in moves)
-        yield from self._everything_left()
 
     def all(self) -> Iterator[Change]:
         """Yield single moves, pairs, then a release with everything left to it."""
@@ -410,7 +405,6 @@ def _near(name: str | None, known: Iterable[str]) -> list[str]:
 
 
 _TRIALS = 3000  #: How many changes are tried at most.
-_FAULTS = 8  #: How many faults are mended one after the other at most.
 Tried = tuple[Change, Resolution]  #: A change that is accepted, and what the profile resolves to with it.
 
 
@@ -427,7 +421,6 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
         return []
     tried = _nearest(moves, moves.all(), attempt)
     tried = _nearest(moves, moves.allowing_the_untested(), attempt, tried, most=MOST + 1)
-    tried = tried or _fix_one_by_one(moves, resolver)
     if allowed:
         tried = [({path: move[path] for path in move if path != "allow_untested"}, found) for move, found in tried]
     if not tried:
@@ -481,29 +474,6 @@ def _is_superseded(move: Change, nearest: Sequence[Tried]) -> bool:
     Several lists of GPUs may be meant; of any other field the nearest value is enough.
     """
     return any(set(seen) <= set(move) and set(move) != {"gpus"} for seen, other in nearest if not other.warnings)
-
-
-def _fix_one_by_one(moves: Moves, resolver: Resolver) -> list[Tried]:
-    """Return one change that removes fault after fault, each by the nearest move."""
-    profile, done = moves.profile, dict[str, object]()
-    problems = moves.problems
-    for _ in range(_FAULTS):
-        step = Moves(profile, problems, moves.knowledge)
-        before = {(problem.code, problem.field) for problem in problems}
-        for move in step.single():
-            after = resolver.problems(changed(profile, move))
-            left = {(problem.code, problem.field) for problem in after}
-            # Fewer faults and no new one; or other faults only, which the next step removes.
-            if left < before or (before - left and not left & before):
-                break
-        else:
-            return []
-        done |= move
-        profile, problems = changed(profile, move), after
-        resolution = None if after else resolver.attempt(profile)
-        if resolution is not None and moves.is_served(resolution):
-            return [_smallest_change(moves.profile, done, resolution, resolver.attempt)]
-    return []
 
 
 def _without_devices(moves: Moves, attempt: Attempt) -> list[Suggestion]:
