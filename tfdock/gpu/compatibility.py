@@ -50,6 +50,7 @@ class Compatibility:
     driver: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
     refused: bool = False  #: It is not the code that is lacking.
+    fails: tuple[str, ...] = ()  #: The limits with which TensorFlow uses the GPU, and fails at its first sums.
     unjudged: str = ""  #: Why it is unknown how the GPU runs it: `has no GPU code of its own`.
 
     @property
@@ -117,6 +118,7 @@ def _serve(knowledge: KnowledgeBase, gpu: Gpu, facts: GpuFacts, host: Host | Non
         by=combined.verdict.by,
         reason=_reason(combined),
         limits=sentences,
+        fails=tuple(limits.failing_kernels()),
         # Apart from the limits: every GPU needs a driver, so it is no news.
         driver=tuple(limits.of_driver()),
         pins=pins,

@@ -102,7 +102,7 @@ def facts_of_release(knowledge: KnowledgeBase, release: Release, accelerator: Ac
         release=release,
         version=release.release,
         machine=OFFICIAL_MACHINE,
-        own=(_official_library(knowledge, release, accelerator, rows),) if targets else (),
+        own=(_official_library(knowledge, release, accelerator, rows, targets),) if targets else (),
         listed=targets,
         # Reversed, so that of several rows of a component the first wins.
         brought=dict(reversed(brought)),
@@ -111,6 +111,27 @@ def facts_of_release(knowledge: KnowledgeBase, release: Release, accelerator: Ac
         unsearched=tuple(row.unsearched for row in rows if row.unsearched),
         runtime_compiler=_runtime_compiler(knowledge, release, accelerator),
     )
+
+
+def facts_of_installed(
+    knowledge: KnowledgeBase,
+    release: Release,
+    accelerator: Accelerator,
+    info: Mapping[str, object] | None,
+    packages: Mapping[str, str],
+) -> GpuFacts:
+    """Return the facts of an installed wheel: the official wheel's, unless its build_info lists other targets.
+
+    `packages` are those that it requires and that are installed, with their versions.
+    """
+    facts, listed = facts_of_release(knowledge, release, accelerator), _listed(info, accelerator)
+    used = (RequiredPackage(package=name, oldest=version, exact=True) for name, version in packages.items())
+    # Folders that nobody searches are no matter here: each library is looked for.
+    facts = replace(facts, brought=_components(used, accelerator), unsearched=())
+    if not listed or listed == facts.listed:
+        return facts
+    library = _official_library(knowledge, release, accelerator, facts.companions, listed)
+    return replace(facts, accelerator=accelerator, own=(replace(library, embedded=None),), listed=listed)
 
 
 def companions(knowledge: KnowledgeBase, release: Release, accelerator: Accelerator) -> Iterator[Companion]:
@@ -131,10 +152,13 @@ _OFFICIAL_LIBRARY = Library(path="", size=0, machine=OFFICIAL_MACHINE, versions=
 
 
 def _official_library(
-    knowledge: KnowledgeBase, release: Release, accelerator: Accelerator, rows: Iterable[Companion]
+    knowledge: KnowledgeBase,
+    release: Release,
+    accelerator: Accelerator,
+    rows: Iterable[Companion],
+    targets: tuple[str, ...],
 ) -> Library:
     """Return the library that stands for all libraries of the official wheel, with the code that rows tell of."""
-    targets = release.official_targets[accelerator.accelerator]
     if not accelerator.capabilities:
         return replace(_OFFICIAL_LIBRARY, loadable=GpuCode(containers=(Containers(amdgpu=targets),)))
     sass, ptx = code_of(targets)
@@ -192,7 +216,7 @@ def facts_of_wheel(knowledge: KnowledgeBase, inspection: Inspection) -> GpuFacts
     holding = tuple(library for library in own if _has_code(library) or library.problems)
     release = _release(knowledge, inspection)
     accelerator = _accelerator(knowledge, inspection, release, own)
-    listed = _listed(inspection, accelerator)
+    listed = _listed(inspection.build_info, accelerator)
     return GpuFacts(
         accelerator=accelerator,
         release=release,
@@ -268,11 +292,11 @@ def _machine(inspection: Inspection, libraries: Iterable[Library]) -> str:
     return match[1] if match else ""
 
 
-def _listed(inspection: Inspection, accelerator: Accelerator | None) -> tuple[str, ...]:
+def _listed(info: Mapping[str, object] | None, accelerator: Accelerator | None) -> tuple[str, ...]:
     """Return the capabilities that `build_info` lists (`sm_60`), in its order."""
     if accelerator is None or not accelerator.capabilities:
         return ()
-    listed = (inspection.build_info or {}).get(f"{accelerator.accelerator}_compute_capabilities")
+    listed = (info or {}).get(f"{accelerator.accelerator}_compute_capabilities")
     # build_info is the wheel's word, and may be of any type.
     words = [str(word) for word in listed] if isinstance(listed, list) else []
     return tuple(word for word in words if accelerator.lists(word))
@@ -304,9 +328,15 @@ def _brought(inspection: Inspection, accelerator: Accelerator | None) -> dict[st
     match = re.match(r"cp(\d)(\d+)", inspection.wheel.python_tag)
     python = f"{match[1]}.{match[2]}" if match else "3.11"
     metadata = inspection.metadata
-    required: dict[str, RequiredPackage] = {}
     machine = _machine(inspection, ()) or OFFICIAL_MACHINE
-    for requirement in wanted(metadata.requires_dist, metadata.provides_extra, python=python, machine=machine):
+    requirements = wanted(metadata.requires_dist, metadata.provides_extra, python=python, machine=machine)
+    return _components(requirements, accelerator)
+
+
+def _components(requirements: Iterable[RequiredPackage], accelerator: Accelerator) -> dict[str, RequiredPackage]:
+    """Return component -> the first requirement that brings it."""
+    required: dict[str, RequiredPackage] = {}
+    for requirement in requirements:
         for component, pattern in accelerator.packages.items():
             if re.fullmatch(pattern, requirement.package):
                 required.setdefault(component, requirement)

@@ -113,7 +113,8 @@ class Limits:
         libraries = [found for name in names for found in self._library(name)]
         limits = (
             *self._unread(),
-            *self._generated_kernels(),
+            *self.failing_kernels(),
+            *self._late_kernels(),
             *self._floors_of_release(),
             *self._toolkit_age(),
             *(limit for limit, _ in libraries),
@@ -156,15 +157,12 @@ class Limits:
         # A stub has no kernel that could fail.
         return tuple((container, how) for container, how in judged if how and not container.stub)
 
-    def _generated_kernels(self) -> Iterator[str]:
-        """Yield the limits of kernels that MLIR generated.
+    def failing_kernels(self) -> Iterator[str]:
+        """Yield which kernels that MLIR generated the GPU cannot run.
 
         They have lists of their own, and TensorFlow loads each kernel at its first use.
         """
         for held, container_verdict in self._generated:
-            kernels = (
-                f"{held.count} kernel{'s' * (held.count > 1)} that MLIR generated (Add, Mul, Cast and their like)"
-            )
             if container_verdict.runs == "no":
                 # The driver selects an image by its PTX, and finds only in its text that it is for another GPU.
                 specific = [capability for capability in map(Capability.parse, held.ptx) if capability.suffix]
@@ -172,9 +170,14 @@ class Limits:
                     f"{capability} is for {_whom(capability)} alone, and " for capability in specific
                 )
                 symptom = self._symptom("ptx-not-served" if specific else "kernel-not-served")
-                yield f"{kernels} fail{symptom}: {specific_text}none of their machine code runs on {self.gpu.target}"
+                none = f"none of their machine code runs on {self.gpu.target}"
+                yield f"{_generated_by_mlir(held)} fail{symptom}: {specific_text}{none}"
+
+    def _late_kernels(self) -> Iterator[str]:
+        for held, container_verdict in self._generated:
             # Where all kernels are compiled at the first start, it says so already.
-            elif container_verdict.runs == "ptx-jit" and self._at_once:
+            if container_verdict.runs == "ptx-jit" and self._at_once:
+                kernels = _generated_by_mlir(held)
                 yield f"{kernels} have no machine code for it: the driver compiles each at its first use"
 
     @property
@@ -483,6 +486,10 @@ class Limits:
     def _here(self) -> Version | None:
         text = self.host.drivers.get(self._accelerator.accelerator) if self.host else None
         return Version(text) if text else None
+
+
+def _generated_by_mlir(held: Containers) -> str:
+    return f"{held.count} kernel{'s' * (held.count > 1)} that MLIR generated (Add, Mul, Cast and their like)"
 
 
 def _whom(image: Capability) -> str:

@@ -32,6 +32,7 @@ from tfdock.types import Host, Version
 
 VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
 _STDCXX = "libstdc++.so.6"
+_COMPILER = "libnvidia-ptxjitcompiler.so.1"
 #: Where CUDA lies when it does not come from pip. It is searched if LD_LIBRARY_PATH or ld.so.conf says so.
 _SYSTEM = ("/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib", "/usr/lib/cuda*/lib64", "/opt/cuda/lib64")
 _TOOLKITS = ("usr/local/cuda*", "usr/lib/cuda*", "opt/cuda")
@@ -80,6 +81,7 @@ class Environment:
     host: Host = field(default_factory=Host)
     cpu_flags: frozenset[str] = frozenset()
     uncached: str = ""  #: Why the driver keeps no kernel that it compiles; empty if it keeps them.
+    uncompiled: str = ""  #: Why the driver compiles no PTX; empty if it does, or if that is not known.
     without_bitcode: RuntimeCompiler | None = None  #: A compiler whose file of the toolkit is found nowhere.
 
     @property
@@ -157,7 +159,12 @@ def _with_libraries(
     rows = opened_by(knowledge, found.accelerator, found.minor, built) if found.accelerator and found.minor else ()
     folders = _folders(found)
     opened = tuple(_opened(row, loader, tensorflow.loader, folders, packages) for row in rows)
-    return replace(found, opened=opened, old_stdcxx=_old_stdcxx(loader, tensorflow.loader))
+    return replace(
+        found,
+        opened=opened,
+        old_stdcxx=_old_stdcxx(loader, tensorflow.loader),
+        uncompiled=_uncompiled(loader, next((one.found.path for one in opened if one.row.name == "cuda"), None)),
+    )
 
 
 def _opened(
@@ -221,6 +228,16 @@ def _without_bitcode(found: Environment, knowledge: KnowledgeBase) -> RuntimeCom
     places = [Path(its.prefix), *(Path(folder, "nvidia/cuda_nvcc") for folder in its.path)]
     places += [folder for pattern in _TOOLKITS for folder in Path("/").glob(pattern)]
     return row if row and row.bitcode and not any((place / row.bitcode).is_file() for place in places) else None
+
+
+def _uncompiled(loader: Loader, libcuda: Path | None) -> str:
+    # CUDA C++ Programming Guide, environment variables; libcuda opens the compiler by this name.
+    if os.environ.get("CUDA_DISABLE_PTX_JIT") == "1":
+        return "CUDA_DISABLE_PTX_JIT=1"
+    # Under WSL2 the compiler lies in Windows' own store of drivers.
+    if libcuda is None or Path("/dev/dxg").exists() or loader.find(_COMPILER, libcuda).path:
+        return ""
+    return f"{_COMPILER}, the driver's compiler, is found nowhere"
 
 
 def _uncached() -> str:

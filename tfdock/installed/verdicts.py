@@ -19,17 +19,17 @@ from packaging.version import Version as PackageVersion
 
 from tfdock.errors import ExitCode, joined
 from tfdock.gpu.compatibility import serve
-from tfdock.gpu.devices import find_gpu
-from tfdock.gpu.gpu_facts import facts_of_release
+from tfdock.gpu.devices import find_gpu, local_words
+from tfdock.gpu.gpu_facts import GpuFacts, facts_of_installed
 from tfdock.installed.environment import Environment, OpenedLibrary
-from tfdock.installed.interpreter import AskedPython
 from tfdock.installed.packages import VERSION_FILES, InstalledTensorflow, InstalledWheel
 from tfdock.knowledge.fits import toolkit_floor
+from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.release_rows import Release, applies
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.wheel_rows import RequirementLimit
 from tfdock.plan.preflight import FAILED, OK, SKIPPED, WARNING, PreflightCheck
-from tfdock.types import Version
+from tfdock.types import LocalGpu, Version
 from tfdock.wheel.identity import runs_on_python
 from tfdock.wheel.requirements import wanted
 
@@ -229,7 +229,7 @@ class _Verdicts:
         rows = [
             row for row in self.knowledge.requirement_limits if self._release and applies(self._release, row.releases)
         ]
-        missing = [name for name in _wanted(wheels, self.its.interpreter) if name not in known]
+        missing = [name for name in self._required() if name not in known]
         if fatal := [name for name in missing if any(row.package == name for row in rows)]:
             said = f"{joined(fatal)}, which {wheels[0].name} requires, {'are' if fatal[1:] else 'is'} not installed"
             again = f"`{self._pip} install {_quoted(f'{wheels[0].name}=={wheels[0].version}')}`"
@@ -452,27 +452,51 @@ class _Verdicts:
         yield _failed("cudnn", "cudnn-too-old", found, fix)
 
     def _gpu_code(self) -> Iterator[PreflightCheck]:
-        """Judge the release's GPU code for the GPUs that are here, by what is known of the official wheel."""
+        """Judge the wheel's GPU code for the GPUs here, by the targets that it lists and by rows.
+
+        A GPU that it does not serve is no cause where it serves another one.
+        """
         release, accelerator = self._release, self.its.accelerator
-        if release is None or accelerator is None or not self.its.host.gpus:
+        if release is None or accelerator is None or self.its.tensorflow is None:
             return
-        facts = facts_of_release(self.knowledge, release, accelerator)
-        for local in self.its.host.gpus:
-            card = find_gpu(self.knowledge, local.name)
-            if card is None or facts.accelerator is None:
-                yield _skipped("gpu code", f"nothing is known of the code for {local.name}")
-                continue
-            answer = serve(self.knowledge, card, facts)
-            said = f"{local.name}: {answer.reason}"
-            if answer.runs == "no":
-                fix = f"`tfdock advise {card.gpu}` says which wheel, or which build, serves it"
-                yield _failed("gpu code", "gpu-not-served", said, fix)
-            elif not answer.starts_at_once:
-                again = f", and again at every start ({self.its.uncached})" if self.its.uncached else ""
-                said += f", for half an hour or longer{again}"
-                yield from (_warned("gpu code", "gpu-jit", text) for text in (said, *answer.limits))
-            else:
-                yield _ok("gpu code", said)
+        used = {name: self.its.versions[name] for name in self._required(extras=True) if name in self.its.versions}
+        facts = facts_of_installed(self.knowledge, release, accelerator, self.its.tensorflow.build_info, used)
+        checks = [
+            check
+            for local in self.its.host.gpus
+            if local.accelerator == accelerator.accelerator
+            for check in self._code_for(local, facts)
+        ]
+        served = any(check.status in (OK, SKIPPED) or check.code == "gpu-jit" for check in checks)
+        yield from (
+            _warned(check.name, "gpu-not-served", check.found) if served and check.status == FAILED else check
+            for check in checks
+        )
+
+    def _code_for(self, local: LocalGpu, facts: GpuFacts) -> Iterator[PreflightCheck]:
+        named = find_gpu(self.knowledge, *local_words(self.knowledge, [local]))
+        target = named.target if named else local.target
+        if target is None or facts.accelerator is None:
+            yield _skipped("gpu code", f"nothing is known of the code for {local.name}")
+            return
+        # A GPU that is newer than the rows is judged by its target.
+        card = named or Gpu(gpu=local.name, accelerator=local.accelerator, target=target, source=())
+        answer = serve(self.knowledge, card, facts)
+        said = f"{local.name}: {answer.reason}"
+        against = [f"{local.name}: TensorFlow sees it, and {text}" for text in answer.fails]
+        if answer.runs == "no":
+            against = [said]
+        elif answer.runs == "ptx-jit" and self.its.uncompiled:
+            against = [f"{said}, which it cannot here: {self.its.uncompiled}"]
+        if against:
+            fix = f"`tfdock advise {named.gpu if named else target}` says which wheel, or which build, serves it"
+            yield _failed("gpu code", "gpu-not-served", against[0], fix)
+        elif answer.starts_at_once:
+            yield _ok("gpu code", said)
+        else:
+            again = f", and again at every start ({self.its.uncached})" if self.its.uncached else ""
+            said += f", for half an hour or longer{again}"
+            yield from (_warned("gpu code", "gpu-jit", text) for text in (said, *answer.limits))
 
     def _bitcode(self) -> Iterator[PreflightCheck]:
         if row := self.its.without_bitcode:
@@ -480,6 +504,14 @@ class _Verdicts:
             yield _warned("compiler", "gpu-library-missing", found)
 
     # --- helpers --------------------------------------------------------------------------------------------------
+
+    def _required(self, *, extras: bool = False) -> list[str]:
+        """Return the packages without which pip does not install the wheel, or also those of its extras."""
+        wheel, its = next(iter(self.its.wheels), None), self.its.interpreter
+        if wheel is None:
+            return []
+        machine, more = its.platform.removeprefix("linux-"), wheel.extras if extras else ()
+        return [one.package for one in wanted(wheel.requires, more, python=its.minor, machine=machine)]
 
     @property
     def _release(self) -> Release | None:
@@ -523,13 +555,6 @@ def _toolkit_extra(wheel: InstalledWheel, opened: Iterable[OpenedLibrary]) -> st
         if any(one.is_brought_by(package) for one in libraries for package in added):
             return extra
     return ""
-
-
-def _wanted(wheels: Sequence[InstalledWheel], python: AskedPython) -> list[str]:
-    """Return the packages without which pip does not install the first of the wheels."""
-    machine = python.platform.removeprefix("linux-")
-    required = wanted(wheels[0].requires, python=python.minor, machine=machine) if wheels else ()
-    return [one.package for one in required]
 
 
 def _matches(version: str, specifier: str) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tfdock.cli.commands.doctor import _environment_answer
+from tfdock.cli.console import Style
 from tfdock.gpu.opened_libraries import opened_by
 from tfdock.installed.environment import Environment, OpenedLibrary
 from tfdock.installed.interpreter import AskedPython
@@ -339,14 +343,80 @@ def test_a_requirement_that_an_import_may_do_without_is_a_warning() -> None:
     ]
 
 
-def test_a_gpu_that_compiles_at_its_first_start_is_a_warning() -> None:
-    cards = Host(gpus=(LocalGpu(name="NVIDIA GeForce RTX 5090", accelerator="cuda", target="12.0"),))
-    checks = judge_environment(replace(SOUND, host=cards), KNOWLEDGE)
-    said = [check.found for check in checks if (check.status, check.code) == ("warning", "gpu-jit")]
+def with_gpus(environment: Environment, *gpus: tuple[str, str], accelerator: str = "cuda") -> Environment:
+    found = tuple(LocalGpu(name=name, accelerator=accelerator, target=target) for name, target in gpus)
+    return replace(environment, host=Host(gpus=(*environment.host.gpus, *found)))
+
+
+RTX_5090, H100 = ("NVIDIA GeForce RTX 5090", "12.0"), ("NVIDIA H100 80GB HBM3", "9.0")
+#: It has PTX for an H100, and no machine code.
+OLDER = replace(
+    with_gpus(with_wheels(replace(WHEEL, version="2.13.1")), H100), versions={**SOUND.versions, "numpy": "1.24.3"}
+)
+
+
+def of_gpu_code(environment: Environment) -> list[tuple[str, str | None, str]]:
+    checks = judge_environment(environment, KNOWLEDGE)
+    return [(check.status, check.code, check.found) for check in checks if check.name == "gpu code"]
+
+
+def answer(environment: Environment) -> str:
+    return _environment_answer(environment, judge_environment(environment, KNOWLEDGE), Style(sys.stdout))
+
+
+def test_a_gpu_that_compiles_at_its_first_start_is_a_warning_in_the_first_line() -> None:
+    said = [found for status, code, found in of_gpu_code(OLDER) if (status, code) == ("warning", "gpu-jit")]
     assert "at the first start, for half an hour or longer" in said[0]
-    assert "CUDA_ERROR_INVALID_PTX" in "".join(said[1:])
-    checks = judge_environment(replace(SOUND, host=cards, uncached="CUDA_CACHE_DISABLE=1"), KNOWLEDGE)
-    assert "and again at every start (CUDA_CACHE_DISABLE=1)" in "".join(check.found for check in checks)
+    assert answer(OLDER).endswith(f"should see the GPU, but {said[0]}")
+    uncached = replace(OLDER, uncached="CUDA_CACHE_DISABLE=1")
+    assert "and again at every start (CUDA_CACHE_DISABLE=1)" in answer(uncached)
+
+
+def test_a_gpu_that_is_seen_and_fails_at_its_first_sum_is_no_gpu_that_works() -> None:
+    environment = with_gpus(SOUND, RTX_5090)
+    (found,) = failed(environment)
+    assert (found.code, "Add, Mul, Cast" in found.found) == ("gpu-not-served", True)
+    assert "CUDA_ERROR_INVALID_PTX" in found.found
+    assert answer(environment).startswith("no: ")
+    assert "tfdock advise rtx5090" in found.fix
+
+
+def test_a_wheel_is_judged_by_the_targets_that_it_says_it_was_built_for() -> None:
+    own = with_wheels(WHEEL, build_info={**INFO, "cuda_compute_capabilities": ["sm_120"]})
+    ((status, _, says),) = of_gpu_code(with_gpus(own, RTX_5090))
+    assert (status, "sm_120: code for exactly this GPU" in says) == ("ok", True)
+    assert [status for status, _, _ in of_gpu_code(with_gpus(own, H100))] == ["failed"]
+    official = KNOWLEDGE.releases["2.18"].official_targets["cuda"]
+    same = with_wheels(WHEEL, build_info={**INFO, "cuda_compute_capabilities": [*official]})
+    assert of_gpu_code(with_gpus(same, RTX_5090)) == of_gpu_code(with_gpus(SOUND, RTX_5090))
+
+
+def test_a_limit_is_of_the_packages_that_are_installed() -> None:
+    asks = replace(WHEEL, version="2.15.1", requires=('nvidia-cudnn-cu12==8.9.4.25; extra == "and-cuda"',))
+    for version in ("8.9.4.25", "8.9.7.29"):
+        installed = replace(with_wheels(asks), versions={**SOUND.versions, "nvidia-cudnn-cu12": version})
+        told = "\n".join(found for _, _, found in of_gpu_code(with_gpus(installed, RTX_5090)))
+        assert re.findall(r"cuDNN (8\S+), which it is used with", told) == [version]
+
+
+def test_a_second_gpu_that_the_wheel_does_not_serve_is_a_warning() -> None:
+    both = with_gpus(SOUND, ("NVIDIA GeForce RTX 3080", "8.6"), ("NVIDIA GeForce GT 710", "3.5"))
+    assert [(status, code) for status, code, _ in of_gpu_code(both)] == [("ok", ""), ("warning", "gpu-not-served")]
+    amd = with_gpus(with_gpus(SOUND, H100), ("AMD Radeon Graphics", "gfx1036"), accelerator="rocm")
+    assert of_gpu_code(amd) == of_gpu_code(with_gpus(SOUND, H100))
+
+
+def test_a_gpu_that_no_row_names_is_judged_by_its_target() -> None:
+    assert [status for status, _, _ in of_gpu_code(with_gpus(SOUND, ("NVIDIA Novel", "8.6")))] == ["ok"]
+    assert [status for status, _, _ in of_gpu_code(with_gpus(SOUND, ("NVIDIA Novel", "3.5")))] == ["failed"]
+
+
+def test_where_the_driver_does_not_compile_a_gpu_without_machine_code_runs_nothing() -> None:
+    for environment in (OLDER, with_gpus(SOUND, H100)):
+        barred = replace(environment, uncompiled="CUDA_DISABLE_PTX_JIT=1")
+        (only, *_) = of_gpu_code(barred)
+        wanted = ("failed", "gpu-not-served") if environment is OLDER else ("ok", "")
+        assert (only[:2], "CUDA_DISABLE_PTX_JIT=1" in only[2]) == (wanted, environment is OLDER)
 
 
 def test_what_does_not_keep_tensorflow_from_the_gpu_is_a_warning() -> None:

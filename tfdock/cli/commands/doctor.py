@@ -123,7 +123,11 @@ def _environment_answer(environment: Environment, checks: list[PreflightCheck], 
     if doubt:
         return f"{style.warn('not known')}: {console.clean(f'{named} of {program} {doubt}')}"
     what = "should see the GPU" if sees else "should work, on the CPU"
-    what += "; see the warnings" if any(check.status == "warning" for check in checks) else ""
+    jit = next((check for check in checks if check.code == "gpu-jit"), None)
+    if jit and sees:
+        what += f", but {jit.found}"
+    elif any(check.status == "warning" for check in checks):
+        what += "; see the warnings"
     return f"{style.good('yes')}: {console.clean(f'by its files, {named} of {program} {what}')}"
 
 
