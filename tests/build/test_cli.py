@@ -230,10 +230,11 @@ def test_a_table_in_a_pipe_has_its_rows_on_one_line(tfdock: Tfdock) -> None:
 def test_only_the_commands_of_a_plan_are_wider_than_the_terminal(tfdock: Tfdock, columns: int) -> None:
     narrow = tfdock.with_variables(COLUMNS=str(columns))
     assert max(map(len, narrow.run("plan", "rtx3080-tf2.4-cuda11.1").stdout.splitlines())) <= columns
-    lines = narrow.run("plan", "rtx3080-tf2.4-cuda11.1", "--why").stdout.splitlines()
-    wide = [line for line in lines if len(line) > columns]
-    assert wide, "a command stays as it is"
-    assert all(line.lstrip().startswith(("/bin/bash", "-", "'-")) for line in wide), wide
+    for words in (("--commands",), ("--why",)):
+        lines = narrow.run("plan", "rtx3080-tf2.4-cuda11.1", *words).stdout.splitlines()
+        wide = [line for line in lines if len(line) > columns]
+        assert wide, "a command stays as it is"
+        assert all(line.lstrip().startswith(("/bin/bash", "-", "'-")) for line in wide), wide
 
 
 @pytest.mark.parametrize(

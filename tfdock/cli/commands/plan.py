@@ -52,6 +52,9 @@ def plan(
     why: Annotated[
         bool, typer.Option("--why", help="Show every value, its source and its reason, and every command.")
     ] = False,
+    commands: Annotated[
+        bool, typer.Option("--commands", help="Show every value and every command to the last flag.")
+    ] = False,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
@@ -73,9 +76,9 @@ def plan(
         return
     for note in notes:
         console.tell(f"note: {note}")
-    if why:
+    if why or commands:
         costs = console.table(_cost_rows(prepared.plan, expected))
-        lines: Iterable[str] = (*_plan_lines(prepared), "", *costs)
+        lines: Iterable[str] = (*_plan_lines(prepared, why=why), "", *costs)
     else:
         lines = _short_lines(prepared, expected)
     for line in lines:
@@ -105,10 +108,10 @@ def _short_lines(prepared: PreparedBuild, expected: PhaseEstimate | None) -> Ite
     ]
     yield f"{style.strong(plan.build_id)}  {style.faint(plan.fingerprint[:12])}"
     yield from console.table(rows)
-    yield style.faint("`--why` shows who chose each value, and every command")
+    yield style.faint("`--commands` shows every command, `--why` who chose each value")
 
 
-def _plan_lines(prepared: PreparedBuild) -> Iterator[str]:
+def _plan_lines(prepared: PreparedBuild, *, why: bool) -> Iterator[str]:
     """Yield the values, the environment and the commands of a plan. Commands are not wrapped: users paste them."""
     style = console.Style(sys.stdout)
     plan, resolution = prepared.plan, prepared.plan.resolution
@@ -116,10 +119,12 @@ def _plan_lines(prepared: PreparedBuild) -> Iterator[str]:
     yield ""
     rows = [
         (choice.field, choice.value, style.faint(f"{choice.reason} ({choice.source})"))
+        if why
+        else (choice.field, choice.value)
         for choice in resolution.choices
     ]
     reasons = "; ".join(plan.trust.reasons) or "an unchanged release on a known base image"
-    rows.append(("trust domain", plan.trust.name, style.faint(reasons)))
+    rows.append(("trust domain", plan.trust.name, style.faint(reasons)) if why else ("trust domain", plan.trust.name))
     yield from console.table(rows)
     yield ""
     yield style.strong("environment of ./configure and Bazel")
