@@ -417,42 +417,31 @@ def _located(source: ByteSource, members: Iterable[Member], directory: _Director
     return located
 
 
-def _local_header(source: ByteSource, at: int, name: str) -> tuple[bytes, Member] | None:
-    """Return the name in the local header that starts there, and the rest as a member called `name`; None without
-    a header.
-    """
+def _check_local_header(source: ByteSource, member: Member) -> int:
+    """Compare a member's local header with its directory entry; return where its packed bytes start."""
     header: tuple[bytes, int, int, int, int, int, int, int, int, int, int] = _LOCAL.unpack(
-        source.read(at, _LOCAL.size)
+        source.read(member.header, _LOCAL.size)
     )
     magic, _, flags, method, _, _, crc, packed, size, name_length, extra_length = header
     if magic != _LOCAL_MAGIC:
-        return None
-    rest = source.read(at + _LOCAL.size, name_length + extra_length)
-    size, packed = _widen((size, packed), _extras(rest[name_length:], name), name)
-    data = at + _LOCAL.size + len(rest)
-    return rest[:name_length], Member(name, flags, method, crc, packed, size, at, data, 0)
-
-
-def _check_local_header(source: ByteSource, member: Member) -> int:
-    """Compare a member's local header with its directory entry; return where its packed bytes start."""
-    found = _local_header(source, member.header, member.name)
-    if found is None:
         fail("wheel-header-mismatch", f"`{member.name}` has no local header where the directory says.")
-    name, local = found
+    rest = source.read(member.header + _LOCAL.size, name_length + extra_length)
+    name = rest[:name_length]
+    size, packed = _widen((size, packed), _extras(rest[name_length:], member.name), member.name)
     # Readers of streams take the local name, others the directory's: both must get the same file.
     if name != member.name.encode():
         fail("wheel-header-mismatch", f"`{member.name}` has another name in its local header: {name!r}.")
-    stated = (local.crc, local.packed, local.size)
+    stated = (crc, packed, size)
     expected: tuple[int, ...] = (member.crc, member.packed, member.size)
-    if local.flags & _DESCRIPTOR_FLAG:  # the values follow the contents and may be zero here
+    if flags & _DESCRIPTOR_FLAG:  # the values follow the contents and may be zero here
         expected = tuple(right if value else 0 for right, value in zip(expected, stated, strict=True))
-    same_flags = local.flags & _COMPARED_FLAGS == member.flags & _COMPARED_FLAGS
-    if not same_flags or local.method != member.method or stated != expected:
+    same_flags = flags & _COMPARED_FLAGS == member.flags & _COMPARED_FLAGS
+    if not same_flags or method != member.method or stated != expected:
         fail(
             "wheel-header-mismatch",
             f"`{member.name}` has other sizes, CRC, method or flags in its local header.",
         )
-    return local.data
+    return member.header + _LOCAL.size + len(rest)
 
 
 def _check_gap(source: ByteSource, member: Member, gap: int) -> None:
