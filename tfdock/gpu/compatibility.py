@@ -15,7 +15,7 @@ from typing import get_args
 from tfdock.gpu.devices import example_gpu, title
 from tfdock.gpu.gpu_facts import GpuFacts
 from tfdock.gpu.limits import Limits, judge
-from tfdock.gpu.own_libraries import is_own
+from tfdock.gpu.opened_libraries import is_own
 from tfdock.gpu.verdict import CodePart, CombinedVerdict, Runs, combine, parts_of
 from tfdock.knowledge.fits import exact_target
 from tfdock.knowledge.gpu_rows import Architecture, Gpu

@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tfdock.gpu.opened_libraries import accelerator_of, built_with, unsearched_folders
-from tfdock.gpu.own_libraries import own_libraries, row_of
+from tfdock.gpu.opened_libraries import accelerator_of, built_with, own_libraries, row_of, unsearched_folders
 from tfdock.gpu.verdict import code_of
 from tfdock.knowledge.fits import emitted_ptx
 from tfdock.knowledge.release_rows import Release, Support, applies

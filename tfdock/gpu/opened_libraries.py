@@ -1,4 +1,4 @@
-"""What a wheel says of its build: which libraries it opens when it looks for GPUs, and whether it searches for them.
+"""The libraries of a wheel: which are TensorFlow's own, which it opens when it looks for GPUs, and where.
 
 Pure.
 """
@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from tfdock.knowledge.release_rows import applies
 from tfdock.knowledge.rows import Accelerator, in_range
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.knowledge.wheel_rows import RuntimeLibrary
+from tfdock.knowledge.wheel_rows import RuntimeLibrary, WheelLibrary
 from tfdock.types import Version
+from tfdock.wheel.facts import Library
 from tfdock.wheel.identity import normal_version
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.requirements import wanted
@@ -22,6 +23,25 @@ from tfdock.wheel.requirements import wanted
 _DRIVER = "driver"  #: The component of the driver's own libraries: no image has them.
 #: The library that looks for GPUs, of releases that have it.
 _OPENER = re.compile(r"tensorflow(_core)?/libtensorflow_framework\.so[.\d]*")
+
+
+def own_libraries(knowledge: KnowledgeBase, libraries: Iterable[Library]) -> tuple[Library, ...]:
+    """Return TensorFlow's own libraries, without those that are only carried along."""
+    return tuple(library for library in libraries if is_own(knowledge, library.path))
+
+
+def is_own(knowledge: KnowledgeBase, path: str) -> bool:
+    """Return whether a library of a wheel, by its path in it, is TensorFlow's own."""
+    row, _ = row_of(knowledge, path)
+    # Builds of one's own have libraries that no row knows. They count as TensorFlow's.
+    return row is None or row.own
+
+
+def row_of(knowledge: KnowledgeBase, path: str) -> tuple[WheelLibrary | None, str]:
+    """Return the row that tells of a library, and which choice the library belongs to, if it is one of several."""
+    matches = ((row, re.fullmatch(row.paths, path)) for row in knowledge.wheel_libraries)
+    row, match = next(((row, match) for row, match in matches if match), (None, None))
+    return row, match.groupdict().get("choice", "") if match else ""
 
 
 def release_of(inspection: Inspection) -> str:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
-from tfdock.gpu.opened_libraries import built_with
-from tfdock.gpu.own_libraries import own_libraries
+from tfdock.gpu.opened_libraries import built_with, own_libraries
 from tfdock.gpu.verdict import code_of
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase

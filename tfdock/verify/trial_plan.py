@@ -12,10 +12,10 @@ from tfdock.gpu.opened_libraries import (
     built_with,
     for_release,
     opened_libraries,
+    own_libraries,
     package_of,
     release_of,
 )
-from tfdock.gpu.own_libraries import own_libraries
 from tfdock.gpu.verdict import runs
 from tfdock.knowledge.fits import toolkit_floor
 from tfdock.knowledge.rows import Accelerator

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfdock.errors import NetworkError, ProfileError, TfdockError, VerificationFailed, WheelRefused
-from tfdock.gpu.opened_libraries import unsearched_folders
-from tfdock.gpu.own_libraries import own_libraries
+from tfdock.gpu.opened_libraries import own_libraries, unsearched_folders
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.types import ImageRef

@@ -18,7 +18,7 @@ from tfdock.cli.gpu_text import answer, gpu_json, reasons
 from tfdock.errors import ProfileError, as_document
 from tfdock.gpu.compatibility import Compatibility, LibraryService, library_verdicts, serve
 from tfdock.gpu.gpu_facts import XLA_TRACE, brought_by, facts_of_release, facts_of_wheel
-from tfdock.gpu.own_libraries import own_libraries
+from tfdock.gpu.opened_libraries import own_libraries
 from tfdock.host import hardware as machine
 from tfdock.knowledge import loader
 from tfdock.knowledge.gpu_rows import Gpu

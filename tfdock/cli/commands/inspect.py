@@ -20,8 +20,7 @@ from tfdock.cli.gpu_text import RequestedGpus, answer, gpu_json, reasons, reques
 from tfdock.errors import ExitCode, as_document
 from tfdock.gpu.compatibility import coverage, coverage_rows, library_verdicts, serve
 from tfdock.gpu.gpu_facts import XLA_TRACE, brought_by, facts_of_wheel
-from tfdock.gpu.opened_libraries import unsearched_limit
-from tfdock.gpu.own_libraries import own_libraries
+from tfdock.gpu.opened_libraries import own_libraries, unsearched_limit
 from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.verify.manylinux import audit

@@ -30,8 +30,7 @@ from tfdock.diagnose.diagnose_logs import diagnose_run_log
 from tfdock.errors import EngineError, ExitCode, WheelRefused, combined_exit_code
 from tfdock.gpu.compatibility import coverage
 from tfdock.gpu.gpu_facts import facts_of_wheel
-from tfdock.gpu.opened_libraries import unsearched_limit
-from tfdock.gpu.own_libraries import own_libraries
+from tfdock.gpu.opened_libraries import own_libraries, unsearched_limit
 from tfdock.host.settings import Settings
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.prepare import ResolvedProfile
