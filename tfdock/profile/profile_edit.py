@@ -48,10 +48,9 @@ def _with_field(text: str, node: yaml.MappingNode, key: str, value: str | None) 
     """Return the text with one entry of a block map written, added below the others, or removed with its lines."""
     entry = _entry(node, key)
     if entry is None:
-        if value is None:
-            # The profile that it extends says it: only a null takes it away.
-            return _added(text, node, f"{key}: null") if _entry(node, "extends") else text
-        return _added(text, node, f"{key}: {value}")
+        # What the profile that it extends says is only taken away by a null.
+        absent = value is None and not _entry(node, "extends")
+        return text if absent else _added(text, node, f"{key}: {value or 'null'}")
     name, old = entry
     end = _end(text, old)
     if value is None:

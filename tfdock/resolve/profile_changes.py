@@ -116,13 +116,10 @@ def describe_change(change: Change, profile: Profile) -> str:
 
     A map is complete, with all that the profile has in it: replacing it loses nothing.
     """
-    after = changed(profile, change)
-    written: dict[str, object] = {}
-    for path, value in change.items():
-        field, _, inner = path.partition(".")
-        if value is not None:
-            written[field] = _complete_map(field, change, after) if inner else value
-    lines = [f"`{field}: {_yaml(value)}`" for field, value in written.items()]
+    values, maps = as_yaml(change, profile)
+    given = [path for path, value in values.items() if value is not None]
+    written = {(field := path.partition(".")[0]): maps.get(field, values[path]) for path in given}
+    lines = [f"`{field}: {value}`" for field, value in written.items()]
     gone = " and ".join(f"`{path}`" for path, value in change.items() if value is None)
     return ", and ".join([*([" and ".join(lines)] if lines else []), *([f"remove {gone}"] if gone else [])])
 

@@ -86,7 +86,8 @@ def check(
     for name in profile_names(profiles, wish):
         again = partial(_check_profile, preparer, places, records, name)
         result = again()
-        results.append(_fix(preparer, result, again, yes=yes, asking=asking) if fix and result.problems else result)
+        fixable = fix and any(problem.ways for problem in result.problems)
+        results.append(_fix(preparer, result, again, yes=yes, asking=asking) if fixable else result)
     # A refused profile needs no engine, and may be a stranger's: then nothing of this machine is called.
     facts = quick_facts() if any(result.build_id for result in results) else None
     engine = engine_findings(facts, settings) if facts else []
@@ -192,7 +193,7 @@ def _fix(
     preparer: Preparer, result: _CheckResult, again: Callable[[], _CheckResult], *, yes: bool, asking: bool
 ) -> _CheckResult:
     """Return the result of a profile with a way out of its refusal written into it; else its own, and why not."""
-    if asking and any(problem.ways for problem in result.problems):
+    if asking:
         console.show_problems(result.problems)
         result = replace(result, told=len(result.problems))
     try:
@@ -207,17 +208,14 @@ def _write_way_out(
 ) -> Change | None:
     """Write a way out of the problems into a profile, show it, and return its change; None if nobody wants one.
 
-    Raise ProfileError (`fix-not-taken`) where none is known, nobody may choose, or the file cannot be changed.
+    Raise ProfileError (`fix-not-taken`) where nobody may choose, or the file cannot be changed.
     """
     ways = [*{way.text: way for problem in problems for way in problem.ways}.values()]
-    if not ways:
-        raise _not_taken(name, "no change was found that helps", "do what the errors say")
     written = preparer.read(name)
     path, style = Path(written.file), console.Style(sys.stderr)
     # Standard input is no path, and so nobody may write to it.
     if path.parent == loader.profiles() or not os.access(path, os.W_OK):
-        why = "this profile is not a file that you may write to"
-        raise _not_taken(name, why, "save it as a file of yours: `NAME.yaml`")
+        raise _not_taken(name, "you may not write to this profile", "save it as a file of yours: `NAME.yaml`")
     # What nobody chose must not change whom the wheel serves, allow the untested, or hide what a parent says.
     harmless = [way for way in ways if not (written.extended or way.question or {*way.change} & {*DEVICES})]
     if not (yes or asking):
@@ -225,8 +223,7 @@ def _write_way_out(
     if yes and not harmless:
         why = "every way changes the GPUs or allows the untested, or the profile extends another"
         raise _not_taken(name, why, "choose on a terminal: `tfdock check --fix PROFILE`")
-    chosen = yes or ways == harmless[:1]
-    way = harmless[0] if chosen else _asked_way(ways, default=1 if ways[0] in harmless else 0)
+    way = harmless[0] if yes or ways == harmless[:1] else _asked_way(ways, default=int(ways[0] in harmless))
     if way is None:
         return None
     text = _changed_text(written, way.change)
@@ -258,8 +255,7 @@ def _changed_text(written: WrittenProfile, change: Change) -> str:
     with suppress(ProfileError):
         if profiles.read(text, written.file, written.extended)[0] == changed(written.profile, change):
             return text
-    why = "its layout is not one that tfdock can change"
-    raise _not_taken(written.file, why, "write the change by hand, or first a field a line")
+    raise _not_taken(written.file, "tfdock cannot change its layout", "write the change by hand, or a field a line")
 
 
 def _not_taken(file: str, why: str, fix: str) -> ProfileError:

@@ -55,8 +55,7 @@ def _print_list(lines: Iterable[str]) -> None:
     if fits or pager in ("", "cat") or os.environ.get("TERM") == "dumb":
         _print(text)
         return
-    # As git sets it: colours, and a short text stays on the screen.
-    environment = {"LESS": "FRX", **os.environ}
+    environment = {"LESS": "FRX", **os.environ}  # as git: colours, and a short text stays on the screen
     with subprocess.Popen(pager, shell=True, stdin=subprocess.PIPE, env=environment) as process:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the pager's
         process.communicate("".join(f"{line}\n" for line in text).encode(sys.stdout.encoding, "backslashreplace"))

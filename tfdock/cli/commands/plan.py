@@ -211,7 +211,6 @@ def schema(
         return
     if name not in NAMES:
         known = sorted(["profile", "matrix", *NAMES])
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"Did you mean `{near[0]}`? " if near else ""
+        hint = "".join(f"Did you mean `{near}`? " for near in difflib.get_close_matches(name, known, n=1))
         raise typer.BadParameter(f"{hint}There is no document `{console.clean(name)}`. Documents: {', '.join(known)}")
     sys.stdout.write(json.dumps(schema_of(name), indent=1, ensure_ascii=False) + "\n")
