@@ -107,6 +107,10 @@ class LazyGroup(TyperGroup):
         # Typer builds a group anew from all commands that are registered by now.
         group = typer.main.get_group(self.application)
         assert isinstance(group, LazyGroup)
+        # As in uv: before the command, and behind it.
+        known = [option.name for option in group.registered[name].params]
+        shared = [option for option in self.params if option.name == "color" and "color" not in known]
+        group.registered[name].params += shared
         return group.registered[name]
 
 

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -134,10 +134,20 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _colour(when: str | None) -> None:
+    if when in ("always", "never"):
+        os.environ.pop("NO_COLOR", None)  # it wins
+        os.environ["NO_COLOR" if when == "never" else "FORCE_COLOR"] = "1"
+
+
 @app.callback()
 def _global(
     _: Annotated[
         bool, typer.Option("-V", "--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
+    color: Annotated[
+        Literal["auto", "always", "never"] | None,
+        typer.Option(metavar="WHEN", help="Colour: `auto`, `always`, `never`.", callback=_colour, expose_value=False),
+    ] = None,
 ) -> None:
     """Build TensorFlow wheels that fit your GPU, in containers, from a short YAML profile."""

@@ -23,6 +23,8 @@ import tfdock.cli.main
 from tfdock.cli.app import app
 from tfdock.cli.lazy_commands import COMMANDS, LazyGroup
 
+from ..command_line import run
+
 GOLDEN = Path(__file__).parents[2] / "golden-help"
 RECORDED = ("tfdock", "build", "cache")
 SENTENCE = re.compile(r"[A-Z0-9`][^\n]*\.")
@@ -123,3 +125,15 @@ def test_a_command_imports_its_own_module_and_no_other() -> None:
     prefix = "tfdock.cli.commands."
     modules = {name.removeprefix(prefix) for name in json.loads(result.stdout.splitlines()[-1]) if prefix in name}
     assert modules == {"know"}
+
+
+@pytest.mark.parametrize(
+    "words", [["{}", "check", "nowhere"], ["check", "nowhere", "{}"], ["cache", "push", "{}", "-"]]
+)
+def test_colours_are_asked_for_before_or_behind_a_command(words: list[str]) -> None:
+    for when, variables in (("always", {"NO_COLOR": "1"}), ("never", {"FORCE_COLOR": "1"})):
+        # Both are named, so that the runner sets them back.
+        result = run(
+            *(word.format(f"--color={when}") for word in words), **{"NO_COLOR": "", "FORCE_COLOR": "", **variables}
+        )
+        assert ("\x1b[" in result.stderr) is (when == "always")
