@@ -3,6 +3,7 @@
 SERVER is `host:port`, of `tf.profiler.experimental.server.start(port)` there.
 """
 
+import socket
 import sys
 
 from xprof.convert import _pywrap_profiler_plugin
@@ -15,7 +16,17 @@ def main(server, folder, seconds):
     try:
         _pywrap_profiler_plugin.trace(server, folder, "", True, int(seconds) * 1000, 1, LEVELS)
     except RuntimeError as error:
-        sys.exit(str(error))
+        sys.exit(refusal(server) or str(error))
+
+
+def refusal(server):
+    """Return why nobody can be reached there, which xprof does not tell; empty where somebody listens."""
+    host, _, port = server.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), 5).close()
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 if __name__ == "__main__":

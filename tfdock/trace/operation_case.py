@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from tfdock.errors import ProfileError, VerificationFailed
 from tfdock.host.foreign_json import Line, Malformed, below, parse
@@ -49,9 +49,7 @@ class _Collected:
     leaves: list[_Leaf]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Timed:
-    seconds: Annotated[float, below(1 << 20)]
+_Timed = TypedDict("_Timed", {"seconds": Annotated[float, below(1 << 20)]})
 
 
 def chosen(operations: Sequence[TracedOperation], name: str) -> TracedOperation:
@@ -97,7 +95,7 @@ def write_case(
         program=str(program),
         type=operation.type,
         node=operation.node,
-        seconds=timed.seconds,
+        seconds=timed["seconds"],
         traced_seconds=operation.seconds / operation.calls,
     )
 

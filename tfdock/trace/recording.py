@@ -81,11 +81,9 @@ def profile_in(*places: Path) -> UntrustedPath:
         if place.is_file() and place.name.endswith(_ENDING):
             return root
         if place.is_file():
-            message, fix = (
-                f"{place} is no profile, whose name ends with `{_ENDING}`",
-                "name the Python of a script first",
-            )
-            raise ProfileError.of("trace-missing", message, f"{fix}: `tfdock trace .venv {place.name}`")
+            message = f"{place} is no profile, whose name ends with `{_ENDING}`"
+            fix = f"name the Python of a script first: `tfdock trace .venv {place.name}`"
+            raise ProfileError.of("trace-missing", message, fix)
         # A session that is thrown away leaves an empty file. `/` has no name, and no profile.
         found = (file for file in root.walk() if file.is_plain and file.status.st_size) if place.name else ()
         if files := [file for file in found if file.name.endswith(_ENDING)]:

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from tfdock.host.foreign_json import Line, Malformed, matching, parse
 
@@ -247,14 +247,8 @@ def _double_share(graph: Sequence[_Event]) -> float | None:
 # --- xprof's tables -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    c: list[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
-    id: Line
+_Row = TypedDict("_Row", {"c": list[Mapping[str, Any]]})
+_Column = TypedDict("_Column", {"id": Line})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,9 +259,9 @@ class _Table:
 
     def named(self) -> Iterator[dict[str, Any]]:
         """Yield each row's cells by their columns."""
-        names = [column.id for column in self.cols or ()]
+        names = [column["id"] for column in self.cols or ()]
         for row in self.rows or ():
-            yield dict(zip(names, (cell.get("v") for cell in row.c), strict=False))
+            yield dict(zip(names, (cell.get("v") for cell in row["c"]), strict=False))
 
 
 def _table(data: bytes | None, place: int) -> _Table:
@@ -396,24 +390,10 @@ def _kernels(data: bytes | None) -> Iterator[TracedKernel]:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Usage:
-    peakBytesInUse: Annotated[str, matching(r"\d{1,18}")]  # noqa: N815 - xprof's
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Snapshot:
-    aggregationStats: _Usage  # noqa: N815 - xprof's
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Allocator:
-    memoryProfileSnapshots: list[_Snapshot]  # noqa: N815 - xprof's
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Memory:
-    memoryProfilePerAllocator: Mapping[str, _Allocator]  # noqa: N815 - xprof's
+_Usage = TypedDict("_Usage", {"peakBytesInUse": Annotated[str, matching(r"\d{1,18}")]})
+_Snapshot = TypedDict("_Snapshot", {"aggregationStats": _Usage})
+_Allocator = TypedDict("_Allocator", {"memoryProfileSnapshots": list[_Snapshot]})
+_Memory = TypedDict("_Memory", {"memoryProfilePerAllocator": Mapping[str, _Allocator]})
 
 
 def _memory(data: bytes | None) -> dict[str, int]:
@@ -421,7 +401,7 @@ def _memory(data: bytes | None) -> dict[str, int]:
         return {}
     found: _Memory = parse(_Memory, data)
     peaks = {
-        name: [snapshot.aggregationStats.peakBytesInUse for snapshot in allocator.memoryProfileSnapshots]
-        for name, allocator in found.memoryProfilePerAllocator.items()
+        name: [snapshot["aggregationStats"]["peakBytesInUse"] for snapshot in allocator["memoryProfileSnapshots"]]
+        for name, allocator in found["memoryProfilePerAllocator"].items()
     }
     return {name: max(map(int, values)) for name, values in peaks.items() if values}

@@ -16,6 +16,7 @@ from tfdock.host.untrusted_folders import TooLarge, UntrustedPath
 from tfdock.installed.interpreter import started_python
 
 _SECONDS = 600.0
+_ANSWER_SECONDS = 60.0  #: After the time of a recording.
 _LOOK_SECONDS, _DYING_SECONDS = 0.2, 5.0
 _MOST_PROFILE, _MOST_TABLE = 1 << 30, 1 << 28
 _NAME = "host.xplane.pb"
@@ -71,9 +72,16 @@ def sample_server(python: Path, server: str, folder: Path, seconds: int, program
     Raises VerificationFailed where nobody answers, or nothing runs there.
     """
     answer = ask(
-        str(python), "-c", program, server, str(folder.absolute()), str(seconds), folder="/", seconds=seconds + 60.0
+        str(python),
+        "-c",
+        program,
+        server,
+        str(folder.absolute()),
+        str(seconds),
+        folder="/",
+        seconds=seconds + _ANSWER_SECONDS,
     )
-    if answer.status:
+    if answer.status != 0:
         raise VerificationFailed.of(
             "trace-missing",
             f"nothing was recorded of {server}: {last_line(answer.text)[:300]}",

@@ -20,6 +20,7 @@ from tfdock.cli.app import app
 from tfdock.errors import Interrupted, VerificationFailed
 from tfdock.host.supervise import Stop
 from tfdock.knowledge import loader
+from tfdock.trace import xprof_tables
 from tfdock.trace.recording import Script, Terminal, run_script
 from tfdock.trace.tracing import Tracer, TraceReport
 
@@ -63,10 +64,12 @@ print("a warning")
 print(json.dumps({"seconds": 0.001 * case["leaves"][0]["shape"][0]}))
 """
 SAMPLE = """
-import pathlib, sys
+import pathlib, sys, time
 server, folder, seconds = sys.argv[1:]
 if server == "nobody:1":
     sys.exit("UNAVAILABLE: no responses")
+if server == "silent:1":
+    time.sleep(600)
 place = pathlib.Path(folder, "plugins/profile/now")
 place.mkdir(parents=True)
 (place / f"{server}-{seconds}.xplane.pb").write_bytes(b"a profile")
@@ -175,6 +178,16 @@ def test_a_running_program_is_recorded_through_its_port(python: Path, tmp_path: 
     lost = trace(python, "nobody:1")
     assert lost.exit_code == 4
     assert "nothing was recorded of nobody:1: UNAVAILABLE: no responses [trace-missing]" in lost.stderr
+
+
+def test_what_records_nothing_leaves_no_folder_and_no_silence(
+    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(xprof_tables, "_ANSWER_SECONDS", 0.5)
+    lost = trace(python, "--seconds", "1", "silent:1")
+    assert lost.exit_code == 4
+    assert "nothing was recorded of silent:1: no answer in 2 s [trace-missing]" in lost.stderr
+    assert list((tmp_path / "trace").iterdir()) == []
 
 
 def shown(python: Path, folder: Path) -> tuple[TraceReport, Tracer]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -70,8 +71,6 @@ def test_the_page_is_served_to_this_machine_only(tmp_path: Path) -> None:
 
 TRACE = """
 def trace(*words):
-    if words[0] == "host:1":
-        raise RuntimeError("UNAVAILABLE: nobody")
     print(words)
 """
 
@@ -79,8 +78,16 @@ def trace(*words):
 def test_a_running_program_is_recorded_with_the_shapes_of_inputs(tmp_path: Path) -> None:
     done = run(tmp_path, "sample", "host:2", "logs", "3", convert___pywrap_profiler_plugin=TRACE)
     assert "('host:2', 'logs', '', True, 3000, 1, {'host_tracer_level': 3," in done.stdout, done.stderr
-    lost = run(tmp_path, "sample", "host:1", "logs", "3")
-    assert (lost.returncode, lost.stderr) == (1, "UNAVAILABLE: nobody\n")
+
+
+def test_a_port_where_nobody_listens_is_told_from_one_that_is_no_profiler(tmp_path: Path) -> None:
+    program = "def trace(*words):\n    raise RuntimeError('UNAVAILABLE: no responses')\n"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        open_ = run(tmp_path, "sample", address, "logs", "3", convert___pywrap_profiler_plugin=program)
+    closed = run(tmp_path, "sample", address, "logs", "3")
+    assert (open_.returncode, open_.stderr) == (1, "UNAVAILABLE: no responses\n")
+    assert (closed.returncode, closed.stderr) == (1, "[Errno 111] Connection refused\n")
 
 
 def test_a_tensorflow_that_is_too_old_is_told(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import fields, replace
 from datetime import datetime
 from functools import partial
@@ -112,14 +113,18 @@ def trace(
     # With the process's number: two may start at once.
     folder = out / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
     stopping = partial(stoppable, kept="what was recorded until then is lost")
-    if script:
-        run = Script(python=tensorflow_python(place)[0].program, words=script, skip=skip, steps=steps)
-        terminal = Terminal(stoppable=stopping, stdout=_STDERR if as_json else None)
-        found = tracer.run(run, folder, terminal, case)
-    elif _SERVER.fullmatch(place) and not Path(place).exists():
-        found = tracer.sample(place, folder, seconds)
-    else:
-        found = tracer.read([Path(place)], folder)
+    try:
+        if script:
+            run = Script(python=tensorflow_python(place)[0].program, words=script, skip=skip, steps=steps)
+            terminal = Terminal(stoppable=stopping, stdout=_STDERR if as_json else None)
+            found = tracer.run(run, folder, terminal, case)
+        elif _SERVER.fullmatch(place) and not Path(place).exists():
+            found = tracer.sample(place, folder, seconds)
+        else:
+            found = tracer.read([Path(place)], folder)
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # empty where nothing was recorded
     if sources and (types := list(dict.fromkeys(one.type for one in found.facts.operations[:_SHOWN]))):
         found = replace(found, sources=registrations(sources, types))
     if as_json:
