@@ -9,8 +9,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from tfdock.bazel import output
 from tfdock.errors import Locked
@@ -65,15 +66,7 @@ class RunState:
     log: str  #: The path of the log.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Notes:
-    runs: tuple[RunState, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reason:
-    code: str
-    message: str
+_Reason = TypedDict("_Reason", {"code": str, "message": str})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +84,7 @@ class _Noted:
     def state(self, log: UntrustedPath, process: str = "") -> RunState:
         """Return the state of the run, which goes on if it has a process."""
         problem = self.problems[0] if self.problems else _Reason(code="", message=self.error)
-        stopped = problem.code == "interrupted"
+        stopped = problem["code"] == "interrupted"
         return RunState(
             run=log.name.removesuffix(".log"),
             build_id=self.build_id,
@@ -100,7 +93,7 @@ class _Noted:
             started=self.started,
             ended=self.ended,
             process=process,
-            reason="" if stopped else problem.message.partition("\n")[0],
+            reason="" if stopped else problem["message"].partition("\n")[0],
             log=str(log),
         )
 
@@ -110,7 +103,8 @@ def run_states(house: Wheelhouse, state: Path) -> Iterator[RunState]:
     that ended, newest first.
     """
     living = list(_living(state))
-    ended = [*_failed(house, state), *_built(house)]
+    failed = (_noted(path.parent, path.name.removesuffix(RUN_SUFFIX)) for path in failed_runs(house, state))
+    ended = [*chain.from_iterable(failed), *_built(house)]
     without_run = list(_without_run(UntrustedPath(state, "detached"), [*living, *ended]))
     yield from living
     yield from (run for run in without_run if run.process)
@@ -133,11 +127,6 @@ def _noted(folder: UntrustedPath, run: str, process: str = "") -> Iterator[RunSt
     if noted:
         log = folder / f"{run}.log"
         yield _with_progress(noted.state(log, process), log) if process else noted.state(log)
-
-
-def _failed(house: Wheelhouse, state: Path) -> Iterator[RunState]:
-    for path in failed_runs(house, state):
-        yield from _noted(path.parent, path.name.removesuffix(RUN_SUFFIX))
 
 
 def _built(house: Wheelhouse) -> Iterator[RunState]:
@@ -185,16 +174,16 @@ class BuildNotes:
 
     def _write(self) -> None:
         with suppress(OSError):
-            text = json.dumps({"runs": [asdict(run) for run in self._runs.values()]})
+            text = json.dumps([asdict(run) for run in self._runs.values()])
             write_atomically(self._file, text.encode(), durable=False)
 
 
 def _without_run(folder: UntrustedPath, runs: Sequence[RunState]) -> Iterator[RunState]:
     """Yield the builds of background commands that wait, or ended before they had a run."""
     for file in folder.entries():
-        noted: _Notes | None = file.load(_Notes, LARGEST_RUN) if file.name.endswith(".json") else None
+        noted: list[RunState] | None = file.load(list[RunState], LARGEST_RUN) if file.name.endswith(".json") else None
         process = _writer(file.path.with_suffix(".txt")) if noted else ""
-        for build in noted.runs if noted else ():
+        for build in noted or ():
             # The names of commands and of runs begin with their time.
             if any(run.build_id == build.build_id and run.run[:15] >= build.run[:15] for run in runs):
                 continue
