@@ -9,9 +9,11 @@ import functools
 import os
 import platform
 import re
+import selectors
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,6 +25,7 @@ from tfdock.types import Host, LocalGpu, Machine, WritableFolder
 _ANSWER_SECONDS = 20.0
 _DYING_SECONDS = 1.0
 _MIB = 1 << 20
+_MOST_TEXT = 16 * _MIB  #: Far more than any text that is read or answered here.
 _NUMBER = re.compile("[0-9]{1,19}")
 
 # --- cores and memory ---------------------------------------------------------------------------------------------
@@ -131,11 +134,15 @@ def last_line(text: str) -> str:
 
 
 def text_of(path: str | Path) -> str:
-    """Return a file's text; empty if it cannot be read."""
+    """Return a file's text; empty if it cannot be read, or is longer than any text that is asked for."""
     try:
-        return Path(path).read_text("utf-8", errors="replace")
+        if not Path(path).is_file():
+            return ""  # a pipe would keep the reader waiting
+        with Path(path).open("rb") as file:
+            text = file.read(_MOST_TEXT + 1)
     except OSError:
         return ""
+    return text.decode("utf-8", "replace") if len(text) <= _MOST_TEXT else ""
 
 
 # --- disk ---------------------------------------------------------------------------------------------------------
@@ -267,7 +274,9 @@ def ask(
     except OSError as error:
         return Answer(f"cannot be run: {error.strerror}", None)
     try:
-        text, _ = process.communicate(timeout=seconds)
+        text = _output(process, seconds)
+        if text is None:
+            return Answer(f"it prints more than {_MOST_TEXT // _MIB} MiB", None)
     except subprocess.TimeoutExpired:
         return Answer(f"no answer in {seconds:.0f} s", None)
     finally:
@@ -275,6 +284,24 @@ def ask(
         if process.returncode is None:
             _kill(process)
     return Answer(text.decode("utf-8", "replace"), process.returncode)
+
+
+def _output(process: subprocess.Popen[bytes], seconds: float) -> bytes | None:
+    """Return all that it prints until it has ended; None if that is too much. Raises TimeoutExpired."""
+    assert process.stdout
+    end, text, stdout = time.monotonic() + seconds, bytearray(), process.stdout.fileno()
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(stdout, selectors.EVENT_READ)
+        while waiting.select(max(0.0, end - time.monotonic())):
+            part = os.read(stdout, _MIB)
+            text += part
+            if len(text) > _MOST_TEXT:
+                return None
+            if not part:
+                process.wait(max(0.0, end - time.monotonic()))
+                process.stdout.close()
+                return bytes(text)
+    raise subprocess.TimeoutExpired(process.args, seconds)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -11,6 +11,7 @@ from email.parser import HeaderParser
 from importlib.machinery import PathFinder
 from importlib.metadata import Distribution
 from itertools import product
+from os.path import realpath
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -152,7 +153,8 @@ def foreign_kernel(python: AskedPython) -> tuple[Path, str] | None:
     except Malformed:
         return None
     # Jupyter takes `python` for the one that it runs with itself.
-    inside = not program.is_absolute() or program.parent.resolve() == python.program.parent.resolve()
+    # Not `Path.resolve`: it ends with an error at links in a circle.
+    inside = not program.is_absolute() or realpath(program.parent) == realpath(python.program.parent)
     return None if inside else (file, str(program))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import zipfile
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
 from tfdock.errors import ProfileError
+from tfdock.host.hardware import text_of
 from tfdock.installed.interpreter import AskedPython, interpreter_at
 from tfdock.installed.loader_search import Loader
 from tfdock.installed.packages import (
@@ -100,6 +102,39 @@ def test_what_is_damaged_in_a_dist_info_ends_no_command(tmp_path: Path, name: st
     result = CliRunner().invoke(app, ["doctor", "--python", str(fake), "--json"])
     assert result.exit_code in (0, 4)
     assert json.loads(result.stdout)["checks"]
+
+
+def test_links_in_a_circle_end_no_command(tmp_path: Path) -> None:
+    circle, file = tmp_path / "circle", tmp_path / "share/jupyter/kernels/python3/kernel.json"
+    circle.symlink_to(circle)
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"argv": [f"{circle}/python"]}))
+    python = AskedPython(program=tmp_path / "bin/python", prefix=str(tmp_path))
+    assert foreign_kernel(python) == (file, f"{circle}/python")
+
+
+def test_of_a_program_that_prints_without_end_no_more_is_kept_than_an_answer_has(tmp_path: Path) -> None:
+    endless = tmp_path / "python"
+    endless.write_text("#!/bin/sh\nexec yes\n")
+    endless.chmod(0o755)
+    assert interpreter_at(str(endless)).trouble == "it prints more than 16 MiB"
+
+
+def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(tmp_path: Path) -> None:
+    install(tmp_path, "tensorflow", "2.18.0", FILES)
+    file = tmp_path / "tensorflow/python/platform/build_info.py"
+    file.unlink()
+    os.mkfifo(file)
+    found = find_tensorflow([str(tmp_path)])
+    assert found is not None
+    assert found.build_info is None
+
+
+def test_a_file_that_is_longer_than_any_text_is_not_kept(tmp_path: Path) -> None:
+    file = tmp_path / "sparse"
+    file.touch()
+    os.truncate(file, 1 << 40)
+    assert text_of(file) == ""
 
 
 def test_a_report_of_an_environment_has_the_verdict_on_it(tmp_path: Path) -> None:

@@ -137,6 +137,13 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
         with_wheels(replace(WHEEL, version="2.11.0", requires=("numpy>=1.20",))),
         "requirement-breaks", "umath failed to import", '-m pip install "numpy<2"',
     ),
+    "numpy 1.24 with a release that takes an older one": (
+        replace(
+            with_wheels(replace(WHEEL, version="2.6.0", requires=("numpy (~=1.19.2)",))),
+            versions={**SOUND.versions, "protobuf": "3.20.3", "numpy": "1.24.4"},
+        ),
+        "requirement-breaks", "has no attribute 'object'", '-m pip install "numpy~=1.19.2"',
+    ),
     "packages are not there": (
         replace(
             with_wheels(replace(WHEEL, requires=("numpy<3", "absl-py", "ml_dtypes", "libclang"))),
