@@ -161,4 +161,5 @@ class Loader:
 
     def _fits(self, path: Path) -> bool:
         """Return whether the loader takes what is there: it passes over other machines' libraries alone."""
-        return path.exists() and ((found := self.needs(path)) is None or found.machine == self.machine)
+        # Not `Path.exists`: the loader passes over a folder that is closed to this user too.
+        return os.access(path, os.F_OK) and ((found := self.needs(path)) is None or found.machine == self.machine)

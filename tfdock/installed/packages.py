@@ -52,6 +52,7 @@ class InstalledWheel:
     pythons: tuple[str, ...]
     missing: tuple[int, str]
     changed: tuple[int, str]
+    shut: str = ""  #: The first file that this user may not look at.
 
     @property
     def is_whole(self) -> bool:
@@ -180,10 +181,12 @@ def _metadata(one: Distribution) -> Message:
 
 
 def _wheel(one: Distribution) -> InstalledWheel:
-    head, missing, changed = _metadata(one), [], []
+    head, missing, changed, shut = _metadata(one), [], [], ""
     for file, recorded in _files(one):
         try:
             size = Path(str(one.locate_file(file))).stat().st_size
+        except PermissionError:
+            shut = shut or file
         except OSError:
             missing.append(file)
         else:
@@ -199,6 +202,7 @@ def _wheel(one: Distribution) -> InstalledWheel:
         pythons=tuple(dict.fromkeys(tags)),
         missing=(len(missing), next(iter(missing), "")),
         changed=(len(changed), next(iter(changed), "")),
+        shut=shut,
     )
 
 

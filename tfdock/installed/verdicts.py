@@ -191,6 +191,10 @@ class _Verdicts:
             lies = f"the files are those of {whole[0].name}" if len(whole) == 1 else "their files are mixed"
             found = f"{names} are installed over each other in one folder: {lies}"
             yield _failed("files", "tensorflow-damaged", found, self._one_instead(wheels))
+        elif wheel.shut:
+            folder = shlex.quote(str(self.its.tensorflow.folder)) if self.its.tensorflow else ""
+            found = f"this user may not read {wheel.shut} of {wheel.name} {wheel.version}"
+            yield _failed("files", "tensorflow-damaged", found, f"as its owner: `chmod -R a+rX {folder}`")
         elif not wheel.is_whole:
             (missing, first), (changed, other) = wheel.missing, wheel.changed
             said = [f"{missing:,} files are missing ({first})"] if missing else []

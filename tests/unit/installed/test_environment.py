@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
 from tfdock.errors import ProfileError
-from tfdock.host.hardware import text_of
+from tfdock.host.hardware import ask, text_of
 from tfdock.installed.interpreter import AskedPython, interpreter_at
 from tfdock.installed.loader_search import Loader
 from tfdock.installed.packages import (
@@ -118,6 +119,30 @@ def test_of_a_program_that_prints_without_end_no_more_is_kept_than_an_answer_has
     endless.write_text("#!/bin/sh\nexec yes\n")
     endless.chmod(0o755)
     assert interpreter_at(str(endless)).trouble == "it prints more than 16 MiB"
+
+
+_AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from tfdock.installed.loader_search import Loader
+from tfdock.installed.packages import find_tensorflow
+os.getuid() or os.setuid(65534)  # nothing is closed to root
+site = sys.argv[1]
+(wheel,) = find_tensorflow([site]).wheels
+loader = Loader(site + "/tensorflow/python", "x86_64", cached={})
+print(loader.find("libnone.so.1", Path(sys.executable)).path, wheel.shut)
+"""
+
+
+def test_a_folder_that_is_closed_to_this_user_is_neither_an_error_nor_missing_files() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
+        site, closed = Path(folder), Path(folder, "tensorflow/python")
+        site.chmod(0o755)
+        install(site, "tensorflow", "2.18.0", FILES)
+        closed.chmod(0)
+        answer = ask(sys.executable, "-c", _AS_NOBODY, folder, folder=str(Path(__file__).parents[3]))
+        closed.chmod(0o755)
+    assert answer.text.strip() == "None tensorflow/python/platform/build_info.py"
 
 
 def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(tmp_path: Path) -> None:

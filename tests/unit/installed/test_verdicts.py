@@ -124,6 +124,10 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
         with_wheels(replace(WHEEL, missing=(1200, "tensorflow/libtensorflow_cc.so.2"))),
         "tensorflow-damaged", "1,200 files are missing (tensorflow/libtensorflow_cc.so.2)", "--force-reinstall",
     ),
+    "another user's files": (
+        with_wheels(replace(WHEEL, shut="tensorflow/__init__.py")),
+        "tensorflow-damaged", "may not read tensorflow/__init__.py", f"`chmod -R a+rX {SITE}/tensorflow`",
+    ),
     "no AVX": (replace(SOUND, cpu_flags=frozenset({"sse4_2"})), "cpu-lacks-feature", "no avx", "optimize: native"),
     "an old libstdc++": (
         replace(SOUND, old_stdcxx=("/old/libstdc++.so.6", "GLIBCXX_3.4.30"), variables={"LD_LIBRARY_PATH": "/old"}),
