@@ -16,6 +16,9 @@ Digest = NewType("Digest", str)  #: `sha256:` and 64 hexadecimal digits.
 #: A profile's lists of targets; `gpus` beside a list must run on its targets.
 TARGET_FIELDS = ("compute_capabilities", "amdgpu_targets", "targets")
 
+#: An option that means the CPU of the machine that builds: the code depends on it, even where it is only tuned.
+NATIVE = re.compile(r"-m(arch|cpu|tune)=native")
+
 
 @lru_cache(maxsize=4096)  # a resolution compares some hundred versions, some thousand times
 def _order(text: str) -> tuple[tuple[int, ...], bool, tuple[int | str, ...]]:

@@ -19,11 +19,12 @@ from tfdock.builder import pins as registry
 from tfdock.builder.session import BuildRequest, BuildSession
 from tfdock.errors import BuildFailed, DiskFull, Incompatible, NetworkError, Problem, ProfileError
 from tfdock.host.files import file_error, write_atomically
+from tfdock.host.project_files import lock_text
 from tfdock.host.settings import Settings
 from tfdock.plan import lock_file as locks
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.lock_file import Lock, LockDifference, LockFile, Pin
-from tfdock.plan.prepare import PreparedBuild, Preparer, WrittenProfile, find_profile, lock_path, lock_text, placed
+from tfdock.plan.prepare import PreparedBuild, Preparer, WrittenProfile, find_profile, lock_path, placed
 from tfdock.profile import endpoint
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import ImageRef

@@ -12,13 +12,16 @@ from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfdock import __version__
 from tfdock.errors import TfdockError, as_document
+from tfdock.host.project_files import lock_text
 from tfdock.host.untrusted_folders import UntrustedPath
-from tfdock.plan.prepare import PreparedBuild, lock_path, lock_text
 from tfdock.wheelhouse.store import LARGEST_RUN, RUN_SCHEMA, RUN_SUFFIX
+
+if TYPE_CHECKING:
+    from tfdock.plan.prepare import PreparedBuild
 
 
 class RunDocumentWriter:
@@ -70,8 +73,9 @@ def profile_document(prepared: PreparedBuild) -> dict[str, Any]:
     }
     # A run without a readable lock is reported too, and its profile may be gone by now.
     with suppress(TfdockError, OSError):
-        path = Path(prepared.lock.path) if prepared.lock else lock_path(prepared.file, prepared.written.options)
-        document["lock"] = {"file": path.name, "text": lock_text(path), "used": prepared.lock is not None}
+        path = Path(prepared.lock.path) if prepared.lock else prepared.written.lock_path
+        if path:
+            document["lock"] = {"file": path.name, "text": lock_text(path), "used": prepared.lock is not None}
     return document
 
 

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tfdock.errors import Problem
+from tfdock.gpu import verdict
 from tfdock.knowledge.gpu_rows import Architecture, Gpu
+from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.types import Capability, LocalGpu, Version
 
@@ -411,3 +413,11 @@ def machine_of(knowledge: KnowledgeBase, gpu: Gpu) -> str | None:
     """Return the kind of machine that a GPU is sold with; None if it is sold for any."""
     row = architecture_of(knowledge, gpu.accelerator, gpu.target)
     return gpu.machine or (row.machine if row and gpu.target in row.embedded else None)
+
+
+def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, targets: Sequence[str]) -> verdict.Verdict:
+    """Return how a GPU (`8.6`, `gfx90a`) runs code that is compiled for the targets."""
+    if not accelerator.capabilities:
+        return verdict.runs_gfx(gpu, targets)
+    embedded = embedded_targets(knowledge, accelerator.accelerator)
+    return verdict.runs(Capability.of_gpu(gpu), *verdict.code_of(targets), embedded=embedded)

@@ -189,3 +189,11 @@ def _holds_home(folder: Path) -> bool:
 def _is_shared(folder: Path) -> bool:
     mode = folder.stat().st_mode
     return bool(mode & stat.S_ISVTX and mode & stat.S_IWOTH)
+
+
+def lock_text(path: Path) -> str:
+    """Return the text of a lock, a file of its profile's project; raises ProfileError and FileNotFoundError."""
+    try:
+        return Project.of(path).text(path, MOST_LOCK)
+    except ProfileError as error:
+        raise ProfileError(*(replace(problem, file=str(path)) for problem in error.problems)) from error

@@ -23,8 +23,7 @@ from tfdock.oci.repository import FoundManifest, Repository
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.lock_file import LockFile
 from tfdock.plan.trust_domain import stands_for
-from tfdock.resolve.tools import NATIVE
-from tfdock.types import Digest, ImageRef
+from tfdock.types import NATIVE, Digest, ImageRef
 
 _INDEXES = (oci.INDEX, oci.DOCKER_LIST)
 WHEEL_IMAGES = ArtifactKind(

@@ -16,8 +16,7 @@ from tfdock.errors import BuildFailed, Problem, ProfileError, Severity
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.profile import yaml_nodes
-from tfdock.resolve.tools import NATIVE
-from tfdock.types import Choice, ImageRef
+from tfdock.types import NATIVE, Choice, ImageRef
 
 if TYPE_CHECKING:
     from tfdock.resolve.resolution import Resolution

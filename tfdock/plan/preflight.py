@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from tfdock.errors import OR, ExitCode, Problem, Severity, joined
 from tfdock.gpu import verdict
-from tfdock.gpu.devices import architecture_of, find_gpu, gpu_driver, is_embedded, needs_open_modules
+from tfdock.gpu.devices import architecture_of, find_gpu, gpu_driver, is_embedded, judge, needs_open_modules
 from tfdock.knowledge.fits import emitted_ptx, own_driver, toolkit_floor, toolkit_of_ptx
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.resources import GIB, LEAST_HEAP, MIB, BuildResources, least_memory
-from tfdock.resolve.rules import judge
 from tfdock.types import Capability, EngineInfo, Host, LocalGpu, Machine, Version, WritableFolder
 
 if TYPE_CHECKING:

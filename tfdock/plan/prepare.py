@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tfdock.errors import Incompatible, Problem, ProfileError
 from tfdock.gpu.devices import local_words, means_gpu
 from tfdock.host.hardware import local_gpus
-from tfdock.host.project_files import MOST_LOCK, Project, located, read_stdin
+from tfdock.host.project_files import Project, located, read_stdin
 from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
 from tfdock.knowledge.contract import bazel_options
@@ -52,6 +52,7 @@ class WrittenProfile:
 
     `extended` are the texts of the profiles it extends, by the name each is given; `local` is what it takes from this
     machine. `tree` is its local checkout, if it names one that is here. `options` are a command's that changed it.
+    `lock_path` is the place of its lock, None where it can have none.
     """
 
     file: str
@@ -62,6 +63,7 @@ class WrittenProfile:
     local: LocalSource
     tree: Path | None
     options: str = ""
+    lock_path: Path | None = None
 
     @property
     def name(self) -> str:
@@ -205,6 +207,7 @@ class Preparer:
             local=local,
             tree=tree,
             options=wish.words,
+            lock_path=None if name == STDIN else self.lock_path(name),
         )
 
     def lock_path(self, name: str) -> Path:
@@ -396,14 +399,6 @@ def _slug(options: str) -> str:
     # Other options must not have the same lock, and a file's name has an end.
     plain = len(slug) < 100 and not re.search(r"[^\w.\- =,]", options)
     return slug if plain else f"{slug[:80]}-{hashlib.sha256(options.encode()).hexdigest()[:8]}"
-
-
-def lock_text(path: Path) -> str:
-    """Return the text of a lock, a file of its profile's project; raises ProfileError and FileNotFoundError."""
-    try:
-        return Project.of(path).text(path, MOST_LOCK)
-    except ProfileError as error:
-        raise ProfileError(*(replace(problem, file=str(path)) for problem in error.problems)) from error
 
 
 def _no_profile_text(name: str) -> str:

@@ -19,6 +19,7 @@ from tfdock.gpu.devices import (
     embedded_targets,
     find_gpu,
     is_target,
+    judge,
     machine_of,
     sorted_targets,
     unknown_gpu,
@@ -34,7 +35,6 @@ from tfdock.resolve.gpu_support import apart, release_named, taken_versions
 from tfdock.resolve.profile_changes import is_set
 from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.resolve import resolve_text
-from tfdock.resolve.rules import judge
 from tfdock.types import Capability, Version, same_minor
 
 _FILE = "advice.yaml"

@@ -19,6 +19,7 @@ from tfdock.gpu.devices import (
     dotted,
     gpu_driver,
     is_embedded,
+    judge,
     needs_open_modules,
     target_number,
 )
@@ -40,7 +41,6 @@ from tfdock.knowledge.fits import (
 from tfdock.knowledge.release_rows import Release, Support
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
-from tfdock.resolve.rules import judge
 from tfdock.types import Version
 
 

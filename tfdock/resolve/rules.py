@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from tfdock.gpu import verdict
-from tfdock.gpu.devices import dotted, embedded_targets, sorted_targets, target_number
+from tfdock.gpu.devices import dotted, judge, sorted_targets, target_number
 from tfdock.knowledge.fits import (
     can_express_target,
     has_code_for,
@@ -33,7 +32,7 @@ from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.toolkit_rows import LibraryRow, Toolkit
 from tfdock.resolve.question import RuleFinding, prevented, sentences
-from tfdock.types import Capability, Version, same_minor
+from tfdock.types import Version, same_minor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -475,14 +474,6 @@ def gpus_are_served(combination: Combination) -> Iterator[RuleFinding]:
                 why=verdict.reason,
                 weight="warning",
             )
-
-
-def judge(knowledge: KnowledgeBase, accelerator: Accelerator, gpu: str, targets: Sequence[str]) -> verdict.Verdict:
-    """Return how a GPU (`8.6`, `gfx90a`) runs code that is compiled for the targets."""
-    if not accelerator.capabilities:
-        return verdict.runs_gfx(gpu, targets)
-    embedded = embedded_targets(knowledge, accelerator.accelerator)
-    return verdict.runs(Capability.of_gpu(gpu), *verdict.code_of(targets), embedded=embedded)
 
 
 #: What chooses the toolkit and the compiler.

@@ -17,10 +17,8 @@ from tfdock.profile.profile import HostCompiler
 from tfdock.resolve.accelerator import ChosenDevices
 from tfdock.resolve.grades import OF_THE_BASE, Reports
 from tfdock.resolve.question import Question, RuleFinding, prevented, sentences
-from tfdock.types import Version, same_minor
+from tfdock.types import NATIVE, Version, same_minor
 
-#: An option that means the CPU of the machine that builds: the code depends on it, even where it is only tuned.
-NATIVE = re.compile(r"-m(arch|cpu|tune)=native")
 # What takes objects to, or from, other machines.
 NATIVE_SHARED = "code for this machine's CPU alone would be shared with other machines"
 OF_OTHER_CPUS = "the next machine would get objects that it may not be able to run"

@@ -13,8 +13,7 @@ from tfdock.gpu.verdict import code_of
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.build_plan import DISK_CACHE, OUTPUT, REPOSITORY_CACHE, SOURCE, STAGING
-from tfdock.resolve.tools import NATIVE
-from tfdock.types import Version
+from tfdock.types import NATIVE, Version
 from tfdock.wheel.facts import Library, WheelError, target_order
 from tfdock.wheel.identity import canonical_name, local_part, normal_version, runs_on_python, same_version
 from tfdock.wheel.inspection import Inspection

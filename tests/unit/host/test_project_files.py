@@ -17,12 +17,12 @@ from tfdock.builder import locking
 from tfdock.builder.run_document import profile_document
 from tfdock.cli.app import app
 from tfdock.errors import Incompatible, Problem, ProfileError
-from tfdock.host.project_files import MOST_PATCH, Project
+from tfdock.host.project_files import MOST_PATCH, Project, lock_text
 from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
 from tfdock.matrix import planned_matrix
 from tfdock.plan.local_source import context_archive, tree_hash
-from tfdock.plan.prepare import Preparer, lock_text
+from tfdock.plan.prepare import Preparer
 from tfdock.plan.render import BuildContext
 from tfdock.types import Machine
 

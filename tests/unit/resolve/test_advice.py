@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import tfdock.cli.main  # noqa: F401 - it makes the application whole
 from tfdock.cli.app import app
 from tfdock.errors import ProfileError
+from tfdock.gpu.devices import judge
 from tfdock.knowledge import loader
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.advice import Advice, advise, cover, gpus_named
-from tfdock.resolve.rules import judge
 
 from ..desk import Desk
 

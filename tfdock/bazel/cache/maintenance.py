@@ -15,7 +15,7 @@ from tfdock.bazel.cache.action_cache import EMPTY, ActionResult, MalformedEntry
 from tfdock.bazel.cache.cache_folder import CacheEntry, CacheFolder, DiskCache, folders, opened
 from tfdock.bazel.cache.domain_cache import clear_work
 from tfdock.host.untrusted_folders import UntrustedPath, folder_size, is_hollow, open_up, remove_folder, size_of
-from tfdock.resolve.tools import NATIVE
+from tfdock.types import NATIVE
 
 # Names of folders: of wheels for trials (verify/trial_container.py), of Bazel's downloads.
 _DEPENDENCIES, _SHA256 = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]{64}")
