@@ -213,12 +213,15 @@ def test_a_driver_that_is_there_in_part_is_the_cause(
     assert status == 4
 
 
-def test_a_comparison_times_each_operation_of_both_sides(installed: Place) -> None:
+@pytest.mark.parametrize(
+    ("suite", "count"), [("operations", 8), ("models", 6), ("dispatch", 3), ("start", 3), ("xla", 1)]
+)
+def test_a_comparison_times_each_operation_of_both_sides(installed: Place, suite: str, count: int) -> None:
     words = ["bench", str(installed.folder), "--pairs", "4", "--switch", "TF_ENABLE_ONEDNN_OPTS=1", "--json"]
-    result = run_within(FETCH, [sys.executable, "-m", "tfdock", *words])
+    result = run_within(FETCH, [sys.executable, "-m", "tfdock", *words, "--suite", suite])
     found = json.loads(result.stdout)
     assert [side["tensorflow"] for side in found["sides"]] == ["2.18.0", "2.18.0"]
-    assert len(found["operations"]) == 8
+    assert len(found["operations"]) == count
     # A call that is not made takes a microsecond.
     assert all(min(one["seconds"]) > 1e-5 for one in found["operations"])
 

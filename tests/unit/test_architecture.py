@@ -390,7 +390,7 @@ OPENED = {
     },
     "named by the user": {
         "cli/bundle_report.py", "cli/ci_log.py", "cli/completion.py", "cli/commands/advise.py",
-        "cli/commands/check.py", "cli/commands/init.py",
+        "cli/commands/bench.py", "cli/commands/check.py", "cli/commands/init.py",
         "cli/commands/report.py", "cli/matrix_run.py",
         "diagnose/diagnose_logs.py", "host/settings.py", "images/runtime/runtime_image.py", "images/selection.py",
         "knowledge/loader.py", "offline/bundle_file.py",

@@ -103,16 +103,21 @@ class Timing:
         first, second = (0, 1) if number % 2 else (1, 0)
         with ExitStack() as stack:
             stack.callback(cores.append, core)
-            workers = {side: self._started(self.sides[side], core, stack) for side in (first, second)}
-            for side, worker in workers.items():
-                self.versions[side] = worker.answer(_Ready, _START_SECONDS).tensorflow
+            workers: dict[int, _Worker] = {}
+            # One after the other: a start may be what is timed.
+            for side in (first, second):
+                workers[side] = self._started(self.sides[side], core, stack)
+                self.versions[side] = workers[side].answer(_Ready, _START_SECONDS).tensorflow
                 yield
             blocks: dict[str, list[tuple[float, float]]] = {one.operation: [] for one in self.operations}
-            order = [0, 1]
-            for turn in range(_ROUNDS):
-                # Drawn, and the other way round in the next: no side is first more often than the other.
-                order = draw.sample(order, 2) if turn % 2 == 0 else order[::-1]
-                for index in draw.sample(range(len(self.operations)), len(self.operations)):
+            order, indexes = [first, second], list(range(len(self.operations)))
+            once = any(one.once for one in self.operations)
+            for turn in range(1 if once else _ROUNDS):
+                if not once:  # first calls stay in the order of rows: each relies on what is set up before
+                    # Drawn, and the other way round in the next: no side is first more often than the other.
+                    order = draw.sample(order, 2) if turn % 2 == 0 else order[::-1]
+                    draw.shuffle(indexes)
+                for index in indexes:
                     seconds = {side: workers[side].ask(index) for side in order}
                     blocks[self.operations[index].operation].append((seconds[0], seconds[1]))
                 yield
@@ -120,7 +125,7 @@ class Timing:
         self.finished(len(self.figures))
 
     def _started(self, side: Side, core: int, stack: ExitStack) -> _Worker:
-        operations = [(one.operation, one.program, one.sizes) for one in self.operations]
+        operations = [(one.operation, one.program, one.sizes, one.once) for one in self.operations]
         request = json.dumps({"core": core, "operations": operations})
         said: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         return stack.enter_context(_Worker(side, self.worker, request, said, self.check))

@@ -177,9 +177,11 @@ class BenchOperation(Row):
 
     KEY = ("operation",)
 
+    suite: str = "operations"
     operation: str
     program: str
     sizes: tuple[Annotated[int, Field(gt=0)], ...]
+    once: bool = False  #: Whether its first call in a process is timed, instead of many.
 
 
 class SlowCause(Row):

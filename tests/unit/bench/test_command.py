@@ -41,6 +41,21 @@ def bench(*words: str | Path) -> Result:
     return CliRunner().invoke(app, ["bench", *map(str, words), "--pairs", "4"], env={"COLUMNS": "200"})
 
 
+def operations_of(suite: str) -> list[str]:
+    return [row.operation for row in loader.knowledge().bench_operations if row.suite == suite]
+
+
+def result(folder: Path, python: Path, name: str, *words: str) -> Path:
+    """The file of a result, as another machine may have written it."""
+    file = folder / name
+    file.write_text(bench(python, "--json", *words).stdout)
+    return file
+
+
+def table(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, ["bench", *map(str, words)], env={"COLUMNS": "1000"})
+
+
 def test_both_sides_each_operation_and_all_together_are_told(python: Path) -> None:
     result = bench(python, "--switch", "FACTOR=2", "--switch", "VERSION=2.19.0")
     assert result.exit_code == 0, result.stderr
@@ -75,9 +90,60 @@ def test_the_document_has_what_the_lines_say(python: Path) -> None:
     assert [side["variables"] for side in found["sides"]] == [{}, {"FACTOR": "0.5"}]
     assert {side["python"] for side in found["sides"]} == {str(python)}
     by_name = {one["operation"]: one for one in found["operations"]}
-    assert len(by_name) == len(loader.knowledge().bench_operations)
+    assert list(by_name) == operations_of("operations")
     assert (by_name["convolution"]["verdict"], by_name["matmul"]["verdict"]) == ("faster", "none")
     assert (found["pairs"], found["suite"]["operation"]) == (4, "all together")
+
+
+@pytest.mark.parametrize("suite", ["models", "dispatch", "start", "xla"])
+def test_a_suite_is_timed_alone(python: Path, suite: str) -> None:
+    found = json.loads(bench(python, "--suite", suite, "--json").stdout)
+    assert [one["operation"] for one in found["operations"]] == operations_of(suite)
+    assert found["operations"]
+
+
+def test_results_of_several_machines_stand_in_one_table(python: Path, tmp_path: Path) -> None:
+    here = result(tmp_path, python, "here.json", "--switch", "FACTOR=2")
+    there = result(
+        tmp_path, python, "there.json", "--suite", "dispatch", "--switch", "FACTOR=2", "--switch", "VERSION=2.19.0"
+    )
+    lines = table("--table", here, "--table", there, "--table", here).stdout.splitlines()
+    assert lines[:3] == [f"{here}  4 pairs", "  A  tensorflow 2.18.0", "  B  tensorflow 2.18.0 FACTOR=2"]
+    assert lines[5] == "  B  tensorflow 2.19.0 FACTOR=2 VERSION=2.19.0"
+    rows = [" ".join(line.split()) for line in lines[7:]]
+    assert f"convolution {here} 1.00 ms 2.000 2.000 to 2.000 B is slower" in rows
+    assert rows[-2:] == [
+        f"all together {here} 1.091 1.091 to 1.091 B is slower",
+        f"{there} 1.260 1.260 to 1.260 B is slower",
+    ]
+    assert sum(str(there) in row for row in rows) == len(operations_of("dispatch")) + 1
+    assert sum(str(here) in row for row in rows) == len(operations_of("operations")) + 1, "a file given twice is one"
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (('"tfdock.bench/1"', '"tfdock.plan/1"'), "`schema`: 'tfdock.plan/1' is invalid"),
+        (('"slower"', '"best"'), "`operations.1.verdict`: 'best' is invalid"),
+        (('"pairs": 4', '"pairs": 4, "x":'), "not valid JSON"),
+    ],
+)
+def test_a_file_that_is_no_result_is_refused(
+    python: Path, tmp_path: Path, changed: tuple[str, str], says: str
+) -> None:
+    file = result(tmp_path, python, "here.json", "--switch", "FACTOR=2")
+    file.write_text(file.read_text().replace(*changed))
+    refused = table("--table", file)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert f"no result of `tfdock bench --json`: {says}" in refused.stderr
+    assert "[file-unreadable]" in refused.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["--table", "a.json", "PYTHON"], ["--table", "a.json", "--json"]])
+def test_a_run_measures_or_prints_results(words: list[str], python: Path) -> None:
+    refused = table(*(str(python) if word == "PYTHON" else word for word in words))
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "name a Python to measure, or only results with" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -89,6 +155,11 @@ def test_the_document_has_what_the_lines_say(python: Path) -> None:
         (["PYTHON", "--switch", "FACTOR"], 2, "`FACTOR` is no switch with a value"),
         (["PYTHON", "--switch", "FACTOR=1", "--switch", "FACTOR=2"], 2, "`FACTOR` is given twice"),
         (["PYTHON", "--switch", "CUDA_VISIBLE_DEVICES=0"], 2, "`CUDA_VISIBLE_DEVICES` is -1 on both sides"),
+        (
+            ["PYTHON", "--suite", "all"],
+            2,
+            "no suite `all`; there are `operations`, `models`, `dispatch`, `start`, `xla`",
+        ),
         (["PYTHON", "--vs", ""], 2, "there is no Python at"),
         (["PYTHON", "--switch", "FACTOR=x y"], 4, "ends with exit status 1: ValueError"),
         (["PYTHON", "--switch", "FACTOR=x y"], 4, "`env 'FACTOR=x y' tfdock doctor --python"),

@@ -77,6 +77,28 @@ def test_the_order_within_a_turn_is_drawn_and_reversed_in_the_next(
     assert len({tuple(one[1] for one, _ in turn) for turn in rounds}) == math.factorial(3), "operations in any order"
 
 
+def test_first_calls_are_asked_for_once_in_the_order_of_rows_and_each_side_is_first_in_every_other_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairs, "_AT_ONCE", 1)
+    found = timing(tmp_path / "log")
+    found.operations = [row.model_copy(update={"once": True}) for row in OPERATIONS]
+    found.run(2)
+    asked = (tmp_path / "log").read_text().splitlines()
+    assert asked == ["B 0", "A 0", "B 1", "A 1", "B 2", "A 2", "A 0", "B 0", "A 1", "B 1", "A 2", "B 2"]
+    assert {round(one.ratio, 6) for one in compare(found.figures)} == {1.5}
+
+
+def test_a_side_starts_when_the_other_one_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairs, "_AT_ONCE", 1)
+    write = 'open(os.environ["LOG"], "a").write(os.environ["SIDE"] + " {}\\n")\n'
+    worker = PROGRAM.replace(
+        "request =", f"{write.format('begins')}import time; time.sleep(0.2)\n{write.format('ready')}request ="
+    )
+    timing(tmp_path / "log", worker).run(1)
+    assert (tmp_path / "log").read_text().splitlines()[:4] == ["B begins", "B ready", "A begins", "A ready"]
+
+
 @pytest.mark.parametrize(
     ("worker", "says"),
     [

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +16,9 @@ from tfdock.bench.comparison import SUITE, Comparison, compare
 from tfdock.bench.pairs import COMMON, PAIRS, Side, Timing
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json, stoppable
+from tfdock.errors import ProfileError
+from tfdock.host.files import read_text
+from tfdock.host.foreign_json import Malformed, matching, parse
 from tfdock.host.settings import Settings
 from tfdock.installed.interpreter import AskedPython
 from tfdock.installed.packages import tensorflow_python
@@ -26,18 +32,19 @@ _BUSY = 1.5  #: Processes that want a core, for each core there is.
 
 @app.command(
     epilog="Examples: `tfdock bench old --vs new`; `tfdock bench .venv --switch TF_ENABLE_ONEDNN_OPTS=0`; "
-    "`tfdock bench .venv` shows what this machine tells apart. Exit status: 0 whichever is faster, 2 no Python that "
+    "`tfdock bench .venv` shows what this machine tells apart; `tfdock bench .venv --suite start`; "
+    "`tfdock bench --table here.json --table there.json`. Exit status: 0 whichever is faster, 2 no Python that "
     "has a TensorFlow, 4 TensorFlow ends while it is timed."
 )
 @command("tfdock.bench/1", "knowledge")
 def bench(
     settings: Settings,
     python: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            help="The Python with the first TensorFlow, or the folder of its environment.", metavar="PYTHON"
+            help="The Python with the first TensorFlow, or the folder of its environment.", metavar="[PYTHON]"
         ),
-    ],
+    ] = None,
     against: Annotated[
         str | None,
         typer.Option(
@@ -55,28 +62,52 @@ def bench(
             metavar="NAME=VALUE|PRESET",
         ),
     ] = None,
+    suite: Annotated[
+        str,
+        typer.Option(
+            help="What to time: `operations`, `models`, `dispatch`, `start` (import, first calls) or `xla`."
+        ),
+    ] = "operations",
     pairs: Annotated[
         int,
         typer.Option(
             "--pairs", help="How many pairs of processes to run. More pairs find smaller differences.", min=4, max=100
         ),
     ] = PAIRS,
+    tables: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--table",
+            help="Measure nothing: print this result of `--json` in one table with the other ones. Repeatable.",
+            metavar="FILE",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say how sure that is.
 
-    Small operations on one core, timed in turns by two processes that start anew for each pair. No GPU is used.
+    Small programs on one core, timed in turns by two processes that start anew for each pair. No GPU is used.
 
     The quickest calls are compared, in CPU time, so that other programs disturb little.
     """
+    if tables and not (python or against or switches or as_json):
+        for line in _results(tables, console.Style(sys.stdout)):
+            console.say(line, stream=sys.stdout)
+        return
+    if tables or python is None:
+        raise typer.BadParameter("name a Python to measure, or only results with `--table`")
     knowledge = knowledge_for(settings)
     given = _variables(switches or [], knowledge.switches)
+    operations = [row for row in knowledge.bench_operations if row.suite == suite]
+    if not operations:
+        suites = dict.fromkeys(f"`{row.suite}`" for row in knowledge.bench_operations)
+        raise typer.BadParameter(f"no suite `{suite}`; there are {', '.join(suites)}")
     asked = first, first_folder = tensorflow_python(python)
     second, second_folder = tensorflow_python(against) if against is not None else asked
     load = os.getloadavg()[0]
     timing = Timing(
         sides=(Side(python=first.program), Side(python=second.program, variables=given)),
-        operations=knowledge.bench_operations,
+        operations=operations,
         worker=loader.templates()["bench/worker.py"],
         finished=lambda count: console.tell(f"pair {count} of {pairs}") if count % 2 == 0 or count == pairs else None,
     )
@@ -145,19 +176,65 @@ def _lines(timing: Timing, found: Sequence[Comparison]) -> Iterator[str]:
     style = console.Style(sys.stdout)
     for letter, side, version in zip("AB", timing.sides, timing.versions, strict=True):
         yield f"{style.strong(letter)}  tensorflow {console.clean(version)}, {console.clean(side.name)}"
-    rows = [
-        (
-            one.operation,
-            "" if one.operation == SUITE else f"{1000 * one.seconds[0]:.2f} ms",
-            f"{one.ratio:.3f}",
-            f"{one.surely_low:.3f} to {one.surely_high:.3f}",
-            _verdict(one, style),
-        )
-        for one in found
-    ]
+    rows = [(one.operation, *_cells(one, style)) for one in found]
     yield from console.table([tuple(map(style.strong, ("", "A", "B / A", "between", ""))), *rows])
     yield f"one thread, CPU time, {len(timing.figures)} pairs; `between` holds with 95 % for all operations at once,"
     yield "and in the last line for itself"
+
+
+def _cells(one: Comparison, style: console.Style) -> tuple[str, str, str, str]:
+    return (
+        "" if one.operation == SUITE else f"{1000 * one.seconds[0]:.2f} ms",
+        f"{one.ratio:.3f}",
+        f"{one.surely_low:.3f} to {one.surely_high:.3f}",
+        _verdict(one, style),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TimedSide:
+    tensorflow: str
+    variables: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    """What a run with `--json` found, perhaps on another machine."""
+
+    schema: Annotated[str, matching("tfdock.bench/1")]
+    sides: tuple[_TimedSide, _TimedSide]
+    pairs: int
+    operations: list[Comparison]
+    suite: Comparison
+
+
+def _results(files: Sequence[Path], style: console.Style) -> Iterator[str]:
+    """Yield the lines of one table: each operation with the figures of all files below each other."""
+    results = {console.clean(str(file)): _result(file) for file in files}
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for name, result in results.items():
+        yield f"{style.strong(name)}  {result.pairs} pairs"
+        for letter, side in zip("AB", result.sides, strict=True):
+            given = [f"{name}={value}" for name, value in side.variables.items()]
+            yield console.clean(f"  {letter}  tensorflow {side.tensorflow} {shlex.join(given)}".rstrip())
+        for one in result.operations:
+            found.setdefault(one.operation, []).append((name, *_cells(one, style)))
+    found[SUITE] = [(name, *_cells(result.suite, style)) for name, result in results.items()]
+    rows = [
+        ("" if place else console.clean(operation), *row)
+        for operation, rows in found.items()
+        for place, row in enumerate(rows)
+    ]
+    yield from console.table([tuple(map(style.strong, ("", "", "A", "B / A", "between", ""))), *rows])
+
+
+def _result(file: Path) -> _Result:
+    try:
+        found: _Result = parse(_Result, read_text(file))
+    except Malformed as error:
+        message, fix = f"no result of `tfdock bench --json`: {error}", "write one: `tfdock bench .venv --json > FILE`"
+        raise ProfileError.of("file-unreadable", message, fix, file=str(file)) from error
+    return found
 
 
 def _verdict(one: Comparison, style: console.Style) -> str:
