@@ -102,13 +102,16 @@ def test_a_suite_is_timed_alone(python: Path, suite: str) -> None:
     assert found["operations"]
 
 
-def test_results_of_several_machines_stand_in_one_table(python: Path, tmp_path: Path) -> None:
+def test_results_of_several_machines_stand_in_one_table(
+    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (0.25, 0.0, 0.0))
     here = result(tmp_path, python, "here.json", "--switch", "FACTOR=2")
     there = result(
         tmp_path, python, "there.json", "--suite", "dispatch", "--switch", "FACTOR=2", "--switch", "VERSION=2.19.0"
     )
     lines = table("--table", here, "--table", there, "--table", here).stdout.splitlines()
-    assert lines[:3] == [f"{here}  4 pairs", "  A  tensorflow 2.18.0", "  B  tensorflow 2.18.0 FACTOR=2"]
+    assert lines[:3] == [f"{here}  4 pairs, load 0.2", "  A  tensorflow 2.18.0", "  B  tensorflow 2.18.0 FACTOR=2"]
     assert lines[5] == "  B  tensorflow 2.19.0 FACTOR=2 VERSION=2.19.0"
     rows = [" ".join(line.split()) for line in lines[7:]]
     assert f"convolution {here} 1.00 ms 2.000 2.000 to 2.000 B is slower" in rows

@@ -204,6 +204,7 @@ class _Result:
     schema: Annotated[str, matching("tfdock.bench/1")]
     sides: tuple[_TimedSide, _TimedSide]
     pairs: int
+    load: float
     operations: list[Comparison]
     suite: Comparison
 
@@ -213,7 +214,7 @@ def _results(files: Sequence[Path], style: console.Style) -> Iterator[str]:
     results = {console.clean(str(file)): _result(file) for file in files}
     found: dict[str, list[tuple[str, ...]]] = {}
     for name, result in results.items():
-        yield f"{style.strong(name)}  {result.pairs} pairs"
+        yield f"{style.strong(name)}  {result.pairs} pairs, load {result.load:.1f}"
         for letter, side in zip("AB", result.sides, strict=True):
             given = [f"{name}={value}" for name, value in side.variables.items()]
             yield console.clean(f"  {letter}  tensorflow {side.tensorflow} {shlex.join(given)}".rstrip())
