@@ -17,7 +17,7 @@ from tfdock.diagnose import skew
 from tfdock.diagnose.log_search import LogSightings, Sighting, SuspectLine
 from tfdock.diagnose.skew import ObservedParts, Skew
 from tfdock.errors import Suggestion, clean
-from tfdock.knowledge.failure_rows import Failure, LogPart, Relation
+from tfdock.knowledge.failure_rows import ErrorKind, Failure, LogPart, Relation
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan import profile_fixes
 from tfdock.plan.profile_fixes import Context
@@ -114,7 +114,7 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
         # Harmless lines need no change of the profile, so that they get no context.
         warnings=tuple(_finding(sighting, seen, here, knowledge, None) for sighting in noise),
         suspects=seen.suspects,
-        first=_first(seen, here) if not findings else "",
+        first=_first(seen, here, knowledge.error_kinds) if not findings else "",
         others=_others(seen, findings),
         success=GoodEnd(id=end.rule, line=end.line, cause=rows[end.rule].cause) if end and not findings else None,
     )
@@ -140,11 +140,20 @@ def _others(seen: LogSightings, findings: Sequence[Finding]) -> tuple[SuspectLin
     return tuple(suspect for name, suspect in first.items() if name not in known)
 
 
-def _first(seen: LogSightings, here: ObservedParts) -> str:
-    """Return what the first error belongs to, of which nothing else is known, and what is out of step."""
-    place = next(filter(None, map(skew.place, seen.suspects)), "")
-    told = f"The first error belongs to {place}." if place else ""
-    return " ".join(filter(None, (told, here.outside())))
+def _first(seen: LogSightings, here: ObservedParts, kinds: Sequence[ErrorKind]) -> str:
+    """Return what the first error belongs to, what is out of step, and the next step for an error of its kind.
+
+    What only announces or follows from an error is taken where nothing else is there.
+    """
+    own = [one for one in seen.suspects if not skew.only_announces(one.text)]
+    first = next(iter(own or seen.suspects), None)
+    if first is None:
+        return ""
+    # What Bazel announced before it may name the place that the error itself does not.
+    before = (one for one in reversed(seen.suspects) if one.line < first.line)
+    place = next(filter(None, map(skew.place, (first, *before))), "")
+    told = f"The first error is in line {first.line}" + (f", and belongs to {place}." if place else ".")
+    return " ".join(filter(None, (told, here.outside(), skew.next_step(first, kinds))))
 
 
 def _skew_finding(one: Skew, knowledge: KnowledgeBase, context: Context | None) -> Finding:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tfdock.diagnose.log_search import LogSightings, SuspectLine
 from tfdock.errors import Problem, joined
-from tfdock.knowledge.failure_rows import CameAndWent, LogPart, comparable, is_said
+from tfdock.knowledge.failure_rows import CameAndWent, ErrorKind, LogPart, comparable, compiled, is_said
 from tfdock.knowledge.release_rows import Release
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.profile_fixes import Context
@@ -29,7 +29,8 @@ _HAS_IT = re.compile(
     r"ambiguat|conflict|redefin|redeclar|follows non-static|exception spec|is ambiguous|too (?:few|many) arguments"
 )
 _ANNOUNCED = re.compile(
-    r"^ERROR: .{1,900} failed:? \((?:Exit|Segm|Aborted|Killed|Illegal)|error executing command|^FAILED: Build did"
+    r"^ERROR: .{1,900} failed:? \((?:Exit|Segm|Aborted|Killed|Illegal)|error executing command|"
+    r"^FAILED: Build did|^ERROR: .{1,900}(?:was not created|not all outputs were created)|too many errors emitted"
 )
 # How tools say that they had it once.
 _GONE = re.compile(r"(?:has been|was|been) removed|removed in favor|\bdeprecated\b|no longer |disabled by default")
@@ -37,7 +38,7 @@ _COMPILED = re.compile(r"\berror(?: [A-Z]{1,3}\d{4})?: |^(?:ERROR|Error(?: in \w
 _REPOSITORY = re.compile(r"\bexternal/(?P<path>[\w.+~-]{1,100})/|@(?P<label>[\w.+~-]{1,100})//")
 _ADDRESS = re.compile(r"https?://[^\s,\]]{1,600}")
 _TOOL = re.compile(r"(?:failed|Exit \d{1,3}\)?):? ?(?:\([^)]{1,40}\):? )?(?P<tool>[\w./+-]{1,80}) failed")
-_FILE = re.compile(r"(?:ERROR: )?(?P<file>[\w./+~-]{1,300}\.\w{1,8})[:(]\d")
+_FILE = re.compile(r"(?:ERROR: )?(?P<file>[\w./\\+~-]{1,300}\.\w{1,8})[:(]\d")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +253,7 @@ def _cause(
 
 def _by_part(error: SuspectLine, here: ObservedParts) -> Skew | None:
     # Bazel only announces what failed: the tool's own words are below.
-    part = None if _ANNOUNCED.search(error.text) else owner(error, here)
+    part = None if only_announces(error.text) else owner(error, here)
     if part is None:
         return None
     problem, version = here.refused(part), here.versions.get(part.part, "")
@@ -341,6 +342,19 @@ def place(error: SuspectLine) -> str:
         f"the file `{name}`" if name else "",
     )
     return ", ".join(filter(None, words))
+
+
+def only_announces(error: str) -> bool:
+    """Return whether a line only says that something failed, or follows from an error in another line."""
+    return _ANNOUNCED.search(error) is not None
+
+
+def next_step(error: SuspectLine, kinds: Iterable[ErrorKind]) -> str:
+    """Return what to do next about an error of which only the kind is known; empty without a kind."""
+    texts = [comparable(text) for text in (error.text, *error.below)]
+    # The line itself says more than those below it.
+    found = (kind.step for text in texts for kind in kinds if compiled(kind.says).search(text))
+    return next(found, "")
 
 
 def file(error: str) -> str:

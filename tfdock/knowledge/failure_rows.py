@@ -248,6 +248,16 @@ class LogPart(Remedied):
         return any(compiled(expression).search(text) for expression in self.owns)
 
 
+class ErrorKind(Row):
+    """A kind of error: an expression for its line (`comparable`), and the next step where nothing else is known."""
+
+    KEY = ("kind",)
+
+    kind: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z_]*$")]
+    says: Expression
+    step: str
+
+
 class CameAndWent(Row):
     """A name that an error has, and the versions of its part that have it: from `since` to `until`, both included.
 

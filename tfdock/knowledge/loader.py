@@ -24,7 +24,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 TABLES = (
     "accelerators", "architectures", "archives", "bazel", "bench_operations", "cachebusters", "came_and_went",
     "ci_actions", "codes", "companions", "compilers", "configs", "cpu_features", "distributions", "drivers",
-    "edits", "estimates", "evidence", "failures", "flags", "forks", "generated_kernels", "gpus",
+    "edits", "error_kinds", "estimates", "evidence", "failures", "flags", "forks", "generated_kernels", "gpus",
     "harmless_options", "host_compilers", "image_tags", "images", "interpreters", "libraries", "log_parts",
     "probes", "redistributables", "releases", "requirement_limits", "runtime_compilers", "runtime_libraries",
     "runtime_toolkits", "runtimes", "size_limits", "slow_causes", "source_archives", "target_reports", "toolkits",

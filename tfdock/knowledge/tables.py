@@ -39,7 +39,7 @@ from tfdock.profile import yaml_nodes
 
 # At run time the rows of failures are imported late: see `failures`.
 if TYPE_CHECKING:
-    from tfdock.knowledge.failure_rows import CameAndWent, Failure, LogPart
+    from tfdock.knowledge.failure_rows import CameAndWent, ErrorKind, Failure, LogPart
 
 _MEMORY = "memory"
 _R = TypeVar("_R", bound=Row)
@@ -145,6 +145,13 @@ class KnowledgeBase:
         from tfdock.knowledge.failure_rows import LogPart
 
         return self.keyed("log_parts", LogPart)
+
+    @cached_property
+    def error_kinds(self) -> tuple[ErrorKind, ...]:
+        """The kinds of errors, the narrow ones first."""
+        from tfdock.knowledge.failure_rows import ErrorKind
+
+        return tuple(self.keyed("error_kinds", ErrorKind).values())
 
     @cached_property
     def came_and_went(self) -> tuple[CameAndWent, ...]:

@@ -97,9 +97,49 @@ def test_an_unknown_error_still_says_what_it_belongs_to_and_what_is_out_of_step(
     told = diagnosed("/s/tensorflow-2.10.1/a\nPython 3.12.1\nexternal/frob/a.cc:1:2: error: frobnication\n")
     assert told.findings == ()
     assert told.first == (
-        "The first error belongs to `@frob`, the file `external/frob/a.cc`. "
+        "The first error is in line 3, and belongs to `@frob`, the file `external/frob/a.cc`. "
         "Outside of what TensorFlow 2.10.1 was made with: Python 3.12 (made with 3.7 to 3.10)."
     )
+
+
+#: Errors of which no row knows the cause, most of them out of public threads, below the kind that they are of.
+KINDS = """
+killed: frob.exe: error: bad_alloc
+compiler_crash: a.cc(1): fatal error C1001: An internal error has occurred in the compiler.
+program_crash: bash: line 1: 88 Segmentation fault: 11  bazel-out/host/bin/external/protobuf_archive/js_embed
+program_crash: ERROR: /s/BUILD:4:1: ProtoCompile a failed (Segmentation fault): protoc failed: error executing command
+gpu_runtime: FrobError: CUDA runtime frobbed on GPU:0
+library_missing: LINK : fatal error LNK1104: cannot open file 'python35.lib'
+undefined_reference: pack_op.lo(pack_op.o) : error LNK2019: unresolved external symbol "void ConcatGPU<T>(C *)"
+option: error: no such file or directory: 'v2'
+visibility: ERROR: /s/BUILD:107:1: Target '@llvm//:support' is not visible from target '@org_tensorflow//xla:client'.
+pip_note: ERROR: pip's dependency resolver does not currently take into account all the packages that are installed.
+python: ==> Error: AttributeError: module 'spack.pkg.builtin.tensorflow' has no attribute 'make_jobs'
+starlark: ERROR: /s/WORKSPACE:3:1: name 'http_archive' is not defined
+no_repository: ERROR: no such package '@frob//': The repository named 'frob' could not be resolved.
+macro: .\\tensorflow/stream_executor/rng.h(66): error C2589: 'constant': illegal token on right side of '::'
+templates: ./core/framework/variant.h(343): error: constexpr constructor calls non-constexpr function "A::A()"
+undeclared: a.cc:3:1: error: 'Frob' was not declared in this scope
+consequence: ERROR: /s/kernels/BUILD:4094:1: output 'a.cu.pic.o' was not created
+consequence: FAILED: Build did NOT complete successfully
+"""
+
+
+@pytest.mark.parametrize(("kind", "log"), [one.split(": ", 1) for one in KINDS.strip().split("\n")])
+def test_an_unknown_error_of_a_known_kind_has_a_next_step(kind: str, log: str) -> None:
+    steps = {one.step: one.kind for one in KNOWLEDGE.error_kinds}
+    told = diagnosed(f"{log}\n")
+    assert told.findings == ()
+    assert [name for step, name in steps.items() if told.first.endswith(step)] == [kind], told.first
+
+
+def test_the_first_error_is_none_that_only_announces_or_follows_from_another() -> None:
+    announced = (
+        "ERROR: /c/external/zlib/BUILD:5:1: Compiling x failed: (Exit 1): gcc failed: error executing command x"
+    )
+    follows = "ERROR: /s/kernels/BUILD:1:1: output 'a.o' was not created"
+    told = diagnosed(f"{announced}\nerror: no such file or directory: 'v2'\n{follows}\n")
+    assert told.first.startswith("The first error is in line 2, and belongs to `@zlib`")
 
 
 def test_a_fix_speaks_of_the_system_that_the_log_is_of_and_to_who_installed() -> None:
