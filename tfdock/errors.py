@@ -43,14 +43,14 @@ def combined_exit_code(codes: Iterable[int]) -> int:
 
 
 def clean(text: str, *, keep: str = "\n", instead: str = "�") -> str:
-    """Return text from elsewhere (profiles, logs, engines) without what could steer a terminal, but for `keep`."""
+    """Return foreign text (profiles, logs, engines) without terminal control characters, except `keep`."""
     if text.isprintable():  # as nearly every line of a log is
         return text
     return "".join(letter if letter.isprintable() or letter in keep else instead for letter in text)
 
 
 def joined(words: Iterable[str]) -> str:
-    """Return words, at least one, as a sentence has them: `a, b and c`."""
+    """Join words, at least one, for a sentence: `a, b and c`."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -61,20 +61,20 @@ Fix = str | Sequence[str]  #: The fix of a problem: one text, or several, each o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """One way out of a refusal, tried before it was offered: the profile so changed is accepted."""
+    """A suggestion after a refusal. tfdock has tried it: the changed profile is accepted."""
 
     text: str  #: The change in words.
     change: Mapping[str, object]  #: Field of the profile, dotted, to its new value; null leaves it out.
     keep: tuple[str, ...] = ()  #: The parts that stay unchanged.
     untested: bool = False  #: Whether it needs `allow_untested`.
-    question: str = ""  #: What is asked first, since somebody may not want the change. Empty for a fix.
+    question: str = ""  #: A question to ask before the change, since it may be unwanted. Empty for a fix.
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong. Texts that are not known are empty, places that are not known null.
+    """One problem. Unknown texts are empty, unknown places are null.
 
-    The `ways` that ask nothing are among the fixes. The message has the compiler's errors too.
+    The `ways` without a question are among the fixes. The message has the compiler's errors too.
     """
 
     code: str  #: A stable code in kebab-case; `tfdock explain CODE` says more.
@@ -148,18 +148,18 @@ class ProblemFields(TypedDict, total=False):
     compiler_errors: tuple[str, ...]
 
 
-MOST_PROBLEMS = 100  #: Problems that are told at once: a file may be a stranger's, and nobody reads more.
+MOST_PROBLEMS = 100  #: How many problems are printed: a file may come from a stranger, and nobody reads more.
 
 
 class TfdockError(Exception):
-    """Base of every error this program raises on purpose. Of more than `MOST_PROBLEMS` it has the first ones."""
+    """Base of every error that this program raises on purpose. It has at most the first `MOST_PROBLEMS` problems."""
 
     exit_code = ExitCode.INTERNAL
 
     def __init__(self, *problems: Problem) -> None:
         if len(problems) > MOST_PROBLEMS:
-            message = f"there are more problems than these {MOST_PROBLEMS}"
-            rest = Problem("more-problems", message, "correct these first, then run it again")
+            message = f"there are more than these {MOST_PROBLEMS} problems"
+            rest = Problem("more-problems", message, "correct these first, then run the command again")
             problems = (*problems[:MOST_PROBLEMS], rest)
         self.problems = problems
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -177,7 +177,7 @@ class ProfileError(TfdockError):
 
 
 class Incompatible(TfdockError):
-    """A combination that cannot be built, or that nobody knows to work."""
+    """A combination that cannot be built, or that has no known build."""
 
     exit_code = ExitCode.INCOMPATIBLE
 
@@ -218,11 +218,11 @@ class EngineError(TfdockError):
 
 
 class EngineUnavailable(EngineError):
-    """No engine answers, or the caller may not talk to it."""
+    """No engine answers, or the caller has no permission to use it."""
 
 
 class EngineLost(EngineError):
-    """The engine stopped answering in the middle of something."""
+    """The engine stopped answering during a request."""
 
 
 class EngineHung(EngineError):
@@ -236,7 +236,7 @@ class NetworkError(TfdockError):
 
 
 class OutOfMemory(TfdockError):
-    """The kernel killed something of ours for memory. `of_bazel`: it was Bazel's own heap that was too small."""
+    """The kernel killed a process of ours for memory. `of_bazel`: Bazel's own heap was too small."""
 
     exit_code = ExitCode.RESOURCES
 
@@ -252,7 +252,7 @@ class DiskFull(TfdockError):
 
 
 class TimeLimit(TfdockError):
-    """The build was stopped because its time was up."""
+    """The build reached its time limit."""
 
     exit_code = ExitCode.RESOURCES
 

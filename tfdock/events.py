@@ -11,7 +11,7 @@ from tfdock.types import BuildId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseStarted:
-    """A phase of a build begins. `expected` seconds it takes, where that is known, and `after` all that follow it."""
+    """A phase of a build begins. It takes `expected` seconds, if known, and the later phases take `after` seconds."""
 
     build_id: BuildId
     phase: str
@@ -21,7 +21,7 @@ class PhaseStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseEnded:
-    """A phase is done, well or not."""
+    """A phase has ended, successfully or not."""
 
     build_id: BuildId
     phase: str
@@ -46,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed. `waits_for` names the holder of what the build waits for, if it waits."""
+    """Time has passed. If the build waits, `waits_for` names the process that it waits for."""
 
     silent: float
     waits_for: str = ""
@@ -54,13 +54,13 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something the user should know that is not an error."""
+    """A message for the user that is not an error."""
 
     text: str
 
 
 Event = PhaseStarted | PhaseEnded | Progress | Line | Tick | Notice
-Listener = Callable[[Event], None]  #: Whoever wants to hear. It must not raise.
+Listener = Callable[[Event], None]  #: A function that receives events. It must not raise.
 
 
 @contextmanager

@@ -394,7 +394,7 @@ def test_who_was_not_quick_enough_puts_both_together(site: Site, before: Proxy, 
     running.until(lambda: before.count("HEAD .*blobs") > 0)
     second.push()
     outcome = running.finish(code=0)
-    assert "at the same moment" in outcome.stderr
+    assert "at the same time" in outcome.stderr
     there = site.pulled()
     assert there.entries == first.entries | second.entries
 

@@ -249,7 +249,7 @@ def test_no_engine_is_an_error_of_its_own(tfdock: Tfdock, profile: Path) -> None
 def test_an_engine_that_the_user_may_not_talk_to_is_explained(as_user: AsUser, workshop: Workshop) -> None:
     stranger = as_user(engine=False)
     path = write_profile(stranger.home / "profile.yaml", workshop.tree())
-    failed(stranger.build(path), 6, "you may not talk to the container engine", "group `docker`")
+    failed(stranger.build(path), 6, "you have no permission to use the container engine", "group `docker`")
 
 
 # --- a full disk --------------------------------------------------------------------------------------------------

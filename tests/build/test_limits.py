@@ -317,8 +317,8 @@ def test_one_waits_for_another_that_fetches_into_the_same_cache_and_says_so(tmp_
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("-j", "0"), "write `auto`, or a number from 1 on"),
-        (("-j", "many"), "write `auto`, or a number from 1 on"),
+        (("-j", "0"), "write `auto`, or 1 or more"),
+        (("-j", "many"), "write `auto`, or 1 or more"),
         (("--time-limit", "soon"), "write it like `5h30m`"),
         (("--time-limit", ""), "write it like `5h30m`"),
         (("--time-limit", "0h0m"), "write it like `5h30m`"),

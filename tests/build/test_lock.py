@@ -254,7 +254,7 @@ def test_a_tag_that_moved_is_told_and_the_locked_digest_is_built_as_long_as_it_c
         told = bench.tfdock.run("build", "--locked", bench.profile, code=0)
         assert "profile.lock: warning: 1 pin has moved" in told.stderr
         assert digest in told.stderr
-        assert says("the build takes the locked ones", told)
+        assert says("the build uses the locked ones", told)
         assert bench.phases == before, "it is up to date"
         checked = bench.tfdock.run("lock", "--check", "--json", bench.profile, code=3)
         (problem,) = checked.document["locks"][0]["problems"]
@@ -749,4 +749,4 @@ def test_a_git_server_that_says_nothing_without_end_is_left(monkeypatch: pytest.
     monkeypatch.setattr(registry, "_MOST", 1 << 16)
     with speaking(b"0000" * 1024, endless=True) as address, pytest.raises(NetworkError) as caught:
         registry.commit(f"git://{address}/x", "v1")
-    assert "more refs than can be meant" in caught.value.problems[0].message
+    assert "an unreasonable number of refs" in caught.value.problems[0].message

@@ -268,8 +268,8 @@ def matrix(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("build", "--matrix", "m.yaml", "rtx3080"), "leave profiles"),
-        (("build", "--matrix", "m.yaml", "--locked"), "leave profiles"),
+        (("build", "--matrix", "m.yaml", "rtx3080"), "remove the profiles"),
+        (("build", "--matrix", "m.yaml", "--locked"), "remove the profiles"),
         (("build",), "or a matrix"),
         (("build", "rtx3080", "--missing"), "--missing"),
         (("build", "rtx3080", "--only", "x", "--report", "y"), "`--only` and `--report`"),

@@ -541,7 +541,7 @@ def test_a_pull_that_ends_half_way_is_continued_by_the_next_one(
     assert arrived > 100_000
     assert pushed.wheel.read_bytes().startswith(part.read_bytes())
     if how is None:
-        assert "finished downloads are kept" in outcome.problem["fix"]
+        assert "completed downloads are kept" in outcome.problem["fix"]
     before.forget()
     again = site.tfdock.run("pull", site.reference(pushed.build_id), "--json", code=0)
     ((one,),) = [pull["builds"] for pull in again.document["pulls"]]
@@ -935,7 +935,7 @@ def test_a_registry_that_is_down_is_a_warning_and_the_next_one_is_asked(
     before.faults += [faults[fault]] if fault in faults else []
     alone = site.tfdock.build("cpu.yaml", "--registry", first)
     assert alone.code == ENGINE, "the build goes on, and is compiled"
-    assert "the build goes on without it" in alone.stderr
+    assert "the build continues without it" in alone.stderr
     assert first.partition("/")[0] in alone.stderr
     assert site.visible == []
     outcome = site.tfdock.build("cpu.yaml", "--registry", first, "--registry", second)

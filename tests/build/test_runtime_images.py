@@ -127,7 +127,7 @@ def test_the_image_is_told_with_its_name_size_and_labels(
     assert told["io.tfdock.build-id"] == record["build_id"]
     assert json.loads(told["io.tfdock.wheels"])[0]["sha256"] == record["wheels"][0]["sha256"]
     assert told["org.opencontainers.image.version"] in finished.wheel.name
-    assert image["lacking"] == ["the libraries for GPUs, which were not wanted (`--no-gpu-libraries`)"]
+    assert image["lacking"] == ["the libraries for GPUs, because of `--no-gpu-libraries`"]
     assert "lacks" in outcome.stderr
 
 

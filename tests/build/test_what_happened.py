@@ -195,7 +195,7 @@ def test_a_warm_build_needs_no_reason_and_an_emptied_cache_is_one(history: Histo
     assert again.bazel["executed"] == 18
     assert again.why["differences"] == []
     (sentence,) = again.why["sentences"]
-    assert sentence.startswith("nothing that was compared differs from the last build")
+    assert sentence.startswith("no compared part differs from the last build")
     assert "its disk cache was empty" in sentence
 
 

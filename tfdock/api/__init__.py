@@ -1,8 +1,8 @@
-"""tfdock for Python programs and notebooks: what the commands decide and do, as values.
+"""tfdock for Python programs and notebooks: the commands as functions that return values.
 
 A profile is a file, the name of a shipped one, or nothing with `gpu`. Fields of a profile change it, with dots:
 `api.check("rtx3080", **{"resources.memory": "16GiB"})`. Settings are those of the commands: the configuration file
-and `TFDOCK_*`. Every function raises TfdockError, whose problems say what is wrong, where, and how to mend it.
+and `TFDOCK_*`. Every function raises TfdockError. Its problems say what is wrong, where, and how to fix it.
 
 Imports: `builder`, `diagnose`, `engine`, `gpu`, `host`, `knowledge`, `plan`, `resolve`, `wheel`.
 """
@@ -46,18 +46,18 @@ def advise(*gpus: str, tensorflow: str | None = None, python: str | None = None)
 
 
 def check(profile: str = "", *, gpu: str | Sequence[str] = (), **fields: object) -> Resolution:
-    """Return every choice of a build; raises Incompatible for what cannot work, with ways out."""
+    """Return every choice of a build. Raises Incompatible, with possible changes, if the build cannot work."""
     wish = _wish(gpu, fields)
     return _preparer(wish).resolve(profile or wish.words).resolution
 
 
 def plan(profile: str = "", *, gpu: str | Sequence[str] = (), **fields: object) -> BuildPlan:
-    """Return what a build would run: image, commands, limits."""
+    """Return the plan of a build: image, commands, limits."""
     return _prepared(profile, _wish(gpu, fields)).plan
 
 
 def notes(profile: str = "", *, gpu: str | Sequence[str] = (), **fields: object) -> tuple[str, ...]:
-    """Return what to know before a build: that an official wheel does the same, or that it is for another Python."""
+    """Return notes to read before a build, for instance that an official wheel does the same."""
     wish = _wish(gpu, fields)
     preparer = _preparer(wish)
     resolved = preparer.resolve(profile or wish.words)
@@ -72,14 +72,14 @@ def build(
     force: bool = False,
     **fields: object,
 ) -> BuildResult:
-    """Build a wheel into the wheelhouse, or take it from there; `listen` gets the events of the build."""
+    """Build a wheel into the wheelhouse, unless it is there. `listen` gets the events of the build."""
     prepared = _prepared(profile, _wish(gpu, fields))
     session = BuildSession(connect=DockerEngine, settings=settings_of_machine.load({}), knowledge=_knowledge())
     return build_plan(session, BuildRequest(prepared=prepared, force=force), listen or _ignore)
 
 
 def inspect(wheel: str | Path) -> Inspection:
-    """Return what is in a wheel: GPU code by library, requirements, damage. Nothing of it is run."""
+    """Return the contents of a wheel: GPU code by library, requirements, damage. No code of the wheel runs."""
     return inspected(Path(wheel))
 
 
@@ -90,7 +90,7 @@ def runs_on(wheel: Inspection, gpu: str) -> Compatibility:
 
 
 def diagnose(log: str | Path, *, profile: str = "") -> Diagnosis:
-    """Return what went wrong in a log, the most probable cause first; with the profile it was a build of, more."""
+    """Return the failures in a log, the most probable cause first. The profile of that build gives more details."""
     preparer = _preparer(NO_WISH)
     context = preparer.context(preparer.read(profile)) if profile else None
     return diagnose_file(str(log), _knowledge(), context)

@@ -49,7 +49,7 @@ class Step:
 class BuildEvents:
     """What Bazel reports of one build.
 
-    `sources` says where hits came from: `disk`, `remote`, or `cache` if this Bazel does not tell which. `runners`
+    `sources` names the caches with hits: `disk`, `remote`, or `cache` if this Bazel does not say which. `runners`
     counts executed actions by runner, with Bazel's names. `actions` counts all actions, Bazel's own among them.
     `critical` is the critical path, first action first. `cpu_seconds` are those of Bazel's own process.
     `output_bytes` are those of the built files.
@@ -67,9 +67,9 @@ class BuildEvents:
     output_bytes: int | None = None
 
 
-#: Texts that are kept, the last ones, and characters of each: a container can write as many as it likes.
+#: How many of the last texts are kept, and characters of each. A container can write any number.
 _MOST_TEXTS, _LONGEST = 2_000, 1 << 15
-_RUNNERS = 100  #: Runners that are kept, and characters of their names.
+_RUNNERS = 100  #: How many runners are kept, and characters of their names.
 
 
 def read_events(lines: Iterable[str]) -> BuildEvents:

@@ -1,4 +1,4 @@
-"""Explain why a build was cold: the differences between two builds that make actions miss the cache. Pure.
+"""Explain a cold cache: the differences between two builds that make actions miss the cache. Pure.
 
 Two records are compared, with the files that are kept beside them (`kept_inputs`). An older record may lack some of
 them. The report lists the parts that were not compared.
@@ -70,9 +70,9 @@ class CacheMissReport:
 
 
 def kept_inputs(toolchain: bytes, context: Mapping[str, bytes], files: Mapping[str, str] | None) -> dict[str, object]:
-    """Return the document that is kept beside a record, to be compared with the next build.
+    """Return the document that is kept beside a record for a comparison with the next build.
 
-    `files` are the local checkout's, by path, with what identifies each.
+    `files` maps the paths of the local checkout to what identifies each file.
     """
     return {
         "schema": INPUTS_SCHEMA,
@@ -89,7 +89,7 @@ def _short_hash(content: str | bytes) -> str:
 
 
 def inputs_of(record: Mapping[str, Any], kept: object) -> Inputs:
-    """Read a record and what was kept beside it, as far as they can be read."""
+    """Read a record and the files kept beside it. Unreadable ones are left out."""
     plan = _map(record.get("plan"))
     image = _map(plan.get("image"))
     document = _map(kept)
@@ -113,9 +113,9 @@ def inputs_of(record: Mapping[str, Any], kept: object) -> Inputs:
 
 
 def last_build(records: Iterable[Mapping[str, Any]], build_id: str) -> Mapping[str, Any] | None:
-    """Return the newest build of that build id, else the newest build that differs from it in its source alone.
+    """Return the newest build of that build id, or else the newest build that differs only in its source.
 
-    A changed local checkout has another build id: its objects are in the cache all the same.
+    A changed local checkout has another build id, but its objects are in the same cache.
     """
     stem = _SOURCE_WORDS.sub("", build_id)
     similar = [record for record in records if _SOURCE_WORDS.sub("", str(record.get("build_id"))) == stem]
@@ -177,7 +177,7 @@ def _tools(lines: Iterable[str]) -> dict[tuple[str, str], str]:
 
 def _describe_tool(kind: str, name: str, old: str | None, new: str | None) -> str:
     if kind == "files":
-        return "files of the image that are of no package changed"
+        return "files of the image outside of packages changed"
     if kind == "tool":
         old, new = (value and f"{value[:12]}…" for value in (old, new))
     else:  # the architecture only where it alone differs
@@ -238,7 +238,7 @@ def _option_differences(kind: str, before: Sequence[str], after: Sequence[str]) 
         yield InputDifference(kind=kind, text=f"`{new}` was added")
     # Order matters: of two values of an option Bazel takes the last.
     if tuple(before) != tuple(after) and Counter(before) == Counter(after):
-        yield InputDifference(kind=kind, text=f"the {kind}s stand in another order")
+        yield InputDifference(kind=kind, text=f"the {kind}s have another order")
 
 
 def _option(flag: str) -> str:
@@ -283,7 +283,7 @@ def explain(
     executed: int,
     cache_was_empty: bool,
 ) -> CacheMissReport:
-    """Compare a build with the last one. `cache_was_empty`: its disk cache, when compiling began."""
+    """Compare a build with the last one. `cache_was_empty`: whether its disk cache was empty when compiling began."""
     if last is None:
         text = "no earlier build of it is in this wheelhouse" if executed else ""
         return CacheMissReport(sentences=tuple(filter(None, [text])))
@@ -313,7 +313,7 @@ def _not_compared(before: Inputs, after: Inputs) -> Iterator[str]:
 
 def _nothing_differs(uncompared: Sequence[str], *, cache_was_empty: bool) -> str:
     lacking = f" ({joined(uncompared)} could not be)" if uncompared else ""
-    text = f"nothing that was compared differs from the last build{lacking}"
+    text = f"no compared part differs from the last build{lacking}"
     if cache_was_empty:
         return f"{text}, but its disk cache was empty: it was pruned or removed, or the cache folder has changed"
     return f"{text}: part of the cache was pruned, or no cache stores these actions"

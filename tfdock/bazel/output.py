@@ -62,19 +62,18 @@ def progress(line: str) -> tuple[int, int] | None:
 
 
 def action(line: str) -> str:
-    """Return the action that a progress line names: `Compiling x.cc` of `[1 / 2] Compiling x.cc; 3s local`."""
+    """Return the action in a progress line: `Compiling x.cc` of `[1 / 2] Compiling x.cc; 3s local`."""
     match = _PROGRESS.match(line)
     return line[match.end() :].partition("; ")[0].strip() if match else ""
 
 
 def is_ceremony(line: str) -> bool:
-    """Return whether Bazel says how it was started, or that it has ended, and not what it does."""
+    """Return whether a line is only about Bazel's start or end."""
     return (_CEREMONY.match(line) or _PROCESSES.match(line)) is not None
 
 
 def processes(text: str) -> dict[str, int]:
-    """Return who ran how many actions, by the last line `INFO: 13 processes: 3 disk cache hit, 10 local.`; else
-    empty."""
+    """Return the actions by runner, of the last line `INFO: 13 processes: 3 disk cache hit, 10 local.`, if any."""
     counts: dict[str, int] = {}
     for match in _PROCESSES.finditer(text):
         counts = dict(_summary(match[1])) or counts
@@ -93,15 +92,15 @@ def _number(text: str) -> int:
 
 
 def is_error(line: str) -> bool:
-    """Return whether a line of a build log looks like the report of an error."""
+    """Return whether a line of a build log looks like an error."""
     return _ERROR.search(line) is not None or _COMPILER_ERROR.match(line) is not None
 
 
 def first_error(lines: Iterable[str]) -> str:
     """Return the first report of an error among lines, at most 600 characters; empty if there is none.
 
-    Bazel announces some errors in one line that ends with a colon, as of a repository rule. Then the next line
-    follows.
+    Bazel announces some errors, such as those of a repository rule, in a line that ends with a colon. Then the next
+    line is added.
     """
     errors = [line.strip() for line in lines if is_error(line)]
     ends = next((place for place, line in enumerate(errors, 1) if not line.endswith(":")), len(errors))
@@ -127,9 +126,9 @@ def compiler_errors(lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def failed_download(lines: Iterable[str]) -> tuple[str, str] | None:
-    """Return the first address of the first download that failed, and the sum that it should have had; else None.
+    """Return the first address of the first failed download, and the expected checksum; None without one.
 
-    The sum is empty where Bazel does not say it: it does if a file came that has another.
+    Bazel prints the checksum only if it got a file with another one; otherwise the text is empty.
     """
     for line in lines:
         if match := _DOWNLOAD.search(line):
@@ -139,10 +138,10 @@ def failed_download(lines: Iterable[str]) -> tuple[str, str] | None:
 
 
 def speaks_of_network(lines: Iterable[str]) -> bool:
-    """Return whether the output says that something could not be downloaded."""
+    """Return whether the output reports a failed download."""
     return any(_NETWORK.search(line) for line in lines)
 
 
 def speaks_of_full_disk(lines: Iterable[str]) -> bool:
-    """Return whether the output says that a disk is full."""
+    """Return whether the output reports a full disk."""
     return any(_NO_SPACE.search(line) for line in lines)

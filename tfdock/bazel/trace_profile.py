@@ -27,7 +27,7 @@ _PATH_NAME = re.compile(r"action '(.*)'$")
 # Bazel merges short events of a thread when a profile grows large.
 _MERGED = re.compile(r"merged \d+ events")
 _MICRO = 1_000_000
-_NAME = 300  #: Characters of a name that are kept: rules choose these names, and they go into the record.
+_NAME = 300  #: The most characters of a name, because rules choose the names and the record has them.
 #: Kinds of actions, and steps of the critical path, that are kept: they go into the record too.
 _MNEMONICS, _STEPS = 200, 300
 #: Events that are read. A container may have written the profile, and the events are held in memory.
@@ -38,7 +38,7 @@ _MOST = 1_000_000
 class TracedAction:
     """An action: its start in seconds since Bazel began, its duration in seconds, and its lane, counted from 0.
 
-    `mnemonic` is empty if this Bazel does not report it. It is known of all executed actions.
+    `mnemonic` is empty if this Bazel does not report it; executed actions always have one.
     """
 
     name: str

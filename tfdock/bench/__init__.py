@@ -1,6 +1,6 @@
 """Whether one installed TensorFlow is faster than another.
 
-`pairs` times both in pairs of processes, and `comparison` decides what the pairs tell.
+`pairs` times both in pairs of processes, and `comparison` decides what the pairs show.
 
 Imports: `knowledge`, `host`, `installed`.
 """

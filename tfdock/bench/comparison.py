@@ -1,4 +1,4 @@
-"""Decide by pairs of processes which side is faster, and say what the pairs cannot tell. Pure.
+"""Decide from pairs of processes which side is faster, and how uncertain the answer is. Pure.
 
 Each pair gives one figure, the logarithm of the ratio of both times. Rounds inside of a pair are no sample: processes
 of one program differ for as long as they live. So the interval is Student's, with as many figures as there are pairs.
@@ -13,7 +13,7 @@ from statistics import fmean, median, stdev
 from typing import Literal
 
 SUITE = "all together"  #: The name of the line for the geometric mean of all operations.
-_MEANT = 0.01  #: A smaller difference is nobody's concern, however sure it is.
+_MEANT = 0.01  #: A smaller difference does not matter, however certain it is.
 _STEPS = 400  #: Steps of Simpson's rule. The error is below 1e-9 where quantiles are read.
 
 
@@ -27,7 +27,7 @@ class Comparison:
     high: float  #: See `low`.
     surely_low: float  #: The same, for all operations at once, and for the suite alone; `verdict` goes by it.
     surely_high: float  #: See `surely_low`.
-    #: What the second side is; `none` where no difference of 1 % or more was found.
+    #: Whether the second side is faster or slower; `none` if no difference of 1 % or more was found.
     verdict: Literal["faster", "slower", "none"]
     excluded: float  #: How much slower the slower side may be at most, as a share of the other's time: 0.03 is 3 %.
     seen: float  #: The difference that four of five such runs would find, as a share.

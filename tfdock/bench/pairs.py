@@ -36,7 +36,7 @@ from tfdock.knowledge.wheel_rows import BenchOperation
 
 _T = TypeVar("_T")
 
-PAIRS = 12  #: Twelve tell a difference of 2.5 to 9 %, by operation and by how busy the machine is.
+PAIRS = 12  #: Twelve pairs detect a difference of 2.5 to 9 %, depending on the operation and the load of the machine.
 _ROUNDS = 32
 _AT_ONCE = 2  #: Pairs that run at once, each on a core of its own.
 _START_SECONDS, _BLOCK_SECONDS, _END_SECONDS, _LOOK_SECONDS = 300.0, 60.0, 20.0, 0.2
@@ -83,7 +83,7 @@ class Timing:
     versions: list[str] = field(default_factory=lambda: ["", ""])
 
     def run(self, pairs: int) -> None:
-        """Time that many pairs. Raises VerificationFailed where a TensorFlow does not start or ends."""
+        """Time this many pairs. Raises VerificationFailed if a TensorFlow does not start, or exits."""
         if not hasattr(os, "sched_getaffinity"):
             message, fix = "this system does not keep processes on one core", "compare on Linux"
             raise VerificationFailed.of("tensorflow-trial", message, fix)
@@ -188,12 +188,12 @@ class _Worker:
                     self._process.wait(_END_SECONDS)
                 raise self._failure("ends")
             if len(self._read) > _LONGEST:
-                raise self._failure("answers what is no answer")
+                raise self._failure("gives an invalid answer")
         line, _, self._read = self._read.partition(b"\n")
         try:
             found: _T = parse(kind, line.removeprefix(_MARK))
         except Malformed as error:
-            raise self._failure("answers what is no answer") from error
+            raise self._failure("gives an invalid answer") from error
         return found
 
     def _unread(self) -> bytes:

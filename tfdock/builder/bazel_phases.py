@@ -51,9 +51,9 @@ class CompileResult:
 
 
 def fetch_downloads(run: BuildRun, image: ImageResult) -> None:
-    """Run the fetch phase; once more, with more heap or fewer jobs, if it had too little memory.
+    """Run the fetch phase; retry once, with more heap or fewer jobs, if memory ran out.
 
-    One build after the other: Bazels that fill one cache get in each other's way.
+    Builds fetch one after the other, because Bazels that fill the same cache disturb each other.
     """
     waiting = run.supervisor.waiting("fetch", "fetches into the same cache")
     lock = run.session.cache.root / "locks" / "repository"
@@ -170,7 +170,7 @@ def _unpack_external(run: BuildRun, image: ImageResult) -> None:
         for chunk in archive:
             sink.write(chunk)
     unpack = container_beside(run, image, "unpack", unpacking(), given=folder)
-    run_container(run, unpack, "fetch", "what repository rules fetched")
+    run_container(run, unpack, "fetch", "the downloads of repository rules")
     remove_folder(folder)
 
 
@@ -178,7 +178,7 @@ def _unpack_external(run: BuildRun, image: ImageResult) -> None:
 
 
 def compile_wheel(run: BuildRun, image: ImageResult) -> CompileResult:
-    """Run the compile phase; once more, with half the jobs and from the cache, if something was killed for memory."""
+    """Run the compile phase; retry once, with half the jobs and from the cache, if memory ran out."""
     with run.phase("compile"):
         session = run.session
         # Asked again: other builds may have ended, or begun, since this one did.

@@ -34,14 +34,14 @@ from tfdock.run.supervisor import Supervisor, clean_up_killed_runs
 from tfdock.types import Mount
 
 _T = TypeVar("_T")
-#: Codes of failures that another source ref may not have.
+#: Codes of failures that another source ref may avoid.
 _OF_THE_SOURCE = {"source-unreachable", "image-step-failed", "download-failed", "fetch-failed"}
 
 WHEEL = "/tf/wheel"  #: The folder of the finished wheel in the container of `tfdock shell --debug`.
 
 
 def build(session: BuildSession, request: BuildRequest, listen: events.Listener) -> BuildResult:
-    """Build a plan, unless it is up to date. Inputs of a bundle are neither built, nor pulled, nor downloaded.
+    """Build a plan, unless it is up to date. Inputs from a bundle are used as they are.
 
     With a lock, an image with other contents than the lock is refused.
     Raises a TfdockError whose problems name the phase, the log and what to do next.
@@ -107,8 +107,8 @@ def shell(
 ) -> int:
     """Open the image that builds the plan on this terminal; return the command's exit status.
 
-    The container sees what the compile phase sees, and the network. `ready` is called before it takes the terminal.
-    With `gpu` it sees the GPUs. With `debug` it may use ptrace, and has the finished wheel in `/tf/wheel`.
+    The container has the compile phase's mounts, and the network. `ready` is called before the terminal is attached.
+    With `gpu` the container has the GPUs. With `debug` it may use ptrace, and has the finished wheel in `/tf/wheel`.
     Raises EngineError (`gpu-runtime-missing`) where the engine has no such GPUs for containers.
     """
     access = _gpus_of(session, request.prepared.plan) if gpu else GpuAccess()
@@ -135,7 +135,11 @@ def _gpus_of(session: BuildSession, plan: BuildPlan) -> GpuAccess:
     has_gpus = accelerator.engine_runtime or accelerator.device_files
     access = gpu_access(accelerator if has_gpus else None, session.engine_info)
     if access.missing:
-        fix = "`tfdock doctor` says how to get it" if has_gpus else "leave `--gpu` out, or name a profile for a GPU"
+        fix = (
+            "`tfdock doctor` shows how to install it"
+            if has_gpus
+            else "leave `--gpu` out, or name a profile for a GPU"
+        )
         raise EngineError.of("gpu-runtime-missing", access.missing, fix)
     return access
 
@@ -257,7 +261,7 @@ def _run(
                 message = f"this build writes to the cache of `release`: {'; '.join(plan.trust.reasons)}"
                 listen(events.Notice(text=str(Problem("trust-shared", message))))
             # Held until the run ends: nobody may empty the cache below its containers.
-            locks.enter_context(session.cache.in_use(waiting=supervisor.waiting("image", "has the cache for itself")))
+            locks.enter_context(session.cache.in_use(waiting=supervisor.waiting("image", "uses the cache alone")))
             run = BuildRun(
                 session=session,
                 request=request,
@@ -290,7 +294,7 @@ def _run(
             journal.clean_own_run(settings.state_dir, entry, engine)
         # The run counts as successful all the same.
         except (TfdockError, OSError) as error:
-            listen(events.Notice(text=f"could not clean up after run {name}: {error}; a later run will"))
+            listen(events.Notice(text=f"could not clean up after run {name}: {error}; a later run tries again"))
 
 
 def _tell_proxies(run: BuildRun) -> None:

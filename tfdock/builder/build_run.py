@@ -1,7 +1,7 @@
-"""One run of a build: what all its phases work with, and the containers that they run.
+"""One run of a build: the values that all its phases use, and the containers that they run.
 
-Each phase takes the results of those before and returns its own. What a run accumulates stands in `BuildRun.seconds`
-and `BuildRun.resumable`.
+Each phase gets the results of the earlier phases and returns its own. Values that grow during a run are in
+`BuildRun.seconds` and `BuildRun.resumable`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tfdock.types import ExpectedFiles, Mount
 class BuildRun:
     """One plan on its way to a wheel. `plan` is the request's plan, within what the machine has.
 
-    An attempt with other limits is `replace(run, plan=…)`: all but the plan is the same.
+    An attempt with other limits is `replace(run, plan=…)`: only the plan changes.
     """
 
     session: BuildSession
@@ -118,7 +118,7 @@ class BuildRun:
             listen(events.PhaseEnded(build_id=build_id, phase=phase, seconds=seconds, ok=ok))
 
     def phase_errors(self, phase: str) -> PhaseErrors:
-        """Return what explains a failure of a phase."""
+        """Return the diagnosis of a phase's failure."""
         return PhaseErrors(
             phase=phase,
             resources=self.plan.resources,
@@ -135,23 +135,23 @@ class BuildRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageResult:
-    """The image that builds, and the facts that it states of itself."""
+    """The build image, and the facts that it states about itself."""
 
     id: str
     base_digest: str | None
     source_ref: str | None
     source_number: int  #: The place of `source_ref` among the refs that the build tries, from 1.
-    source_commit: str  #: The commit that the image holds; empty if the image names none.
+    source_commit: str  #: The commit in the image; empty if the image names none.
     toolchain: str  #: The key of the toolchain, which names its disk cache.
     toolchain_file: bytes
-    installed: tuple[Pin, ...]  #: The contents of the image, by its own account.
-    #: The volume that shows the domain's disk cache over the one of `release`; empty where there is none.
+    installed: tuple[Pin, ...]  #: The contents of the image, as the image states them.
+    #: The volume with the domain's disk cache over that of `release`; empty without such a volume.
     overlay: str = ""
     resumable: RunFolders | None = None  #: The folders that hold the output base of a Bazel without a disk cache.
 
 
 def phase_container(run: BuildRun, image: ImageResult, phase: Phase, *, network: bool | None = None) -> ContainerSpec:
-    """Return the container of a phase, with its folders made. `network` overrides the phase's own word."""
+    """Create the folders of a phase and return its container. `network` overrides the phase's own network."""
     plan, settings = run.plan, run.session.settings
     cache, folders = run.session.cache, run.folders
     places = {
@@ -206,9 +206,9 @@ def container_beside(
     *leaves: ExpectedFiles,
     given: Path | None = None,
 ) -> ContainerSpec:
-    """Return the container of another command in the place of Bazel's compile phase. It has no disk cache.
+    """Return the container of another command instead of Bazel's compile phase. It has no disk cache.
 
-    It leaves the results `leaves`, and reads the folder `given` of the host.
+    It writes the results `leaves`, and reads the folder `given` of the host.
     """
     spec = phase_container(run, image, run.plan.compile)
     # No actions are needed here, and programs of the source run: they must not change cached results.
@@ -221,7 +221,7 @@ def container_beside(
 def run_container(run: BuildRun, spec: ContainerSpec, phase: str, title: str = "") -> Mapping[str, object] | None:
     """Run a container to its end, and remove it; raise the error that explains a failed container.
 
-    Return what went over to a remote cache and executor, which only the compile phase reaches.
+    Return the traffic with a remote cache and executor, which only the compile phase has.
     """
     with ExitStack() as relay:
         tap = None
@@ -258,7 +258,7 @@ def _own_repository(run: BuildRun, mount: Mount) -> Mount:
 
 
 def returned_repository(repository: Path) -> Path:
-    """Return the folder in which a repository cache comes back from an engine elsewhere."""
+    """Return the folder for the repository cache that is copied back from an engine elsewhere."""
     return repository.with_name(f"{repository.name}-back")
 
 

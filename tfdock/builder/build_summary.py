@@ -1,4 +1,4 @@
-"""Summarise a build from the files that Bazel wrote: figures, files to keep, and why cache hits were missing."""
+"""Summarise a build from Bazel's files: figures, files to keep, and the causes of cache misses."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tfdock.wheelhouse.store import Wheelhouse, kept_files
 
 _SLOWEST = 10
 _PIECE = 1 << 20  #: Characters read at a time, and the length of the longest line.
-#: Characters read of a log, and of a profile, which may be packed. TensorFlow's profile has a thirtieth.
+#: The most characters read of a log, and of a profile, which may be compressed. TensorFlow's profile has a thirtieth.
 _MOST_TEXT, _MOST_PROFILE = 1 << 33, 1 << 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTraces:
-    """The files and facts of a run: copies of its results, its log, and what it was made from.
+    """The files and facts of a run: copies of its results, its log, and its inputs.
 
     `compiling` is the line of the log where compiling begins. `files` lists a local checkout as `tree_listing` does.
     `cache_was_empty`: the disk cache was empty before the build.

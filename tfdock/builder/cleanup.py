@@ -14,7 +14,7 @@ from tfdock.run import journal
 from tfdock.wheelhouse.orphans import Orphan, find_half_written, remove_orphan
 from tfdock.wheelhouse.store import Wheelhouse
 
-_AGAIN = "fix that, then run `tfdock doctor --fix` again"
+_AGAIN = "fix the cause, then run `tfdock doctor --fix` again"
 
 
 Leftover = journal.RunEntry | journal.StrangePath | Orphan
@@ -39,7 +39,7 @@ def find_leftovers(settings: Settings) -> list[Leftover]:
 
 
 def leftover_name(leftover: Leftover) -> str:
-    """Return what a leftover is called for people."""
+    """Return the name of a leftover for people."""
     match leftover:
         case journal.RunEntry():
             return leftover.run

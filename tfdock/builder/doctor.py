@@ -137,7 +137,7 @@ def _combined_error(checks: list[PreflightCheck]) -> TfdockError:
 
 
 def build_places(settings: Settings, info: EngineInfo | None = None) -> list[WritableFolder]:
-    """Return the folders that a build writes to. The engine's folder is included if this user can read it."""
+    """Return the folders that a build writes to, with the engine's folder if this user can read it."""
     cache, wheels, state = (
         folder.absolute() for folder in (settings.cache_dir, settings.wheelhouse, settings.state_dir)
     )
@@ -232,7 +232,7 @@ def _leftovers(settings: Settings, engine: Engine, info: EngineInfo | None, *, f
         yield check(code=problem.code, status=FAILED, found=text, fixes=problem.fixes, exit_code=ExitCode.USAGE)
         return
     if not left and info is None:
-        found = "none in the folders of this machine; without an engine its containers cannot be looked at"
+        found = "none in the folders of this machine; without an engine, containers cannot be checked"
         yield check(status=SKIPPED, found=found)
         return
     if not left:

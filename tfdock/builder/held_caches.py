@@ -43,14 +43,15 @@ _OPTIONS = "metacopy=off,redirect_dir=off,index=off"
 
 
 _MOST_REASONS = 8  #: Reasons of a trust domain that are noted beside its cache.
-#: How many times the size of a cache must be free on its disk before it is copied: a build wants room as well.
+#: A cache is copied only if this many times its size is free on its disk, because the build needs space too.
 _ROOM = 3
 
 
 def hold_caches(run: BuildRun, image: ImageResult, *, compiles: bool) -> ImageResult:
-    """Hold the caches of a run with this image until the run ends; return the image with what shows them.
+    """Hold the caches of a run with this image until the run ends; return the image with the volume that shows them.
 
-    For a run that `compiles`, an empty disk cache begins with what the same build had without its last patches.
+    For a run that `compiles`, an empty disk cache starts as a copy of the cache of the same build without its last
+    patches.
     """
     resumable = _hold_output_base(run, image) if compiles else None
     return replace(image, overlay=_hold_disk_cache(run, image, compiles=compiles), resumable=resumable)
@@ -212,7 +213,7 @@ def _mount_refusal(run: BuildRun, image: str, volume: str) -> str:
 def _tell_cache_alone(run: BuildRun, disk: DiskCache, why: str) -> None:
     """Tell that the build cannot read the cache of `release`, and what that costs."""
     message = f"the disk cache {disk.key} cannot be laid over the one of `release`"
-    cost = "this domain compiles everything once itself"
+    cost = "this domain must compile everything once itself"
     fix = "to share the cache on purpose, build with `--trust`: later builds then ship objects of this source"
     run.tell(str(Problem("disk-cache-alone", f"{message} ({why}): {cost}", fix)))
 

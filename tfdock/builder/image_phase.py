@@ -1,4 +1,4 @@
-"""The image phase: find, build or load the image of a build, and read what the image says of itself."""
+"""The image phase: find, build or load the image of a build, and read its description of itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tfdock.plan.build_plan import toolchain_key
 from tfdock.plan.local_source import context_archive
 from tfdock.run import journal
 
-#: What the builder says before a step; whatever else says it names no container of ours.
+#: The builder's text before a step. Other output with this text names none of our containers.
 _RUNNING = re.compile(rb" ---> Running in ([0-9a-f]{12})\s*\Z")
 _TOOLCHAIN, _PINS = "/opt/tfdock/toolchain", "/opt/tfdock/pins"
 _COMMIT = re.compile(rb"\s*([0-9a-f]{40,64})\s*")
@@ -40,7 +40,7 @@ class _Image:
     id: str
     name: str
     base_digest: str | None
-    toolchain_digest: str  #: The digest of what its toolchain stage wrote down.
+    toolchain_digest: str  #: The digest of the files that its toolchain stage wrote.
 
 
 def make_image(
@@ -48,7 +48,8 @@ def make_image(
 ) -> ImageResult:
     """Run the image phase for a source ref, the `number`-th that the build tries; return the image.
 
-    For a run that `compiles`, an empty disk cache begins with what the same build had without its last patches.
+    For a run that `compiles`, an empty disk cache starts as a copy of the cache of the same build without its last
+    patches.
     """
     with run.phase("image"):
         image = _locked_image(run, source_ref, number)
@@ -169,7 +170,7 @@ class _StepJournal:
     run: BuildRun
 
     def feed(self, data: bytes) -> None:
-        """Take what the builder says, message by message."""
+        """Take the builder's messages, one by one."""
         step = _RUNNING.match(data)
         if not step:
             return

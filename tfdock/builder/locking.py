@@ -44,7 +44,7 @@ class WrittenLock:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse profiles of one call that share a lock, and a profile in the place of another profile's lock."""
+    """Refuse profiles of one command that share a lock, and a profile whose name is another profile's lock."""
     owners: dict[Path, Path] = {}
     for name in names:
         try:
@@ -58,7 +58,7 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def _name_taken(path: Path, why: str) -> ProfileError:
-    fix = "give one of the two another name"
+    fix = "rename one of the two"
     return ProfileError.of("lock-name-taken", f"`{path.name}` {why}", fix, file=str(path))
 
 
@@ -163,8 +163,8 @@ def _check_servers(prepared: PreparedBuild, settings: Settings) -> None:
 def _not_allowed(field: str, kind: str, address: str, fix: str) -> Problem:
     return Problem(
         "endpoint-not-allowed",
-        f"no setting allows questions to the {kind} {address} for a lock",
-        why="a profile may be a stranger's, and this machine would connect to the address",
+        f"no setting allows connections to the {kind} {address} for a lock",
+        why="a profile may come from a stranger, and this machine would connect to the address",
         fixes=[
             f"if you trust the profile, allow the address: `--allow-endpoint {address}`, "
             f"`TFDOCK_ALLOW_ENDPOINTS={address}`, or `allow_endpoints: [{address}]` in the configuration file",
@@ -205,7 +205,7 @@ def _source_pin(resolution: Resolution, ref: str, check: Callable[[], None]) -> 
         raise NetworkError.of(
             "source-ref-missing",
             f"{source.location} has neither a tag nor a branch `{ref}`",
-            "name one that it has, or a whole commit",
+            "name an existing tag or branch, or a full commit",
         )
     # The knowledge has the commit of every release: a tag that moved must not pass for the release.
     if source.commit and commit != source.commit:
@@ -213,7 +213,7 @@ def _source_pin(resolution: Resolution, ref: str, check: Callable[[], None]) -> 
             "pin-moved",
             f"{ref} at {source.location} is not the commit that is known for this release\n"
             f"    known  {source.commit}\n    now    {commit}",
-            "find out who moved it; to build it all the same, name the commit: "
+            "find out who moved it; to build it anyway, name the commit: "
             f"`tensorflow: {{release: …, ref: {commit}}}`",
         )
     return Pin(kind="source", name=ref, value=commit, origin=f"git {source.location}")
@@ -231,7 +231,7 @@ def _unwritable(path: Path, why: str | None) -> ProfileError:
     return ProfileError.of(
         "file-error",
         f"the lock cannot be written: {why}",
-        "check the folder's owner and mode, or copy the profile to where you may write",
+        "check the folder's owner and mode, or copy the profile to a folder that you may write to",
         file=str(path),
     )
 
@@ -266,10 +266,10 @@ def read_lock(path: Path) -> LockFile:
 def prepare_locked(
     name: str, preparer: Preparer, settings: Settings, warn: Callable[[Sequence[Problem]], None]
 ) -> PreparedBuild:
-    """Plan a profile with the pins of its lock; raises Incompatible for what the lock no longer holds.
+    """Plan a profile with the pins of its lock; raises Incompatible for pins that no longer match.
 
-    A tag or a branch that has moved is passed to `warn`: the locked digest or commit is built as long as it can be
-    had. Pins of the image's contents are compared when the image exists (`build.build`).
+    A tag or a branch that has moved is reported to `warn`: the locked digest or commit is built as long as a server
+    has it. Pins of the image's contents are compared when the image exists (`build.build`).
     """
     unlocked = preparer.prepare(name)
     _check_servers(unlocked, settings)
@@ -286,7 +286,7 @@ def prepare_locked(
     _refuse(locks.moved(stated, locks.stated(resolution, preparer.knowledge), file.path))
     _refuse(locks.altered(lock, prepared.plan, preparer.knowledge.version, file.path))
     tagged = [pin for pin in pins if (pin.kind, pin.name) in followed]
-    why = "the build takes the locked ones"
+    why = "the build uses the locked ones"
     warning = locks.moved(tagged, _found_now(tagged, resolution, settings), file.path, severity="warning", why=why)
     if warning:
         warn([warning])

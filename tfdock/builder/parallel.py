@@ -18,7 +18,7 @@ _LOOK = 0.2  #: Seconds between wake-ups of the main thread, the only one that g
 
 @dataclass
 class Ledger:
-    """The shares of the machine. `count` builds run at a time; `unserved` are the builds without a share yet."""
+    """The shares of the machine. `count` builds run at a time; `unserved` counts the builds without a share yet."""
 
     count: int
     unserved: set[BuildId]

@@ -1,7 +1,7 @@
 """Ask for pins over the network: an image's digest from its OCI registry, a git ref's commit from its server.
 
-Nothing is downloaded and nothing is written. OCI distribution specification, "Pulling manifests"; the answer is what
-`docker pull NAME@DIGEST` takes. Git: gitprotocol-v2 and gitprotocol-pack, the ref advertisement.
+Nothing is downloaded and nothing is written. OCI distribution specification, "Pulling manifests"; `docker pull
+NAME@DIGEST` accepts the answer. Git: gitprotocol-v2 and gitprotocol-pack, the ref advertisement.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _read_advertisement(stream: Any) -> Iterator[tuple[str, str]]:
         # Empty packets count as well: a server could send them without end.
         read += max(size, len(length))
         if read > _MOST:
-            raise StrangeAnswer("it lists more refs than can be meant")
+            raise StrangeAnswer("it lists an unreasonable number of refs")
         # gitprotocol-pack: instead of refs, a server may send `ERR` and the reason.
         if line.startswith(b"ERR "):
             raise StrangeAnswer(line[4:].decode("utf-8", "replace").strip())

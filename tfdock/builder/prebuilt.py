@@ -21,8 +21,8 @@ def pull(
 ) -> PulledImage | None:
     """Pull the build of a plan into the wheelhouse; return None if no registry has it. The build id is held.
 
-    Raises VerificationFailed for an image that is damaged or not what it claims. It was pushed under the build's
-    name, and hours of compiling would hide that.
+    Raises VerificationFailed for a damaged or false image: it has the build's name, and compiling instead would hide
+    it.
     """
     refused = lookup.native_refusal(plan)
     if refused:
@@ -34,14 +34,14 @@ def pull(
         session.stop.check()
         if limit and limit.is_over(session.clock()):
             message = f"the time limit of {limit.seconds} s was reached in phase {_PHASE}; downloads are kept"
-            fix = "run the same command again to go on"
+            fix = "run the same command again to continue"
             raise TimeLimit.of("time-limit", message, fix)
 
     def say(text: str) -> None:
         listen(events.Notice(text=text))
 
     def skip(error: NetworkError) -> None:
-        say(f"{error.problems[0].message}; the build goes on without it")
+        say(f"{error.problems[0].message}; the build continues without it")
 
     def pull_first() -> PulledImage | None:
         search = lookup.ImageLookup(repositories=session.settings.repositories, check=check)
@@ -63,4 +63,4 @@ def pull(
 
 def _with_way_around(problem: Problem) -> Problem:
     """Return the problem with the fix to build without registries."""
-    return replace(problem, fixes=(*problem.fixes, "build it here, without registries: `tfdock build --no-pull`"))
+    return replace(problem, fixes=(*problem.fixes, "build here, without registries: `tfdock build --no-pull`"))

@@ -2,7 +2,7 @@
 
     <wheelhouse>/.tfdock/<build id>/<fingerprint 12>/<run id>.run.json
 
-It is written when the run begins, so that it exists however the run ends. The build record replaces it.
+The document is written when the run begins, so it exists however the run ends. The build record replaces it.
 """
 
 from __future__ import annotations
@@ -80,6 +80,6 @@ def profile_document(prepared: PreparedBuild) -> dict[str, Any]:
 
 
 def load_document(path: UntrustedPath, schemas: Collection[str] = (RUN_SCHEMA,)) -> dict[str, Any] | None:
-    """Return a JSON document of one of these schemas; None if there is none, or it is damaged."""
+    """Return a JSON document of one of these schemas; None if it is missing or damaged."""
     document: dict[str, Any] = path.load(dict[str, Any], LARGEST_RUN) or {}
     return document if document.get("schema") in schemas else None

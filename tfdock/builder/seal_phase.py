@@ -108,12 +108,12 @@ def _check(plan: BuildPlan, name: str, facts: wheel_files.WheelFacts) -> None:
         raise WheelRefused.of(
             "wheel-wrong-python",
             f"{name} is for {facts.python_tag}, but the profile has Python {python}",
-            "the release chooses its Python in another way: report this with the plan and the log",
+            "the release chose its Python in an unexpected way: report this with the plan and the log",
         )
     if not facts.record_ok:
         first = facts.record_problems[0]
         message = f"{name}: {first.path}: {first.message}"
-        raise WheelRefused.of(first.code, message, "build again; if it stays, report it")
+        raise WheelRefused.of(first.code, message, "build again; if the error stays, report it")
 
 
 def _text(path: Path) -> str:
@@ -128,7 +128,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def verify_wheels(run: BuildRun, image: ImageResult, wheels: Mapping[Path, WheelFile]) -> Mapping[str, Any]:
-    """Verify the wheels; return the document. Raises VerificationFailed, and keeps the wheels aside then."""
+    """Verify the wheels; return the document. Raises VerificationFailed after moving bad wheels aside."""
     session, inputs, began = run.session, run.request.inputs, run.session.clock()
     environment = TrialEnvironment(
         supervisor=run.supervisor,
@@ -213,7 +213,7 @@ def publish_wheels(
     wheels: Mapping[Path, WheelFile],
     verification: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Make the wheels visible with their record, and return it. A stop is obeyed until then."""
+    """Publish the wheels with their record, and return the record. Until then the run can be stopped."""
     record = _record(run, image, compiled, wheels, verification)
     account = _summarize(run, image, compiled, record)
     record |= {"bazel": account.bazel, "kept": dict(account.kept)}

@@ -1,4 +1,4 @@
-"""What all builds of one command share, and the request of each build: frozen values."""
+"""The shared values of all builds of one command, and the request of each build. All are frozen."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class BundledInputs(Protocol):
         """The sha256 of the bundle's images."""
 
     def external(self) -> Iterator[bytes] | None:
-        """Return the archive of what repository rules fetched past Bazel's cache, if there is one."""
+        """Return the archive of downloads that repository rules made without Bazel's cache, if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +90,13 @@ class BuildRequest:
 
 
 def whole_machine(plan: BuildPlan, machine: Machine) -> BuildResources:
-    """Return the resources of a build that has the machine for itself."""
+    """Return the resources of a build that runs alone on the machine."""
     return size(plan.requested, plan.resolution.release.cost, machine)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSession:
-    """What a whole command shares: one engine, one knowledge base. `clock` is monotonic seconds.
+    """The shared values of a command: one engine, one knowledge base. `clock` is monotonic seconds.
 
     `connect` is called when the engine is first needed: an up-to-date build needs neither the engine nor its SDK.
     """

@@ -1,4 +1,4 @@
-"""Whether a command installs only what is pinned: by a hash, by a commit, or as a path. Pure."""
+"""Whether a command installs only pinned packages: by a hash, by a commit, or as a path. Pure."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _WITH_VALUE = frozenset(
 
 
 def unpinned(command: str) -> str:
-    """Return the first thing that a shell command takes from an index without a hash, or an empty text.
+    """Return the first package that a shell command installs from an index without a hash, or an empty text.
 
-    Only pip, pipx and uv are understood. Other programs are not judged.
+    Only pip, pipx and uv are understood. Other programs are ignored.
     """
     return next((name for words in _commands(command) for name in _from_an_index(words)), "")
 

@@ -1,8 +1,8 @@
-"""Matrix -> the files of a CI pipeline that makes its wheels: plan, build, plan again for what was cut. Pure.
+"""Make the files of a CI pipeline for the wheels of a matrix: plan, build, and plan again for stopped builds. Pure.
 
-Templates lay out, this module decides. Values of the matrix reach a file as one kind of YAML scalar, in which neither
-YAML nor the service finds anything to obey; the shell's steps hold no values at all and read them from their
-environment. What is to be built no file says: the plan of a run does.
+Templates have the layout, this module makes the decisions. Values of the matrix reach a file as one kind of YAML
+scalar that neither YAML nor the service evaluates. Shell steps read the values from their environment. No file lists
+the wheels to build: the plan of a run does.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Service = Literal["github", "gitlab"]
 State = Literal["fresh", "missing", "stale", "edited", "another", "foreign"]
 
 # Ends before GitHub's own limit of six hours, with time to keep what was built.
-TIME_LIMIT = "5h15m"  #: How long a job builds where the matrix does not say.
+TIME_LIMIT = "5h15m"  #: How long a job builds by default.
 INSTALL = "pip install --require-hashes -r ci/requirements.txt"  #: A pinned installation, as messages show it.
 _MARGIN = 40  #: Minutes of a job beside its build: installing, the cache there and back, the wheels.
-_HOSTED_MINUTES = 360  #: After which GitHub ends a job on a machine of its own.
+_HOSTED_MINUTES = 360  #: Minutes after which GitHub ends a job on its own machines.
 # GitHub documents five days for jobs on machines of your own.
-_OWN_MINUTES = 5 * 24 * 60  #: After which GitHub ends any job.
+_OWN_MINUTES = 5 * 24 * 60  #: Minutes after which GitHub ends any job.
 # GitLab's keyword `retry` takes 0, 1 or 2.
 _GITLAB_RETRIES = 2  #: How often GitLab starts a job again at most.
 _GITHUB_REGISTRY = "ghcr.io"  #: The registry that a job of GitHub may use by its own token.
@@ -188,7 +188,7 @@ def refusal(service: Service, matrix: Matrix) -> Problem | None:
 def _too_long(matrix: Matrix) -> Problem | None:
     """Return a problem if GitHub ends a job of the matrix before the job has kept what it built."""
     most, why = _OWN_MINUTES, "every job ends"
-    fixes = [f"`time_limit: {TIME_LIMIT}`, and as many `continuations` as it takes"]
+    fixes = [f"`time_limit: {TIME_LIMIT}`, and as many `continuations` as needed"]
     # One job on a hosted machine is enough: the limit of time is the same for all jobs.
     if not all(_SELF_HOSTED in runner for runner in _runners(matrix)):
         most, why = _HOSTED_MINUTES, "jobs on its machines end"
@@ -252,7 +252,7 @@ def _own_machines(service: Service, matrix: Matrix) -> tuple[Problem, ...]:
     warning = Problem(
         "ci-own-machine",
         f"jobs of {_TITLES[service]} run on machines of your own, which may outlive a job",
-        "give pull requests and protected branches runners of their own, and throw each away after its job",
+        "use different runners for pull requests and protected branches, and throw each away after its job",
         severity="warning",
         why="a pull request can change what its jobs run there, and later jobs find the leftovers",
         file=matrix.file,
@@ -265,8 +265,10 @@ _TITLES: Mapping[Service, str] = {"github": "GitHub", "gitlab": "GitLab"}
 
 @dataclass(frozen=True, slots=True)
 class RegistryLogin:
-    """A registry that a job logs in to; `own` where the service's own token is good for it, else `secret` begins the
-    names of the variable with the user and of the secret with the token."""
+    """A registry that a job logs in to. `own`: the service's own token works.
+
+    Else `secret` begins the names of the variable (user) and the secret (token).
+    """
 
     host: str
     own: bool
@@ -329,7 +331,7 @@ def _comment(text: str) -> str:
 
 
 def shell_word(text: str) -> str:
-    """Return a word of a command line as a user types it, on one line whatever is in it."""
+    """Quote a word of a command line, on one line whatever its content."""
     # shlex leaves a line break within its quotes, and the command must stay on the comment's one line.
     if text.isprintable():
         return shlex.quote(text)
@@ -349,8 +351,8 @@ def _escape(character: str) -> str:
 def gitlab_jobs(jobs: Sequence[Job]) -> dict[str, Any]:
     """Return the jobs of a round for a child pipeline of GitLab, by name. The rendered file says what they do.
 
-    Not a `parallel: matrix:`, whose jobs are named by all their values: GitLab makes no pipeline of a name that has
-    more than 255 characters, and a build id may have 128.
+    This is not a `parallel: matrix:`, because its job names contain all values. GitLab refuses names with more than
+    255 characters, and a build id may have 128.
     """
     return {job.name: _gitlab_job(job) for job in jobs}
 

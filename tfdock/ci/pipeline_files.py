@@ -61,7 +61,7 @@ class Pipeline:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Why it cannot be used, and why each file is not what the matrix asks for."""
+        """Why the pipeline cannot be used, and why each file differs from the matrix."""
         refusals = [self.refusal] if self.refusal else []
         return (*refusals, *(_problem(file, self.service) for file in self.files if file.state != "fresh"))
 
@@ -142,7 +142,7 @@ def not_carried(settings: Settings, file: Path) -> Problem | None:
         f"the pipeline does not have these settings of this machine: {', '.join(names)}",
         (
             "name folders of knowledge in the matrix: `ci: {knowledge: [DIR]}`",
-            "set the others where the jobs run",
+            "set the other settings on the machines of the jobs",
         ),
         severity="warning",
         file=str(file),
@@ -168,7 +168,7 @@ def _path_in_repository(file: Path, folder: Path) -> str:
     if ".." in path.parts:
         code = "ci-matrix-outside"
         message = f"{file} is not in the folder of the repository, where a job would look for it"
-        fix = "run this in the folder that holds it, or name that folder: `-o DIR`"
+        fix = "run this in the folder of the repository, or name that folder: `-o DIR`"
     elif any("\ud800" <= character <= "\udfff" for character in str(path)):  # bytes that are no UTF-8, in Python
         code, fix = "ci-matrix-name", "give the file another name"
         message = "the path is not UTF-8, and a YAML file cannot say it"
@@ -214,10 +214,10 @@ def _in_the_way(path: Path, error: NotPlain) -> ProfileError:
 
 
 def write(rendered: Pipeline, *, force: bool = False) -> Iterator[tuple[File, bool]]:
-    """Write the files that are not as they should be; yield each file, and whether it was written.
+    """Write the outdated files; yield each file, and whether it was written.
 
-    Raises ProfileError, before anything is written, where the pipeline cannot be used, or where that would replace
-    what somebody else has written; also for a file that cannot be written. Follows no link.
+    Raises ProfileError before anything is written if the pipeline cannot be used, or if a file is somebody else's;
+    also for a file that cannot be written. Follows no link.
     """
     if rendered.refusal:
         raise ProfileError(rendered.refusal)
@@ -252,16 +252,16 @@ def _problem(file: File, service: Service) -> Problem:
     match file.state:
         case "edited":
             code, message = "ci-file-edited", "it was changed after it was rendered"
-            fix = "change the matrix instead; `--force` drops the edits"
+            fix = "change the matrix instead; `--force` overwrites the edits"
         case "another":
             origin = pipeline.origin(file.current or "")
             code, message = "ci-file-foreign", f"it was rendered from another matrix, {origin}"
-            fix = "give one of the two another name; `--force` replaces it"
+            fix = "rename one of the two; `--force` replaces the file"
         case "foreign":
-            code, message = "ci-file-foreign", "tfdock has not rendered this file"
+            code, message = "ci-file-foreign", "tfdock did not render this file"
             fix = "move it away; `--force` replaces it"
         case "missing":
-            code, message, fix = "ci-file-stale", "it is not there", command
+            code, message, fix = "ci-file-stale", "it does not exist", command
         case _:
             code, message = "ci-file-stale", "it differs from the matrix"
             fix = f"{command}, and commit it"

@@ -47,15 +47,13 @@ SomeProfiles = Annotated[list[str] | None, _PROFILES]
 OneProfile = Annotated[str, _PROFILE]
 SomeProfile = Annotated[str | None, _PROFILE]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-AllowUntested = Annotated[
-    bool, typer.Option("--allow-untested", help="Allow combinations that nobody is known to have tested.")
-]
+AllowUntested = Annotated[bool, typer.Option("--allow-untested", help="Allow combinations without a known test.")]
 
 Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Write to the cache that unchanged releases use. Later builds then ship objects of this source "
+        help="Write to the cache of unchanged releases. Their later builds then ship objects of this source "
         "(`tfdock explain trust-shared`).",
     ),
 ]
@@ -64,7 +62,7 @@ Trust = Annotated[
 def _folder(text: str) -> Path:
     # An empty text comes from a shell variable that is not set; Path would take it for the current folder.
     if not text:
-        raise typer.BadParameter("the name of the folder is empty; the current one is `.`")
+        raise typer.BadParameter("the name of the folder is empty; write `.` for the current folder")
     return Path(text)
 
 
@@ -77,7 +75,7 @@ def _existing(text: str) -> Path:
 
 MatrixFile = Annotated[
     Path | None,
-    typer.Option("--matrix", help="Use the cells of this matrix in place of profiles.", metavar="FILE"),
+    typer.Option("--matrix", help="Build the cells of this matrix instead of profiles.", metavar="FILE"),
 ]
 Only = Annotated[
     list[str] | None,
@@ -96,7 +94,7 @@ Report = Annotated[
     ),
 ]
 
-#: Setting -> the option for it.
+#: The option of each setting.
 SETTINGS = {
     "registries": Annotated[
         list[str] | None,
@@ -141,7 +139,7 @@ SETTINGS = {
         ),
     ],
 }
-#: Part of a wish -> the option for it.
+#: The option of each part of a wish.
 WISHES = {
     "gpu": Annotated[
         list[str] | None,
@@ -186,10 +184,10 @@ WISHES = {
 
 
 def command(schema: str, *options: str) -> Callable[[_F], _F]:
-    """Make a command report its errors: as text, or as the JSON document it would have printed.
+    """Make a command report its errors as text, or inside its JSON document.
 
-    `options` are the settings that the command has options for. The function takes the settings as `settings`. A
-    function that takes a `wish` gets the options that change a profile or replace it.
+    `options` names the settings for which the command has an option. The function gets the settings as `settings`. A
+    function with a parameter `wish` also gets the options that change or replace a profile.
     """
 
     def decorate(function: _F) -> _F:
@@ -237,7 +235,7 @@ def _with_options(function: Callable[..., Any], options: Iterable[str]) -> inspe
 
 
 def profile_names(profiles: Sequence[str] | None, wish: Wish) -> list[str]:
-    """Return the profiles that a command is for: those it names, else the one that its options stand for."""
+    """Return the profiles of a command: the named ones, or else the one profile that its options describe."""
     if profiles:
         return [*profiles]
     if not wish:
@@ -255,7 +253,7 @@ def print_json(schema: str, ok: bool, document: dict[str, Any]) -> None:
 
 
 def limit_from_now(text: str) -> Limit:
-    """Return the time limit of a whole command, counted from now. Raise BadParameter for any other text."""
+    """Return the time limit of a whole command, counted from now. Raise BadParameter for an invalid duration."""
     # Without ASCII, `\d` would also match digits of other scripts.
     if not re.fullmatch(DURATION, text, re.ASCII):
         raise typer.BadParameter(f"`{text}` is not a duration; write it like `5h30m`")
@@ -265,7 +263,7 @@ def limit_from_now(text: str) -> Limit:
 
 
 def check_matrix_options(matrix: Path | None, **options: object) -> None:
-    """Refuse the options that only a matrix takes where there is no matrix."""
+    """Refuse options that need a matrix if there is no matrix."""
     matrix_options = [f"`--{name}`" for name, value in options.items() if value]
     if matrix_options and not matrix:
         raise typer.BadParameter(
@@ -277,7 +275,7 @@ def check_matrix_options(matrix: Path | None, **options: object) -> None:
 def stoppable(kept: str | None = None) -> Iterator[Stop]:
     """Count SIGINT and SIGTERM instead of dying; the build reads the count twice a second.
 
-    `kept` is the sentence that tells the user what is kept, where it is not the build's own.
+    `kept` is a sentence that tells the user what is kept. It replaces the sentence of a build.
     """
     stop = Stop(kept=kept) if kept else Stop()
 
@@ -310,7 +308,7 @@ def settings_for(**flags: Any) -> Settings:
 def preparer_for(
     settings: Settings, *, allow_untested: bool = False, trusted: bool = False, wish: Wish | None = None
 ) -> Preparer:
-    """Return what plans profiles for this machine, changed as `wish` says."""
+    """Return the planner for this machine's profiles. It changes each profile as `wish` says."""
     from tfdock.plan.prepare import Preparer
     from tfdock.plan.wish import NO_WISH
 

@@ -36,9 +36,9 @@ Result = dict[str, Any]  #: The result of a build: a row of `tfdock.build/1`, an
 def session_for(
     settings: Settings, knowledge: KnowledgeBase, stop: Stop, *, limit: Limit | None = None, pulls: bool = True
 ) -> BuildSession:
-    """Return a session on this machine's engine, which is connected only when it is needed.
+    """Return a session on this machine's engine. The session connects to the engine when it is first needed.
 
-    `limit` is the time limit of the command, `pulls` whether registries are asked before a build.
+    `limit` is the time limit of the command. With `pulls`, wheels are looked up in registries before a build.
     """
     return BuildSession(
         connect=local_engine, settings=settings, knowledge=knowledge, stop=stop, limit=limit, pulls=pulls
@@ -86,7 +86,7 @@ def prepare_all(
             raise ProfileError.of(
                 "build-id-twice",
                 f"{other} and {build.file} have the same build id, {build.plan.build_id}",
-                "build one of them, or one after the other into another `--wheelhouse`",
+                "build only one of them, or build the second into another `--wheelhouse`",
                 file=build.file,
             )
     # A profile may be named twice.
@@ -105,7 +105,7 @@ def ask_engine(session: BuildSession, prepared: Sequence[PreparedBuild], *, forc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Building:
-    """How builds run. `at_once` is `auto` or a number; `progress` hears of them.
+    """How builds run. `at_once` is `auto` or a number; `progress` receives their events.
 
     `inputs` maps build ids to the inputs in a bundle. `expected` maps the builds of a matrix to their expected
     seconds; with it, the progress is a table of all builds.
@@ -117,8 +117,8 @@ class Building:
     force: bool
     inputs: Mapping[str, BundledInputs] = field(default_factory=dict)
     expected: Mapping[str, float | None] | None = None
-    note: Callable[[Result], None] | None = None  #: Hears of the end of each build.
-    #: What was told of the engine: without one, every build fails with the same words.
+    note: Callable[[Result], None] | None = None  #: Called at the end of each build.
+    #: The problems already printed about the engine: without an engine, every build fails with the same message.
     _told: list[Sequence[Problem]] = field(default_factory=list, init=False)
 
     def all(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
@@ -261,7 +261,7 @@ def _success_row(prepared: PreparedBuild, result: BuildResult) -> Result:
 
 
 def outcome_of(results: Sequence[Result]) -> str:
-    """Return such as `built`; of several builds such as `2 built, 1 failed`."""
+    """Return the status of a build, such as `built`. For several builds, return counts: `2 built, 1 failed`."""
     counts = Counter(result["status"] for result in results)
     return ", ".join(f"{count} {status}" if len(results) > 1 else status for status, count in counts.items())
 
@@ -310,7 +310,7 @@ _output_lock = threading.Lock()  #: A result takes several lines, and several bu
 def show_result(result: Result, *, brief: bool = False, again: bool = False) -> None:
     """Print the result of a build. With `brief`, a build that is up to date takes a single line.
 
-    With `again`, its problems were printed for a build before it.
+    With `again`, an earlier build already printed these problems.
     """
     style = console.Style(sys.stderr)
     name = result["build_id"] or result["profile"]
@@ -324,7 +324,7 @@ def show_result(result: Result, *, brief: bool = False, again: bool = False) -> 
         # A failure whose cause is known needs no report.
         known = _says_all(result["problems"]) or diagnosis_text.shows_cause(result.get("diagnosis"))
         if result["status"] == "failed" and result["log"] and not known:
-            console.tell("  to report it: `tfdock report --bundle` packs what an issue needs, and sends nothing")
+            console.tell("  to report this: `tfdock report --bundle` packs a file for an issue, and sends nothing")
         return
     total = sum(result["seconds"].values())
     took = f" in {console.duration(total)}" if result["status"] == "built" else ""

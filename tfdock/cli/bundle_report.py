@@ -29,7 +29,7 @@ def write_bundle(
     *,
     as_json: bool,
 ) -> None:
-    """Pack a report, write it readable for its user alone, and print what is in it and its path."""
+    """Write a report bundle that only its user can read. Print its contents and its path."""
     preparer = preparer_for(settings)
     house = Wheelhouse(settings.wheelhouse.absolute())
     # An environment is a subject by itself: TensorFlow in it may have been built by anybody.
@@ -83,7 +83,7 @@ def _lines(packed: ReportBundle) -> list[str]:
         f"{style.strong('taken out')}  {removed}",
         *(f"{style.strong('to know')}  {console.clean(note)}" for note in packed.notes),
         style.warn(
-            "nothing was sent: look through the file before you send it. Secrets outside your variables and logins "
-            "are still in it"
+            "nothing was sent. Read the file before you send it: it may hold secrets that are neither in your "
+            "variables nor in your logins"
         ),
     ]

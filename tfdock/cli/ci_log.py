@@ -1,7 +1,7 @@
 """Talk to the CI service that runs the job: annotations, folds, step outputs and a summary.
 
-GitHub's runner reads commands from everything that a step prints. GitLab's page folds at marks between the lines.
-Outside of both services nothing is written.
+GitHub's runner reads commands from all output of a step. GitLab folds its log page at marker lines. On other
+machines, nothing is written.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import TextIO
 
 from tfdock.errors import Problem, clean
 
-ANNOTATIONS = 9  #: GitHub shows ten errors of a step, and one of them is its own, that the step has failed.
-_WARNINGS = 4  #: How many of them warnings may take: errors often come after.
-SUMMARY_BYTES = 900_000  #: GitHub drops the whole summary of a step that has more than 1 MiB.
+ANNOTATIONS = 9  #: GitHub shows ten errors of a step. One of them is GitHub's own: the step failed.
+_WARNINGS = 4  #: The most warnings to annotate. Errors often come later and need room.
+SUMMARY_BYTES = 900_000  #: GitHub drops a step's summary if it is larger than 1 MiB.
 _MESSAGE = 4_000  #: Characters of an annotation; GitHub cuts at 4,096.
 _CELL = 300  #: Characters of a cell: the whole text stands in the log.
 
 
 class CiService:
-    """The service that runs the job. This base class does nothing: a terminal, a pipe, or an unknown service."""
+    """The CI service that runs the job. This base class, for terminals and unknown services, writes nothing."""
 
     def harmless(self, text: str) -> str:
-        """Return text for the log, without what would be a command to the service."""
+        """Return text for the log that the service cannot take for a command."""
         return text
 
     @contextmanager
@@ -45,7 +45,7 @@ class CiService:
         """Pass values to later steps, by name."""
 
     def summary(self, _heading: str, _columns: Sequence[str], _rows: Sequence[Sequence[str]], /) -> None:
-        """Add a table to the page of the job; rows are texts as they are, one for each column."""
+        """Add a table to the page of the job. A row has one unescaped text for each column."""
 
 
 @functools.cache
@@ -55,7 +55,7 @@ def here() -> CiService:
 
 
 def service_of(environment: Mapping[str, str]) -> CiService:
-    """Return the service that sets these variables."""
+    """Return the CI service that sets these environment variables."""
     # Both services document this value for every job.
     if environment.get("GITHUB_ACTIONS") == "true":
         return GitHub(environment)
@@ -78,12 +78,12 @@ class GitHub(CiService):
     _annotated: int = field(default=0, init=False)
 
     def harmless(self, text: str) -> str:
-        """Return text with a space inside each command of GitHub's."""
+        """Return text with a space inside each command of GitHub's runner, so that it is not a command."""
         return _COMMAND.sub(r"\1\2: ", text).replace("##[", "## [")
 
     @contextmanager
     def fold(self, title: str, /) -> Iterator[None]:
-        """Open a group. Groups do not nest: inside of a group no other is opened."""
+        """Open a group. Groups do not nest: inside a group, nothing is opened."""
         self._say(f"::group::{escaped(title)}")
         try:
             yield
@@ -98,12 +98,12 @@ class GitHub(CiService):
                 self._say(annotation(problem, self.environment.get("GITHUB_WORKSPACE", "")))
 
     def outputs(self, values: Mapping[str, str], /) -> None:
-        """Add to the file of the step's outputs, between marks that no value can hold by chance."""
+        """Add values to the file of the step's outputs, between random marks that no value contains."""
         text = "".join(f"{name}{_between_marks(value)}" for name, value in values.items())
         self._add("GITHUB_OUTPUT", text)
 
     def summary(self, heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]], /) -> None:
-        """Add a table to the step's summary; rows for which there is no room are counted."""
+        """Add a table to the step's summary. Count the rows that do not fit."""
         file = self.environment.get("GITHUB_STEP_SUMMARY")
         used = Path(file).stat().st_size if file and Path(file).exists() else 0
         self._add("GITHUB_STEP_SUMMARY", markdown(heading, columns, rows, room=SUMMARY_BYTES - used))
@@ -126,7 +126,7 @@ class GitHub(CiService):
 
 
 def annotation(problem: Problem, workspace: str = "") -> str:
-    """Return the command that annotates a problem. Files below `workspace` are named as the repository has them."""
+    """Return the command that annotates a problem. Files below `workspace` get their path in the repository."""
     kind = "warning" if problem.severity == "warning" else "error"
     place = {
         "file": _below(problem.file, workspace),
@@ -141,7 +141,7 @@ def annotation(problem: Problem, workspace: str = "") -> str:
 
 
 def escaped(text: str) -> str:
-    """Return text as the data of one of GitHub's commands."""
+    """Escape text for a command of GitHub's runner."""
     # `%` first: the other two escapes contain one.
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
@@ -208,19 +208,19 @@ def _more(count: int) -> str:
 
 # --- GitLab ---------------------------------------------------------------------------------------------------------
 
-_ERASE = "\x1b[0K"  #: To the terminal that GitLab's page shows: erase the line, so that nobody sees the mark.
+_ERASE = "\x1b[0K"  #: Erases the line of the mark on GitLab's log page, so that nobody sees it.
 
 
 @dataclass
 class GitLab(CiService):
-    """A job of GitLab CI: its log folds. Reports are files that a job names: `--report`."""
+    """A job of GitLab CI. Its log can be folded. Its reports are files that the job names; `--report` writes them."""
 
     stream: TextIO | None = None  #: Where the log is; standard error by default.
     _folds: int = field(default=0, init=False)
 
     @contextmanager
     def fold(self, title: str, /) -> Iterator[None]:
-        """Open a section, folded at first, with a name that no other section of the job has."""
+        """Open a folded section with a name that is unique in the job."""
         self._folds += 1
         # A job may run several commands, and a section's name must be its own.
         name = f"tfdock_{os.getpid()}_{self._folds}"

@@ -1,4 +1,7 @@
-"""Names that shells and editors complete. A shell gets none after an error: it would show the message as a name."""
+"""Names for completion in shells and editors.
+
+After an error there are no names: a shell would show the message as a name.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def _from_knowledge(names: Callable[[KnowledgeBase], Iterable[str]]) -> Complete
 
 
 def profiles(incomplete: str) -> list[str]:
-    """Return shipped profiles, and the files of this folder and of `profiles/` that may be one."""
+    """Return the shipped profiles, and the files in this folder and in `profiles/` that may be profiles."""
     files = [*map(str, Path().glob("*.yaml")), *map(str, Path("profiles").glob("*.yaml"))]
     shipped = [file.stem for file in loader.profile_files()]
     return sorted(name for name in {*shipped, *files} if name.startswith(incomplete))
@@ -54,7 +57,7 @@ explained = _from_knowledge(lambda base: [*base.codes, *base.switches])
 
 
 def of_fields(base: KnowledgeBase) -> dict[str, list[str]]:
-    """Return the names for fields of a profile, by field; versions with the newest first."""
+    """Return the names that each field of a profile accepts. Versions are sorted with the newest first."""
     releases = base.releases.values()
     versions: dict[str, set[str]] = {
         "tensorflow": {patch for row in releases for patch in row.patches},

@@ -16,8 +16,8 @@ from tfdock.errors import Problem
 from tfdock.errors import clean as clean
 
 _PLAIN_WIDTH = 80  #: Columns of a terminal of unknown width.
-_ENDLESS = 1 << 30  #: Columns of a pipe: its reader, `grep` or a CI log, wraps lines itself or not at all.
-_LEAST_WIDTH = 20  #: The narrowest wrapping: one word a line is hard to read.
+_ENDLESS = 1 << 30  #: Columns of a pipe. Its reader, such as `grep` or a CI log, wraps the lines or needs them whole.
+_LEAST_WIDTH = 20  #: The narrowest wrapping. One word on each line is hard to read.
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 # A word, or words between backticks: what is to be typed as it stands is not torn apart. Before it, what parts it.
 _WORD = re.compile(r"(\s*)((?:`[^`\n]*`|\S)+)")
@@ -35,7 +35,7 @@ def colour_wanted(stream: TextIO) -> bool:
 
 
 class Style:
-    """A few colours for one stream; plain text where none are wanted."""
+    """A few colours for one stream; plain text if colours are off."""
 
     def __init__(self, stream: TextIO) -> None:
         self._on = colour_wanted(stream)
@@ -47,11 +47,11 @@ class Style:
     warn = partialmethod(_paint, "33")  #: Colours warnings.
     good = partialmethod(_paint, "32")  #: Colours what succeeded.
     strong = partialmethod(_paint, "1")  #: Emphasises headings.
-    faint = partialmethod(_paint, "2")  #: Dims text that a reader may skip.
+    faint = partialmethod(_paint, "2")  #: Dim text that a reader may skip.
 
 
 def say(text: str = "", *, stream: TextIO | None = None) -> None:
-    """Print a line, to standard error unless told otherwise. Such a line never acts as a command to a CI service."""
+    """Print a line, by default to standard error. A CI service never takes the line for a command."""
     stream = stream or sys.stderr
     # Results are for programs, and stay as they are.
     stream.write(f"{text if stream is sys.stdout else ci_log.here().harmless(text)}\n")
@@ -66,16 +66,16 @@ def tell(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> None
 
 
 def result(text: str, *, indent: str = "  ", strange: bool = False) -> None:
-    """Print a line of the result: as it stands for programs, no wider than the screen for people.
+    """Print a line of the result: unchanged for programs, wrapped for a screen.
 
-    With `strange`, the text is somebody else's, and a CI service must not take it for a command.
+    With `strange`, the text comes from elsewhere, and is changed so that a CI service does not take it for a command.
     """
     for line in wrapped(text, width(sys.stdout), indent):
         say(ci_log.here().harmless(line) if strange else line, stream=sys.stdout)
 
 
 def width(stream: TextIO) -> int:
-    """Return the columns of a line: COLUMNS, else the width of the stream's terminal, and no limit in a pipe."""
+    """Return the columns of a line: COLUMNS, or else the width of the stream's terminal. A pipe has no limit."""
     columns = _asked_columns()
     if not columns:
         if not stream.isatty():
@@ -95,7 +95,7 @@ def _asked_columns() -> int:
 
 
 def columns_of(text: str) -> int:
-    """Return the columns that a line takes: colours none, East Asian characters two."""
+    """Return the columns that a line takes. Colour codes take no column, East Asian characters take two."""
     text = _ESCAPE.sub("", text)
     if text.isascii():
         return len(text)
@@ -116,7 +116,7 @@ class TableRow(str):
 
 
 def wrapped(text: str, columns: int, indent: str = "  ") -> list[str]:
-    """Return lines no wider than `columns`, continued after `indent`. Line breaks and indents are kept.
+    """Return lines no wider than `columns`. Continuation lines start with `indent`. Line breaks and indents are kept.
 
     A word, or a whole `code span`, is broken only if it is wider than a line. A `TableRow` is never broken.
     """
@@ -167,7 +167,7 @@ def _pieces(word: str, room: int) -> Iterator[str]:
 
 
 def show_problems(problems: Iterable[Problem]) -> None:
-    """Print problems on standard error, and annotate them for a CI service: place, message, reason, then fixes."""
+    """Print problems on standard error: place, message, reason, then fixes. Annotate them for a CI service."""
     problems = list(problems)
     for line in problem_lines(problems, Style(sys.stderr), width(sys.stderr)):
         say(line)
@@ -175,7 +175,7 @@ def show_problems(problems: Iterable[Problem]) -> None:
 
 
 def problem_lines(problems: Sequence[Problem], style: Style, columns: int) -> Iterator[str]:
-    """Yield problems for people, no wider than `columns`. Fixes that several problems share stand below the last."""
+    """Yield the lines of problems, no wider than `columns`. Fixes that several problems share come last."""
     for index, problem in enumerate(problems):
         label = style.bad("error") if problem.severity == "error" else style.warn(problem.severity)
         where = f"{style.strong(clean(problem.where))}: " if problem.where else ""
@@ -228,7 +228,9 @@ def size(count: int) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ", columns: int | None = None) -> list[str]:
-    """Return the lines of a table. A wide last cell is continued under itself, or below the row if there is no room.
+    """Return the lines of a table.
+
+    A wide last cell continues in its own column, or below the row if there is no room.
 
     `columns` is the width of a line: by default that of standard output, and no limit in a pipe.
     """
@@ -272,9 +274,9 @@ _REDRAWN, _REPEATED = 0.1, 10.0  #: Seconds between two updates of a count: on a
 
 
 class ReadProgress:
-    """Count the bytes of a file while it is read: on a terminal in one line, elsewhere a line now and then.
+    """Show how much of a file was read: a terminal in one changing line, other streams with a line now and then.
 
-    `total` is the number of all bytes, None if unknown.
+    `total` is the size of the file in bytes, None if unknown.
     """
 
     def __init__(self, stream: TextIO, name: str, verb: str = "unpacked") -> None:

@@ -18,12 +18,12 @@ _WIDEST = 300  #: Most characters shown of a line of a log.
 
 
 def shows_cause(diagnosis: Diagnosis | None) -> bool:
-    """Return whether a diagnosis has a cause that is no guess, which is shown below a failed build."""
+    """Return whether a diagnosis has a certain cause. Such a cause is shown below a failed build."""
     return diagnosis is not None and any(finding.confidence != "low" for finding in diagnosis.findings)
 
 
 def show(diagnosis: Diagnosis | None, log: str | None) -> None:
-    """Print the first cause in a log, below the message of a failure; nothing where there is none."""
+    """Print the first cause in a log below the message of a failure. Without a cause, print nothing."""
     if diagnosis is not None and log is not None:
         for line in lines(diagnosis, Path(log).name, sys.stderr, brief=True):
             console.say(line)
@@ -32,13 +32,13 @@ def show(diagnosis: Diagnosis | None, log: str | None) -> None:
 def lines(
     diagnosis: Diagnosis, name: str, stream: TextIO, *, warnings: bool = False, brief: bool = False
 ) -> Iterator[str]:
-    """Yield what went wrong, for people; with `brief`, the first cause that is no guess, below a failed build."""
+    """Yield the lines of a diagnosis; with `brief` only the first certain cause, for the end of a failed build."""
     style, columns = console.Style(stream), console.width(stream)
     findings = [finding for finding in diagnosis.findings if not (brief and finding.confidence == "low")]
     if findings:
         yield from _finding_list(findings, name, style, columns, brief=brief)
         if diagnosis.others and not brief:
-            yield from ("", "other errors, of which no cause is known:")
+            yield from ("", "other errors, without a known cause:")
             yield from console.table([(str(one.line), _short(one.text)) for one in diagnosis.others], columns=columns)
     elif not brief:
         yield from _unknown_lines(diagnosis, name, style, columns)
@@ -100,14 +100,14 @@ def _unknown_lines(diagnosis: Diagnosis, name: str, style: console.Style, column
             columns,
         )
     else:
-        yield from console.wrapped(f"{console.clean(name)}: no failure that is known, in {much}", columns)
+        yield from console.wrapped(f"{console.clean(name)}: no known failure in {much}", columns)
     if diagnosis.first:
         yield from console.wrapped(console.clean(diagnosis.first), columns)
     if diagnosis.suspects:
         yield "the most suspicious lines:"
         rows = [(str(suspect.line), _short(suspect.text)) for suspect in diagnosis.suspects]
         yield from console.table(rows, columns=columns)
-    when = "To report it" if diagnosis.suspects else "If it failed all the same"
+    when = "To report it" if diagnosis.suspects else "If the build failed nevertheless"
     yield from console.wrapped(
         f"{when}: {style.strong('`tfdock report --bundle LOG --profile PROFILE`')} packs what an issue needs, "
         f"and sends nothing. What is found to be its cause can be made {style.strong('a row')} of a folder given by "
@@ -120,15 +120,15 @@ def _warning_hint(warnings: Sequence[Finding], style: console.Style, columns: in
     """Yield a hint that lines of the log look bad and are harmless."""
     count = sum(warning.count for warning in warnings)
     if count:
-        much = "1 line looks bad and is" if count == 1 else f"{count:,} lines look bad and are"
+        much = "1 line looks bad but is" if count == 1 else f"{count:,} lines look bad but are"
         yield from console.wrapped(
-            f"{much} harmless as a rule: {style.strong('`--explain-warnings`')} says why", columns
+            f"{much} usually harmless: {style.strong('`--explain-warnings`')} says why", columns
         )
 
 
 def _warning_lines(warnings: Sequence[Finding], style: console.Style, columns: int) -> Iterator[str]:
     yield ""
-    yield style.strong("harmless:" if warnings else "harmless: nothing that is known")
+    yield style.strong("harmless:" if warnings else "harmless: no known line")
     yield from console.table(
         [(str(warning.line), warning.id, warning.cause) for warning in warnings], columns=columns
     )

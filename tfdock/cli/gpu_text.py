@@ -18,21 +18,22 @@ from tfdock.resolve.advice import gpus_named
 from tfdock.types import Host
 
 ASIDE = " " * 5  #: The indent of a continued fix or reason.
-_TARGETS = {"cuda": "compute_capability", "rocm": "gfx"}  #: What a GPU's target is called in JSON.
+_TARGETS = {"cuda": "compute_capability", "rocm": "gfx"}  #: The JSON key of a GPU's target.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedGpus:
-    """A GPU that the user named. `host` is this machine if the GPU was only named as `local`."""
+    """A GPU that the user named. `host` is this machine if the user wrote `local`."""
 
     gpu: Gpu
     host: Host | None = None
 
 
 def requested_gpus(base: KnowledgeBase, words: Sequence[str]) -> tuple[RequestedGpus, ...]:
-    """Return the GPUs that the words name (names, capabilities, `local`, also separated by commas), each once.
+    """Return the GPUs that the words name, each once.
 
-    Raise ProfileError for an unknown name, with the nearest names, and where `local` finds no GPU.
+    A word is a name, a capability or `local`; commas may separate words. Raise ProfileError for an unknown name, with
+    the nearest names, and if `local` finds no GPU.
     """
     names = [name.strip() for word in words for name in word.split(",") if name.strip()]
     if "local" not in names:
@@ -49,7 +50,7 @@ def _local_names(base: KnowledgeBase) -> tuple[str, ...]:
     """Return the names of this machine's GPUs, from its drivers. Raise ProfileError if there are none."""
     names = local_words(base, hardware.local_gpus())
     if not names:
-        message, fix = "`local` found no GPU on this machine", "name it, such as `rtx3080`"
+        message, fix = "`local` found no GPU on this machine", "name the GPU, such as `rtx3080`"
         raise ProfileError.of("gpu-local-none", message, fix, field="gpu")
     return names
 
@@ -58,7 +59,7 @@ def _local_names(base: KnowledgeBase) -> tuple[str, ...]:
 
 
 def gpu_json(service: Compatibility, libraries: Sequence[LibraryService] | None = None) -> dict[str, Any]:
-    """Return how a GPU runs a wheel, for a JSON document; `libraries` has each library."""
+    """Return how a GPU runs a wheel, and how it runs each library in `libraries`, for a JSON document."""
     gpu = service.gpu
     document: dict[str, Any] = {
         "name": gpu.gpu,
@@ -85,15 +86,15 @@ def answer(
     release: str = "",
     jit: Estimate | None = None,
 ) -> str:
-    """Return such as `RTX 5080 (12.0) with TensorFlow 2.19.1: the official wheel runs …`.
+    """Return a sentence such as `RTX 5080 (12.0) with TensorFlow 2.19.1: the official wheel runs …`.
 
-    `jit` is how long a first start takes.
+    `jit` is the time of a first start.
     """
     time = f", for {jit.value:g} {jit.unit}" if jit else ""
     words = {
         "native": style.good(f"{wheel} runs natively, by {service.by}"),
-        "native-same-major": style.good(f"{wheel} runs on it without a build, by {service.by}"),
-        "ptx-jit": style.warn(f"{wheel} has no machine code for it and compiles at its first start{time}"),
+        "native-same-major": style.good(f"{wheel} runs on it without a build, because of {service.by}"),
+        "ptx-jit": style.warn(f"{wheel} has no machine code for it: the driver compiles at the first start{time}"),
         "no": style.bad(f"{wheel} does not run on it"),
     }[service.runs]
     words = style.warn(f"{wheel} {service.unjudged}") if service.unjudged else words

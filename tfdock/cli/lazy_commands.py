@@ -1,4 +1,4 @@
-"""The application and its commands: names, order and summaries. A command's module is imported on its call."""
+"""The application and its commands: names, order and summaries. Calling a command imports its module."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-#: Command -> its module below `tfdock.cli.commands`, and the first sentence of its help; a docstring has the rest.
+#: Each command's module below `tfdock.cli.commands` and the first sentence of its help. Its docstring has the rest.
 Table = Mapping[str, tuple[str, str]]
 
 # Tables, because the help of all commands must not wait for their modules: 0.1 s with them, 0.4 s with one module.
-#: The sections of the help, each in the order in which one meets its commands. A summary fits a line of 80 columns.
+#: The sections of the help. Commands are in the order in which users need them. A summary fits a line of 80 columns.
 SECTIONS: Mapping[str, Table] = {
     "Decide": {
         "advise": ("advise", "Check if an official wheel runs on a GPU, or a build is better."),
@@ -28,9 +28,9 @@ SECTIONS: Mapping[str, Table] = {
         "lock": ("lock", "Pin the downloads of a build in PROFILE.lock."),
         "fetch": ("fetch", "Download what builds need, into the caches or into a bundle."),
         "build": ("build", "Build wheels: check, image, fetch, compile, seal, verify."),
-        "status": ("status", "Show which builds run, how far they are, and how others ended."),
+        "status": ("status", "Show the running builds, their progress, and the last results."),
         "logs": ("status", "Print the log of a build, and follow it while it runs."),
-        "report": ("report", "Show what happened in a build, and what took long."),
+        "report": ("report", "Show the phases of a build, and what took long."),
         "diagnose": ("diagnose", "Find the cause of a failure in a log, and how to fix it."),
         "shell": ("shell", "Open the image that builds a profile, for bazel or gdb."),
         "render": ("plan", "Write the build context: the Dockerfile and its files."),
@@ -71,9 +71,9 @@ IMAGE_COMMANDS: Table = {
 
 
 class LazyGroup(TyperGroup):
-    """A group of commands that imports the module of the command that is called, and no other.
+    """A group of commands that imports only the module of the called command.
 
-    The help of the group, completion and suggestions for a mistyped name are made from the table alone.
+    Help, completion and suggestions for mistyped names need no module.
     """
 
     sections: ClassVar[Mapping[str, Table]]
@@ -95,13 +95,13 @@ class LazyGroup(TyperGroup):
                 formatter.write_dl([(name.ljust(width), summary) for name, (_, summary) in rows.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the name, command and arguments; the command itself in place of what stands for it in the help."""
+        """Return the name, command and arguments. The real command replaces its entry in the help."""
         name, stub, arguments = super().resolve_command(ctx, args)
         # A stub knows no options: the command itself must read its words.
         return name, self.load_command(name) if name and stub else None, arguments
 
     def load_command(self, name: str) -> Any:
-        """Return a command of the table, its module imported."""
+        """Import the module of a command and return the command."""
         module, _ = self.table[name]
         import_module(f"tfdock.cli.commands.{module}")
         # Typer builds a group anew from all commands that are registered by now.
@@ -115,7 +115,7 @@ class LazyGroup(TyperGroup):
 
 
 def lazy_typer(titled: Mapping[str, Table], **settings: Any) -> typer.Typer:
-    """Return an application of these sections of commands; importing their modules registers them there."""
+    """Return an application with these sections of commands. Importing a command's module registers it."""
 
     class _Commands(LazyGroup):
         sections = titled

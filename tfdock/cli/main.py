@@ -64,7 +64,7 @@ class _Output(io.FileIO):
 
 
 def open_streams() -> None:
-    """Open all three standard streams, whichever the caller closed, with output whose reader may leave."""
+    """Open the standard streams that the caller closed. A reader of the output may end early."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             # The lowest free descriptor, so the stream's own; what we start shall find it open as well.
@@ -108,15 +108,15 @@ def _unexpected(error: Exception) -> tuple[Problem, ExitCode]:
         )
         return problem, ExitCode.RESOURCES
     if isinstance(error, FileNotFoundError) and not _has_working_folder():
-        message, fix = "the folder that this command runs in was deleted", "go to another folder: `cd`"
+        message, fix = "the current folder was deleted", "go to another folder: `cd`"
         return Problem("file-error", message, fix), ExitCode.USAGE
     if isinstance(error, OSError) and error.filename:
-        message, fix = f"{error.filename}: {error.strerror}", "check the path, its owner and its mode"
+        message, fix = f"{error.filename}: {error.strerror}", "check the path, its owner and its permissions"
         return Problem("file-error", message, fix), ExitCode.USAGE
     problem = Problem(
         "internal-error",
         f"internal error, a bug in tfdock: {type(error).__name__}: {error}",
-        "run it again with TFDOCK_DEBUG=1 and report what it prints",
+        "run the command again with TFDOCK_DEBUG=1 and report its output",
     )
     return problem, ExitCode.INTERNAL
 

@@ -23,11 +23,11 @@ from tfdock.plan.prepare import Preparer
 from tfdock.profile.yaml_nodes import shown
 from tfdock.wheelhouse.store import Wheelhouse
 
-#: The files of a report, and what writes each.
+#: The files of a report, and the function that writes each.
 FILES = {"report.json": document_text, "report.html": matrix_page.page, "junit.xml": matrix_page.junit}
 
 _COLUMNS = ("Outcome", "Wheel", "What")
-#: The status of a pull that brought nothing, by its exit code; any other code is `failed`.
+#: The status of a pull without wheels, by its exit code. Any other code is `failed`.
 _STATUSES = {
     ExitCode.OK: "missing",
     ExitCode.INCOMPATIBLE: "refused",
@@ -55,12 +55,12 @@ class CellSelection:
             make_folder(self.report)
 
     def cells(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
-        """Return the cells that are asked for; with `missing` each says where its wheel is."""
+        """Return the selected cells. With `missing`, each cell has the place of its wheel."""
         cells = self.planned(settings, preparer, check)
         return locate_wheels(cells, settings, check) if self.missing else cells
 
     def here(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
-        """Return the cells that are asked for; each says whether it is in the wheelhouse. No registry is asked."""
+        """Return the selected cells, each with its state in the wheelhouse. No registry is queried."""
         return locate_wheels(self.cells(settings, preparer, check), settings, check, repositories=())
 
     def planned(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
@@ -83,9 +83,9 @@ class CellSelection:
 
 
 def warn_registry(cells: Cells, settings: Settings) -> None:
-    """Print a warning where no setting names the registry of a matrix: it is not asked for wheels.
+    """Print a warning if no setting names the registry of a matrix: wheels are not looked up there.
 
-    A matrix may be a stranger's: wheels are taken from registries of the settings alone.
+    A matrix may come from a stranger, so wheels come only from registries in the settings.
     """
     own = cells.matrix.ci.registry
     if own and own not in settings.registries:
@@ -93,10 +93,10 @@ def warn_registry(cells: Cells, settings: Settings) -> None:
             cells.matrix.file,
             "matrix-registry-not-allowed",
             f"wheels are not looked up in the matrix's registry {own}: your settings do not name it",
-            f"if you trust it, add it: `--registry {own}`, `TFDOCK_REGISTRIES={own}`, or `registries: "
+            f"if you trust this registry, add it: `--registry {own}`, `TFDOCK_REGISTRIES={own}`, or `registries: "
             f"[{own}]` "
             "in the configuration file",
-            why="everybody who may push there could replace your wheels",
+            why="everybody who may push to this registry could replace your wheels",
             severity="warning",
             field="ci.registry",
         )
@@ -107,7 +107,7 @@ def warn_registry(cells: Cells, settings: Settings) -> None:
 
 
 def cells_to_do(cells: Cells, settings: Settings, verb: str) -> list[Cell]:
-    """Return the cells whose wheels are missing, and print how many they are; `verb` is `build` or `pull`."""
+    """Return the cells whose wheels are missing, and print their number. `verb` is `build` or `pull`."""
     warn_registry(cells, settings)
     todo = [cell for cell in cells.wanted if cell.status == "missing"]
     console.say(f"{console.clean(cells.file)}: {len(todo)} of {len(cells.cells)} cells to {verb}")
@@ -119,8 +119,8 @@ def report_of(
 ) -> matrix_report.Document:
     """Return the report on a matrix that was built or pulled: the outcome of each cell.
 
-    `results` are those of the cells that were missing, `started` is when the first began, by the monotonic clock, and
-    `by` the command.
+    `results` belong to the cells that were missing. `started` is the monotonic time when the first one began. `by` is
+    the command.
     """
     by_id = {result["build_id"]: result for result in results}
     wheelhouse = settings.wheelhouse.absolute()
@@ -142,7 +142,7 @@ def report_of(
 def build_matrix(
     cells: Cells, todo: Sequence[Cell], building: Building
 ) -> tuple[list[Result], matrix_report.Document]:
-    """Build the cells of `todo`, all of them even if one fails; return their results and the report on the matrix."""
+    """Build the cells of `todo`, even if one fails. Return their results and the report."""
     started = time.monotonic()
     expected = {str(cell.name): cell.seconds for cell in todo}
     results = replace(building, expected=expected).all([cells.prepared(cell) for cell in todo])
@@ -150,7 +150,7 @@ def build_matrix(
 
 
 def as_build(result: Mapping[str, Any]) -> Result:
-    """Return a row of `tfdock.pull/1` as one of `tfdock.build/1`: both are reported the same way."""
+    """Return a row of `tfdock.pull/1` as a row of `tfdock.build/1`, because both are reported the same way."""
     build: Mapping[str, Any] = next(iter(result["builds"]), {})
     origin = f"{build['reference']}@{build['digest']}" if build else None
     return {
@@ -170,9 +170,9 @@ def as_build(result: Mapping[str, Any]) -> Result:
 def finish_matrix(
     report: matrix_report.Document, choice: CellSelection, tell: Callable[[Mapping[str, Any]], int]
 ) -> int:
-    """Write the report, print the outcome of a matrix, and `tell` the results, with the other keys of the JSON.
+    """Write the report, print the outcome of a matrix, and pass the results and the other JSON keys to `tell`.
 
-    Return the exit code of `tell`, which gets that of the matrix and of a report that cannot be written.
+    Return the exit code of `tell`. It gets the exit code of the matrix, or of a report that cannot be written.
     """
     unwritten = _write_report(report, choice.report) if choice.report else 0
     code = combined_exit_code([report["exit_code"], unwritten])

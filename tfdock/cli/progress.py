@@ -12,10 +12,11 @@ from tfdock.bazel import output
 from tfdock.cli.console import Style, clean, duration, say
 from tfdock.plan.estimate import remaining
 
-HEARTBEAT_SECONDS = 60.0  #: Silence after which a pipe gets a line: CI systems kill jobs that say nothing.
+HEARTBEAT_SECONDS = 60.0  #: Seconds without output after which a pipe gets a line. CI systems kill silent jobs.
 _SHOWN_LINES = 6
-_GROWTH = 0.1  #: The part by which the total of actions may grow in half of the time, and still be believed.
-#: Seconds after which a count of actions that does not change gives no estimate: a last action may take an hour.
+_GROWTH = 0.1  #: If the total of actions grows by more than this part in half of the time, it is not believed.
+#: If the count of actions does not change for this many seconds, there is no estimate. A last action may take an
+#: hour.
 _STILL = 30.0
 
 
@@ -107,7 +108,7 @@ class RunningPhase:
 
     @property
     def left(self) -> str:
-        """The estimated time until the build ends, in words; the action that runs if the count stands still."""
+        """The estimated time until the build ends, in words; the running action if the count does not change."""
         if self._stands_still and self._action:
             return f"for {duration(time.monotonic() - self._counted)}: {self._action}"
         return _left(self.seconds_left)
@@ -118,7 +119,7 @@ def _left(seconds: float | None) -> str:
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Return the part of each name that differs from the others: `sm86` and `sm89`. A single name stays whole.
+    """Return the distinguishing part of each name, such as `sm86` and `sm89`. A single name stays whole.
 
     Names are compared by their parts between `-`.
     """
@@ -142,12 +143,12 @@ class Tally:
         self._ended: Counter[str] = Counter()
 
     def over(self, name: str, status: str) -> None:
-        """Count a build that has ended, perhaps without having begun."""
+        """Count a build that has ended. It may have ended before it began."""
         self.waiting.pop(name, None)
         self._ended[status] += 1
 
     def summary(self, running: Mapping[str, RunningPhase]) -> str:
-        """Return such as `3 of 12 done: 2 built, 1 failed; about 2:40:00 left`."""
+        """Return a line such as `3 of 12 done: 2 built, 1 failed; about 2:40:00 left`."""
         statuses = ", ".join(f"{count} {status}" for status, count in self._ended.items())
         done = f"{self._ended.total()} of {self._total} done{f': {statuses}' if statuses else ''}"
         return "; ".join(filter(None, (done, _left(self._seconds_left(running)))))
@@ -188,7 +189,7 @@ class PlainProgress:
         return progress
 
     def expect(self, builds: Mapping[str, float | None], at_once: int) -> None:
-        """Announce builds with their expected seconds, None if unknown; from now on, their totals are printed."""
+        """Announce builds with their expected seconds, None if unknown. From now on, print their totals."""
         self._tally = Tally(builds, at_once)
 
     def over(self, name: str, status: str) -> None:

@@ -1,4 +1,4 @@
-"""Print what was pulled, and how this machine's GPUs run it."""
+"""Print the pulled wheels, and how this machine's GPUs run them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LocalGpus:
 
     @property
     def reader(self) -> Callable[[BinaryIO, str], WheelFacts] | None:
-        """Reads the wheel of a name, and may raise WheelError; None on a machine without a GPU."""
+        """A function that reads the wheel of a name and may raise WheelError. None on a machine without a GPU."""
         return self._read if self._here else None
 
     def _read(self, file: BinaryIO, name: str) -> WheelFacts:

@@ -7,14 +7,14 @@ from typing import Any
 
 from tfdock.cli import console
 
-_REASONS = 3  #: Reasons that stand on the line; the record and the report have all.
-_KINDS = 5  #: Kinds of actions that do; a TensorFlow has dozens.
+_REASONS = 3  #: The most reasons on the line. The record and the report have all.
+_KINDS = 5  #: The most kinds of actions on the line. TensorFlow has dozens.
 _PHASES = ("image", "fetch", "compile", "seal", "verify")
 _PLACES = {"disk": "the disk cache", "remote": "the remote cache", "cache": "a cache"}
 
 
 def most_first(counts: Mapping[str, int] | None) -> list[tuple[str, int]]:
-    """Return counts with the highest first. A record sorts them by name; people look for the most frequent."""
+    """Return the counts with the highest first. A record sorts the counts by name instead."""
     return sorted((counts or {}).items(), key=lambda entry: (-entry[1], entry[0]))
 
 
@@ -26,7 +26,7 @@ def phases(record: Mapping[str, Any]) -> list[tuple[str, float]]:
 
 
 def lines(bazel: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield title and text of the lines at the end of a build: actions, longest actions, why it was cold."""
+    """Yield title and text of the lines at the end of a build: actions, longest actions, cold cache."""
     yield "actions", actions(bazel)
     if text := longest(bazel):
         yield "longest", text
@@ -35,7 +35,7 @@ def lines(bazel: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def actions(bazel: Mapping[str, Any]) -> str:
-    """Return such as `5 from the disk cache, 13 executed: 9 CppCompile, 4 CppLink`."""
+    """Return a text such as `5 from the disk cache, 13 executed: 9 CppCompile, 4 CppLink`."""
     hits = [f"{count} from {_PLACES.get(source, source)}" for source, count in (bazel.get("sources") or {}).items()]
     sources = ", ".join(hits or ["none from a cache"])
     counts = most_first(bazel.get("executed_by_mnemonic"))
@@ -48,7 +48,7 @@ def actions(bazel: Mapping[str, Any]) -> str:
 
 
 def longest(bazel: Mapping[str, Any]) -> str:
-    """Return such as `critical path 12.3 s; slowest 4.2 s Compiling a.cc`; empty where nothing is known."""
+    """Return a text such as `critical path 12.3 s; slowest 4.2 s Compiling a.cc`. It is empty if nothing is known."""
     path, slowest = bazel.get("critical_path") or {}, bazel.get("slowest") or []
     parts = [f"critical path {console.duration(path['seconds'])}"] if path else []
     parts += [f"slowest {console.duration(slowest[0]['seconds'])} {slowest[0]['name']}"] if slowest else []
@@ -56,7 +56,7 @@ def longest(bazel: Mapping[str, Any]) -> str:
 
 
 def why(bazel: Mapping[str, Any]) -> str:
-    """Return why actions were executed again after an earlier build; empty where no reason is known."""
+    """Return why actions were executed again after an earlier build. The text is empty if no reason is known."""
     account = bazel.get("why") or {}
     sentences: Sequence[str] = account.get("sentences") or []
     if not sentences:
@@ -67,7 +67,7 @@ def why(bazel: Mapping[str, Any]) -> str:
 
 
 def compared_with(account: Mapping[str, Any]) -> str:
-    """Return such as `compared with the build of 2026-11-21 22:34`."""
+    """Return a text such as `compared with the build of 2026-11-21 22:34`."""
     return f"compared with the build of {when(account['since'].get('finished'))}"
 
 

@@ -17,8 +17,8 @@ from tfdock.cli.console import clean, colour_wanted, duration, wrapped
 from tfdock.cli.progress import RunningPhase, Tally, short_names
 from tfdock.host.files import OWN_BUILD
 
-_KEPT_LINES = 8  #: Lines of a screen that a table leaves to what is said above it, and to its own end.
-#: Columns that a row leaves free: a terminal shows Ctrl-C as `^C`, which must not wrap into a row of its own.
+_KEPT_LINES = 8  #: Lines of the screen that a table leaves free for the messages above it and its last line.
+#: Columns that a row leaves free. A terminal shows Ctrl-C as `^C`, and this text must not wrap into a new row.
 _ECHO = 3
 
 
@@ -52,7 +52,7 @@ class TerminalProgress:
         self._live.start()
 
     def of(self, name: str) -> events.Listener:
-        """Return the listener of one of several builds, which has a row of its own."""
+        """Return the listener of one of several builds. It has its own row."""
         with self._lock:
             going = self._several.setdefault(name, RunningPhase())
             self._names = short_names({*self._names, name})
@@ -61,7 +61,7 @@ class TerminalProgress:
         return lambda event: self._take(going, event, name)
 
     def expect(self, builds: Mapping[str, float | None], at_once: int) -> None:
-        """Announce builds: they are shown as a table."""
+        """Announce builds, and show them as a table."""
         with self._lock:
             self._tally = Tally(builds, at_once)
             self._names = short_names(builds)

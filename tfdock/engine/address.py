@@ -1,4 +1,4 @@
-"""Find the container engine as the `docker` command does, and explain why none is found."""
+"""Find the container engine the way the `docker` command does, and explain why none is found."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _environment_tls() -> TLSConfig | bool:
     except TLSParameterError:
         folder = os.environ.get("DOCKER_CERT_PATH") or Path.home() / ".docker"
         raise unavailable_error(
-            f"DOCKER_HOST is to be spoken to with TLS, and {folder} holds no `cert.pem` and `key.pem`",
+            f"DOCKER_HOST needs TLS, and {folder} has no `cert.pem` and `key.pem`",
             "name the folder of the certificates with DOCKER_CERT_PATH, or unset it and DOCKER_TLS_VERIFY",
         ) from None
     tls: TLSConfig | bool = environment.get("tls", False)
@@ -125,7 +125,7 @@ def _default_address() -> EngineAddress:
     if not _answers(_DEFAULT_SOCKET):
         for url, origin in _other_sockets():
             if _answers(url):
-                return EngineAddress(url, f"{origin}, as nothing answers at {_DEFAULT_SOCKET}")
+                return EngineAddress(url, f"{origin}, because nothing answers at {_DEFAULT_SOCKET}")
     return EngineAddress(_DEFAULT_SOCKET, "the default")
 
 
@@ -224,10 +224,11 @@ def cannot_connect(address: EngineAddress, error: BaseException) -> EngineUnavai
     start = _ways_to_start(address)
     # The SDK's own words only say that a connection was aborted. The system's error says why.
     if any(isinstance(cause, PermissionError) for cause in reasons):
-        own = "use podman's socket of your own user: `systemctl --user enable --now podman.socket`"
+        own = "use the podman socket of your own user: `systemctl --user enable --now podman.socket`"
         join = "join the group `docker` (`sudo usermod -aG docker $USER`, then log in again), or use sudo"
         return unavailable_error(
-            f"you may not talk to the container engine at {address}", own if "podman" in address.url else join
+            f"you have no permission to use the container engine at {address}",
+            own if "podman" in address.url else join,
         )
     if any(isinstance(cause, FileNotFoundError) for cause in reasons):
         return unavailable_error(f"no container engine: {address} does not exist", start)
@@ -235,5 +236,5 @@ def cannot_connect(address: EngineAddress, error: BaseException) -> EngineUnavai
         return unavailable_error(f"no container engine answers at {address}", start)
     # The SDK imports paramiko for every ssh:// address, even if the machine's own ssh connects.
     if "paramiko" in str(error):
-        return unavailable_error(f"{address} needs the SDK's support of SSH", "`pip install 'docker[ssh]'`")
+        return unavailable_error(f"{address} needs the SSH support of the SDK", "`pip install 'docker[ssh]'`")
     return unavailable_error(f"no container engine at {address}: {error}", start)

@@ -1,6 +1,6 @@
 """The engine protocol on the Docker SDK.
 
-Everything here rests on how the SDK and real engines behave, not on how they are documented:
+This code follows the behaviour of the SDK and of real engines, not their documentation:
 
 - Only the low-level client is used. `images.build` hands nothing over before the end and `images.push` and `pull`
   never raise (docker/docker-py#3277): errors stand inside a stream that came with HTTP status 200.
@@ -242,7 +242,7 @@ class DockerEngine:
         return EngineLost.of(
             "engine-lost",
             f"the engine at {self.address} was lost while trying to {action}; {now} ({why})",
-            self._own_words("check the engine (`systemctl status docker`), then run the same command to go on"),
+            self._own_words("check the engine (`systemctl status docker`), then run the same command to continue"),
         )
 
     def _hung(self, action: str) -> EngineHung:
@@ -250,7 +250,7 @@ class DockerEngine:
             "engine-hung",
             f"the engine at {self.address} stopped answering while trying to {action}, even to a ping",
             self._own_words(
-                "restart the engine (`sudo systemctl restart docker`), then run the same command to go on"
+                "restart the engine (`sudo systemctl restart docker`), then run the same command to continue"
             ),
         )
 
@@ -321,7 +321,7 @@ class DockerEngine:
 
     def image(self, reference: str) -> ImageInfo | None:
         inspected = self._query(
-            f"look at the image {reference}", _none_for(_ABSENT, lambda client: client.inspect_image(reference))
+            f"inspect the image {reference}", _none_for(_ABSENT, lambda client: client.inspect_image(reference))
         )
         return image_info(inspected) if inspected is not None else None
 
@@ -336,7 +336,7 @@ class DockerEngine:
         retrying(self._pull, reference, output or (lambda _: None))
         image = self.image(reference)
         if image is None:
-            raise refusal(f"fetch `{reference}`", "the pull ended, but the image is not there", self._program)
+            raise refusal(f"fetch `{reference}`", "the pull ended without the image", self._program)
         return image
 
     def _pull(self, reference: str, output: Output) -> None:
@@ -576,7 +576,7 @@ class DockerEngine:
 
     def state(self, container: str) -> ContainerState | None:
         inspected = self._query(
-            f"look at the container {container}",
+            f"inspect the container {container}",
             _none_for(_ABSENT, lambda client: client.inspect_container(container)),
         )
         return container_state(inspected) if inspected is not None else None

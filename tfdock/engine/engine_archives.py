@@ -39,7 +39,7 @@ def image_names(archive: Iterator[bytes]) -> Iterator[str]:
     """Yield the names that an engine gives the images of an archive, from every document that names images.
 
     Engines read archives with another tar reader and another JSON reader. An archive that two readers could read
-    differently raises Malformed. Only the members that `docker save` writes may be in it, each once.
+    differently raises Malformed. It may have only the members that `docker save` writes, each once.
     """
     named = False
     for path, content in _members(io.BufferedReader(ChunkReader(archive), _PIECE)):

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from tfdock.errors import BuildFailed, DiskFull, EngineError, NetworkError, Problem, TfdockError
 from tfdock.types import ImageRef
 
-#: Docker's words and commands, and what podman has for them: containers-registries.conf(5), podman-info(1), and the
+#: Docker's terms and commands, and podman's for the same things: containers-registries.conf(5), podman-info(1), and
+#: the
 #: Container Device Interface in the manual of NVIDIA's container toolkit.
 _PODMAN_WORDS = (
     ("`insecure-registries` of its daemon.json", "a `[[registry]]` with `insecure = true` in registries.conf"),
@@ -27,7 +28,7 @@ _PODMAN_WORDS = (
 
 
 def own_words(text: str, program: str) -> str:
-    """Return a text about Docker in the words of the engine's own program: `docker`, `podman`."""
+    """Return a text about Docker with the commands of the engine's own program: `docker`, `podman`."""
     if program == "podman":
         for word, podman in _PODMAN_WORDS:
             text = text.replace(word, podman)
@@ -98,7 +99,7 @@ _REGISTRY = (
         NetworkError,
         "registry-damaged-content",
         "{where} serves damaged content for {what}",
-        "a retry would fetch the same bytes: report it to the operator of the registry, or use another mirror",
+        "a retry would fetch the same bytes: report this to the operator of the registry, or use another mirror",
     ),
     _means(
         r"no matching manifest for (?P<platform>\S+)",
@@ -119,7 +120,7 @@ _REGISTRY = (
         r"denied|unauthorized|no basic auth credentials|authentication required|forbidden|HTTP 40[13] response",
         NetworkError,
         "registry-denied",
-        "{where} refuses to hand out {what}",
+        "{where} refuses to serve {what}",
         "log in with `docker login` as somebody who may read it",
     ),
     # Before the failed connections, whose words (`tls:`) stand in these lines too.
@@ -156,7 +157,7 @@ _PUSH = (
         r"denied|unauthorized|no basic auth credentials|authentication required|forbidden|HTTP 40[13] response",
         NetworkError,
         "registry-denied",
-        "{where} does not take {what} from here",
+        "{where} does not accept {what}",
         "log in with `docker login` as somebody who may write there",
     ),
     *_REGISTRY,
@@ -187,7 +188,7 @@ _REFUSALS = (
         EngineError,
         "gpu-runtime-missing",
         "the engine has no runtime that gives containers a GPU",
-        "install the NVIDIA container toolkit where the engine runs",
+        "install the NVIDIA container toolkit on the engine's machine",
     ),
     _means(
         # The first words are Docker's, the second podman's.
@@ -261,7 +262,7 @@ def archive_refusal(words: str, program: str = "docker") -> TfdockError:
     """Return the error for an archive of images that the engine did not take."""
     return _interpret((_DISK,), words, program, what="load images") or EngineError.of(
         "image-archive-refused",
-        f"the engine takes no images out of the archive: {words}",
+        f"the engine cannot load the images of the archive: {words}",
         "make the archive again; an archive of a newer engine may need a newer engine here",
     )
 

@@ -26,7 +26,7 @@ _NO_FACTS = (ValueError, LookupError, TypeError, AttributeError)
 
 
 def engine_info(info: Mapping[str, Any], version: Mapping[str, Any], address: EngineAddress) -> EngineInfo:
-    """Return the facts of an engine, from what it says of itself and of its version."""
+    """Return the facts of an engine, from its description of itself and its version."""
     # podman answers like Docker. Only the names of its components tell.
     components = " ".join(component.get("Name", "") for component in version.get("Components") or ())
     podman = "podman" in components.lower()
@@ -95,7 +95,7 @@ class _EngineConnection(http.client.HTTPConnection):
 
 
 def quick_facts() -> EngineInfo | None:
-    """Return the facts of this machine's engine; None where none answers at once, and for one elsewhere."""
+    """Return the facts of this machine's engine; None if none answers at once, or if it runs elsewhere."""
     try:
         address = find_address(None)
         if not address.url.startswith(_UNIX):

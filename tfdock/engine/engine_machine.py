@@ -36,7 +36,7 @@ def engine_machine(info: EngineInfo) -> Machine:
 def engine_data(info: EngineInfo) -> Path | None:
     """Return the folder of an engine's images and containers, if it is visible from here.
 
-    In a virtual machine, or in a root of its own, the engine's path means another place than ours.
+    An engine in a virtual machine, or with another root folder, means another place by this path.
     """
     root = Path(info.data_root) if info.local and info.data_root else None
     return root if root and nearest(root) == root else None

@@ -1,4 +1,4 @@
-"""Define the engine protocol: everything that tfdock asks of a container engine, in our own types.
+"""Define the engine protocol: everything that tfdock needs from a container engine, in our own types.
 
 The implementation is `tfdock.engine.docker_engine`, on the Docker SDK. The tests have another one, in memory
 (`tests/fake_engine.py`). Both pass the same contract tests. Every method raises only `TfdockError`s:
@@ -26,7 +26,9 @@ BASE_LABEL = "io.tfdock.base"  #: Label of our images: the engine's id of their 
 #: Label of our images: the hash of the file that their toolchain stage wrote, before any source was in them.
 TOOLCHAIN_LABEL = "io.tfdock.toolchain"
 
-LARGEST_FILE = 1 << 20  #: Bytes of a file that is read out of a container: a program in there chooses its size.
+LARGEST_FILE = (
+    1 << 20
+)  #: The most bytes of a file that is read from a container, because a program in it chooses the size.
 
 
 class Cancel:
@@ -136,10 +138,10 @@ class Engine(Protocol):
         """Pull an image from its registry; raise NetworkError (`image-not-found`, `registry-…`)."""
 
     def build(self, request: ImageBuild, output: Output, cancel: Cancel) -> str:
-        """Build an image, hand its output on as it comes, return the image's id.
+        """Build an image, forward its output as it comes, return the image's id.
 
         A failing step raises BuildFailed (`image-step-failed`), a full disk DiskFull. Intermediate containers are
-        removed on every way out. When `cancel` is set the engine is told to stop and Interrupted is raised.
+        always removed. When `cancel` is set the engine is told to stop and Interrupted is raised.
         """
 
     def tag(self, image: str, name: str) -> None:
@@ -152,10 +154,10 @@ class Engine(Protocol):
         """
 
     def remove_image(self, reference: str) -> None:
-        """Remove an image's name, and the image if that was the last; silent when it is absent."""
+        """Remove an image's name, and the image if this was its last name. Do nothing if it is absent."""
 
     def dangling(self, label: str) -> list[ImageInfo]:
-        """Return images with that label that have no name, and that no other image is made from."""
+        """Return unnamed images with that label that are not the base of another image."""
 
     def save(self, images: Sequence[str], cancel: Cancel) -> Iterator[bytes]:
         """Yield an archive of these images, by name, as it comes; layers that they share are in it once.
@@ -219,7 +221,7 @@ class Engine(Protocol):
         """Remove a volume that no container has; silent if it is absent."""
 
     def memory_killed(self, container: str) -> bool:
-        """Return whether an out-of-memory event struck the container of that id, even if it is gone."""
+        """Return whether the container of that id had an out-of-memory event, even if it is gone."""
 
     def attach(self, container: str) -> int:
         """Start a container with this process's terminal attached; return its exit code (`tfdock shell`)."""

@@ -1,6 +1,6 @@
 """Handle streams to and from an engine: output, input and the progress of an image build.
 
-A silent engine is told apart from one that hangs.
+A silent engine is distinguished from a hanging one.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def stopped_error() -> Interrupted:
 
 
 def wait_forever(response: requests.Response) -> None:
-    """Lift the read timeout that was set for the headers; from here on a watch looks after the engine."""
+    """Lift the read timeout that was set for the headers; from here on a watch checks the engine."""
     sock = getattr(getattr(response.raw, "connection", None), "sock", None)
     if sock is not None:
         sock.settimeout(None)
@@ -193,7 +193,7 @@ def exit_code(message: Mapping[str, Any]) -> int | None:
 def step_failed(step: str, words: str, code: int | None) -> BuildFailed:
     ending = f"with exit code {code}" if code is not None else f"({words})"
     return BuildFailed(
-        Problem("image-step-failed", f"the image step `{step}` failed {ending}", "its output above says why"),
+        Problem("image-step-failed", f"the image step `{step}` failed {ending}", "its output above has the cause"),
         status=code,
     )
 
@@ -202,7 +202,7 @@ def step_killed(step: str) -> OutOfMemory:
     return OutOfMemory.of(
         "image-step-out-of-memory",
         f"the kernel killed the image step `{step}` because memory ran out",
-        "raise the profile's `resources.memory`, or give the machine more",
+        "raise `resources.memory` in the profile, or give the machine more memory",
     )
 
 

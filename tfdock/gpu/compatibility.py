@@ -1,8 +1,7 @@
-"""How a GPU runs a wheel: natively, by JIT from PTX, or not at all; and the limits beside that verdict.
+"""How a GPU runs a wheel: natively, by JIT from PTX, or not at all; and the limits of that verdict.
 
-The same judgement holds for the official wheel, known from rows, and for any inspected wheel. The verdict is that of
-TensorFlow's own kernels. Libraries that are only carried along are judged on their own. `coverage` asks for all
-known targets.
+The official wheel (known from rows) and inspected wheels are judged the same way. The verdict is about TensorFlow's
+own kernels. Bundled libraries get their own verdict. `coverage` asks for all known targets.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ class Compatibility:
     limits: tuple[str, ...] = ()
     driver: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
-    refused: bool = False  #: It is not the code that is lacking.
+    refused: bool = False  #: The missing part is not the code.
     fails: tuple[str, ...] = ()  #: The limits with which TensorFlow uses the GPU, and fails at its first sums.
     unjudged: str = ""  #: Why it is unknown how the GPU runs it: `has no GPU code of its own`.
 
     @property
     def all_limits(self) -> tuple[str, ...]:
-        """The limits, then what is said of drivers: every GPU needs one."""
+        """The limits, then the sentences about drivers: every GPU needs a driver."""
         return (*self.limits, *self.driver)
 
     @property

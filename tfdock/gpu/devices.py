@@ -18,7 +18,7 @@ from tfdock.types import Capability, LocalGpu, Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMatch:
-    """What a GPU's name means: one row, or rows of several targets that share the name, or nothing.
+    """The meaning of a GPU's name: one row, or rows of several targets that share the name, or nothing.
 
     Of several rows there is one for each target. `near` are similar short names, the most alike first, if nothing
     matches.
@@ -133,7 +133,7 @@ def unknown_gpu(knowledge: KnowledgeBase, name: str) -> Problem:
     if bare_gpu(knowledge, name):
         message, fix = f"`{name}` is a target to compile for, not the name of a GPU", "`tfdock gpus` lists the names"
         if is_integrated(knowledge, dotted(name)):
-            fix = "leave it out: such a GPU is inside the CPU, and a wheel for a card needs no code for it"
+            fix = "leave it out: such a GPU is part of the CPU, and a wheel for a card needs no code for it"
     elif is_target(knowledge, name):
         # A text that is written as a target resembles unrelated names, so no name is suggested.
         message, fix = f"no GPU is known with the target `{name}`", f"{lists}, with theirs"

@@ -1,6 +1,6 @@
-"""The facts of a wheel that bear on GPUs: of an official wheel from knowledge rows, of any other from its bytes.
+"""The facts of a wheel about GPUs: from knowledge rows for an official wheel, from its bytes for any other.
 
-Both become the same `GpuFacts`, so that one judgement holds for both.
+Both become the same `GpuFacts`, so both are judged the same way.
 """
 
 from __future__ import annotations

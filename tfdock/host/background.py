@@ -56,5 +56,5 @@ def notify(command: str, outcome: str, text: str) -> Problem | None:
         if done.returncode == 0:
             return None
         why = f"ended with exit status {done.returncode}"
-    fix = f"try it: `{command} built test`; the build does not depend on it"
+    fix = f"try the command: `{command} built test`; the build does not depend on it"
     return Problem("notify-failed", f"`{command}` {why}", fix, severity="warning")

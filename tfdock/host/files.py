@@ -35,7 +35,7 @@ def read_text(path: Path) -> str:
             return data.decode("utf-8")  # its line ends stay, which `read_text` would translate
     except (UnicodeDecodeError, OSError) as error:
         raise unreadable(path, error) from None
-    message, fix = f"it has more than {_MOST_TEXT:,} bytes", "is this the right file? Name a smaller one"
+    message, fix = f"it has more than {_MOST_TEXT:,} bytes", "check that this is the right file; name a smaller one"
     raise ProfileError.of("file-unreadable", message, fix, file=str(path))
 
 
@@ -79,10 +79,10 @@ def file_sha256(path: Path) -> str:
 def write_atomically(
     path: Path, data: bytes | Iterable[bytes], *, durable: bool = True, mode: int | None = None
 ) -> None:
-    """Write a file that is either the old one or the new one, whatever happens; raises OSError.
+    """Replace a file atomically: it has either the old or the new content. Raises OSError.
 
-    One that is not `durable` may be lost or spoilt when the machine goes down, and takes a thousandth of the time.
-    It has exactly the `mode`; without one, what the umask leaves of 0666.
+    A file that is not `durable` may be lost or damaged when the machine goes down, but is written a thousand times
+    faster. The file has exactly the `mode`; without a mode, 0666 less the umask.
     """
     try:
         with UntrustedFolder.opened(path.parent, follow=True) as folder:
@@ -99,7 +99,7 @@ def make_private(path: Path) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """Write what the system still holds of a file or a folder to the disk; raises OSError."""
+    """Flush a file or a folder to the disk; raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -127,7 +127,7 @@ _ROOM_LEFT = 1 << 30  #: Free bytes of a disk that is not the full one.
 
 
 def ways_to_make_room(full: str, folders: Mapping[str, Path]) -> str:
-    """Return the commands that make room on the disk of the folder `full`, for all folders on that disk."""
+    """Return the commands that free space on the disk of the folder `full`, for all folders on that disk."""
     disk = _disk_of(folders[full])
     ways = [
         _ROOM[name] for name, path in folders.items() if name in _ROOM and (name == full or _disk_of(path) == disk)
@@ -148,7 +148,7 @@ def full_disk(folders: Mapping[str, Path]) -> DiskFull:
     free = {name: free_disk(path) for name, path in folders.items()}
     known = sorted((size, name) for name, size in free.items() if size is not None)
     engine = _ROOM["the engine's data"]
-    message, fix = "a disk ran full", f"make room in the engine's data root: {engine}"
+    message, fix = "a disk ran full", f"free space in the engine's data root: {engine}"
     if known:
         left, fullest = known[0]
         message += f"; {fullest} ({folders[fullest]}) has {gib(left)} left"
@@ -175,7 +175,7 @@ def check_target(target: Path, code: str, is_ours: Callable[[BinaryIO], bool]) -
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         why, fix = f"{folder} is not a writable folder", "make the folder, or give another"
     elif target.exists() and not _is_replaceable(target, is_ours):
-        why, fix = "something else has that name, and is not replaced", "remove it, or give another name"
+        why, fix = "another file has that name, and is not replaced", "remove it, or give another name"
     else:
         return
     raise ProfileError.of(code, f"{target} cannot be written: {why}", fix)
@@ -191,14 +191,14 @@ def _is_replaceable(target: Path, is_ours: Callable[[BinaryIO], bool]) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder that can be written to, or say in one sentence why it cannot be used."""
+    """Make a folder that can be written to, or return in one sentence why it cannot be used."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         # A file without a name: no link in the folder can redirect the write.
         tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
         if error.errno in FULL:
-            problem = Problem("disk-full", f"no room in {path}: {error.strerror}", "make room there")
+            problem = Problem("disk-full", f"no space in {path}: {error.strerror}", "make room there")
             raise DiskFull(problem) from error
         raise BuildFailed.of(
             "folder-not-writable",
@@ -266,7 +266,7 @@ def held(
         while not _taken(file.fileno(), alone=alone):
             who = lock_holders(file.fileno())
             if waiting is None:
-                fix = "wait for it to end, then run the same command again"
+                fix = "wait until the other process ends, then run the same command again"
                 raise Locked.of("cache-locked", f"{subject} is in use by {who}", fix)
             waiting(who)
             time.sleep(pause)

@@ -19,7 +19,7 @@ _Reader = Callable[[Any], Any]
 
 
 class Malformed(ValueError):
-    """Bytes that are not what they should be. The message says where, and is safe to show."""
+    """Malformed data. The message names the place, and is safe to print."""
 
     def __init__(self, message: str, place: str = "") -> None:
         self.message, self.place = message, place

@@ -173,7 +173,7 @@ def place(purpose: str, path: Path, *, share: float, executes: bool = False, opt
     try:
         usage, device = os.statvfs(there), there.stat().st_dev
     except OSError as error:
-        return replace(looked, trouble=f"{there} cannot be looked at: {error.strerror}")
+        return replace(looked, trouble=f"{there} cannot be examined: {error.strerror}")
     return replace(
         looked,
         # `f_bavail` leaves out the blocks that are reserved for root.
@@ -236,7 +236,7 @@ def is_wsl(release: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDevices:
-    """What one tool told: GPUs, the driver's version, and what it said instead of telling."""
+    """The output of one tool: GPUs, the driver's version, and its complaints."""
 
     gpus: tuple[LocalGpu, ...] = ()
     driver: str = ""
@@ -374,7 +374,7 @@ def nvidia_devices(text: str, fields: Sequence[str], *, ended_well: bool) -> Hos
         )
         versions += [] if version.startswith("[") else [version]
     # "No devices were found" can come with status 0.
-    trouble = "" if ended_well and gpus else f"nvidia-smi: {_shortened(messages) or 'it failed without a word'}"
+    trouble = "" if ended_well and gpus else f"nvidia-smi: {_shortened(messages) or 'it failed without output'}"
     return HostDevices(gpus=tuple(gpus), driver=versions[0] if versions else "", trouble=trouble)
 
 
@@ -398,7 +398,7 @@ def rocm_devices(text: str, *, ended_well: bool) -> HostDevices:
     if ended_well:
         return HostDevices(gpus=gpus)
     messages = [line.strip() for line in system.splitlines() if re.search(r"[a-z]{2}", line)]
-    return HostDevices(gpus=gpus, trouble=f"rocminfo: {_shortened(messages) or 'it failed without a word'}")
+    return HostDevices(gpus=gpus, trouble=f"rocminfo: {_shortened(messages) or 'it failed without output'}")
 
 
 def _amd_gpu(agent: str) -> LocalGpu:

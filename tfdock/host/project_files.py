@@ -1,7 +1,7 @@
 """Read files that a profile or a matrix names. They lie in its project, and are opened without a race.
 
-A profile may be a stranger's, and what it names goes into an image. So it names only what belongs to its project: the
-repository that the profile lies in, or the profile's own folder where there is no repository. Settings allow further
+A profile may come from a stranger, and the files that it names go into an image. So it may name only files of its
+project: the repository of the profile, or the profile's own folder without a repository. Settings allow further
 folders. Every path is resolved first, links too. Then the file is opened component by component, and no component may
 be a link: a link that is put there between the check and the opening is refused.
 """
@@ -68,7 +68,7 @@ class Project:
             raise _outside(f"{leads} is outside {_shown(str(self.root))}", permission, why=_WHY)
         if folder and _holds_home(target):  # its hidden files would be sent to the engine
             message = f"{leads} holds your home folder"
-            raise _outside(message, "name only the folder of the checkout: no setting allows this folder", why=_WHY)
+            raise _outside(message, "name only the folder of the checkout; no setting allows this folder", why=_WHY)
         if bases[0] == self.root and _holds_home(self.root):
             # Hidden files of a home folder hold keys and logins.
             hidden = any(part.startswith(".") for part in target.relative_to(self.root).parts)
@@ -126,7 +126,7 @@ def read_stdin() -> str:
     """Return the profile that comes from standard input; raises ProfileError."""
     data = sys.stdin.buffer.read(MOST_TEXT + 1)
     if len(data) > MOST_TEXT:
-        message, fix = f"standard input has more than {MOST_TEXT:,} bytes", "pipe a profile into it"
+        message, fix = f"standard input has more than {MOST_TEXT:,} bytes", "pipe a profile into the command"
         raise ProfileError.of("file-too-large", message, fix)
     try:
         return data.decode("utf-8")

@@ -34,7 +34,7 @@ class Settings:
     archives: str | None = None
     #: Repositories (`ghcr.io/me/wheels`) of wheel images: looked in, in this order, before anything is built.
     registries: tuple[str, ...] = ()
-    #: Registries elsewhere with which plain HTTP is spoken: what passes can be read and changed on its way.
+    #: Registries elsewhere that are used over plain HTTP. The traffic can be read and changed on the way.
     plain_http: tuple[str, ...] = ()
     #: Folders beside a profile's project that profiles and matrices may name files of.
     allow_paths: tuple[Path, ...] = ()
@@ -45,7 +45,7 @@ class Settings:
     #: Bytes that all builds of a call may use together; None is what the machine has. So are `cpus` cores.
     memory: int | None = None
     cpus: int | None = None
-    #: What becomes of a run's output base: `never` kept, or kept when the build has `failed`.
+    #: Whether a run's output base is kept: `never` kept, or kept when the build has `failed`.
     keep_output: str = "never"
     remote_cache: str | None = None
     remote_executor: str | None = None
@@ -118,7 +118,7 @@ def misspelt(environment: Mapping[str, str]) -> list[Problem]:
     for name in sorted(name for name in environment if name.startswith(_PREFIX) and name not in known):
         near = difflib.get_close_matches(name.removeprefix(_PREFIX), meant, n=1, cutoff=_ALIKE)
         if near:
-            message, fix = f"nothing reads the variable `{name}`", f"did you mean `{meant[near[0]]}`?"
+            message, fix = f"no setting has the variable `{name}`", f"did you mean `{meant[near[0]]}`?"
             problems.append(Problem("settings-unknown-key", message, fix, severity="warning"))
     return problems
 
@@ -269,7 +269,7 @@ def _parse_form(name: str, text: str, where: str) -> object:
     if endpoint.has_login(text):
         fix = "remove the part before the `@`; credentials come from TFDOCK_REMOTE_HEADER or a helper"
         if name == "archives":
-            fix = "give a mirror that needs no login: the address stands in logs"
+            fix = "give a mirror that needs no login: logs show the address"
         raise _bad_value(f"`{name}` holds a user or a password", fix, where)
     # Without ASCII, `\d` takes the digits of every script.
     if not re.fullmatch(expression, text, re.ASCII) or (name in _ADDRESSES and not endpoint.is_address(text)):

@@ -1,4 +1,4 @@
-"""Run something long: read its output as it comes, tick, and pass on every request to stop.
+"""Run a long task: read its output as it comes, tick, and forward every request to stop.
 
 The stream is read in a thread of its own, so that the main thread can tick, notice an engine that answers nothing,
 and act on Ctrl-C, while a read that never returns harms nobody.
@@ -35,7 +35,7 @@ _DONE = object()
 
 
 class Pingable(Protocol):
-    """Whoever does the work, such as a container engine: asked for a sign of life after a long silence."""
+    """The worker, such as a container engine. It is pinged after a long silence."""
 
     def ping(self) -> bool:
         """Return whether it answers."""
@@ -154,7 +154,7 @@ def _ping_or_give_up(engine: Pingable, silent: float) -> None:
         return
     raise EngineHung.of(
         "engine-hung",
-        f"the engine has said nothing for {silent:.0f} s and does not answer a ping",
+        f"the engine has sent nothing for {silent:.0f} s and does not answer a ping",
         "restart the engine, then run the same command again: the cache is kept",
     )
 
@@ -176,7 +176,7 @@ class Stop:
         return Interrupted(Problem(code="interrupted", message=message, fixes=fix), terminated=self.terminated)
 
     def check(self) -> None:
-        """Raise Interrupted if a stop was asked for."""
+        """Raise Interrupted if a stop was requested."""
         if error := self.interruption:
             raise error
 
@@ -189,7 +189,7 @@ class Limit:
     deadline: float
 
     def is_over(self, now: float) -> bool:
-        """Return whether it is over at that time of the clock."""
+        """Return whether the limit is over at that time of the clock."""
         return now > self.deadline
 
 

@@ -173,8 +173,8 @@ class ImagePull:
         check_space(
             root,
             size + _ROOM,
-            lambda free: f"the wheelhouse {root} has {gib(free)} free, and {gib(size)} are to come",
-            "make room there, or give another `--wheelhouse`",
+            lambda free: f"the wheelhouse {root} has {gib(free)} free, and the pull needs {gib(size)}",
+            "free space there, or give another `--wheelhouse`",
         )
 
     def _download(self, image: StoredImage, wheel: FoundWheel, file: FileIO, begun: int) -> None:
@@ -214,8 +214,8 @@ class ImagePull:
         return VerificationFailed.of(
             code,
             f"{wheel.file} of the image `{image.image}` is refused: {reason}",
-            "who can push there? Take another image",
-            why=f"{image.digest} has the bytes that it should have: so it was pushed",
+            "check who can push to this registry, and use another image",
+            why=f"{image.digest} matches its digest, so it was pushed like this",
         )
 
 

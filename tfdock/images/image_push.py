@@ -82,7 +82,7 @@ class Push:
         raise ProfileError.of(
             "image-tag-taken",
             f"`{name}` is not a tag of wheels, and is not replaced: {manifest.digest}",
-            "give wheels a repository of their own, or another tag: `--as TAG`, `--no-moving-tags`",
+            "use a separate repository for wheels, or another tag: `--as TAG`, `--no-moving-tags`",
         )
 
     def _send_wheel(self, wheel: ImageWheel) -> None:

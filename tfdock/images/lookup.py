@@ -32,9 +32,9 @@ WHEEL_IMAGES = ArtifactKind(
     refusal="is refused",
     never_written="such an image",
     malformed_code="wheel-image-malformed",
-    malformed_fix="who can push there? Take another image",
+    malformed_fix="check who can push to this registry, and use another image",
     other_code="reference-no-wheels",
-    other_fix="name one that `tfdock image push` made; any other image is for `docker pull`",
+    other_fix="name an image of `tfdock image push`; pull any other image with `docker pull`",
 )
 
 
@@ -142,7 +142,7 @@ def _moved_tag_error(image: ImageRef, digest: Digest, reason: str) -> Verificati
     return VerificationFailed.of(
         "wheel-image-moved",
         f"the tag of `{image}` was moved to another image, {digest}: {reason}",
-        "check who may push there. If you want this image, name it by its digest: "
+        "check who may push to this registry. If you want this image, name it by its digest: "
         f"`{ImageRef(image.repository, image.registry, None, digest)}`",
         why="a tag that is a build id or a fingerprint stands for that build and no other",
     )

@@ -109,7 +109,7 @@ class WheelSelection:
         raise WheelRefused.of(
             "wheel-without-record",
             f"{path} has no record here of how it was built and verified",
-            "build it, or pull it, and name it where it lies in the wheelhouse",
+            "build or pull the wheel, and give its path in the wheelhouse",
             why=self._unreadable,
         )
 

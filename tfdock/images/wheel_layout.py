@@ -18,7 +18,7 @@ from tfdock.oci.manifest import INDEX, Descriptor, canonical_json
 from tfdock.oci.plain_tar import member_header
 
 FOLDER = "blobs/sha256"
-REPOSITORY = "tfdock/wheels"  #: Name, before the colon, that engines give to images that they load from a file.
+REPOSITORY = "tfdock/wheels"  #: The name, before the colon, of images that an engine loads from a file.
 # The OCI image layout: by this annotation its index gives a manifest a name. containerd and podman take an image's
 # whole name from an annotation of their own.
 _NAME = "org.opencontainers.image.ref.name"

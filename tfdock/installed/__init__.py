@@ -2,7 +2,7 @@
 
 `interpreter` asks a Python what it is, `packages` reads what lies on its path, `loader_search` finds libraries as
 glibc does, `nvidia_driver` looks at the driver, `environment` puts them together, `verdicts` judges, and `tryout`
-runs TensorFlow in a process of its own.
+runs TensorFlow in a separate process.
 
 Nothing here imports TensorFlow. What `verdicts` says follows from the values that it is given.
 

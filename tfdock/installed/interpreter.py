@@ -1,4 +1,4 @@
-"""Ask a Python interpreter what it is, with one short program that imports nothing but the standard library."""
+"""Ask a Python interpreter for its facts, with a short program that imports only the standard library."""
 
 from __future__ import annotations
 
@@ -82,7 +82,10 @@ def started_python(text: str) -> AskedPython:
     """Return the interpreter that a user names, as `interpreter_at` does. Raises ProfileError if it fails."""
     found = interpreter_at(text)
     if found.trouble:
-        message, fix = f"{found.program} does not start: {found.trouble}", "name another, or mend its installation"
+        message, fix = (
+            f"{found.program} does not start: {found.trouble}",
+            "name another Python, or repair its installation",
+        )
         raise ProfileError.of("python-unusable", message, fix)
     return found
 

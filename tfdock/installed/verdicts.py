@@ -78,7 +78,7 @@ class _Verdicts:
             return
         if self.its.accelerator.accelerator != "cuda":
             other = self.its.accelerator.accelerator
-            yield _skipped("gpu", f"only NVIDIA's driver and libraries are looked at, not {other}'s")
+            yield _skipped("gpu", f"only NVIDIA's driver and libraries are checked, not {other}'s")
             return
         driver = [*self._driver()]
         yield from driver
@@ -95,7 +95,7 @@ class _Verdicts:
     def _interpreter(self) -> Iterator[PreflightCheck]:
         its = self.its.interpreter
         if its.program.suffix == ".exe":
-            found = "this is Windows' Python: since 2.11 TensorFlow sees no GPU under Windows"
+            found = "this is a Windows Python: since 2.11 TensorFlow sees no GPU under Windows"
             fix = "install a Python inside WSL2, and TensorFlow in it"
             yield _failed("interpreter", "python-unusable", found, fix)
         elif its.trouble:
@@ -285,21 +285,21 @@ class _Verdicts:
         if not its.driver.has_gpu:
             yield _ok("gpu", f"{name} is built for the CPU, and there is no NVIDIA GPU here")
             return
-        found = f"{name} {its.version} is built for the CPU alone: it sees no GPU and prints nothing about it"
+        found = f"{name} {its.version} is built for the CPU only: it sees no GPU and prints nothing about it"
         machine = its.interpreter.platform.removeprefix("linux-")
         if machine != "x86_64":
             fix = f"official wheels for {machine} have no CUDA: take NVIDIA's container, or build one"
         elif wheels:
             fix = self._one_instead(wheels)
         else:
-            fix = "install a build for GPUs"
+            fix = "install a wheel that is built for GPUs"
         yield _failed("build", "tensorflow-for-cpu", found, fix)
 
     def _driver(self) -> Iterator[PreflightCheck]:
         """Walk up the ladder of the driver: the first rung that is missing is the cause."""
         its, hidden = self.its.driver, self.its.variables.get("CUDA_VISIBLE_DEVICES")
         if not its.has_gpu:
-            yield _ok("gpu", "nothing here says that there is an NVIDIA GPU: TensorFlow runs on the CPU")
+            yield _ok("gpu", "no NVIDIA GPU was found: TensorFlow runs on the CPU")
             return
         if hidden is not None and not self._names_a_gpu(hidden.partition(",")[0].strip()):
             found = f"CUDA_VISIBLE_DEVICES={hidden or '(empty)'} hides every GPU"
@@ -329,13 +329,14 @@ class _Verdicts:
         numbered = {re.sub(r"\d+$", "0", node) for node in its.nodes}
         lost = [node for node in ("/dev/nvidia0", "/dev/nvidia-uvm") if node not in numbered]
         if its.container and not its.gpus:
-            found = "this container was given no GPU: it has no /dev/nvidia0, nor another"
+            found = "this container has no GPU: it has no /dev/nvidia0, nor another"
             fix = "start it with `docker run --gpus all …`, or `--device nvidia.com/gpu=all`"
             yield _failed("driver", "container-without-gpu", found, fix)
         elif not its.module:
             free = "; the free driver `nouveau` is" if its.nouveau else ""
-            found = f"there is an NVIDIA GPU, and NVIDIA's kernel module is not loaded{free}"
-            fix = "install NVIDIA's driver (`sudo ubuntu-drivers install`) and restart; Secure Boot wants it signed"
+            found = f"there is an NVIDIA GPU, but NVIDIA's kernel module is not loaded{free}"
+            fix = "install NVIDIA's driver (`sudo ubuntu-drivers install`) and restart; Secure Boot needs a signed "
+            "module"
             yield _failed("driver", "driver-unusable", found, fix)
         elif its.shut:
             fix = "add the user to the group of these files (`sudo usermod -aG video $USER`), and log in again"
@@ -368,7 +369,7 @@ class _Verdicts:
                 fix = f"take {path.parent} out of the search: it is the package cuda-compat's"
             yield _failed("driver", "driver-unusable", found, fix)
         elif floor := self._too_old():
-            found = f"the driver {its.module} is too old for a TensorFlow of {floor[0]}: it takes {floor[1]}"
+            found = f"the driver {its.module} is too old for a TensorFlow of {floor[0]}, which needs {floor[1]}"
             fix = f"install driver {floor[1]} or newer, or a TensorFlow for an older CUDA"
             yield _failed("driver", "driver-too-old", found, fix)
         else:
@@ -404,7 +405,7 @@ class _Verdicts:
     def _damaged(self, one: OpenedLibrary) -> tuple[str, str]:
         """Return the cause and the fix for a file that is found as a library and is not one."""
         path = one.found.path
-        found = f"{path} is found first, by {one.found.by}, and is no library: the search ends there"
+        found = f"{path} is found first, by {one.found.by}, and is not a library: the search ends there"
         again = f"`{self._pip} install --force-reinstall --no-deps {_quoted(f'{one.owner}=={one.version}')}`"
         return found, again if one.owner else f"remove {path}, or take its folder out of the search"
 

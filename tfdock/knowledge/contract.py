@@ -1,4 +1,4 @@
-"""The contract of a release: the rows that hold for a build, with variables and flags filled in. Pure."""
+"""The contract of a release: the rows that apply to a build, with variables and flags filled in. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfdock.types import Version
 
 
 class MissingFact(Exception):
-    """A row asks for something that the build does not have; `row` and `fact` say which."""
+    """A row needs a fact that the build does not have. `row` and `fact` name the two."""
 
     def __init__(self, row: str, fact: str) -> None:
         super().__init__(f"{row} asks for {fact}")
@@ -32,7 +32,7 @@ class Contract:
         return self._variables("environment")
 
     def of_repositories(self, bazel: str) -> tuple[str, ...]:
-        """Return, as `--repo_env=X`, what ./configure gives every action and only repository rules read."""
+        """Return, as `--repo_env=X`, variables that ./configure gives every action and only repository rules read."""
         return tuple(
             option
             for row in self.knowledge.variables
@@ -52,7 +52,7 @@ class Contract:
         return (*dict.fromkeys([*flags, *(f"--config={name}" for name in configs)]), *repo_env)
 
     def package(self) -> tuple[str, ...]:
-        """Return the words of the script that makes the wheel, for releases that have one."""
+        """Return the words of the command that makes the wheel, for releases that have such a script."""
         row = f"releases.yaml {self.release.release}"
         return tuple(self._filled(word, row) for word in self.release.wheel.command)
 
@@ -71,7 +71,7 @@ class Contract:
 
 
 def filled(template: str, facts: Mapping[str, str], row: str) -> str:
-    """Return a row's template with the facts put in; raises MissingFact for an absent fact, with the name `row`."""
+    """Fill the facts into a row's template. Raises MissingFact, with the name `row`, for an unknown fact."""
     try:
         return template.format_map(facts)
     except KeyError as error:
@@ -82,7 +82,7 @@ def filled(template: str, facts: Mapping[str, str], row: str) -> str:
 def bazel_options(
     knowledge: KnowledgeBase, bazel: str, purpose: str, values: Mapping[str, object]
 ) -> tuple[str, ...]:
-    """Return the options of one purpose that this Bazel knows; none if it lacks the feature."""
+    """Return the options of one purpose that this Bazel knows. Empty if this Bazel lacks the feature."""
     version = Version(bazel)
     return tuple(
         row.option.format_map(values)
@@ -105,7 +105,7 @@ def version_facts(versions: Mapping[str, str]) -> dict[str, str]:
 
 
 def holds(when: Mapping[str, str | tuple[str, ...]], facts: Mapping[str, str]) -> bool:
-    """Return whether every fact that a row names has the value, or one of the values, that the row wants."""
+    """Return whether every fact that a row names has the required value, or one of several allowed values."""
     # A fact that the build lacks counts as empty, so a row can ask for its absence.
     return all(
         facts.get(name, "") in ((wanted,) if isinstance(wanted, str) else wanted) for name, wanted in when.items()

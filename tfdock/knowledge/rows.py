@@ -1,7 +1,4 @@
-"""What the rows of all tables are made of: kinds of text, `Row`, and `Accelerator`, by which others are checked.
-
-Pure.
-"""
+"""The parts of the rows of all tables: kinds of text, `Row`, and `Accelerator`, which checks other rows. Pure."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Toolkit(Row):
     driver_windows: str | None = None
 
     def find_mistake(self, known: AcceleratorTable) -> tuple[str, str] | None:
-        """Return targets that are not the number of a capability, if they should be."""
+        """Return the targets that should be the number of a capability but are not."""
         families = [row for row in known.accelerators.values() if row.capabilities and row.toolkit == self.toolkit]
         wrong = [target for target in self.targets if families and not can_read(Capability.parse, f"sm_{target}")]
         return ("targets", f"`{wrong[0]}` is not the number of a compute capability (`86`)") if wrong else None

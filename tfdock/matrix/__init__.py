@@ -1,4 +1,4 @@
-"""Matrices: which wheels should exist, which of them there are, and in which jobs to build the rest.
+"""Matrices: the wheels that should exist, those that do exist, and the jobs that build the rest.
 
 In: a matrix file. Out: cells, each planned, with the reason where it cannot be.
 

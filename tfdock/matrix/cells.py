@@ -58,7 +58,7 @@ def expand(matrix: Matrix) -> tuple[CellCombination, ...]:
     if count > MOST_CELLS:
         node = matrix.document.entries["axes" if matrix.axes else "include"]
         message = f"the matrix has {count} cells, of {MOST_CELLS} at most"
-        fix = "take values out of the axes, or make several matrices of it"
+        fix = "remove values from the axes, or split it into several matrices"
         raise ProfileError(node.problem(matrix.file, "matrix-too-large", message, fix))
     rules = (*matrix.exclude, *matrix.overrides)
     names = {name for rule in rules for name in rule.when}
@@ -66,7 +66,7 @@ def expand(matrix: Matrix) -> tuple[CellCombination, ...]:
         message = f"its {len(rules):,} rules name {len(names):,} fields, of {_MOST_NAMES} at most"
         if len(names) <= _MOST_NAMES:
             message = f"{len(rules):,} rules for {count:,} cells are more than can be compared"
-        fix = "make several matrices of it"
+        fix = "split it into several matrices"
         raise ProfileError(rules[0].place.problem(matrix.file, "matrix-too-large", message, fix))
     # Included cells are wanted by name, so that no exclusion applies to them.
     both, overrides = _Rules(*matrix.exclude, *matrix.overrides), _Rules(*matrix.overrides)

@@ -100,7 +100,8 @@ class Ci(Record):
     )
     install: Line | None = Field(
         None,
-        description="The shell command that installs tfdock in a job; `tfdock ci render` needs it. Pin every package "
+        description="The shell command that installs tfdock in a job; required by `tfdock ci render`. Pin every "
+        "package "
         "by its hash, or install a path or a commit: the owner of a bare name on the index can run code in your jobs",
         examples=["pip install --require-hashes -r ci/requirements.txt"],
     )
@@ -110,7 +111,7 @@ class Ci(Record):
         examples=[["../knowledge"]],
     )
     time_limit: Duration | None = Field(
-        None, description="After how long a job stops building and keeps its cache", examples=["5h15m"]
+        None, description="The time after which a job stops building and saves its cache", examples=["5h15m"]
     )
     continuations: Annotated[int, Field(ge=0, le=20)] = Field(
         2, description="Further rounds of plan and build for wheels that the time limit stopped", examples=[2]
@@ -121,7 +122,7 @@ class Ci(Record):
     jobs: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         None, description="How many jobs share the wheels of a round; by default each has one", examples=[8]
     )
-    schedule: Cron | None = Field(None, description="When to look for missing wheels", examples=["17 3 * * 1"])
+    schedule: Cron | None = Field(None, description="When to check for missing wheels", examples=["17 3 * * 1"])
 
 
 class MatrixFile(Record):
@@ -137,17 +138,17 @@ class MatrixFile(Record):
         description="Fields of a profile, each with the values that it takes; every combination is a cell",
         examples=[{"tensorflow": ["2.18.0", "2.17.0"], "gpus": [["rtx3080"], ["rtx5090"]]}],
     )
-    exclude: list[Exclude] = Field([], description="Combinations that are not wanted, each with a reason")
+    exclude: list[Exclude] = Field([], description="Combinations to exclude, each with a reason")
     include: list[Fields] = Field(
         [],
-        description="Cells beside the combinations: fields over the base",
+        description="Additional cells: fields over the base",
         examples=[[{"tensorflow": "2.16.2", "python": "3.11"}]],
     )
     overrides: list[Override] = Field([], description="Overrides for some cells; later ones win")
     runner: Runner = Field(
         "ubuntu-24.04", description="The label or labels of the machine that builds", examples=["ubuntu-24.04"]
     )
-    ci: Ci = Field(Ci(), description="What `tfdock ci render` has to know")
+    ci: Ci = Field(Ci(), description="Values for `tfdock ci render`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,11 @@ from tfdock.matrix.planned_matrix import Cell, Cells
 from tfdock.types import ImageRef
 from tfdock.wheelhouse.store import Wheelhouse
 
-_AT_ONCE = 8  #: Questions to registries under way at a time.
+_AT_ONCE = 8  #: The most parallel requests to registries.
 
 
 def unanswered(error: NetworkError) -> None:
-    """Raise the error: what nobody knows is not missing, and hours of building would follow."""
+    """Raise the error: an unknown wheel is not a missing one, and hours of building would follow."""
     raise error
 
 

@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 
 
 class StrangeAnswer(Exception):
-    """An answer that cannot be used, in words for people."""
+    """An unusable answer. The message is for people."""
 
 
 # ValueError: an address or a header of the other side that cannot be parsed.

@@ -131,7 +131,7 @@ def not_allowed(name: str, address: str) -> Problem:
     return Problem(
         "endpoint-not-allowed",
         f"no setting allows the remote {role} {address}",
-        why="a profile may be a stranger's, and this machine would connect to the address",
+        why="a profile may come from a stranger, and this machine would connect to the address",
         fixes=[
             f"if you trust the profile, allow the address: `--allow-endpoint {address}`, "
             f"`TFDOCK_ALLOW_ENDPOINTS={address}`, or `allow_endpoints: [{address}]` in the configuration file",

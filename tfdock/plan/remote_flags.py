@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tfdock.types import Endpoint, Remote
 
-#: Where the run's folder with the sockets and the forwarder is in the container, which cannot write to it.
+#: The container's path of the run's folder with the sockets and the forwarder. The container cannot write to it.
 FOLDER = "/tf/remote"
 PORTS = {"cache": 8980, "executor": 8981}  #: Of the compile container's own loopback, where nobody else listens.
 DEFAULT_JOBS = 50  #: Actions at once with an executor: what they need is there, not here.

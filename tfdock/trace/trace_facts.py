@@ -79,7 +79,7 @@ class TraceFacts:
     input_stage: str  #: The stage of the input pipeline that takes most; empty without one.
     python_input: bool  #: A stage of the input pipeline runs Python.
     python_share: float  #: Of the time, the part in which a Python function runs inside of a graph.
-    operation_share: float | None  #: Of the time, the part in which at least one operation computes.
+    operation_share: float | None  #: The part of the time in which at least one operation computes.
     compile_share: float | None  #: Of the time, the part in which XLA compiles.
     compilations: int  #: Steps in which XLA compiles, or calls that do where there are no steps.
     building_share: float  #: Of the time, the part in which graphs are traced.
@@ -89,7 +89,7 @@ class TraceFacts:
     double_share: float | None  #: Of the time of graph operations, those with float64 inputs.
     eager_calls: int  #: Operations that Python called one by one.
     eager_per_step: float  #: The same, by step; of a program without steps, all.
-    eager_share: float  #: Of the time, the part in which one of them goes on.
+    eager_share: float  #: The part of the time in which one of them runs.
     node_share: float  #: Of the time of graph operations, the part of the longest node.
     node: str  #: That node, with its type.
     operations: Sequence[TracedOperation]  #: All operations, longest first.

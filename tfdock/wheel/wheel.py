@@ -364,7 +364,7 @@ _MOST_HEADERS, _MOST_HEAD = 5000, 128 << 10
 _MEDIA = re.compile(rb"^content-", re.IGNORECASE | re.MULTILINE)
 
 
-#: Beyond some thousand digits, Python refuses to read a number, and parsers do not expect that.
+#: Python refuses to read a number of some thousand digits, and parsers do not expect this.
 _LONG_NUMBER = re.compile(rb"[0-9]{1000}")
 
 

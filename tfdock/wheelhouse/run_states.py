@@ -33,7 +33,7 @@ _TAIL = 32 << 20  #: Bytes at the end of a log in which its last step and Bazel'
 
 
 def failed_runs(house: Wheelhouse, state: Path, build_id: str | None = None) -> list[UntrustedPath]:
-    """Return the documents of failed runs, of one build id or of all, newest first. Living runs are left out."""
+    """Return the documents of failed runs, of one build id or of all, newest first. Running ones are left out."""
     # The build id becomes part of a path below, and may be any word that somebody typed.
     if build_id is not None and not BUILD_ID.fullmatch(build_id):
         return []
@@ -58,9 +58,9 @@ class RunState:
     started: str  #: When it began, such as `2026-01-31T09:30:00+00:00`.
     ended: str = ""  #: When it ended; empty while it runs.
     process: str = ""  #: The process that runs it, such as `process 4242 (tfdock build rtx3080)`.
-    phase: str = ""  #: Of a run that goes on: what it does, such as `compile`.
-    done: int | None = None  #: How many actions Bazel has done in that phase; null where it does not count.
-    total: int | None = None  #: How many it knows of.
+    phase: str = ""  #: The phase of a running build, such as `compile`.
+    done: int | None = None  #: How many actions Bazel has finished in that phase; null if it does not count.
+    total: int | None = None  #: How many actions Bazel knows.
     action: str = ""  #: The action that Bazel named last.
     reason: str = ""  #: Why it failed.
     log: str  #: The path of the log.
@@ -82,7 +82,7 @@ class _Noted:
     problems: tuple[_Reason, ...] = ()
 
     def state(self, log: UntrustedPath, process: str = "") -> RunState:
-        """Return the state of the run, which goes on if it has a process."""
+        """Return the state of the run. It is still running if it has a process."""
         problem = self.problems[0] if self.problems else _Reason(code="", message=self.error)
         stopped = problem["code"] == "interrupted"
         return RunState(

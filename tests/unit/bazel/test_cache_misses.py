@@ -74,7 +74,7 @@ def test_equal_builds_differ_in_nothing() -> None:
         (["--config=opt", "--copt=-O2", "--copt=-O3"], ["`--copt=-O3` was added"]),
         (["--config=opt"], ["`--copt=-O2` was removed"]),
         (["--config=opt", "--copt=-O3"], ["`--copt=-O2` -> `--copt=-O3`"]),
-        (["--copt=-O2", "--config=opt"], ["the flags stand in another order"]),
+        (["--copt=-O2", "--config=opt"], ["the flags have another order"]),
         (["--config=opt", "--copt=-O2", "--copt=-O2"], ["`--copt=-O2` was added"]),
         (["--config=opt", "--copt=-O2", "--action_env=X=1"], ["`--action_env=X=1` was added"]),
     ],
@@ -118,7 +118,7 @@ def test_other_files_of_the_image_and_cachebusters_are_told() -> None:
     before, after = inputs(f"{TOOLCHAIN}files aa\n"), inputs(f"{TOOLCHAIN}files bb\ncachebuster X\n")
     assert texts(after, before) == [
         "cachebuster X was added",
-        "files of the image that are of no package changed",
+        "files of the image outside of packages changed",
     ]
 
 
@@ -181,7 +181,7 @@ def test_what_no_action_is_made_from_is_not_the_reason() -> None:
     (only,) = differences(BEFORE, after)
     assert (only.text, only.reaches) == ("context file tfdock/phase.sh changed", False)
     told = explain(after, (record(), BEFORE), executed=3, cache_was_empty=False)
-    assert told.sentences[0].startswith("nothing that was compared differs")
+    assert told.sentences[0].startswith("no compared part differs")
 
 
 # --- why ----------------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_a_cold_build_is_told_what_differs() -> None:
 )
 def test_where_nothing_differs_that_is_said_with_the_likely_cause(empty: bool, said: str) -> None:
     (sentence,) = explain(inputs(), (record(), BEFORE), executed=9, cache_was_empty=empty).sentences
-    assert sentence.startswith("nothing that was compared differs from the last build")
+    assert sentence.startswith("no compared part differs from the last build")
     assert said in sentence
 
 

@@ -105,12 +105,12 @@ def test_a_side_starts_when_the_other_one_has_started(tmp_path: Path, monkeypatc
         ("import sys; sys.exit('no such\\nlibrary libx.so')", "ends with exit status 1: library libx.so"),
         ("import os; os.kill(os.getpid(), 4)", "ends with SIGILL"),
         ("import os; os.kill(os.getpid(), 40)", "ends with signal 40"),
-        (PROGRAM.replace("float(os", "-float(os"), "answers what is no answer"),
+        (PROGRAM.replace("float(os", "-float(os"), "gives an invalid answer"),
         (
             PROGRAM.replace(
                 'print("tfdock:" + json.dumps({"seconds', "print('x' * 99999) or print(json.dumps({\"seconds"
             ),
-            "answers what is no answer",
+            "gives an invalid answer",
         ),
         (
             PROGRAM.replace("for line", "1/0\nfor line"),

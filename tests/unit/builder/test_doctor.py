@@ -163,7 +163,7 @@ def test_a_driver_that_is_out_of_order_is_told(settings: Settings, machine: Call
 def test_without_an_engine_nobody_knows_what_containers_are_left(settings: Settings) -> None:
     check = of(checks(settings, gone()), "leftovers")
     assert (check.status, check.code) == ("skipped", "")
-    assert "without an engine its containers cannot be looked at" in check.found
+    assert "without an engine, containers cannot be checked" in check.found
 
 
 def fixed(settings: Settings, fake: FakeEngine) -> list[PreflightCheck]:

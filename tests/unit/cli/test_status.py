@@ -77,10 +77,10 @@ def test_a_run_that_nobody_knows_is_refused_with_the_wheelhouse_that_was_searche
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--detach", "--json"], "`--detach` prints no document"),
-        (["--notify", "no-such-program-here x"], "this program is not found"),
+        (["--detach", "--json"], "`--detach` prints no JSON"),
+        (["--notify", "no-such-program-here x"], "was not found"),
         (["--notify", "echo 'x"], "quotes that do not match"),
-        (["--notify", ""], "this program is not found"),
+        (["--notify", ""], "was not found"),
     ],
 )
 def test_options_that_cannot_work_are_refused_before_the_build(run: Run, words: list[str], says: str) -> None:

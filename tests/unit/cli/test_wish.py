@@ -270,7 +270,7 @@ def test_an_image_takes_no_options(run: Run, name: str) -> None:
 
 @pytest.mark.parametrize("given", [["--matrix", "m.yaml"], ["--from", "b.tar"]])
 def test_a_matrix_and_a_bundle_have_their_own_profiles(run: Run, given: list[str]) -> None:
-    assert "has its profiles in it: leave `--gpu`" in run("build", *given, "--gpu", "rtx3080").stderr
+    assert "contains its profiles: remove `--gpu`" in run("build", *given, "--gpu", "rtx3080").stderr
 
 
 # --- names ----------------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def test_certificates_that_are_not_there_are_named_with_their_folder(
     with pytest.raises(EngineUnavailable) as caught:
         find_address(None)
     (problem,) = caught.value.problems
-    assert f"{tmp_path / (folder or '.docker')} holds no `cert.pem`" in problem.message
+    assert f"{tmp_path / (folder or '.docker')} has no `cert.pem`" in problem.message
     assert "DOCKER_CERT_PATH" in problem.fix
     # A Unix socket needs none.
     monkeypatch.setenv("DOCKER_HOST", "unix:///var/run/docker.sock")

@@ -797,7 +797,7 @@ def test_people_read_the_answer_then_why_then_the_limits() -> None:
     style = Style(io.StringIO())
     found = asked(TF_2_18, "rtx3080")
     first = answer(KNOWLEDGE, found, style, wheel="this wheel")
-    assert first == "GeForce RTX 3080 (8.6): this wheel runs on it without a build, by sm_80."
+    assert first == "GeForce RTX 3080 (8.6): this wheel runs on it without a build, because of sm_80."
     assert answer(KNOWLEDGE, found, style, wheel="it", release="2.18.0").startswith(
         "GeForce RTX 3080 (8.6) with TensorFlow 2.18.0: it runs"
     )

@@ -384,7 +384,7 @@ def test_what_is_in_the_way_of_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for path in (tmp_path / "file", tmp_path / "file" / "deeper", tmp_path / "link"):
         found = hardware.place("the wheelhouse", path, share=0.1)
-        assert "in the way" in found.trouble or "cannot be looked at" in found.trouble, path
+        assert "in the way" in found.trouble or "cannot be examined" in found.trouble, path
 
 
 def test_a_folder_without_permission_is_of_no_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -581,7 +581,7 @@ def test_libraries_for_gpus_are_a_layer_of_their_own(bench: Bench) -> None:
 def test_libraries_for_gpus_can_be_left_out(bench: Bench) -> None:
     found = bench.made(RuntimeImageRequest(name="mine:1", gpu=False))
     assert not {path for path in bench.context if path.startswith("accelerator/")}
-    assert found.lacking == ("the libraries for GPUs, which were not wanted (`--no-gpu-libraries`)",)
+    assert found.lacking == ("the libraries for GPUs, because of `--no-gpu-libraries`",)
 
 
 def test_a_wheel_that_links_what_the_base_lacks_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -305,7 +305,10 @@ def test_a_trial_names_the_step_that_failed(tmp_path: Path, source: str, expects
 
 
 def test_python_is_given_alone_and_try_with_it() -> None:
-    for words, says in ((["rtx3080", "--python", sys.executable], "without profiles"), (["--try"], "--python .venv")):
+    for words, says in (
+        (["rtx3080", "--python", sys.executable], "remove the profiles"),
+        (["--try"], "--python .venv"),
+    ):
         result = CliRunner().invoke(app, ["doctor", *words], env={"COLUMNS": "200"})
         assert result.exit_code == 2
         assert says in result.stderr

@@ -259,12 +259,12 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
             "cusolver", owner="nvidia-cusolver-cu12", version="11.6",
             found=FoundLibrary(name="libcusolver.so.11", path=LOST, by="LD_LIBRARY_PATH", damaged=True),
         ),
-        "gpu-library-missing", "by LD_LIBRARY_PATH, and is no library",
+        "gpu-library-missing", "by LD_LIBRARY_PATH, and is not a library",
         '-m pip install --force-reinstall --no-deps "nvidia-cusolver-cu12==11.6"',
     ),
     "no library in the driver's place": (
         with_library("cuda", found=FoundLibrary(name="libcuda.so.1", path=LOST, by="LD_LIBRARY_PATH", damaged=True)),
-        "driver-unusable", "is no library", "take its folder out of the search",
+        "driver-unusable", "is not a library", "take its folder out of the search",
     ),
     "a library whose package is installed": (
         replace(nowhere("cufft"), versions={**SOUND.versions, "nvidia-cufft-cu12": "11.2.3.61"}),
@@ -319,7 +319,7 @@ def test_the_first_cause_is_the_verdict_and_alone_has_a_fix(name: str) -> None:
         (SOUND, "all 7 that it opens are found"),
         (replace(SOUND, variables={"CUDA_VISIBLE_DEVICES": "0"}), "all 7 that it opens are found"),
         (replace(SOUND, variables={"CUDA_VISIBLE_DEVICES": "GPU-8f6a"}), "all 7 that it opens are found"),
-        (replace(SOUND, driver=NvidiaDriver(), opened=()), "nothing here says that there is an NVIDIA GPU"),
+        (replace(SOUND, driver=NvidiaDriver(), opened=()), "no NVIDIA GPU was found"),
         (replace(FOR_CPU, driver=NvidiaDriver()), "built for the CPU, and there is no NVIDIA GPU here"),
         (replace(SOUND, driver=NvidiaDriver(wsl=True, paravirtual=True), opened=()), "through /dev/dxg"),
         (with_library("cudnn", owner="nvidia-cudnn-cu12", version="9.5.1.17"), "9.5.1.17, of nvidia-cudnn-cu12"),

@@ -163,7 +163,7 @@ def test_it_says_what_is_in_it_what_was_taken_out_and_to_look_at_it(place: Place
         assert name in said
     assert "secret 2" in said
     assert "wheelhouse " in said.split("taken out", 1)[1]
-    assert "nothing was sent: look through the file before you send it" in said
+    assert "nothing was sent. Read the file before you send it" in said
     readme = text_of(place.bundle(), "README.txt")
     assert "  secret: 2\n" in readme
     assert "Look through it before you send it" in readme

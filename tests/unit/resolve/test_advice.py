@@ -401,7 +401,7 @@ OLD_AND_NEW = [
         (
             ["rx6600"],
             [
-                "Nobody here knows a wheel for it.",
+                "No wheel is known for it.",
                 "rx6600 (gfx1032): nobody here knows a ROCm that supports it; nobody here knows a release",
                 "users report that `HSA_OVERRIDE_GFX_VERSION=10.3.0` makes gfx1032 run code for gfx1030",
                 "build for gfx1030, `tfdock advise --gpu gfx1030`, and run the wheel with `HSA_OVERRIDE",
@@ -480,7 +480,7 @@ def test_what_no_gpu_has_is_refused_without_a_guess(word: str) -> None:
         pytest.param(
             "rtx5080 --python 3.20",
             {
-                2: "There is no official wheel of TensorFlow 2.21.0 for Python 3.20",
+                2: "TensorFlow 2.21.0 has no official wheel for Python 3.20",
                 -1: "take a Python that has an official wheel: `tfdock advise --gpu rtx5080 --python 3.13`",
             },
             id="a Python without official wheel",
@@ -565,7 +565,7 @@ def test_where_no_profile_fits_none_is_written(tmp_path: Path) -> None:
     result = command("jetson-orin", "-o", str(file))
     assert result.exit_code == 0
     assert not file.exists()
-    assert "wrote no" in result.output
+    assert "was not written" in result.output
 
 
 # --- the tables ----------------------------------------

@@ -1,6 +1,6 @@
 """Read the digests in Bazel's action cache entries (Remote Execution API v2, protocol buffers). Pure.
 
-The few messages that name digests are read field by field. A generated reader would bring a compiler, a runtime and
+The few messages that name digests are read field by field. A generated reader would need a compiler, a runtime and
 thousands of lines for six messages.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 #: The sha256 of no bytes. Bazel knows this blob without a file.
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-#: Bytes of a message. No message that names digests comes near it; nothing larger is read into memory.
+#: The most bytes of a message that are read into memory. Real messages with digests are far smaller.
 LARGEST = 64 << 20
 
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -56,7 +56,7 @@ class ActionResult:
 
     @property
     def is_empty(self) -> bool:
-        """There is no output at all, as in an emptied file."""
+        """The entry has no output, as in an emptied file."""
         return not (self.files or self.trees or self.symlinks)
 
 

@@ -1,4 +1,4 @@
-"""Download archives whose own addresses are dead, to where Bazel looks before it asks a server.
+"""Download archives whose own addresses are dead into Bazel's repository cache, where Bazel looks first.
 
 content_addressable/sha256/<sha256 of the file>/file     in the repository cache of every Bazel since 0.5
 """
@@ -18,7 +18,7 @@ from tfdock.host.untrusted_folders import NotPlain, UntrustedFolder
 from tfdock.knowledge.release_rows import SourceArchive
 from tfdock.oci import http
 
-_LARGEST = 4 << 30  #: Bytes. TensorFlow's largest download, LLVM, has a twentieth.
+_LARGEST = 4 << 30  #: Bytes of an archive at most. TensorFlow's largest download, LLVM, has a twentieth.
 _CHUNK = 1 << 20
 
 
@@ -28,10 +28,10 @@ def has_archive(repository: UntrustedFolder, row: SourceArchive) -> bool:
 
 
 def download(row: SourceArchive, repository: UntrustedFolder, mirror: str | None, check: Callable[[], None]) -> None:
-    """Put an archive into a repository cache, whole and with the right sum, or not at all.
+    """Put an archive into a repository cache, complete and with the right checksum, or not at all.
 
-    `check` is called meanwhile and raises to give up. Raises NetworkError (`source-archive-missing`) if no address
-    has it, OSError where the cache cannot be written to.
+    `check` is called meanwhile and raises to stop. Raises NetworkError (`source-archive-missing`) if no address has
+    it, OSError where the cache cannot be written to.
     """
     reasons = []
     for url in addresses(row, mirror):

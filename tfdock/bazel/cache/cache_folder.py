@@ -40,7 +40,7 @@ _SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55"
 _OURS = "# This folder is a cache that tfdock made: `tfdock cache` looks after it."
 _TAG_TEXT = f"{_SIGNATURE}\n{_OURS}\n# What such files are for: https://bford.info/cachedir/\n"
 
-#: Folders that hold something; beside them only the tag and the locks.
+#: The folders with content. Beside them are only the tag and the locks.
 _PARTS = ("repository", "disk", "output", "downloads", "dependencies", "knowledge", "verify")
 #: Names in a folder that is no cache yet: commands that need no cache keep tables in the first, and the second
 #: belongs to the file system, if the folder is its root.
@@ -76,7 +76,7 @@ class CacheEntry:
 
     @property
     def used(self) -> int:
-        """The last time that it was read or written, in nanoseconds, as far as the file system tells."""
+        """The last time of a read or write, in nanoseconds, if the file system records it."""
         # With `relatime`, times of access move once a day; with `noatime`, what was written first goes first.
         return max(self.written, self.read)
 
@@ -100,12 +100,12 @@ class DiskCache:
 
     @property
     def release(self) -> DiskCache | None:
-        """The disk cache of the domain `release`, which lies below this one; None if this is that cache."""
+        """The disk cache of the domain `release`, which is below this cache; None if this is that cache."""
         return None if self.domain == RELEASE else DiskCache(self.cache, self.toolchain)
 
     @property
     def folder(self) -> Path:
-        """The folder that Bazel sees, or that it writes to if it sees another cache below."""
+        """The folder that Bazel sees. Above another cache, the folder that Bazel writes to."""
         return self.cache / "disk" / self.key
 
     @property
@@ -119,7 +119,7 @@ class DiskCache:
         return self.cache / "disk" / f"{self.key}.about"
 
     def held(self, *, alone: bool, waiting: Waiting | None = None) -> AbstractContextManager[None]:
-        """Hold its lock: with others who let it grow, or alone to remove entries. Raises `cache-locked`."""
+        """Hold the lock: shared with others who add entries, or alone to remove entries. Raises `cache-locked`."""
         # Not in the disk cache itself: containers write there, and could replace the lock.
         path = self.cache / "locks" / f"disk-{self.key}"
         return held(path, f"the disk cache {self.key}", alone=alone, waiting=waiting)
@@ -129,7 +129,7 @@ class DiskCache:
         return opened(self.folder)
 
     def entries(self) -> Iterator[CacheEntry]:
-        """Yield its files, in both layouts that Bazel has had. Links are foreign; files that disappear meanwhile are
+        """Yield the cache's files, in both layouts of Bazel. Links are foreign; files that disappear meanwhile are
         left out.
 
         Raises OSError for a folder that cannot be read: its contents are unknown, which does not mean that it is
@@ -146,7 +146,7 @@ class DiskCache:
                     yield _entry(file)
 
     def is_empty(self) -> bool:
-        """Return whether there is nothing in it; raises OSError."""
+        """Return whether the cache is empty; raises OSError."""
         return next(self.entries(), None) is None
 
     def open(self, name: str) -> BufferedReader:
@@ -170,7 +170,7 @@ class DiskCache:
         return False
 
     def describe(self, toolchain: Mapping[str, Any]) -> None:
-        """Note which toolchain it is for."""
+        """Write a note about the cache's toolchain."""
         text = json.dumps({"schema": "tfdock.toolchain/1", "key": self.key, **toolchain}, indent=1)
         make_folder(self.about)
         write_atomically(self.about / "toolchain.json", text.encode() + b"\n")
@@ -180,12 +180,12 @@ class DiskCache:
         return UntrustedPath(self.about, "toolchain.json").load(dict[str, Any], _MOST_NOTE) or {}
 
     def note_build(self, build_id: str) -> None:
-        """Note that a build of a build id compiles with it, for `last_build`."""
+        """Note that a build of this build id compiles with the cache, for `last_build`."""
         make_folder(self.about / "builds")
         write_atomically(self.about / "builds" / build_id, b"")
 
     def last_build(self, build_id: str) -> float | None:
-        """Return when a build of a build id last compiled with it, in Unix seconds; None if there was none."""
+        """Return when a build of this build id last compiled with the cache, in Unix seconds; None if never."""
         # Only the file's time counts: older versions listed in the file what the build used.
         with suppress(FileNotFoundError):
             return (self.about / "builds" / build_id).lstat().st_mtime
@@ -202,8 +202,8 @@ class CacheFolder:
     def opened(cls, path: Path) -> CacheFolder:
         """Return the cache folder at a path. A folder that is empty or does not exist is made one.
 
-        Raises ProfileError (`cache-foreign`) for a folder that others filled or can write to. Such a folder is not
-        touched.
+        Raises ProfileError (`cache-foreign`) for a folder with other files, or that others can write to. It stays
+        unchanged.
         """
         root = path.absolute()
         with suppress(OSError):  # told by what comes next
@@ -300,7 +300,7 @@ class CacheFolder:
         return {path.name: folder_size(path) for path in folders(self.root) if path.name in _PARTS}
 
     def in_use(self, *, alone: bool = False, waiting: Waiting | None = None) -> AbstractContextManager[None]:
-        """Hold the whole folder: every run does so with others. Alone, it allows to remove what runs may be using."""
+        """Hold the whole folder: runs share it. Held alone, it allows removing things that runs may use."""
         return held(self.root / "locks" / "runs", f"the cache {self.root}", alone=alone, waiting=waiting)
 
 
@@ -323,7 +323,7 @@ def checked_message(data: bytes) -> bytes:
 
 
 def is_whiteout(file: FoundFile) -> bool:
-    """Return whether this is how the kernel notes that an entry of the cache below was removed."""
+    """Return whether the file is the kernel's mark for a removed entry of the lower cache."""
     # overlayfs: a whiteout is a character device with the number 0/0.
     return stat.S_ISCHR(file.status.st_mode) and file.status.st_rdev == 0
 
@@ -331,7 +331,7 @@ def is_whiteout(file: FoundFile) -> bool:
 def check_writable(path: Path, depth: int) -> None:
     """Raise BuildFailed for a folder, at most `depth` levels down, in which this user cannot write.
 
-    Bazel runs as this user. On such a folder it fails, or keeps nothing and compiles everything again next time.
+    Bazel runs as this user. With such a folder it fails, or stores nothing and compiles everything again next time.
     """
     with suppress(FileNotFoundError), opened(path) as folder:
         _check_writable(folder, depth)
@@ -359,7 +359,7 @@ def _not_writable(folder: UntrustedFolder, within: FoundFile | None = None) -> P
     why, fix = f"it belongs to user {status.st_uid}", f"`sudo chown -R {user}:{os.getegid()}` the cache"
     # Asked first: on a read-only file system, owner and mode are not the reason.
     if os.fstatvfs(folder.fileno()).f_flag & os.ST_RDONLY:
-        why, fix = "its file system is read-only", "have it mounted so that it can be written to"
+        why, fix = "its file system is read-only", "mount it with write access"
     elif status.st_uid == user:
         why, fix = f"its mode is {stat.filemode(status.st_mode)}", "`chmod -R u+rwX` the cache"
     else:

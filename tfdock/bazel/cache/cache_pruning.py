@@ -1,4 +1,4 @@
-"""Decide which entries of Bazel's disk caches go: the least recently used ones. Pure."""
+"""Choose the entries of Bazel's disk caches to remove: the least recently used ones. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CacheContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunePlan:
-    """The entries that go from one disk cache."""
+    """The entries to remove from one disk cache."""
 
     toolchain: str
     actions: frozenset[str]
@@ -65,7 +65,7 @@ class _Decision:
         return needed + sum(action.size for action in self.keep.values())
 
     def drop(self, key: str) -> int:
-        """Drop an action; return the bytes that go with it."""
+        """Remove an action; return the bytes that this frees."""
         action = self.keep.pop(key)
         size = action.size
         for blob in set(action.blobs):
@@ -90,10 +90,10 @@ class _Decision:
 def prune(
     disks: Iterable[CacheContents], *, others: int = 0, max_size: int | None = None, before: float | None = None
 ) -> tuple[tuple[PrunePlan, ...], int]:
-    """Choose the entries that go, and return how many bytes stay.
+    """Choose the entries to remove, and return how many bytes stay. `others` are bytes that always stay.
 
-    `others` are bytes that stay in any case; actions last used before `before` go.
-    For a size, the least recently used actions go first. Each goes with the blobs that no other action needs.
+    Actions last used before `before` are removed. For a size, the least recently used actions are removed first, each
+    with the blobs that no other action needs.
     """
     decisions = [_Decision(contents) for contents in disks]
     # By time, toolchain and key: a dry run and the real run choose the same entries.

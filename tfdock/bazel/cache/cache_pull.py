@@ -27,12 +27,12 @@ class PulledCache:
     packs: int = 0  #: Packs that they came in.
     received: int = 0  #: Bytes of those packs.
     there: int = 0  #: Entries that were here.
-    incomplete: int = 0  #: Actions that were left out, because something that they need is nowhere.
+    incomplete: int = 0  #: Actions that were left out, because a blob of theirs is missing everywhere.
 
 
 @dataclass
 class CachePull:
-    """The pull of one toolchain: the entries that are here, and the actions that wait for what they need."""
+    """The pull of one toolchain: the entries that are here, and the actions whose blobs have not arrived."""
 
     stored: StoredCache
     say: Say
@@ -79,7 +79,7 @@ class CachePull:
                 f"the cache {self.disk.cache} has room for {format_megabytes(free)}, "
                 f"not for {format_megabytes(needed)} of the toolchain {self.disk.key}"
             ),
-            ("make room: `tfdock cache prune`", "another folder: `--cache-dir`"),
+            ("free disk space: `tfdock cache prune`", "another folder: `--cache-dir`"),
         )
 
     def _note(self, name: str) -> None:

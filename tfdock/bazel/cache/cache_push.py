@@ -31,7 +31,7 @@ class PushedCache:
     packs: int = 0  #: Packs that they were sent in.
     sent: int = 0  #: Bytes of those packs.
     there: int = 0  #: Entries that the registry had.
-    incomplete: int = 0  #: Actions that were left out, because something that they need is not here.
+    incomplete: int = 0  #: Actions that were left out, because a blob of theirs is not here.
     native: int = 0  #: Actions that were left out, because only this machine can run what they compile.
     gone: int = 0  #: Packs that were replaced.
 
@@ -66,7 +66,7 @@ class Inventory:
 
 
 def inventory(disk: DiskCache) -> Inventory:
-    """Return the inventory of a disk cache. Every action is read, and of the blobs only those that name others."""
+    """Return the inventory of a disk cache. Every action is read, but only those blobs that name other blobs."""
     listing = maintenance.listing(disk)
     result = Inventory(disk)
     # What its actions take from the cache below goes along: who pulls may not have it.
@@ -107,7 +107,7 @@ class CachePush:
     outcomes: dict[str, PushedCache] = field(default_factory=dict)
 
     def prepare(self, layers: Layers) -> dict[str, tuple[Pack, ...]]:
-        """Return the packs that each toolchain shall have, if they change; all new packs have been sent."""
+        """Return the new list of packs for each toolchain that changed. All new packs were sent before."""
         packs_by_key = {}
         for inventory in self.inventories:
             packs = self._prepare(inventory, layers.shelves.get(inventory.disk.key, Shelf()))

@@ -1,4 +1,4 @@
-"""Tidy the disk cache of a trust domain, which builds have over the cache of `release`."""
+"""Clean up the disk cache of a trust domain, which builds use above the cache of `release`."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from tfdock.oci import http
 from tfdock.plan.trust_domain import RELEASE, in_domains
 from tfdock.types import Digest
 
-_TRIES = 8  #: Times that another push may be quicker.
+_TRIES = 8  #: How often another push may finish first.
 _STAGE = re.compile(r"layers-[0-9a-f]{12}")  #: Name of the folder of a push or pull.
 
 
@@ -62,12 +62,12 @@ class Exchange:
                 digest = self.stored.publish(push_plan.with_packs(layers, packs_by_key), before)
                 if digest:
                     return push.results(), digest
-                self.say("somebody else has pushed at the same moment: both are put together")
+                self.say("somebody else pushed at the same time: the two pushes are merged")
                 # A random time: two pushes that met once should not meet again.
                 http.wait(random.uniform(0.1, 0.5) * (number + 1), self.stop.check)
         raise NetworkError.of(
             "cache-push-raced",
-            f"`{self.stored.image}` was changed by others {_TRIES} times while this push was at it",
+            f"`{self.stored.image}` was changed by others {_TRIES} times during this push",
             "run the same command again: finished uploads are kept, and are not sent again",
         )
 
@@ -86,17 +86,14 @@ class Exchange:
     # --- pull ---------------------------------------------------------------------------------------------------
 
     def pull(self, keys: Iterable[str], domains: Iterable[str] = (RELEASE,)) -> list[PulledCache]:
-        """Restore the missing entries of these disk caches.
-
-        Without keys, it restores everything that the registry has of these trust domains.
-        """
+        """Restore the missing entries of these disk caches. Without keys, restore all of these domains."""
         with self._stage() as stage:
             stored = self.stored.read()
             if stored is None:
                 raise NetworkError.of(
                     "image-not-found",
                     f"the registry {self.stored.image.registry} has no cache `{self.stored.image}`, "
-                    "or does not show it to you",
+                    "or you have no permission to see it",
                     f"check the name; push one first: `tfdock cache push {self.stored.image}`",
                 )
             shelves = stored[0].shelves

@@ -125,7 +125,7 @@ class Listing:
 
 
 def listing(disk: DiskCache) -> Listing:
-    """List a disk cache. Every action is read, and of the blobs only those that name others."""
+    """List a disk cache. Every action is read, but only those blobs that name other blobs."""
     result = Listing(disk)
     below = disk.release.entries() if disk.release else ()
     result.below = {entry.digest: entry for entry in below if entry.kind == "blob"}
@@ -174,7 +174,7 @@ class CacheFinding:
 
     @property
     def harms(self) -> bool:
-        """Whether a build could use the entry and get wrong contents."""
+        """Whether a build could use the entry and get wrong content."""
         return self.kind not in ("incomplete", "foreign")
 
 
@@ -309,9 +309,9 @@ class PrunedCache:
 
 @contextmanager
 def alone(cache: CacheFolder, disks: Iterable[DiskCache]) -> Iterator[None]:
-    """Hold the folder and disk caches alone; raise Locked (`cache-locked`) at once if somebody uses them.
+    """Hold the folder and disk caches alone; raise Locked (`cache-locked`) at once if another process uses them.
 
-    A build may have shut its user out of folders of its disk cache: they are opened again.
+    If a build removed its user's permissions on folders of its disk cache, they are restored.
     """
     with ExitStack() as locks:
         locks.enter_context(cache.in_use(alone=True))

@@ -1,8 +1,8 @@
 """Write and read packs of cache entries, the layers of a cache in a registry. Pure.
 
-A pack is a tar of files named as in Bazel's disk cache, zstd-compressed. Its table of contents is a blob of its own,
-so that the entries are known without the pack. The table fixes every byte of the tar except the files' own. So the
-reader makes the headers itself and compares: a path, a link, another size or order simply differs.
+A pack is a tar of files named as in Bazel's disk cache, zstd-compressed. Its table of contents is a separate blob, so
+that the entries are known without the pack. The table decides every byte of the tar except the files' content. So the
+reader makes the headers itself and compares: a path, a link, another size or order is a difference.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _checked_pieces(entry: PackEntry, pieces: Iterable[bytes]) -> Iterator[bytes
 
 
 def most_packed(contents: PackContents) -> int:
-    """Return the largest possible size of a pack: incompressible data grows a little."""
+    """Return the largest possible size of a pack. Incompressible data grows a little."""
     # zstd's own bound is 1/256 more than the contents. Each entry adds a header and padding.
     return contents.size + (contents.size >> 7) + 2 * BLOCK * len(contents.entries) + (1 << 16)
 
@@ -182,7 +182,7 @@ def read_entries(contents: PackContents, pack: BinaryIO) -> Iterator[tuple[PackE
     for entry in contents.entries:
         # A comparison, not a parser: no name in the pack is ever interpreted.
         if stream.exactly(BLOCK) != plain_header(entry.name, entry.size):
-            raise Malformed(f"the pack holds something else where {entry.name} should be")
+            raise Malformed(f"the pack has other data in the place of {entry.name}")
         sha256, left = hashlib.sha256(), entry.size
         while left:
             piece = stream.some(left)
@@ -196,7 +196,7 @@ def read_entries(contents: PackContents, pack: BinaryIO) -> Iterator[tuple[PackE
             raise Malformed(f"the entry {entry.name} does not match its name")
         # Padding is zeros. Otherwise a pack could carry bytes that no table names.
         if any(stream.exactly(-entry.size % BLOCK)):
-            raise Malformed(f"there is something behind the entry {entry.name}")
+            raise Malformed(f"there is data after the entry {entry.name}")
         yield entry, piece if entry.size else b"", True
     # Bytes behind the end would be in the digest, and be seen by nobody.
     if stream.exactly(len(END)) != END or not stream.is_at_end():

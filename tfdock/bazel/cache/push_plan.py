@@ -1,14 +1,14 @@
-"""Plan a push: which entries to send, in which packs, and which old packs go.
+"""Plan a push: the entries to send, their packs, and the old packs to remove.
 
-A push adds what the registry lacks, as new packs. Existing packs stay as they are, so that nothing is sent twice. A
-pack goes, and its useful entries are sent again with the rest, if
+A push adds missing entries as new packs. Existing packs stay as they are, so that nothing is sent twice. A pack goes,
+and its useful entries are sent again with the rest, if
 
-- for 20 changes of its toolchain nobody who pushed had half of its bytes any more;
-- half of its bytes or more stand in other packs as well;
+- for 20 changes of its toolchain nobody who pushed still had half of its bytes;
+- half of its bytes or more are in other packs too;
 - there are more than 32 packs, and it holds less than 16 MiB.
 
-The last two apply only if the pushing machine has every entry that would go. A change is a push that sends something.
-Of a cache of more than 8 toolchains, the one that has not changed for longest goes.
+The last two apply only if the pushing machine has every entry of the pack. A change is a push that sends something.
+Of more than 8 toolchains, the one with the oldest change is removed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PushedAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The plan for a shelf: the packs that stay, entries for each new pack, and how many packs go.
+    """The plan for a shelf: the packs that stay, the entries of each new pack, and the number of removed packs.
 
     `there` counts the entries that the registry has, as far as they can be hits.
     """
@@ -50,7 +50,7 @@ class Plan:
 
 
 def complete(actions: Iterable[PushedAction], blobs: Mapping[str, PackEntry]) -> tuple[PushedAction, ...]:
-    """Return the actions whose blobs are all there; the others are of no use."""
+    """Return the actions with all their blobs; the others are useless."""
     return tuple(action for action in actions if all(blob in blobs or blob == EMPTY for blob in action.blobs))
 
 

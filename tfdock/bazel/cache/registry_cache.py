@@ -1,6 +1,6 @@
 """Read and write a Bazel cache in a registry: one manifest whose layers are packs and their tables of contents.
 
-The layers stand in pairs (table, pack), the toolchains in the order of their keys. The configuration says how many
+The layers are pairs (table, pack), with the toolchains in the order of their keys. The configuration says how many
 pairs each toolchain has, and when each pack was last used. Everything that is read is checked before it is used.
 """
 
@@ -88,7 +88,7 @@ class Layers:
         # In the order of writing: each shelf takes its layers from the front of the list.
         shelves = {key: _shelf(rows[key], layers) for key in sorted(rows)}
         if layers:
-            raise Malformed("it has more layers than its configuration speaks of")
+            raise Malformed("it has more layers than its configuration names")
         return cls(shelves=shelves, pushes=document.pushes)
 
 
@@ -97,7 +97,7 @@ class CacheShelf:
     """The packs of a toolchain in a registry."""
 
     pushes: _Count  #: How often they have changed.
-    moment: _Count  #: The push, of all of the cache's, that changed them last.
+    moment: _Count  #: The number of the cache's push that changed them last.
     seen: tuple[_Count, ...]  #: For each pack, the last push by somebody who had half of it.
 
 
@@ -113,7 +113,7 @@ class CacheConfiguration:
 def _shelf(row: CacheShelf, layers: list[Descriptor]) -> Shelf:
     """Return the shelf of a toolchain, and remove its layers from the list."""
     if len(layers) < 2 * len(row.seen):
-        raise Malformed("it has fewer layers than its configuration speaks of")
+        raise Malformed("it has fewer layers than its configuration names")
     own = layers[: 2 * len(row.seen)]
     del layers[: 2 * len(row.seen)]
     packs_found = tuple(
@@ -132,7 +132,7 @@ CACHES = ArtifactKind(
     refusal="cannot be used",
     never_written="such a thing",
     malformed_code="cache-layers-malformed",
-    malformed_fix="check who may push there, and push the cache again under another name",
+    malformed_fix="check who may push to this registry, and push the cache again under another name",
     other_code="reference-no-cache",
     other_fix="give the cache a name of its own, such as `ghcr.io/me/project/cache:main`",
 )
@@ -156,7 +156,7 @@ class StoredCache(NamedArtifact):
     _tables: dict[Digest, PackContents] = field(default_factory=dict)
 
     def read(self) -> tuple[Layers, Digest] | None:
-        """Return the cache that the name stands for now, and the digest of its manifest; None if there is nothing."""
+        """Return the cache that now has the name, and the digest of its manifest; None if there is none."""
         stored = self.manifest()
         if stored is None:
             return None
@@ -229,10 +229,10 @@ class StoredCache(NamedArtifact):
         return blob.size if self.repository.upload(blob, data) else 0
 
     def publish(self, layers: Layers, before: Digest | None) -> Digest | None:
-        """Make the name stand for the cache, whose packs are there. Return the manifest's digest.
+        """Give the cache the name; its packs are in the registry.
 
-        Returns None if another push was quicker: the name no longer stands for `before`, or, a moment later, for
-        ours.
+        Return the manifest's digest, or None if another push finished first: the name no longer belongs to `before`,
+        or, a moment later, to our manifest.
         """
         config, manifest = layers.encoded()
         self._upload(Descriptor.of(CONFIG_TYPE, config), config)

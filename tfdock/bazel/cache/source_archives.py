@@ -12,15 +12,15 @@ HOW_TO_ADD = "a row with this `sha256` in `source_archives.yaml` of a `--knowled
 
 
 def addresses(row: SourceArchive, mirror: str | None = None) -> tuple[str, ...]:
-    """Return where an archive may be, in the order of asking. The mirror comes first, then what the row names.
+    """Return the addresses to try for an archive. The mirror comes first, then the row's addresses.
 
-    The mirror has an address below its own, without the scheme: `https://mirror.example/github.com/x/y.tar.gz`.
+    The mirror has each address below its own, without the scheme: `https://mirror.example/github.com/x/y.tar.gz`.
     """
     return (*(mirrored(mirror, url) for url in (row.original, *row.urls) if mirror), *row.urls)
 
 
 def mirrored(mirror: str, url: str) -> str:
-    """Return where a mirror has an address."""
+    """Return a mirror's address for an address."""
     return f"{mirror.rstrip('/')}/{url.partition('://')[2]}"
 
 

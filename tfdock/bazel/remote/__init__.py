@@ -1,6 +1,6 @@
-"""Remote caches and executors: asked for before a build, and reached through a relay that holds the credentials.
+"""Remote caches and executors: checked before a build, and reached through a relay that has the credentials.
 
-In: `Remote` of a plan. Out: a local address for Bazel, and what the record says of it.
+In: `Remote` of a plan. Out: a local address for Bazel, and the traffic for the record.
 
 Imports: the same as `bazel`.
 """

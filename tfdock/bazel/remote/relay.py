@@ -1,8 +1,8 @@
 """Relay a Unix socket to one endpoint: the only way out of a compile container.
 
 The relay runs in this process, so that TLS with this machine's certificates, and credentials, never enter the
-container. When the endpoint is gone it answers every question with "not cached". Then Bazel of any version goes on at
-once with what it has, instead of asking again 25,000 times.
+container. When the endpoint is gone, the relay answers every request with "not cached". Then every version of Bazel
+continues at once, instead of asking again 25,000 times.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from tfdock.bazel.remote import relay_grpc, relay_http
 from tfdock.bazel.remote.relay_line import BUFFER, CONNECTION_ERRORS, Reader, RelayLine, Writer, close_writer
 
-#: Connections at once for each endpoint; Bazel makes 100. More would take this process's open files.
+#: The most connections at once for each endpoint. Bazel makes 100. More could use up this process's open files.
 CONNECTIONS = 128
 
 Serve = Callable[[RelayLine, Reader, Writer], Awaitable[None]]
@@ -92,6 +92,6 @@ async def _stop(servers: list[asyncio.Server]) -> None:
 
 
 async def _run_pending() -> None:
-    """Let the loop run what is due: accepted connections get their task, and closing ones close their socket."""
+    """Let the loop run its due tasks: accepted connections get their task, and closing ones close their socket."""
     for _ in range(5):
         await asyncio.sleep(0)

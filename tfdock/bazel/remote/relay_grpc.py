@@ -30,7 +30,7 @@ _ARE_YOU_THERE = b"tfdock ?"  #: Content of the relay's own pings.
 # RFC 9113, section 4.2.
 _LARGEST = 1 << 14  #: Bytes of a frame that every peer accepts.
 _PATIENCE = 30.0  #: Seconds within which a frame that has begun must arrive.
-_TABLE = 1 << 20  #: More bytes than either side wants for its table of headers.
+_TABLE = 1 << 20  #: A size for the table of headers that is larger than either side needs.
 
 # RFC 9113, section 10.5.1: a block must be held until it ends, and CONTINUATION frames have no limit.
 _LONGEST = 1 << 18  #: Bytes of a header block, in however many frames.
@@ -48,7 +48,7 @@ _READING = {
     _API + b"ContentAddressableStorage/GetTree",
     _STREAM + b"Read",
 }
-#: Calls that are allowed to an executor: it gets the inputs of its actions, and writes their results itself.
+#: Calls that are allowed for an executor. It gets the inputs of its actions, and writes their results itself.
 _EXECUTING = _READING | {
     _API + b"ContentAddressableStorage/BatchUpdateBlobs",
     _API + b"Execution/Execute",
@@ -64,7 +64,7 @@ _DENIED = (b"7", b"16")  #: PERMISSION_DENIED and UNAUTHENTICATED.
 ABILITIES = bytes.fromhex("0a070a010112020801120408011001220208022a020802")
 #: Answers in place of an endpoint that is gone; every other call gets NOT_FOUND.
 #:
-#: No blob is missing, so that none is sent. Bazel 0.26.1 crashes if that question fails.
+#: The answer that no blob is missing, so that none is sent. Bazel 0.26.1 crashes if this request fails.
 _WITHOUT = {
     _CAPABILITIES: ABILITIES,
     _API + b"ContentAddressableStorage/FindMissingBlobs": b"",
@@ -117,7 +117,7 @@ class Frame:
 
 
 async def serve(line: RelayLine, reader: Reader, writer: Writer) -> None:
-    """Serve one client until it or the endpoint goes."""
+    """Serve one client until the client or the endpoint disconnects."""
     try:
         server = None if line.lost else await line.connect()
     except OSError:
@@ -228,7 +228,7 @@ class _Connection:
             self.client.write(_frame(_WINDOW, 0, 0, len(frame.body).to_bytes(4, "big")))
 
     async def watch_silence(self, server: Writer) -> None:
-        """Ping an endpoint that is silent: an action may take long, a ping does not."""
+        """Ping a silent endpoint: an action may take long, but a ping does not."""
         while True:
             await asyncio.sleep(relay_line.SILENCE / 3)
             silent = monotonic() - self.heard
@@ -301,7 +301,7 @@ def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
 
 
 async def _serve_offline(reader: Reader, writer: Writer) -> None:
-    """Answer in place of an endpoint that is gone: it supports everything, and has nothing cached."""
+    """Answer for a lost endpoint: it supports everything, and has nothing cached."""
     # Names stay bytes: a path that is not UTF-8 is then only unknown.
     connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding=None))
     connection.initiate_connection()

@@ -1,7 +1,7 @@
 """Relay HTTP/1.1: Bazel's requests to a cache get the endpoint's host, path and credentials.
 
-Any program in the container may ask, so no request is forwarded as it came. Its head is parsed and rewritten; bodies
-are only forwarded. Bazel puts one request at a time on a connection.
+Any program in the container may send requests, so no request is forwarded unchanged: its head is parsed and
+rewritten, and its body is forwarded. Bazel sends one request at a time on a connection.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FORWARDED = {"accept", "accept-encoding", "content-type", "user-agent"}
 _REFUSED = (401, 403, 405)
 # 204 has no content by definition, so it holds no result.
 _ABSENT = (204, 404)
-#: Upload or not -> the answer in place of the endpoint: nothing is cached, and uploads are dropped.
+#: The answer for a lost endpoint, by whether the request is an upload: nothing is cached, uploads are dropped.
 _NOTHING = {False: "404 Not Found", True: "200 OK"}
 
 Give = Callable[[bytes], Awaitable[None]]
@@ -86,7 +86,7 @@ class Head:
 
 
 async def serve(line: RelayLine, reader: Reader, writer: Writer) -> None:
-    """Serve one client until it goes."""
+    """Serve one client until it disconnects."""
     server: tuple[Reader, Writer] | None = None
     used = 0.0
     try:
@@ -129,7 +129,7 @@ def _is_allowed(line: RelayLine, method: str, target: str, head: Head) -> bool:
 
 
 async def _connect(line: RelayLine, *, upload: bool) -> tuple[Reader, Writer] | None:
-    """Return a connection to the endpoint, or None if a request is to be answered without it."""
+    """Return a connection to the endpoint, or None to answer the request without the endpoint."""
     if line.lost or (upload and line.no_uploads):
         return None
     try:
@@ -179,7 +179,7 @@ async def _discard(_: bytes) -> None:
 async def _forward_answer(
     line: RelayLine, server: tuple[Reader, Writer], writer: Writer, target: str, *, upload: bool
 ) -> bool:
-    """Carry the answer back. Return whether the connection to the endpoint can be used again.
+    """Forward the answer. Return whether the connection to the endpoint can be used again.
 
     Malformed answers and refusals are not forwarded: Bazel would warn once for each of thousands of actions.
     """
@@ -257,10 +257,7 @@ async def _head(reader: Reader) -> Head:
 
 
 async def _forward_body(head: Head, reader: Reader, give: Give, *, ends: bool = False) -> int:
-    """Carry the body that follows a head; return its size in bytes.
-
-    `ends`: it goes on until the connection is closed.
-    """
+    """Forward the body after a head; return its size in bytes. `ends`: the body ends with the connection."""
     if head.chunked:
         return await _forward_chunks(reader, give)
     total = 0
@@ -271,7 +268,7 @@ async def _forward_body(head: Head, reader: Reader, give: Give, *, ends: bool = 
 
 
 async def _forward_chunks(reader: Reader, give: Give) -> int:
-    """Carry chunks, without what may stand beside them: extensions, and headers after the last."""
+    """Forward chunks, without extensions, and without headers after the last chunk."""
     total = 0
     while True:
         async with asyncio.timeout(relay_line.SILENCE):
@@ -298,7 +295,7 @@ async def _forward_chunks(reader: Reader, give: Give) -> int:
 
 
 async def _pieces(reader: Reader, left: float) -> AsyncIterator[bytes]:
-    """Yield so many bytes; of endlessly many, all until the connection is closed."""
+    """Yield this many bytes; for an infinite number, all bytes until the connection is closed."""
     while left:
         async with asyncio.timeout(relay_line.SILENCE):
             data = await reader.read(int(min(_PIECE, left)))

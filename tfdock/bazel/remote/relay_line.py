@@ -1,4 +1,4 @@
-"""The line to one remote endpoint: its connections, its credentials, and what went over it."""
+"""The line to one remote endpoint: its connections, its credentials, and its traffic."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _MOST_LARGE = 4  #: Large frames that are in memory at a time.
 
 @dataclass(eq=False)
 class RelayLine:
-    """One endpoint and what went over it: hits, and bytes each way. `lost` says why it is no longer used.
+    """One endpoint and its traffic: hits, and bytes in each direction. `lost` says why it is no longer used.
 
-    `headers` are credentials: they are in no message and no repr.
+    `headers` are credentials: no message and no repr contains them.
     """
 
     endpoint: Endpoint
@@ -97,9 +97,9 @@ def failure_reason(error: Exception | None) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return "it does not speak TLS as it should"
+        return "it does not use TLS correctly"
     if isinstance(error, socket.gaierror):
-        return "its name is not known"
+        return "its host name is unknown"
     if isinstance(error, TimeoutError):
         return "it does not answer"
     number = getattr(error, "errno", None)

@@ -26,7 +26,7 @@ from tfdock.host.settings import Settings
 from tfdock.knowledge import loader
 from tfdock.types import Endpoint, Remote
 
-#: Variable with credentials: lines `Name: value`, for the endpoints of this machine's settings and no others.
+#: The variable with credentials: lines `Name: value`, only for the endpoints in this machine's settings.
 VARIABLE = "TFDOCK_REMOTE_HEADER"
 TIMEOUT = 10.0
 _LONGEST = 30.0  #: Seconds after which an answer that is still incomplete counts as no answer.
@@ -41,8 +41,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 def lines_for(remote: Remote, settings: Settings) -> dict[str, relay_line.RelayLine]:
-    """Return the line to the endpoint of each role, with credentials; raise TfdockError if there are none to be
-    had."""
+    """Return the line to the endpoint of each role, with credentials; raise TfdockError if they are missing."""
     return {
         role: relay_line.RelayLine(
             endpoint,
@@ -81,7 +80,7 @@ def _add_header(headers: dict[str, tuple[str, str]], name: object, value: object
     if not is_valid or not (str(value).isascii() and str(value).isprintable()):
         raise NetworkError.of(
             "remote-credentials",
-            f"{where} gives something else than headers",
+            f"{where} does not give headers",
             f"lines `Name: value` in {VARIABLE}; from a helper, the answer of Bazel's credential helper protocol",
         )
     # Names know no case: what the helper says replaces the variable's.
@@ -113,7 +112,7 @@ def _helper_headers(role: str, endpoint: Endpoint, helper: str) -> Mapping[str, 
     except OSError as error:
         failure = f"cannot be run: {error.strerror}"
     except Malformed:
-        failure = "answers something else than the protocol says"
+        failure = "does not follow the protocol"
     # `from None`: the errors hold what the helper printed, which may be secret.
     raise NetworkError.of(
         "remote-credentials",
@@ -126,7 +125,7 @@ def _helper_headers(role: str, endpoint: Endpoint, helper: str) -> Mapping[str, 
 
 
 def check(remote: Remote, settings: Settings) -> None:
-    """Raise NetworkError if an endpoint cannot be used: before the work, not in the middle of it."""
+    """Raise NetworkError if an endpoint cannot be used. This runs before the build."""
     for role, line in lines_for(remote, settings).items():
         try:
             _ask_http(line) if line.endpoint.http else _ask_grpc(line, remote.instance)
@@ -165,8 +164,8 @@ def engine_far_error(remote: Remote) -> TfdockError:
     roles = " and the ".join(f"remote {role}" for role, _ in remote.endpoints)
     return EngineError.of(
         "remote-engine-far",
-        f"the engine runs on another machine: from there nothing leads to the {roles}",
-        "run tfdock on the engine's machine, or build without "
+        f"the engine runs on another machine, from which the {roles} cannot be reached",
+        "run tfdock on the engine's machine, or build without a remote endpoint "
         + " and ".join(_variable(role) for role, _ in remote.endpoints),
     )
 
@@ -255,7 +254,7 @@ def _ask_grpc(line: relay_line.RelayLine, instance: str) -> None:
 
 @dataclass
 class EndpointWatch:
-    """The endpoints of the compile phase. As the tap of a phase, it reports once when one is lost."""
+    """The endpoints of the compile phase. Called with the phase's output, it reports each lost endpoint once."""
 
     lines: dict[str, relay_line.RelayLine]
     listen: events.Listener
@@ -279,11 +278,13 @@ class EndpointWatch:
 
     def _warning(self, role: str, line: relay_line.RelayLine) -> str:
         if line.lost:
-            return f"warning: the remote {role} {line.endpoint} was lost ({line.lost}); the build goes on without it"
+            return (
+                f"warning: the remote {role} {line.endpoint} was lost ({line.lost}); the build continues without it"
+            )
         if line.no_uploads:
             return f"warning: the remote {role} {line.endpoint} takes no uploads; the build only reads from it"
         if line.trouble:
-            return f"warning: the remote {role} {line.endpoint} answers {line.trouble}; that is made here instead"
+            return f"warning: the remote {role} {line.endpoint} answers {line.trouble}; this is done locally instead"
         return ""
 
     @property

@@ -1,4 +1,4 @@
-"""The `advise` command: how an official wheel runs on a GPU, and which profile does better."""
+"""The `advise` command: how an official wheel runs on a GPU, and which profile gives a better wheel."""
 
 from __future__ import annotations
 
@@ -46,20 +46,22 @@ def advise(
             autocompletion=completion.gpus,
         ),
     ] = None,
-    tensorflow: Annotated[str | None, typer.Option(help="A release. The default is the newest.", metavar="X")] = None,
-    python: Annotated[str | None, typer.Option(help="The Python the wheel is for.", metavar="Y")] = None,
+    tensorflow: Annotated[
+        str | None, typer.Option(help="The release. The default is the newest.", metavar="X")
+    ] = None,
+    python: Annotated[str | None, typer.Option(help="The Python version of the wheel.", metavar="Y")] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the profile to this file.", metavar="FILE")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Show the profile, the size and the build time even if no build is needed.")
+        bool, typer.Option("--all", help="Show the profile, size and build time even if no build is needed.")
     ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace the output file even if `advise` did not write it.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the profile of a build that would do better, if there is one."""
+    """Print a profile if a build would do better."""
     base = knowledge_for(settings)
     gpus = [request.gpu for request in requested_gpus(base, [*(gpu or []), *(more or [])])]
     _check_python(python)
@@ -68,7 +70,7 @@ def advise(
         _write(output, advice.offer.text, force=force)
         console.tell(f"wrote {output}")
     elif output is not None:
-        console.tell(f"wrote no {output}: there is no profile that `tfdock check` would accept")
+        console.tell(f"{output} was not written: `tfdock check` would accept no profile")
     if as_json:
         print_json("tfdock.advise/1", True, _document(base, advice, output))
         return
@@ -79,7 +81,7 @@ def advise(
 def _check_python(text: str | None) -> None:
     """Raise ProfileError for a text that is not a version; it must not reach a profile."""
     if text is not None and not re.fullmatch(r"\d+\.\d+", text, re.ASCII):
-        message, fix = f"`--python {text}` is no version of Python", "write it as `3.11`"
+        message, fix = f"`--python {text}` is not a version of Python", "write it as `3.11`"
         raise ProfileError.of("profile-bad-value", message, fix, field="python")
 
 
@@ -89,13 +91,13 @@ def _check_python(text: str | None) -> None:
 def _write(path: Path, text: str, *, force: bool) -> None:
     """Write the profile. Replace only a file that this command wrote and nobody has changed since."""
     if path.exists() and not path.is_file():
-        message, fix = f"cannot write {path}: it is no regular file", "give the name of a file"
+        message, fix = f"cannot write {path}: it is not a regular file", "give the name of a file"
         raise ProfileError.of("file-error", message, fix)
     # `exists` follows a link: one that leads nowhere is in the way all the same.
     exists = path.exists() or path.is_symlink()
     if exists and not force and not _is_ours(path):
-        message = f"`{path}` is there already, and not as `tfdock advise` wrote it"
-        fix = "give another name, or replace it with `--force`"
+        message = f"`{path}` exists, and `tfdock advise` did not write its present text"
+        fix = "give another name, or replace the file with `--force`"
         raise ProfileError.of("advise-file-exists", message, fix, file=str(path))
     write_text(path, f"{_MARK} ({_digest(text)}).\n{text}", follow=True)
 
@@ -176,7 +178,7 @@ def _lines(
     yield "", ""
     if advice.python and advice.python not in advice.wheel.pythons:
         had = _pythons(advice.wheel.pythons)
-        text = f"There is no official wheel of TensorFlow {advice.version} for Python {advice.python}, but for {had}."
+        text = f"TensorFlow {advice.version} has no official wheel for Python {advice.python}, only for {had}."
         yield style.bad(text), "  "
     for gpu in advice.gpus:
         first = answer(base, gpu, style, wheel="the official wheel", release=advice.version, jit=advice.jit)
@@ -222,9 +224,9 @@ def _verdict(advice: Advice, wheel: AdvisedWheel | None, style: console.Style) -
         text = f"a build of TensorFlow {advice.offer.resolution.version} for exactly {_whom(advice)} does better"
         return style.warn(f"The official wheel is not enough: {text}.")
     if not (advice.apart or advice.mixed):
-        return style.bad(f"No build is known that does better for {_whom(advice)}.")
+        return style.bad(f"No better build is known for {_whom(advice)}.")
     alone, which = len(advice.gpus) == 1, "both" if len(advice.gpus) == 2 else "all of them"
-    return style.bad("Nobody here knows a wheel for it." if alone else f"No single wheel serves {which}.")
+    return style.bad("No wheel is known for it." if alone else f"No single wheel serves {which}.")
 
 
 def _pip(wheel: AdvisedWheel, python: str | None) -> str:
@@ -259,7 +261,7 @@ def _profile(advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:
 
 def _size(base: KnowledgeBase, advice: Advice, plan: SizePlan, style: console.Style) -> Iterator[str]:
     if plan.wheel_mb is None:
-        yield f"{style.strong('size')}  no figure is known for such wheels"
+        yield f"{style.strong('size')}  unknown for such wheels"
         return
     figures = {row.estimate: row for row in advice.figures}
     parts = [f"{figures['wheel-base'].value:g} MB without GPU code"] if "wheel-base" in figures else []
@@ -275,7 +277,7 @@ def _size(base: KnowledgeBase, advice: Advice, plan: SizePlan, style: console.St
         yield f"{style.strong('code')}  {whom}"
     if advice.alternative and advice.alternative.wheel_mb is not None:
         listed, size = ", ".join(advice.alternative.targets), advice.alternative.wheel_mb
-        yield f"{style.strong('or')}    each GPU its own code: [{listed}], about {size:g} MB, no faster start"
+        yield f"{style.strong('or')}    machine code for each GPU: [{listed}], about {size:g} MB, no faster start"
 
 
 def _origins(base: KnowledgeBase, advice: Advice) -> Iterator[str]:
@@ -378,13 +380,15 @@ def _fixes_without_profile(advice: Advice) -> Iterator[str]:
         for row in advice.overrides:
             again = _again(advice, gpus=[row.runs_as])
             yield f"as users report: build for {row.runs_as}, `{again}`, and run the wheel with `{row.setting}`"
-        known = f"`tfdock gpus {names[0]}` says what is known of it"
+        known = f"`tfdock gpus {names[0]}` shows what is known about it"
         yield known
         if not advice.overrides and not advice.elsewhere:
-            yield "or for the CPU of that machine: `tfdock init --gpu cpu`"
+            yield "or build for the CPU of that machine: `tfdock init --gpu cpu`"
     elif advice.elsewhere:
         image = (
-            "" if advice.buildable else "; no base image is known for it: add a row to `images.yaml` of `--knowledge`"
+            ""
+            if advice.buildable
+            else "; no base image is known for it: add a row to `images.yaml` in a `--knowledge` folder"
         )
         yield f"build it on a machine of that kind, {advice.elsewhere}: `tfdock build` compiles for its own{image}"
     elif not (advice.python and advice.python not in advice.wheel.pythons and _starts(advice)):
@@ -405,6 +409,6 @@ def _tried_fixes(advice: Advice) -> Iterator[str]:
         commands += [f"`{_again(advice, **change)}`" for change in changes]
     if not commands and advice.python:
         which = f"no release that takes {_whom(advice)} is known to be built for Python {advice.python}"
-        commands = [f"{which}: `{_again(replace(advice, python=None))}` finds one for another"]
+        commands = [f"{which}: `{_again(replace(advice, python=None))}` finds a release for another Python"]
     texts = [problem.fix or problem.message for problem in advice.refused]
-    yield from dict.fromkeys(commands or texts or ["no release is known that takes these GPUs"])
+    yield from dict.fromkeys(commands or texts or ["no known release can be built for these GPUs"])

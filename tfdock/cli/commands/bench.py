@@ -26,15 +26,15 @@ from tfdock.knowledge import loader
 from tfdock.knowledge.switch_rows import Switch, doubts, variables
 from tfdock.types import Version
 
-_UNSURE = 0.05  #: A difference that a run cannot exclude, from which on it is said to tell nothing.
-_BUSY = 1.5  #: Processes that want a core, for each core there is.
+_UNSURE = 0.05  #: If a run cannot exclude a difference of this size, its result is reported as inconclusive.
+_BUSY = 1.5  #: Processes that want a core, divided by the number of cores.
 
 
 @app.command(
     epilog="Examples: `tfdock bench old --vs new`; `tfdock bench .venv --switch TF_ENABLE_ONEDNN_OPTS=0`; "
-    "`tfdock bench .venv` shows what this machine tells apart; `tfdock bench .venv --suite start`; "
-    "`tfdock bench --table here.json --table there.json`. Exit status: 0 whichever is faster, 2 no Python that "
-    "has a TensorFlow, 4 TensorFlow ends while it is timed."
+    "`tfdock bench .venv` shows the smallest difference that this machine can measure; `tfdock bench .venv --suite "
+    "start`; `tfdock bench --table here.json --table there.json`. Exit status: 0 measured, whichever is faster; 2 no "
+    "Python with a TensorFlow; 4 TensorFlow exited during the measurement."
 )
 @command("tfdock.bench/1", "knowledge")
 def bench(
@@ -57,8 +57,8 @@ def bench(
         list[str] | None,
         typer.Option(
             "--switch",
-            help="Give this variable, XLA flag or preset to the second side only. Repeatable. "
-            "`tfdock explain` lists them.",
+            help="Set this variable, XLA flag or preset on the second side only. Repeatable. `tfdock explain` lists "
+            "them.",
             metavar="NAME=VALUE|PRESET",
         ),
     ] = None,
@@ -84,11 +84,10 @@ def bench(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how sure that is.
+    """Print how certain the answer is.
 
-    Small programs on one core, timed in turns by two processes that start anew for each pair. No GPU is used.
-
-    The quickest calls are compared, in CPU time, so that other programs disturb little.
+    Two processes time small programs on one core, in turns. Each pair of processes is started new. No GPU is used.
+    The CPU times of the quickest calls are compared, so that other programs disturb little.
     """
     if tables and not (python or against or switches or as_json):
         for line in _results(tables, console.Style(sys.stdout)):
@@ -143,7 +142,7 @@ def _notes(first: AskedPython, second: AskedPython, load: float) -> Iterator[str
     if first.minor != second.minor:
         yield f"the Pythons differ, {first.minor} and {second.minor}: eager additions show this too"
     if load > _BUSY * len(os.sched_getaffinity(0)):
-        yield f"the machine was busy before ({load:.1f} processes wanted a core): what goes on widens the intervals"
+        yield f"the machine was busy before ({load:.1f} processes wanted a core): other programs widen the intervals"
 
 
 def _document(
@@ -179,7 +178,7 @@ def _lines(timing: Timing, found: Sequence[Comparison]) -> Iterator[str]:
     rows = [(one.operation, *_cells(one, style)) for one in found]
     yield from console.table([tuple(map(style.strong, ("", "A", "B / A", "between", ""))), *rows])
     yield f"one thread, CPU time, {len(timing.figures)} pairs; `between` holds with 95 % for all operations at once,"
-    yield "and in the last line for itself"
+    yield "and in the last line for the mean alone"
 
 
 def _cells(one: Comparison, style: console.Style) -> tuple[str, str, str, str]:

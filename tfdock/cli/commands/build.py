@@ -57,7 +57,7 @@ from tfdock.wheelhouse.store import Wheelhouse
 
 def _count(text: str) -> str:
     if text != "auto" and not re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
-        raise typer.BadParameter(f"`{text}` is no number of builds; write `auto`, or a number from 1 on")
+        raise typer.BadParameter(f"`{text}` is not a number of builds; write `auto`, or 1 or more")
     return text
 
 
@@ -68,7 +68,7 @@ def _program(text: str | None) -> str | None:
     except ValueError as error:
         raise typer.BadParameter(f"`{text}` has quotes that do not match") from error
     if text is not None and not (words and shutil.which(words[0])):
-        raise typer.BadParameter(f"`{text}`: this program is not found")
+        raise typer.BadParameter(f"the program `{text}` was not found")
     return text
 
 
@@ -111,14 +111,14 @@ def build(
     ] = "1",
     read_only_cache: Annotated[
         bool,
-        typer.Option("--read-only-cache", help="Upload nothing to the remote cache, even if a profile says so."),
+        typer.Option("--read-only-cache", help="Upload nothing to the remote cache, even if a profile allows it."),
     ] = False,
     keep_output: Annotated[
         bool, typer.Option("--keep-output", help="If a build fails, keep Bazel's output base and print where it is.")
     ] = False,
     no_pull: Annotated[
         bool,
-        typer.Option("--no-pull", help="Build here. Do not look for the wheel in the registries of the settings."),
+        typer.Option("--no-pull", help="Build here. Do not look for the wheel in registries."),
     ] = False,
     matrix: MatrixFile = None,
     only: Only = None,
@@ -148,14 +148,14 @@ def build(
         Path | None,
         typer.Option(
             "--from",
-            help="Build from a bundle of `tfdock fetch -o`, without a network. Without profiles, build all that it "
-            "has.",
+            help="Build without a network, from a bundle that `tfdock fetch -o` wrote. Without profiles, build "
+            "everything in the bundle.",
             metavar="BUNDLE",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """A wheel that is here or in a registry is not built again."""
+    """A wheel in the wheelhouse or in a registry is not built again."""
     _check_source(profiles, wish, bundle, matrix, locked=locked)
     _check_detached(detach=detach, as_json=as_json)
     check_matrix_options(matrix, only=only, missing=missing, report=report)
@@ -317,21 +317,21 @@ def _check_source(
     profiles: list[str] | None, wish: Wish, bundle: Path | None, matrix: Path | None, *, locked: bool
 ) -> None:
     if wish and (matrix or bundle):
-        raise typer.BadParameter("a matrix or bundle has its profiles in it: leave `--gpu` and `--set` out")
+        raise typer.BadParameter("a matrix or a bundle contains its profiles: remove `--gpu` and `--set`")
     if matrix and (profiles or bundle or locked):
-        raise typer.BadParameter("a matrix has its profiles in it: leave profiles, `--from` and `--locked` out")
+        raise typer.BadParameter("a matrix contains its profiles: remove the profiles, `--from` and `--locked`")
     if not (profiles or wish or bundle or matrix):
         raise typer.BadParameter(
             "name a profile, or a GPU: `--gpu rtx5090`; or a matrix: `--matrix profiles/matrix.yaml`; or a bundle: "
             "`--from bundle.tar`"
         )
     if bundle and locked:
-        raise typer.BadParameter("a bundle has its locks in it: leave `--locked` out")
+        raise typer.BadParameter("a bundle contains its locks: remove `--locked`")
 
 
 def _check_detached(*, detach: bool, as_json: bool) -> None:
     if detach and as_json:
-        raise typer.BadParameter("`--detach` prints no document: `tfdock status --json` does")
+        raise typer.BadParameter("`--detach` prints no JSON: use `tfdock status --json`")
 
 
 def _plan_bundle(

@@ -42,8 +42,8 @@ def _of_this_machine() -> None:
     where = remote_engine_address()
     if where:
         console.tell(
-            f"note: the engine runs on another machine, {where}, and its caches are in volumes there "
-            "(`docker volume ls --filter label=io.tfdock.cache`); this command shows the cache on this machine"
+            f"note: the engine runs on another machine, {where}. Its caches are in volumes there (`docker volume ls "
+            f"--filter label=io.tfdock.cache`). This command shows the cache on this machine"
         )
 
 
@@ -181,7 +181,7 @@ def verify(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print each damaged entry. The exit status is 4 if there is one."""
+    """Print each damaged entry. The exit status is 4 if an entry is damaged."""
     cache = CacheFolder.existing(settings.cache_dir)
     results = []
     with stoppable(kept="no checked entry was changed") as stop:
@@ -205,8 +205,8 @@ def verify(
             console.tell(f"{settings.cache_dir} holds no disk cache yet")
         else:
             console.tell(
-                "note: this finds damaged entries, not results that a build forged. Builds of other trust domains "
-                "do not use forged results"
+                "note: this finds damaged entries. It cannot find results that a build forged; only builds of the "
+                "same trust domain use such results"
             )
     raise typer.Exit(ExitCode.OK if ok else ExitCode.VERIFICATION)
 
@@ -237,7 +237,7 @@ def _show_verified(result: VerifiedCache, *, repair: bool) -> None:
     for finding in result.findings:
         console.result(f"  {finding.kind}: {console.clean(str(finding.path))}: {console.clean(finding.text)}")
     if result.removed:
-        console.result(f"  removed {result.removed} entries; the next build makes them again")
+        console.result(f"  removed {result.removed} entries; the next build creates them again")
     elif bad and not repair:
         console.tell(f"  fix: `tfdock cache verify --repair --toolchain {result.toolchain}` removes them")
 
@@ -261,7 +261,7 @@ def prune(
     ] = None,
     images: Annotated[
         bool,
-        typer.Option("--images", help="Also remove images without a name, which failed and replaced builds left."),
+        typer.Option("--images", help="Also remove unnamed images that failed or replaced builds left."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing. Print what would be removed.")] = False,
     as_json: AsJson = False,
@@ -345,7 +345,7 @@ def _warn_not_reached(pruned: PrunedCache, limit: int) -> None:
     problem = Problem(
         "cache-size-not-reached",
         f"{left}: downloads stay",
-        "remove downloads that nobody used for long with `--older-than`, or all with `tfdock cache clean`",
+        "remove old downloads with `--older-than`, or everything with `tfdock cache clean`",
         severity="warning",
     )
     console.show_problems([problem])
@@ -378,7 +378,7 @@ def clean(
                 cache_care.remove_disk(disk)
     elif cache:
         size = sum(cache.parts().values())
-        _confirm(f"remove all that is in {cache.root}, {console.size(size)}?", yes=yes)
+        _confirm(f"remove everything in {cache.root}, {console.size(size)}?", yes=yes)
         with cache_care.alone(cache, chosen):
             cache_care.clean(cache)
     if as_json:

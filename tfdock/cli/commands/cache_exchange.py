@@ -64,7 +64,7 @@ def push(
     domains: Domains = None,
     as_json: AsJson = False,
 ) -> None:
-    """Data that the registry has is not sent again. Needs `docker login`."""
+    """Only data that the registry lacks is sent. Needs `docker login`."""
     image = parse_reference(reference, _REFERENCE_FIX)
     if image.digest:
         raise ProfileError.of(
@@ -102,7 +102,7 @@ def pull(
     domains: Domains = None,
     as_json: AsJson = False,
 ) -> None:
-    """Download only what is missing here, and keep only entries with the right digest."""
+    """Download only missing entries, and keep only entries with the right digest."""
     # Mirrors are for reading: a push goes where its name says.
     image = settings.mirrored(parse_reference(reference, _REFERENCE_FIX))
     cache = CacheFolder.opened(settings.cache_dir)
@@ -128,7 +128,7 @@ def _select_toolchains(
     wanted = [*toolchains, *(_built_with(disks, settings, profile) for profile in profiles)] or here
     unknown = [key for key in wanted if key not in here]
     if cache is None or unknown:
-        missing = f"nothing of the toolchain {', '.join(unknown)}" if unknown else "nothing that could be pushed"
+        missing = f"no toolchain {', '.join(unknown)}" if unknown else "no entries to push"
         raise ProfileError.of(
             "cache-toolchain-unknown",
             f"the cache {settings.cache_dir} has {missing}",
@@ -141,7 +141,8 @@ def _select_toolchains(
         raise ProfileError.of(
             "cache-domain-not-named",
             f"nothing to push in the trust domain {' or '.join(domains)}",
-            f"push another domain: `--domain {present[0]}`; everybody who pulls the cache then trusts its source",
+            f"push another domain: `--domain {present[0]}`; then everybody who pulls the cache trusts the source of "
+            f"that domain",
             why=f"the cache of {'these builds' if profiles else 'this machine'} is in: {', '.join(present)}",
         )
     return cache, chosen
@@ -163,7 +164,7 @@ def _built_with(disks: list[DiskCache], settings: Settings, profile: str) -> str
 
 @contextmanager
 def _exchange(cache: CacheFolder, image: ImageRef) -> Iterator[tuple[Exchange, Stop]]:
-    with stoppable("finished downloads are kept") as stop:
+    with stoppable("completed downloads are kept") as stop:
         stored = StoredCache(image, stop.check)
         yield Exchange(cache, stored, console.say, stop), stop
 

@@ -55,14 +55,11 @@ def render(
     file: File_ = MATRIX,
     output: Output = Path(),
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite files that were edited, or that tfdock did not write.")
+        bool, typer.Option("--force", help="Overwrite edited files, and files that tfdock did not write.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the pipeline of a matrix.
-
-    The pipeline plans the wheels, builds them, and continues builds that a time limit stopped.
-    """
+    """The pipeline plans and builds the wheels, and continues builds that a time limit stopped."""
     setting = pipeline_files.not_carried(settings, file)
     # Before the cells are planned: without that knowledge they may be refused.
     console.show_problems([setting] if setting else [])
@@ -84,7 +81,7 @@ def render(
             console.say(f"{console.clean(str(rendered.path))}: as it was")
 
 
-@group.command(epilog="Example: `tfdock ci check`, as a step of CI. Exit status: 4 a pipeline is out of date.")
+@group.command(epilog="Example: `tfdock ci check`, as a step of CI. Exit status: 4 if a pipeline is out of date.")
 @command("tfdock.ci-check/1", "allow_paths")
 def check(
     settings: Settings,

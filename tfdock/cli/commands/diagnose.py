@@ -30,17 +30,15 @@ _STANDARD_INPUT = "-"
 
 @app.command(
     epilog="Examples: `tfdock diagnose build.log`, `docker build . 2>&1 | tfdock diagnose`, "
-    "`tfdock diagnose build.log.gz --profile rtx5090`. Exit status: 0, whatever is "
-    "found, unless `--exit-code` is given; 2 where a log cannot be read."
+    "`tfdock diagnose build.log.gz --profile rtx5090`. Exit status: 0 for every finding, unless `--exit-code` is "
+    "given; 2 if a log cannot be read."
 )
 @command("tfdock.diagnose/1", "knowledge", "allow_paths", "allow_endpoints")
 def diagnose(
     settings: Settings,
     logs: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Log files, plain or gzip. Without one, or for `-`, standard input is read.", metavar="LOG…"
-        ),
+        typer.Argument(help="Log files, plain or gzip. `-` is standard input, and the default.", metavar="LOG…"),
     ] = None,
     profile: Annotated[
         str | None,
@@ -52,7 +50,7 @@ def diagnose(
         ),
     ] = None,
     explain_warnings: Annotated[
-        bool, typer.Option("--explain-warnings", help="Also list lines that look bad and are harmless.")
+        bool, typer.Option("--explain-warnings", help="Also list lines that look bad but are harmless.")
     ] = False,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with status 1 if a log shows a failure, known or unknown.")
@@ -96,7 +94,7 @@ def _read_all(
             codes.append(error.exit_code)
         else:
             if not diagnoses[name].lines:
-                _tell(name, "the log is empty: what fails is said on standard error, which `2>&1` sends along")
+                _tell(name, "the log is empty. Errors go to standard error: add `2>&1` before the pipe")
     return diagnoses, problems, codes
 
 

@@ -29,14 +29,14 @@ from tfdock.installed.verdicts import judge_environment
 from tfdock.plan.build_plan import BuildPlan
 from tfdock.plan.preflight import FAILED, PreflightCheck
 
-_INDENT = " " * 9  #: As wide as a status and what follows it.
-#: The name of the check of a profile that is refused for itself, on this machine as on any other.
+_INDENT = " " * 9  #: The columns of a status and the spaces after it.
+#: The name of the check that fails if a profile is refused on every machine.
 _REFUSED = "profile"
 
 
 @app.command(
-    epilog="Examples: `tfdock doctor rtx3080`, `tfdock doctor --python .venv/bin/python`. Exit status: 0 nothing "
-    "lacks, 1 a folder that cannot be written to, 2 or 3 the profile is refused, 4 TensorFlow does not start or sees "
+    epilog="Examples: `tfdock doctor rtx3080`, `tfdock doctor --python .venv/bin/python`. Exit status: 0 nothing is "
+    "missing, 1 a folder cannot be written to, 2 or 3 the profile is refused, 4 TensorFlow does not start or sees "
     "no GPU in that environment, 6 no engine, 8 too little memory or disk."
 )
 @command("tfdock.doctor/1", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
@@ -50,7 +50,7 @@ def doctor(
         str | None,
         typer.Option(
             "--python",
-            help="Say why the TensorFlow of this Python does not start, or sees no GPU.",
+            help="Print why the TensorFlow of this Python does not start, or sees no GPU.",
             metavar="PATH",
         ),
     ] = None,
@@ -64,16 +64,16 @@ def doctor(
     fix: Annotated[bool, typer.Option("--fix", help="Remove the leftovers of killed runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say how to get what is missing.
+    """Print how to install missing parts.
 
-    With `--python`, say why the TensorFlow there does not start, starts slowly or sees no GPU.
+    With `--python`, print why the TensorFlow of that Python does not start, starts slowly or sees no GPU.
     """
     if python is not None:
         if profiles or fix or allow_untested:
-            raise typer.BadParameter("`--python` looks at an environment: give it without profiles and `--fix`")
+            raise typer.BadParameter("`--python` checks an environment: remove the profiles and `--fix`")
         _examine_environment(settings, python, attempt=attempt, as_json=as_json)
     if attempt:
-        raise typer.BadParameter("`--try` says what to do with `--python`: `tfdock doctor --python .venv --try`")
+        raise typer.BadParameter("`--try` needs `--python`: `tfdock doctor --python .venv --try`")
     plans, refused, problems = _plan_all(settings, profiles or [], allow_untested=allow_untested)
     # What is refused for itself can be built on no machine: there is nothing to compare with this one.
     compare = plans or not profiles or fix
@@ -119,7 +119,7 @@ def _environment_answer(environment: Environment, checks: list[PreflightCheck], 
     sees = any(check.name == "libraries" and check.status == "ok" for check in checks)
     doubt = "may see the GPU or not" if environment.driver.has_gpu and not sees else ""
     if not environment.wheels:
-        doubt = "may work or not: without a RECORD its files and packages cannot be judged"
+        doubt = "may work: without a RECORD its files and packages cannot be checked"
     if doubt:
         return f"{style.warn('not known')}: {console.clean(f'{named} of {program} {doubt}')}"
     what = "should see the GPU" if sees else "should work, on the CPU"

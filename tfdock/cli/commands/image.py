@@ -40,7 +40,7 @@ Together = Annotated[
     str | None,
     typer.Option(
         "--as",
-        help="Also make one image with all the wheels, under this tag. Several platforms make an image index.",
+        help="Also make one image with all the wheels, under this tag. For several platforms it is an image index.",
         metavar="TAG",
     ),
 ]
@@ -53,7 +53,7 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 @image_group.command(
     epilog="Example: `tfdock image pack rtx3080 -o rtx3080.tar`, then `docker load -i rtx3080.tar`. Prints each "
-    "image's digest and build id. Exit status: 2 no such build, or no place for such a file, 4 a wheel is refused."
+    "image's digest and build id. Exit status: 2 no such build, or the file cannot be written; 4 a wheel is refused."
 )
 @command("tfdock.image-pack/1", "wheelhouse", "knowledge", "allow_paths", "allow_endpoints")
 def pack(
@@ -70,7 +70,7 @@ def pack(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """The file is an OCI image layout, with the same bytes every time."""
+    """The file is an OCI image layout. The same wheels always give the same bytes."""
     asked = RequestedImages(names=tuple(names), together=_tag(together), moving=not no_moving_tags)
     # Before wheels of gigabytes are read: a name that is taken is refused at once.
     image_pack.check_pack_target(output)
@@ -107,7 +107,7 @@ def push(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """Data that the registry has is not sent again. Needs `docker login`."""
+    """Only data that the registry lacks is sent. Needs `docker login`."""
     builds, where = _split_names(names, settings.registries)
     asked = RequestedImages(names=builds, together=_tag(together), moving=not no_moving_tags)
     with _select(settings, asked, "finished uploads stay in the registry", allow_untested=allow_untested) as (
@@ -136,7 +136,7 @@ def push(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedImages:
-    """Which builds become images, and how the images are named."""
+    """The builds that become images, and the names of the images."""
 
     names: tuple[str, ...]
     together: str | None
@@ -209,7 +209,7 @@ def _split_names(names: Sequence[str], registries: Sequence[str]) -> tuple[tuple
     if not registries:
         raise ProfileError.of(
             "registries-unset",
-            "no repository to push to: none is given, and the setting `registries` is empty",
+            "no repository to push to: the command names none, and the setting `registries` is empty",
             (
                 "name it last: `tfdock image push PROFILE ghcr.io/me/wheels`",
                 "set TFDOCK_REGISTRIES, or `registries: [ghcr.io/me/wheels]` in the configuration file",
@@ -234,7 +234,7 @@ def _repository(name: str) -> ImageRef:
         raise ProfileError.of(
             "reference-malformed",
             f"`{name}` names one image; a push gives each build its own tag",
-            "name the repository alone, `host/name`; `--as TAG` gives all of them a tag of yours",
+            "name only the repository, `host/name`; `--as TAG` gives all images one tag",
         )
     return image
 
@@ -248,8 +248,8 @@ def _tag(text: str | None) -> str | None:
     if is_promise(text):
         raise ProfileError.of(
             "reference-malformed",
-            f"`{text}` cannot be your tag: it stands for one build, which gets this tag anyway",
-            "give another, such as `--as nightly`",
-            why="under a build id, or a fingerprint, `tfdock pull` takes nothing but that build",
+            f"`{text}` cannot be your tag: it is the automatic tag of one build",
+            "give another tag, such as `--as nightly`",
+            why="`tfdock pull` expects exactly this build under its build id or fingerprint",
         )
     return text

@@ -41,7 +41,7 @@ from tfdock.verify.verification import verify_wheel
 from tfdock.wheel.wheel_file import inspected
 from tfdock.wheelhouse.store import Wheelhouse as House
 
-#: Variables that each runtime image sets, and whose other values would break it.
+#: Variables that every runtime image sets. Other values would break the image.
 _OF_THE_IMAGE = {"PATH", "HOME", "PIP_CONSTRAINT"}
 
 
@@ -74,7 +74,8 @@ def runtime(
     no_gpu_libraries: Annotated[
         bool,
         typer.Option(
-            "--no-gpu-libraries", help="Leave CUDA's libraries out, for the CPU or for a base image that has them."
+            "--no-gpu-libraries",
+            help="Leave out CUDA's libraries: the image is for the CPU, or its base image has them.",
         ),
     ] = False,
     switches: Annotated[
@@ -88,7 +89,7 @@ def runtime(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """The image is for `docker run … python`, and does not run as root."""
+    """Use the image with `docker run … python`. It does not run as root."""
     # Before anything is fetched: names and switches that cannot be are refused now.
     names = (_parse_name(tag, "--tag"), _parse_name(push, "--push"))
     known = knowledge_for(settings).switches
@@ -97,7 +98,7 @@ def runtime(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     for taken in sorted(sets.keys() & _OF_THE_IMAGE):
-        raise typer.BadParameter(f"the image sets `{taken}` itself: its Python and its wheel depend on that value")
+        raise typer.BadParameter(f"the image sets `{taken}` itself, and its Python and wheel need that value")
 
     # The names depend on the build id, which is known only once the build is found.
     def wish(build: WheelBuild) -> RuntimeImageRequest:
@@ -125,7 +126,7 @@ def _make_image(
     preparer = preparer_for(settings, allow_untested=allow_untested)
     try:
         with (
-            stoppable("finished layers and downloads stay, without a name") as stop,
+            stoppable("finished layers and downloads are kept, without a name") as stop,
             WheelSelection(house, lambda profile: preparer.prepare(profile).plan, stop.check) as choosing,
         ):
             known = _known_build(choosing, name)
@@ -166,7 +167,7 @@ def _verified_build(environment: TrialEnvironment, base: KnowledgeBase, wheel: I
     if verification.failed:
         raise VerificationFailed.of(
             "wheel-refused",
-            f"{path} has no record, and failed its verification: "
+            f"{path} has no build record, and failed its verification: "
             + ", ".join(check.name for check in verification.failed),
             f"see all checks: `tfdock verify {path}`",
         )
@@ -204,7 +205,7 @@ def _parse_name(text: str | None, option: str) -> ImageRef | None:
     except ValueError as error:
         raise _invalid_name(f"`{option} {text}` is not a valid image name") from error
     if image.digest:
-        raise _invalid_name(f"`{option} {text}` has a digest, which is not known before the image is made")
+        raise _invalid_name(f"`{option} {text}` has a digest, but a digest is known only after the image is made")
     return image
 
 

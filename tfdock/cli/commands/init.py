@@ -28,9 +28,9 @@ from tfdock.resolve.starter import Starter, StarterDevices, check_together, devi
 _Answer = TypeVar("_Answer")
 _NO_GPU = "cpu"
 _LOCAL = "local"  #: The GPUs of this machine.
-_SCHEMA_FILE = "tfdock.schema.json"  #: As the help of `tfdock schema` names it.
+_SCHEMA_FILE = "tfdock.schema.json"  #: The file name of the schema in the help of `tfdock schema`.
 _SCHEMA_LINE = f"# yaml-language-server: $schema={_SCHEMA_FILE}\n"
-_ROOM = 24  #: Columns of a default that leave room for an answer beside it, in a narrow terminal.
+_ROOM = 24  #: The most columns of a default answer, so that a narrow terminal has room for the user's answer.
 
 
 @app.command(epilog="Examples: `tfdock init`, `tfdock init my --gpu rtx5080 --tensorflow 2.20`, `tfdock init --yes`.")
@@ -53,10 +53,10 @@ def init(
         ),
     ] = None,
     tensorflow: Annotated[
-        str | None, typer.Option(help="A release. The default is the newest that fits.", metavar="X")
+        str | None, typer.Option(help="The TensorFlow release. The default is the newest one that fits.", metavar="X")
     ] = None,
     python: Annotated[
-        str | None, typer.Option(help="A Python. The default is the newest that fits.", metavar="Y")
+        str | None, typer.Option(help="The Python version. The default is the newest one that fits.", metavar="Y")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Use the defaults and ask nothing.")] = False,
     as_json: AsJson = False,
@@ -72,8 +72,8 @@ def init(
     if not (asking or gpu or named or yes):
         raise ProfileError.of(
             "init-nobody-to-ask",
-            "there is no terminal to ask for which GPU",
-            "say it: `tfdock init --gpu rtx3080`, `--gpu local`, `--gpu cpu`, or `--yes` for the defaults",
+            "there is no terminal to ask which GPU the profile is for",
+            "give `--gpu rtx3080`, `--gpu local`, `--gpu cpu`, or `--yes` for the defaults",
         )
     devices = _devices(base, gpu or named, asking=asking)
     start = _starter(base, devices, tensorflow, python, asking=asking)
@@ -109,7 +109,10 @@ def _new_file(name: str) -> Path:
 
 
 def _file_exists(path: Path) -> Problem:
-    message, fix = f"`{path}` is there already", "give another name: `tfdock init NAME`; nothing is overwritten"
+    message, fix = (
+        f"`{path}` is there already",
+        "give another name: `tfdock init NAME`; no file is overwritten",
+    )
     return Problem("init-file-exists", message, fix)
 
 
@@ -126,7 +129,7 @@ def _write(path: Path, text: str) -> None:
         raise ProfileError(_file_exists(path)) from error
     except OSError as error:
         if error.errno in FULL:
-            message, fix = f"cannot write {path}: {error.strerror}", "make room on that disk, or write elsewhere"
+            message, fix = f"cannot write {path}: {error.strerror}", "free space on that disk, or write elsewhere"
             raise DiskFull.of("disk-full", message, fix) from error
         message, fix = f"cannot write {path}: {error.strerror}", "check the folder, its owner and its mode"
         raise ProfileError.of("file-error", message, fix) from error
@@ -144,7 +147,7 @@ def _gpus_of_name(base: KnowledgeBase, name: str, *, asking: bool) -> list[str]:
         return [name]
     if not asking and resembles_gpu(base, name):
         problem = unknown_gpu(base, name)
-        say = f"say what the profile is for: `tfdock init {shlex.quote(name)} --gpu GPU`, or `--gpu cpu`"
+        say = f"name the GPU of the profile: `tfdock init {shlex.quote(name)} --gpu GPU`, or `--gpu cpu`"
         raise ProfileError(replace(problem, fixes=(*problem.fixes, say)))
     return []
 
@@ -152,7 +155,7 @@ def _gpus_of_name(base: KnowledgeBase, name: str, *, asking: bool) -> list[str]:
 def _devices(base: KnowledgeBase, asked: list[str] | None, *, asking: bool) -> StarterDevices:
     words = [word.strip() for option in asked or () for word in option.split(",") if word.strip()]
     if asked and not words:
-        message, fix = "`--gpu` names no GPU", "name one: `--gpu rtx3080`, or `--gpu cpu` for none"
+        message, fix = "`--gpu` names no GPU", "name a GPU: `--gpu rtx3080`, or `--gpu cpu` for none"
         raise ProfileError.of("gpu-unknown", message, fix)
     if words and _LOCAL not in words:
         return devices_of(base, words)
@@ -161,7 +164,7 @@ def _devices(base: KnowledgeBase, asked: list[str] | None, *, asking: bool) -> S
         raise ProfileError.of(
             "gpu-local-none",
             "`--gpu local` found no GPU on this machine",
-            "name it: `--gpu rtx3080`, or `--gpu cpu`; for `--gpu local`, `nvidia-smi` or `rocminfo` must work",
+            "name the GPU: `--gpu rtx3080`, or `--gpu cpu`; `--gpu local` needs a working `nvidia-smi` or `rocminfo`",
         )
     if words or not asking:
         return devices_of(base, [*(word for word in words if word != _LOCAL), *local] or [_NO_GPU])

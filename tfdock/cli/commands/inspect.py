@@ -1,4 +1,4 @@
-"""The `inspect` command: what is in a wheel, and how a GPU runs it.
+"""The `inspect` command: the contents of a wheel, and how a GPU runs it.
 
 It needs neither a GPU nor CUDA, and writes nothing.
 """
@@ -30,14 +30,14 @@ from tfdock.wheel.wheel_file import inspected
 
 Wheel = Annotated[
     Path,
-    typer.Argument(help="Any wheel: your own, an official one, a stranger's.", metavar="WHEEL"),
+    typer.Argument(help="Any wheel: your own, an official one, or anybody's.", metavar="WHEEL"),
 ]
 
 
 @app.command(
     name="inspect",
     epilog="Examples: `tfdock inspect tensorflow-2.18.0-….whl`, `tfdock inspect WHEEL --gpu rtx5090`, `--gpu 8.9`, "
-    "`--gpu local`. Exit status: 0 sound (whatever the GPU), 2 no such file or GPU, 4 not a sound wheel.",
+    "`--gpu local`. Exit status: 0 an intact wheel (whatever the GPU), 2 no such file or GPU, 4 a damaged wheel.",
 )
 @command("tfdock.inspect/1", "knowledge")
 def inspect_(
@@ -53,7 +53,7 @@ def inspect_(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List GPU code by architecture, and the libraries with what they need."""
+    """List the GPU code by architecture, and the libraries with their requirements."""
     base = knowledge_for(settings)
     gpus = requested_gpus(base, gpu) if gpu else ()  # a misspelt name is told before anybody waits
     with console.ReadProgress(sys.stderr, wheel.name) as reading:
@@ -144,11 +144,11 @@ def _manylinux(base: KnowledgeBase, inspection: Inspection) -> dict[str, Any]:
 
 
 def code_json(code: GpuCode) -> dict[str, Any]:
-    """Return GPU code for a JSON document."""
+    """Return the GPU code of a wheel for a JSON document."""
     return {"sass": code.sass, "ptx": code.ptx, "amdgpu": code.amdgpu, **as_document(code)}
 
 
-#: The keys of a library's GPU code, where they are not called like its fields.
+#: The JSON keys of a library's GPU code that differ from the names of its fields.
 _CODE_KEYS = {"loadable": "gpu_code", "relocatable": "relocatable_code", "embedded": "embedded_code"}
 
 
@@ -203,7 +203,8 @@ def _lines(base: KnowledgeBase, inspection: Inspection) -> Iterator[tuple[str, s
         held = ", ".join((*apart.sass, *apart.ptx, *apart.amdgpu))
         count = sum(container.count for container in apart.containers)
         yield (
-            f"  {style.warn('note:')} {count} more containers are constants, like MLIR's kernels, with {held}",
+            f"  {style.warn('note:')} {count} more containers are constants in the libraries, such as MLIR's "
+            f"kernels, with {held}",
             " " * 8,
         )
     covered = coverage(base, facts)
@@ -295,7 +296,7 @@ def _code(code: GpuCode, style: console.Style) -> Iterator[tuple[str, str]]:
     for held in code.containers:
         if code.ptx and not held.ptx and not held.stub:
             count = f"{held.count} containers" if held.count > 1 else "1 container"
-            have = ", ".join(held.sass) or "nothing that can be identified"
+            have = ", ".join(held.sass) or "nothing known"
             yield (
                 f"  {style.warn('note:')} {count} ({console.size(held.size)}) without PTX, with {have} only",
                 " " * 8,

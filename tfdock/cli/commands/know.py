@@ -80,7 +80,7 @@ def gpus(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """For one GPU, also print the toolkits and releases that compile for it."""
+    """For a single GPU, also print the toolkits and releases that compile for it."""
     base = knowledge_for(settings)
     is_local = words == ["local"]
     exact = tuple(row.gpu for row in requested_gpus(base, ["local"])) if is_local else named(base, words or [])
@@ -139,7 +139,7 @@ def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[st
         ("releases", release_words(base, facts)),
         *(("reported", report) for report in facts.reports),
         ("driver", _driver(base, facts)),
-        ("embedded", "runs only its own code, which no other GPU runs" if facts.embedded else ""),
+        ("embedded", "runs only its own code; no other GPU runs that code" if facts.embedded else ""),
         ("note", gpu.note or ""),
         ("unverified", _unverified(gpu)),
         ("profile", f"`gpus: [{gpu.gpu}]`"),
@@ -149,7 +149,9 @@ def _gpu_lines(base: KnowledgeBase, gpu: Gpu, facts: TargetFacts) -> Iterator[st
     if facts.releases:
         elsewhere = gpu.machine is not None or facts.embedded
         yield ""
-        yield style.strong(f"releases that take {facts.written}, and the {_title(accelerator)} to use with each")
+        yield style.strong(
+            f"releases that can target {facts.written}, and the {_title(accelerator)} to use with each"
+        )
         yield from console.table(
             [
                 (release.release, _range(release.toolkits), _notes(release, elsewhere=elsewhere))
@@ -165,7 +167,7 @@ def _range(versions: Sequence[str]) -> str:
 def _notes(release: ReleaseFor, *, elsewhere: bool) -> str:
     """Return notes on a release. The official wheel is of no use `elsewhere`, beside another kind of CPU."""
     wheel = {"native": "official wheel runs", "native-same-major": "official wheel runs", "ptx-jit": "JIT"}
-    notes = [] if release.tested else ["not the one it was tested with"]
+    notes = [] if release.tested else ["not the tested version"]
     notes += [] if release.xla else ["with `xla: false`"]
     if release.wheel_runs in wheel and not elsewhere:
         notes.append(f"{wheel[release.wheel_runs]} ({release.wheel_by})")
@@ -183,7 +185,7 @@ def _title(accelerator: Accelerator) -> str:
 def _driver(base: KnowledgeBase, facts: TargetFacts) -> str:
     """Return the newer driver of those that the GPU and its first toolkit need: `570.86.16 or newer (WSL2: 570)`."""
     if facts.embedded:
-        return "comes with the board's system"
+        return "part of the board's operating system"
     known = f"{facts.driver_max} is the last that knows the GPU" if facts.driver_max else ""
     if not facts.needs_driver:
         return known
@@ -310,7 +312,7 @@ def explain(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Errors show their code in brackets; each code has an example and fixes. Without a name, list all."""
+    """An error shows its code in brackets. Each code has an example and fixes. Without a name, list all names."""
     base = knowledge_for(settings)
     document, lines = _explained(base, name)
     if as_json:

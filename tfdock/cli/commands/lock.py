@@ -39,7 +39,7 @@ def lock(
     profiles: SomeProfiles = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Check whether a pin has moved. Write nothing and build nothing."),
+        typer.Option("--check", help="Only check whether a pin has moved."),
     ] = False,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,

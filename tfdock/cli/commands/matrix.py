@@ -38,8 +38,8 @@ Format = Literal["table", "json", "github", "gitlab"]
 
 
 @app.command(
-    epilog="Example: `tfdock matrix --missing --format github --shards 8`. Impossible cells fail nothing; where all "
-    "are impossible, the exit status is 3."
+    epilog="Example: `tfdock matrix --missing --format github --shards 8`. An impossible cell is no failure. If all "
+    "cells are impossible, the exit status is 3."
 )
 @command("tfdock.matrix/1", "registries", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def matrix(
@@ -54,8 +54,8 @@ def matrix(
         Format,
         typer.Option(
             "--format",
-            help="`github`: one line for `fromJSON`; with more than 256 jobs a list of lines. `gitlab`: the jobs of "
-            "a child pipeline.",
+            help="`github`: one line for `fromJSON`, or a list of lines for more than 256 jobs. `gitlab`: the jobs "
+            "of a child pipeline.",
         ),
     ] = "table",
     only: Annotated[
@@ -79,14 +79,14 @@ def matrix(
         ),
     ] = None,
     smoke: Annotated[
-        bool, typer.Option("--smoke", help="Keep only a small set of wheels that has every value of every axis.")
+        bool, typer.Option("--smoke", help="Keep only a small set of wheels that covers every value of every axis.")
     ] = False,
     shards: Annotated[
         int | None,
         typer.Option(
             "--shards",
-            help="Split the wheels into N jobs of about equal time, one toolchain in one job. By default each wheel "
-            "is a job. Runners never share a job.",
+            help="Split the wheels into N jobs of about equal time. Wheels of one toolchain stay in one job. By "
+            "default each wheel is a job. Wheels for different runners are never in one job.",
             metavar="N",
             min=1,
             max=10_000,
@@ -154,7 +154,7 @@ def _print_cells(cells: Cells, wanted: Format, shards: int | None) -> None:
 
 
 def jobs_of(cells: Cells, count: int | None) -> tuple[Job, ...]:
-    """Return the jobs that build what can be built: at most `count`, or one for each cell."""
+    """Return the jobs that build all possible cells: at most `count` jobs, or one for each cell."""
     loads = (
         CellLoad(name=cell.name, seconds=cell.seconds, group=cell.group, runner=cell.runner) for cell in cells.wanted
     )
@@ -165,7 +165,7 @@ def jobs_of(cells: Cells, count: int | None) -> tuple[Job, ...]:
 
 
 def github_line(jobs: Sequence[Job]) -> str:
-    """Return a matrix for `fromJSON`, on one line; a list of matrices where one would have too many jobs."""
+    """Return a matrix for `fromJSON` on one line. If it would have too many jobs, return a list of matrices."""
     parts = [{"include": [_github_job(job) for job in some]} for some in split(jobs, GITHUB_JOBS)]
     return json.dumps(parts if len(parts) > 1 else parts[0], ensure_ascii=False)
 
@@ -175,7 +175,7 @@ def _github_job(job: Job) -> dict[str, Any]:
 
 
 def gitlab_line(jobs: Sequence[Job]) -> str:
-    """Return the jobs of a child pipeline, on one line: JSON is YAML."""
+    """Return the jobs of a child pipeline on one line. The text is JSON, which is valid YAML."""
     return json.dumps(gitlab_jobs(jobs), ensure_ascii=False)
 
 
@@ -191,7 +191,7 @@ _WORDS: Mapping[Status, str] = {
 
 
 def table_lines(cells: Cells, jobs: Sequence[Job], *, sharded: bool) -> Iterator[str]:
-    """Return the lines of a table: the wheels, then the cells that cannot be built or are not wanted, and why."""
+    """Return the lines of a table: the wheels, then the impossible and the excluded cells with their reasons."""
     style = console.Style(sys.stdout)
     statuses = Counter(cell.status for cell in cells.cells)
     counts = ", ".join(f"{statuses[status]} {word}" for status, word in _WORDS.items() if statuses[status])

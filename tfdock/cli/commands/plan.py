@@ -1,7 +1,7 @@
 """The `plan`, `render` and `schema` commands. They need neither an engine nor a network.
 
-They stand apart from `check`: a plan reads build records, and the wheelhouse loads a package for locks that no check
-waits for.
+They are apart from `check` because a plan reads build records: that loads the package for locks, and `check` must
+start quickly.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tfdock.profile import profile
 from tfdock.wheelhouse.store import Wheelhouse
 
 
-@app.command(epilog="Example: `tfdock plan rtx3080 --why` shows who chose each value, and why.")
+@app.command(epilog="Example: `tfdock plan rtx3080 --why` shows the source and the reason of each value.")
 @command("tfdock.plan/1", "knowledge", "allow_paths", "allow_endpoints")
 def plan(
     settings: Settings,
@@ -53,7 +53,7 @@ def plan(
         bool, typer.Option("--why", help="Show every value, its source and its reason, and every command.")
     ] = False,
     commands: Annotated[
-        bool, typer.Option("--commands", help="Show every value and every command to the last flag.")
+        bool, typer.Option("--commands", help="Show every value, and every command with all its flags.")
     ] = False,
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
@@ -108,7 +108,7 @@ def _short_lines(prepared: PreparedBuild, expected: PhaseEstimate | None) -> Ite
     ]
     yield f"{style.strong(plan.build_id)}  {style.faint(plan.fingerprint[:12])}"
     yield from console.table(rows)
-    yield style.faint("`--commands` shows every command, `--why` who chose each value")
+    yield style.faint("`--commands` shows every command, `--why` shows why each value was chosen")
 
 
 def _plan_lines(prepared: PreparedBuild, *, why: bool) -> Iterator[str]:
@@ -173,7 +173,7 @@ def render(
         typer.Option(
             "-o",
             "--output",
-            help="Where to write it: a new folder, or one that an earlier `tfdock render` wrote.",
+            help="The folder to write: a new one, or one that an earlier `tfdock render` wrote.",
             metavar="DIR",
         ),
     ],
@@ -192,7 +192,7 @@ def render(
 
 @app.command(
     epilog="Examples: `tfdock schema > tfdock.schema.json`, then name it in a profile's first line; `tfdock schema "
-    "record`, the schema of what a build keeps."
+    "record` prints the schema of a build's record."
 )
 def schema(
     name: Annotated[

@@ -41,7 +41,7 @@ from tfdock.plan.wish import Wish
 from tfdock.types import ImageRef
 from tfdock.wheelhouse.store import Wheelhouse as House
 
-_SILENT = 5.0  #: Seconds without an answer before a message says so.
+_SILENT = 5.0  #: Seconds without an answer before a message is printed.
 _REFERENCE_FIX = (
     "write `host/name:tag` or `host/name@sha256:…`: no `https://`, no capitals; a profile's file ends in `.yaml`"
 )
@@ -56,8 +56,8 @@ def _platform(text: str) -> str:
 
 @app.command(
     epilog="Examples: `tfdock pull ghcr.io/me/wheels:2.18-py3.11-cuda12.5-sm86`, `tfdock pull rtx3080`, `tfdock pull "
-    "--matrix profiles/matrix.yaml`. Prints the wheels' paths. Exit status: 2 no such profile, or no image of "
-    "wheels, 3 nothing for this machine, 4 refused, 7 not there, or no registry answers.",
+    "--matrix profiles/matrix.yaml`. Prints the wheels' paths. Exit status: 2 no such profile, or the image has no "
+    "wheels; 3 no wheel for this machine; 4 the wheel is refused; 7 not found, or no registry answers.",
 )
 @command("tfdock.pull/1", "registries", "wheelhouse", "knowledge", "allow_paths", "allow_endpoints")
 def pull(
@@ -94,7 +94,7 @@ def pull(
     check_matrix_options(matrix, only=only, report=report)
     finder = _ImageFinder(settings, wish, platform=platform, allow_untested=allow_untested)
     items = [finder.item(name) for name in names or ()]  # a misspelt name is told before anybody waits
-    with stoppable("finished downloads are kept") as stop:
+    with stoppable("completed downloads are kept") as stop:
         if matrix:
             code = _pull_matrix(
                 finder, CellSelection(file=matrix, only=only or (), report=report), stop, as_json=as_json
@@ -157,7 +157,7 @@ class _ImageFinder:
     allow_untested: bool = field(kw_only=True)
 
     def item(self, name: str) -> _PullItem:
-        """Return what to pull for a name. Raise ProfileError, and the errors of planning a profile."""
+        """Return the builds to pull for a name. Raise ProfileError, and the errors of planning a profile."""
         _check_no_wheel(name)
         if _is_image(name):
             asked = parse_reference(name, _REFERENCE_FIX)
@@ -186,7 +186,7 @@ class _ImageFinder:
         if down:
             raise down[0]
         places = ", ".join(f"`{image}`" for image in images)
-        fix = "check name and tag; if it is private, log in first: `docker login`"
+        fix = "check the name and the tag; if the repository is private, log in first: `docker login`"
         raise NetworkError.of("image-not-found", f"not found, or private: {places}", fix)
 
     def _profile(self, name: str) -> _PullItem:
@@ -198,7 +198,7 @@ class _ImageFinder:
         return _PullItem(name=name, find=lambda check: self._look_up(name, plan, repositories, check))
 
     def cell(self, cells: Cells, cell: Cell) -> _PullItem:
-        """Return what to pull for a cell of a matrix. The cell is planned when its turn comes."""
+        """Return the pull of a matrix cell. The cell is planned when its turn comes."""
         repositories = self._repositories(cell.name)
 
         def find(check: Callable[[], None]) -> StoredImage:
@@ -227,7 +227,10 @@ class _ImageFinder:
                 "image-not-found",
                 f"no registry has this build of {plan.build_id}: {', '.join(map(str, repositories))}",
                 why=f"the fingerprint of this build is {plan.fingerprint[:32]}",
-                fixes=[build, *(f"take another build of it: `tfdock pull {other}`" for other in asked.others)],
+                fixes=[
+                    build,
+                    *(f"take another build of this profile: `tfdock pull {other}`" for other in asked.others),
+                ],
             )
         )
 

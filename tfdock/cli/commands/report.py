@@ -40,7 +40,7 @@ def _file(text: str) -> Path:
 
 @app.command(
     epilog="Examples: `tfdock report tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64 -o page.html`; after a "
-    "failure `tfdock report --bundle`, of an environment `tfdock report --bundle --python .venv`. Exit status: 0, "
+    "failure `tfdock report --bundle`, for an environment `tfdock report --bundle --python .venv`. Exit status: 0, "
     "or 2 if the record is not found, or there is nothing to report."
 )
 @command("tfdock.report/1", "wheelhouse", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
@@ -49,8 +49,8 @@ def report(
     record: Annotated[
         str | None,
         typer.Argument(
-            help="A record.json, its folder, or the build id of a build in the wheelhouse. With --bundle "
-            "also a log or a profile. The default with --bundle is the newest failed run.",
+            help="A record.json, its folder, or a build id in the wheelhouse. With --bundle also a log or a "
+            "profile; the default is then the newest failed run.",
             metavar="RECORD",
             autocompletion=completion.build_ids,
         ),
@@ -159,7 +159,7 @@ def _unreadable(path: UntrustedPath) -> ProfileError:
     return ProfileError.of(
         "record-unreadable",
         f"{path} is not the record of a build",
-        "give the record.json that a build wrote; it lies in `.tfdock/` of the wheelhouse",
+        "give the record.json of a build; it is in `.tfdock/` of the wheelhouse",
         file=str(path),
     )
 

@@ -1,6 +1,6 @@
-"""The `shell` command: the build's image, opened for a person.
+"""The `shell` command: open the image of a build.
 
-It stands apart from `build`: a build that is up to date loads none of the modules that build.
+It is apart from `build`, so that an up-to-date build need not load the modules that build.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _ShellCommand(TyperCommand):
     """A command whose options stand before or after the profile. The first other word begins the command to run."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, with the options behind the profile moved before it."""
+        """Parse the arguments after moving the options before the profile."""
         rest = self._after_options(ctx, args)
         if rest:
             profile, *behind = rest
@@ -51,7 +51,7 @@ class _ShellCommand(TyperCommand):
     cls=_ShellCommand,
     epilog="Examples: `tfdock shell rtx3080`, then `bazel build …`; `tfdock shell --debug debug`, then "
     "`gdb python3`; `tfdock shell --gpu rtx3080 nvidia-smi`. "
-    "Options of tfdock stand before the command; `--` ends them.",
+    "Options of tfdock come before the command; `--` ends them.",
     # What follows the command's first word is the command's, its options included.
     context_settings={"allow_interspersed_args": False},
 )

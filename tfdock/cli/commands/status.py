@@ -1,4 +1,4 @@
-"""The commands `status` and `logs`: builds that run, in whichever terminal, that wait, and that have ended."""
+"""The commands `status` and `logs`: running builds of all terminals, builds that wait, and builds that have ended."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tfdock.wheelhouse.store import Wheelhouse
 
 _SHOWN = 10  #: Builds that have ended. `tfdock wheelhouse list` has all wheels.
 _LOOK = 0.5  #: Seconds between two looks at a log.
-_TAIL = 4096  #: Bytes of a log that stand above what is followed.
+_TAIL = 4096  #: Bytes of the log that are printed before following it.
 
 
 @app.command(epilog="Example: `tfdock status`. `kill PROCESS` stops a build cleanly; the same command resumes it.")
 @command("tfdock.status/1", "wheelhouse")
 def status(settings: Settings, as_json: AsJson = False) -> None:
-    """Runs of all terminals of this user are shown, then the last builds of the wheelhouse. Times are in UTC."""
+    """The runs of this user in all terminals are shown, then the last builds of the wheelhouse. Times are in UTC."""
     runs = _runs(settings)
     if as_json:
         print_json("tfdock.status/1", True, {"runs": runs})
@@ -58,7 +58,7 @@ def status(settings: Settings, as_json: AsJson = False) -> None:
 
 @app.command(
     epilog="Examples: `tfdock logs -f`, `tfdock logs rtx3080 | less`. Ctrl-C ends `-f`, and never the build. Exit "
-    "status: 0, or 2 where there is no such build."
+    "status: 0, or 2 if there is no such build."
 )
 @command("tfdock.logs/1", "wheelhouse")
 def logs(
@@ -136,7 +136,7 @@ def _find(name: str | None, settings: Settings) -> RunState:
     raise ProfileError.of(
         "run-not-found",
         f"there is no run{f' of `{name}`' if name else ''}, neither now nor in {settings.wheelhouse.absolute()}",
-        "`tfdock status` lists the runs; name another wheelhouse by `--wheelhouse`",
+        "`tfdock status` lists the runs; `--wheelhouse` names another wheelhouse",
     )
 
 

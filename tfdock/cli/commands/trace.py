@@ -29,13 +29,13 @@ from tfdock.trace.xprof_tables import xprof_python
 
 _STDERR = 2
 _SERVER = re.compile(r"[\w.-]+:\d{1,5}|\[[\da-f:]+\]:\d{1,5}")
-_SHOWN = 8  #: Operations, kernels and stages that a report for people has of each.
+_SHOWN = 8  #: The most operations, kernels and stages in a report for people.
 
 
 @app.command(
     context_settings={"allow_interspersed_args": False},
     epilog="Examples: `tfdock trace .venv train.py --epochs 1`, `tfdock trace --steps 5 .venv -m mine.train`, "
-    "`tfdock trace logs/` reads a profile that is there, `tfdock trace localhost:6009` records a running program. "
+    "`tfdock trace logs/` reads a recorded profile, `tfdock trace localhost:6009` records a running program. "
     "Exit status: the script's; 2 no TensorFlow or no xprof, 4 nothing was recorded.",
 )
 @command("tfdock.trace/1", "knowledge")
@@ -57,14 +57,14 @@ def trace(
     ] = None,
     steps: Annotated[
         int,
-        typer.Option("--steps", help="How many steps to record. Of long steps fewer are recorded.", min=1, max=1000),
+        typer.Option("--steps", help="How many steps to record; fewer if steps are long.", min=1, max=1000),
     ] = 20,
     skip: Annotated[
-        int, typer.Option("--skip", help="How many steps to skip first, because first steps are slow.", min=1)
+        int, typer.Option("--skip", help="How many steps to skip before recording. The first steps are slow.", min=1)
     ] = 3,
     seconds: Annotated[
         int,
-        typer.Option("--seconds", help="How long to record a program that has a profiler's port.", min=1, max=60),
+        typer.Option("--seconds", help="How long to record a running program.", min=1, max=60),
     ] = 2,
     xprof: Annotated[
         str,
@@ -79,20 +79,21 @@ def trace(
         str,
         typer.Option(
             "--case",
-            help="Write this operation as a program of its own and time it: a node, a type, or `longest`. The script "
+            help="Write a program with only this operation and time it: a node, a type, or `longest`. The script "
             "runs twice.",
             metavar="OPERATION",
             show_default=False,
         ),
     ] = "",
     out: Annotated[
-        Path, typer.Option("--out", help="The folder that gets a folder for each profile.", metavar="DIR")
+        Path, typer.Option("--out", help="Where to write the profiles, each into its own folder.", metavar="DIR")
     ] = Path("trace"),
     source: Annotated[
         Path | None,
         typer.Option(
             "--source",
-            help="TensorFlow's sources: say where the longest operations and their kernels are registered.",
+            help="The folder of TensorFlow's sources: print where the longest operations and their kernels are "
+            "registered.",
             metavar="DIR",
         ),
     ] = None,
@@ -101,9 +102,9 @@ def trace(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say which causes it shows, and what to do.
+    """Print the causes that its profile shows, and their fixes.
 
-    A script runs unchanged, with TensorFlow's profiler around some of its steps: calls of a `tf.function`, or of
+    A script runs unchanged. TensorFlow's profiler records some of its steps: calls of a `tf.function`, or of
     `Session.run`.
     """
     if case and not script:
@@ -112,7 +113,7 @@ def trace(
     sources = source_files(source) if source else []
     # With the process's number: two may start at once.
     folder = out / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
-    stopping = partial(stoppable, kept="what was recorded until then is lost")
+    stopping = partial(stoppable, kept="the recording is lost")
     try:
         if script:
             run = Script(python=tensorflow_python(place)[0].program, words=script, skip=skip, steps=steps)
@@ -149,7 +150,7 @@ def _lines(found: TraceReport, xprof: Path) -> Iterator[str]:
         yield f"{word}  {console.clean(cause.says)} [{cause.cause}]"
         yield f"      {style.good('fix:')} {cause.advice}"
     if not found.causes:
-        yield f"{style.good('ok')}    no cause that is known: what takes longest stands below"
+        yield f"{style.good('ok')}    no known cause; the longest operations are listed below"
     yield from _table("operations", style, (_operation(one) for one in facts.operations[:_SHOWN]))
     yield from _table("sources", style, ((kind, console.clean(" ".join(at))) for kind, at in found.sources.items()))
     yield from _table("kernels", style, (_kernel(one) for one in facts.kernels[:_SHOWN]))

@@ -46,8 +46,8 @@ _NO_RUN = "`--no-run` was given"
 
 
 @app.command(
-    epilog="Examples: `tfdock verify WHEEL`, `tfdock verify WHEEL rtx3080 --json`. Exit status: 0 no check has "
-    "failed, 4 a check has failed, 6 no engine for the trial (`--no-run` leaves it out), 7 no network for it.",
+    epilog="Examples: `tfdock verify WHEEL`, `tfdock verify WHEEL rtx3080 --json`. Exit status: 0 no check failed, "
+    "4 a check failed, 6 no engine for the trial (`--no-run` skips the trial), 7 no network to install the wheel.",
 )
 @command("tfdock.verify/1", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
 def verify(
@@ -76,10 +76,10 @@ def verify(
     allow_untested: AllowUntested = False,
     as_json: AsJson = False,
 ) -> None:
-    """The bytes of the file decide the checks of its name, its RECORD, its tags, its GPU code and its glibc.
+    """The checks of name, RECORD, tags, GPU code and glibc read the file only.
 
-    The trial is in a clean container without a network. It runs the wheel's own code and trusts the answers: a
-    dishonest wheel passes. A trial shows that a wheel works, not that it is harmless.
+    The trial runs the wheel's own code in a clean container without a network, and trusts its answers. A dishonest
+    wheel passes: a trial shows that a wheel works, not that it is harmless.
     """
     base = knowledge_for(settings)
     asked = preparer_for(settings, allow_untested=allow_untested).resolve(profile) if profile else None
@@ -197,7 +197,7 @@ def _show(document: dict[str, Any], verification: Verification, *, as_json: bool
         for line in _lines(verification):
             console.say(line, stream=sys.stdout)
         if names := document["told_by_wheel"]:
-            console.tell(f"note: the wheel's own code answered {names[0]} to {names[-1]}; the file shows the rest")
+            console.tell(f"note: the results of {names[0]} to {names[-1]} come from the wheel's own code")
         if verification.unsearched:
             console.tell(f"note: {unsearched_limit(verification.unsearched)}")
         console.say(_ending(document), stream=sys.stdout)

@@ -43,7 +43,7 @@ def _open_wheelhouse(settings: Settings) -> Iterator[store.Wheelhouse]:
         raise ProfileError.of(
             "wheelhouse-not-found",
             f"wheelhouse not found: {root}",
-            "name it with `--wheelhouse`; `tfdock build` makes one",
+            "name the wheelhouse with `--wheelhouse`; `tfdock build` makes one",
         )
     try:
         yield store.Wheelhouse(root)
@@ -70,7 +70,7 @@ def list_(settings: Settings, as_json: AsJson = False) -> None:
         console.say(line, stream=sys.stdout)
 
 
-_LATEST = 253_402_300_799  #: The last second that a date has: a file may be of any time.
+_LATEST = 253_402_300_799  #: The last second of year 9999: the time of a file may be later than any date.
 
 
 def _wheel_json(wheel: StoredWheel) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def index_(
     settings: Settings,
     as_json: AsJson = False,
 ) -> None:
-    """Make the index in `simple/`, from which pip and uv install.
+    """Make the package index in `simple/` for pip and uv.
 
     Later builds, pulls and prunes update it.
     """
@@ -190,8 +190,8 @@ def serve(
 ) -> None:
     """Serve the index, the wheels and their constraints over HTTP.
 
-    On loopback, only requests for `localhost`, an IP address, or a name of `--allow-host` are answered. A web page of
-    a stranger cannot read the wheels through your browser. With another `--host`, every name is answered unless
+    On loopback, only requests for `localhost`, an IP address, or a name of `--allow-host` are answered. So no other
+    web page can read the wheels through your browser. With another `--host`, all requests are answered unless
     `--allow-host` is given.
     """
     import asyncio  # see above
@@ -251,7 +251,7 @@ def _show_address(address: ServerAddress, wanted: str) -> None:
     if not wanted:
         console.tell("note: there is no wheel in the index yet; builds and pulls add their wheels")
     if not address.loopback:
-        console.tell("note: other machines can read the wheels, without a password and unencrypted")
+        console.tell("note: other machines can read the wheels without a password, over unencrypted connections")
     console.say("Ctrl-C ends it")
 
 
@@ -269,7 +269,7 @@ def prune(
     max_size: Annotated[
         str | None,
         typer.Option(
-            "--max-size", help="Remove the oldest wheels until the rest takes no more than this.", metavar="20GiB"
+            "--max-size", help="Remove the oldest wheels until the others take no more than this.", metavar="20GiB"
         ),
     ] = None,
     keep_latest: Annotated[
@@ -334,7 +334,7 @@ def _show_pruned(pruned: PrunedWheelhouse, *, dry_run: bool) -> None:
         path = _in_a_line(orphan.path.inside)
         console.result(f"{would} {path}  {console.size(orphan.size)}, {orphan.kind}")
     for build_id in pruned.busy:
-        console.tell(f"{console.clean(build_id)} is skipped: a run uses it")
+        console.tell(f"{console.clean(build_id)} skipped: a run uses it")
     console.result(f"{would} {console.size(pruned.size)}, {console.size(pruned.left)} of wheels remain")
 
 
@@ -342,7 +342,7 @@ def _warn_not_reached(pruned: PrunedWheelhouse, limit: int) -> None:
     problem = Problem(
         "wheelhouse-size-not-reached",
         f"the wheelhouse still holds {console.size(pruned.left)}, above the limit of {console.size(limit)}",
-        "these wheels come from elsewhere, another rule keeps them, or a run uses them: move them yourself",
+        "tfdock did not build these wheels, another rule keeps them, or a run uses them: move them yourself",
         severity="warning",
     )
     console.show_problems([problem])

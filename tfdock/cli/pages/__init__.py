@@ -1,6 +1,6 @@
-"""Pages: one HTML file each that loads nothing and runs nothing.
+"""Pages: each is one HTML file that loads nothing and runs nothing.
 
-In: the JSON document of a command. Out: HTML. Python computes where a mark stands, the template what it looks like.
+In: the JSON document of a command. Out: HTML. Python computes positions; the template sets the look.
 
 Imports: the same as `cli`.
 """

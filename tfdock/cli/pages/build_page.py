@@ -17,7 +17,7 @@ _SOURCES = {"disk": "from the disk cache", "remote": "from the remote cache", "c
 
 
 def build_page(record: Mapping[str, Any], profile: TraceProfile) -> str:
-    """Return the page of a record of `tfdock.record/1`, the same text every time. Unknown values are left out."""
+    """Return the page of a `tfdock.record/1`, without unknown values. The same record always gives the same text."""
     return render_page("build.html.j2", _values(record, profile))
 
 

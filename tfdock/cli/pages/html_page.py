@@ -1,4 +1,4 @@
-"""What every page shares: the templates, the style, and how a page's values become text in it."""
+"""The shared parts of all pages: templates, style, and the formats of values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CODE = re.compile(r"`([^`\n]+)`")
 
 
 def render_page(template: str, values: Mapping[str, object]) -> str:
-    """Return a template of this folder filled in with `values`, the same text every time; all text is escaped."""
+    """Fill a template of this folder with `values`. All text is escaped. The same values give the same text."""
     css = (_PAGES / "page.css").read_text("utf-8")
     # A browser takes the style with this hash alone: not even one that came into the page by a mistake of ours.
     css_hash = f"sha256-{base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()}"

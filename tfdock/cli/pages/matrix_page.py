@@ -16,7 +16,7 @@ from tfdock.cli import console
 from tfdock.cli.pages.html_page import render_page
 from tfdock.matrix.matrix_report import OUTCOMES, Document, fields_text
 
-#: Kind of a status -> its mark, for readers who see no colours.
+#: The mark of each kind of status, for readers who cannot see colours.
 MARKS = {"passed": "✓", "failed": "✗", "skipped": "–"}
 
 
@@ -29,7 +29,7 @@ def counts(report: Document) -> str:
 
 
 def what(cell: Mapping[str, Any]) -> str:
-    """Return the details of a cell, in a line."""
+    """Return the details of a cell on one line."""
     match OUTCOMES[cell["status"]].kind, cell["status"]:
         case _, "built":
             cache = cell["cache"]
@@ -44,7 +44,7 @@ def what(cell: Mapping[str, Any]) -> str:
 
 
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the cells in the order for people: failures first, else as in the matrix."""
+    """Return the failed cells first, then the others in the order of the matrix."""
     order = list(OUTCOMES)
     return sorted(rows, key=lambda cell: order.index(cell["status"]))
 
@@ -114,7 +114,7 @@ def _xml(text: object) -> str:
 
 
 def page(report: Document) -> str:
-    """Return the document as a page, the same text every time: one file that loads nothing and runs nothing."""
+    """Return a page that loads nothing and runs nothing. The same document always gives the same text."""
     return render_page("matrix.html.j2", _values(report))
 
 

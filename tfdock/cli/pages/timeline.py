@@ -1,6 +1,6 @@
-"""Compute the timeline of a build from its profile: where each bar stands. The template draws the bars.
+"""Compute where each bar of a build's timeline is. The template draws the bars.
 
-Horizontal positions are in percent of the picture, so that it fits every screen; heights are in pixels.
+Horizontal positions are in percent, so that the picture fits every screen. Heights are in pixels.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _GAP = 2
 _TOP = 4
 _AXIS = 22
 _TICKS = 5
-_KINDS = 5  #: Kinds of executed actions that have a colour of their own.
-_MOST = 3000  #: Bars. A page with more of them is slow to show; those left out are the shortest.
-_LEAST = 0.15  #: The width of the narrowest bar, in percent: a narrower bar cannot be seen.
+_KINDS = 5  #: How many kinds of executed actions get their own colour.
+_MOST = 3000  #: The most bars on a page, because more are slow to show. The shortest are left out.
+_LEAST = 0.15  #: The width of the narrowest bar, in percent. A narrower bar would be invisible.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,10 @@ class AxisTick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """The timeline of the actions; `kinds` are colours and their legends, `note` says what was left out."""
+    """The timeline of the actions.
+
+    `kinds` has the colours and their legends; `note` names actions that are not drawn.
+    """
 
     summary: str
     height: float
@@ -56,7 +59,7 @@ class Timeline:
 
 
 def timeline(profile: TraceProfile) -> Timeline | None:
-    """Return the timeline of the actions that are not Bazel's own, each in its lane; None without such actions."""
+    """Return the timeline of the build's actions, without Bazel's internal ones. None without actions."""
     actions = [action for action in profile.actions if action.how != "own"]
     if not actions:
         return None
@@ -82,7 +85,7 @@ def timeline(profile: TraceProfile) -> Timeline | None:
 
 
 def shares(parts: Sequence[tuple[str, str, int]]) -> list[Bar]:
-    """Return bars in a row, each as wide as its share; a part is a colour, a title and a count."""
+    """Return a row of bars. A bar is as wide as its share of the counts. A part is a colour, a title and a count."""
     total, x, bars = sum(count for _, _, count in parts), 0.0, []
     for kind, title, count in parts:
         width = 100 * count / total
@@ -92,7 +95,7 @@ def shares(parts: Sequence[tuple[str, str, int]]) -> list[Bar]:
 
 
 def colours(executed: Mapping[str, int]) -> dict[str, str]:
-    """Return the colour of each kind of executed action; the most frequent kinds have one of their own."""
+    """Return the colour of each kind of executed action. Only the most frequent kinds get their own colour."""
     # Equal counts by name, so that the page is the same every time.
     kinds = sorted(executed, key=lambda kind: (-executed[kind], kind))
     return {kind: f"kind-{index}" if index < _KINDS else "kind-other" for index, kind in enumerate(kinds)}

@@ -246,7 +246,7 @@ class _RuntimeBuild(TrialContainers):
         if accelerator is None:
             return Libraries()
         if not self._request.gpu:
-            return Libraries(lacking=("the libraries for GPUs, which were not wanted (`--no-gpu-libraries`)",))
+            return Libraries(lacking=("the libraries for GPUs, because of `--no-gpu-libraries`",))
         extras = {
             row.extra
             for row in self._knowledge.companions
@@ -280,7 +280,7 @@ class _RuntimeBuild(TrialContainers):
                 raise ProfileError.of(
                     "dependencies-unavailable",
                     f"{path.name!a} is among the wheel's requirements, and is not a wheel",
-                    f"find out which package brings it; then remove {folder}",
+                    f"find out which package needs it; then remove {folder}",
                 )
         return tuple(wheels)
 
@@ -372,7 +372,7 @@ class _RuntimeBuild(TrialContainers):
                 raise ProfileError.of(
                     "image-tag-taken",
                     f"`{image}` is a tag of wheels, and is not replaced: {manifest.digest}",
-                    "give images to run a repository of their own, or another tag",
+                    "use a separate repository for runtime images, or another tag",
                 )
 
     def _push(self, image: ImageInfo) -> Mapping[str, str] | None:
@@ -429,7 +429,7 @@ def _members(wheel: Path) -> list[str]:
             # Installers move the contents of `.data/` elsewhere.
             return [member.name for member in open_archive(file).members if ".data/" not in member.name]
     except WheelError as error:
-        fix = f"find out which package brings it; then remove {wheel.parent}"
+        fix = f"find out which package needs it; then remove {wheel.parent}"
         raise ProfileError.of("dependencies-unavailable", f"{wheel.name}: {error.message}", fix) from error
 
 

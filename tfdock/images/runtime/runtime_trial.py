@@ -32,7 +32,7 @@ class RuntimeTrial(TrialContainers):
 
     def check(self, image: ImageInfo, name: str) -> None:
         """Raise VerificationFailed (`runtime-image-broken`) if the image does not work; `name` is its future name."""
-        plan = plan_trial(self._knowledge, self._inspection, xla=None, without_gpu="the image is tried without one")
+        plan = plan_trial(self._knowledge, self._inspection, xla=None, without_gpu="the image is tested without one")
         checks = [{"check": own, "script": None} for own in ("user", "dependencies")]
         checks += [{"check": task.check, "script": task.script} for task in plan.tasks if task.check in _TRIED]
         mark = f"tfdock-{secrets.token_hex(8)}"
