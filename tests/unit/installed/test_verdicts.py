@@ -196,7 +196,7 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
     "built for the CPU": (FOR_CPU, "tensorflow-for-cpu", "tensorflow-cpu 2.18.0", "uninstall -y tensorflow-cpu"),
     "on ARM": (
         replace(FOR_CPU, interpreter=replace(PYTHON, platform="linux-aarch64")),
-        "tensorflow-for-cpu", "for the CPU alone", "NVIDIA's container",
+        "tensorflow-for-cpu", "for the CPU only", "NVIDIA's container",
     ),
     "hidden": (replace(SOUND, variables={"CUDA_VISIBLE_DEVICES": ""}), "gpu-hidden", "(empty)", "unset"),
     "a GPU that is not there": (

@@ -190,7 +190,7 @@ def test_a_wheel_that_links_its_accelerators_libraries_is_known() -> None:
 
 
 def test_what_breaks_with_todays_packages_is_held_back_and_that_is_told() -> None:
-    assert limits_of(KNOWLEDGE, wheel("2.4.0")) == ("protobuf<3.21", "numpy<2")
+    assert limits_of(KNOWLEDGE, wheel("2.4.0")) == ("protobuf<3.21", "numpy<1.24")
     assert limits_of(KNOWLEDGE, wheel("2.10.0")) == ("numpy<2",)
     assert limits_of(KNOWLEDGE, wheel("2.18.0")) == ()
     planned = plan_trial(KNOWLEDGE, wheel(), xla=None, without_gpu=NO_GPU, limits=["numpy<2"])
