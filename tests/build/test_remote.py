@@ -36,11 +36,11 @@ def emptied(workshop: Workshop, **variables: str) -> Tfdock:
     return replace(command, cache=command.home / "cache").with_variables(**variables)
 
 
-def knowing(workshop: Workshop, guarded: Nginx) -> Tfdock:
+def knowing(workshop: Workshop, guarded: Nginx, **more: str) -> Tfdock:
     """The same, with the certificate and the password of a cache."""
     authority = str(guarded.folder / "tls/ca.pem")
     variables = {"TFDOCK_REMOTE_CACHE": guarded.url, "TFDOCK_REMOTE_HEADER": credentials(CANARY)}
-    return emptied(workshop, **variables, SSL_CERT_FILE=authority)
+    return emptied(workshop, **variables, **more, SSL_CERT_FILE=authority)
 
 
 def remote_of(outcome: Outcome) -> Json:
@@ -115,7 +115,7 @@ def test_who_has_certificate_and_password_gets_what_the_cache_has_and_a_read_onl
 ) -> None:
     # One action is new: what a job that may write would upload.
     profile = edited({KERNEL: before("// another line\n")}, cache={"upload": True}, verify=UNTRIED)
-    outcome = knowing(workshop, guarded).build("--read-only-cache", profile)
+    outcome = knowing(workshop, guarded, TFDOCK_REMOTE_UPLOAD="false").build(profile)
     hits, executed = figures(outcome)
     assert hits > executed > 0
     assert remote_of(outcome)["cache"]["hits"] == hits

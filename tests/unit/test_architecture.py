@@ -389,7 +389,7 @@ OPENED = {
         "host/hardware.py", "installed/nvidia_driver.py",
     },
     "named by the user": {
-        "cli/bundle_report.py", "cli/ci_log.py", "cli/completion.py", "cli/commands/advise.py",
+        "cli/bundle_report.py", "cli/ci_log.py", "cli/completion.py",
         "cli/commands/bench.py", "cli/commands/check.py", "cli/commands/init.py",
         "cli/commands/report.py", "cli/matrix_run.py",
         "diagnose/diagnose_logs.py", "host/settings.py", "images/runtime/runtime_image.py", "images/selection.py",
@@ -415,7 +415,7 @@ OPENED = {
 }  # fmt: skip
 # What opens a folder through a link: the user typed its name, or what lies in it is the user's own.
 FOLLOWERS = {
-    "host/files.py", "host/untrusted_folders.py", "cli/bundle_report.py", "cli/commands/advise.py",
+    "host/files.py", "host/untrusted_folders.py", "cli/bundle_report.py",
     "cli/commands/check.py",
     "cli/commands/report.py", "plan/context_folder.py",
 }  # fmt: skip

@@ -29,10 +29,10 @@ PACKAGES = {
 }  # fmt: skip
 #: What importing a module loads of ours.
 ROAD = {
-    "builder.build": {"modules": 127, "lines": 28480},
-    "cli.commands.build": {"modules": 98, "lines": 20870},
+    "builder.build": {"modules": 109, "lines": 21620},
+    "cli.commands.build": {"modules": 84, "lines": 17330},
 }
-WHOLE = {"modules": 297, "commands": 28, "options": 81, "lines of tests": 65210, "lines of recordings": 14450}
+WHOLE = {"modules": 300, "commands": 28, "options": 78, "lines of tests": 65600, "lines of recordings": 14450}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

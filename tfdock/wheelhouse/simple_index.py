@@ -56,7 +56,10 @@ def read_indexed_wheel(file: BinaryIO, filename: str, sha256: str) -> tuple[Inde
     about, data = core_metadata(file, filename)
     project = filename.partition("-")[0]
     if not is_normalized_name(canonicalize_name(project)):  # no installer could ask for it
-        fail("wheel-bad-name", f"`{project}` is not a valid project name: it must begin and end with a letter or digit.")
+        fail(
+            "wheel-bad-name",
+            f"`{project}` is not a valid project name: its ends must be letters or digits.",
+        )
     if label := variant_label(filename):
         fail(
             "wheel-bad-name",

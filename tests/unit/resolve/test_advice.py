@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -322,7 +321,7 @@ def test_an_amd_gpu_has_a_gfx_target_and_several_gpus_no_single_one() -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
-@pytest.mark.parametrize("words", [["rtx5080", "--tensorflow", "2.19"], ["k80", "--tensorflow", "2.18", "--all"]])
+@pytest.mark.parametrize("words", [["rtx5080", "--tensorflow", "2.19"]])
 def test_people_read_the_answer_then_why_then_the_fix_within_their_terminal(columns: int, words: list[str]) -> None:
     lines = command(*words, columns=columns).stdout.splitlines()
     assert lines[0].startswith(("The official wheel is not enough:", "No build is needed with another release:"))
@@ -337,7 +336,7 @@ def test_people_read_the_answer_then_why_then_the_fix_within_their_terminal(colu
 
 @pytest.mark.parametrize("columns", [40, 80])
 @pytest.mark.parametrize(
-    "words", [["k80"], ["a100", "rtx3080", "h100", "--all"], ["k80", "rtx5080"], ["rtx3080", "mi300x"], ["gfx1100"]]
+    "words", [["k80"], ["a100", "rtx3080", "h100"], ["k80", "rtx5080"], ["rtx3080", "mi300x"], ["gfx1100"]]
 )
 def test_no_answer_is_wider_than_the_terminal(columns: int, words: list[str]) -> None:
     assert max(map(len, command(*words, columns=columns).stdout.splitlines())) <= columns
@@ -352,7 +351,6 @@ def test_where_no_build_is_needed_the_first_lines_say_so_and_what_to_install(wor
     assert first.startswith(f"No build is needed: the official wheel of TensorFlow {version} runs on")
     assert second.startswith(f"note: `pip install 'tensorflow[and-cuda]=={version}'")
     assert "schema: 1" not in text
-    assert "schema: 1" in command(*words, "--all").stdout
     assert "No build is needed" not in command("rtx5080").stdout
 
 
@@ -365,13 +363,11 @@ def test_the_pip_line_names_its_pythons_and_what_pip_does_not_bring() -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])
-@pytest.mark.parametrize(
-    "words", [["rtx5080"], ["a100", "rtx3080", "rtx4090", "h100", "--all"], ["sm_120", "rtx3080"]]
-)
+@pytest.mark.parametrize("words", [["rtx5080"], ["a100", "rtx3080", "rtx4090", "rtx5080"], ["sm_120", "rtx3080"]])
 def test_the_profile_can_be_pasted_from_any_terminal(desk: Desk, columns: int, words: list[str]) -> None:
     printed = command(*words, columns=columns).stdout
     text = "schema: 1" + printed.partition("schema: 1")[2].partition("\n\n")[0]
-    written = json.loads(command(*words[: -1 if words[-1] == "--all" else None], "--json").stdout)["profile"]
+    written = json.loads(command(*words, "--json").stdout)["profile"]
     assert yaml.safe_load(text) == yaml.safe_load(written)
     comments = [line for line in text.splitlines() if "#" in line]
     assert all(line.startswith("# ") for line in comments)
@@ -530,34 +526,16 @@ def test_the_written_profile_is_accepted_by_check(tmp_path: Path) -> None:
     assert typer.testing.CliRunner().invoke(app, ["check", str(file)]).exit_code == 0
 
 
-def test_a_file_is_replaced_only_as_advise_left_it(tmp_path: Path) -> None:
-    file = tmp_path / "x.yaml"
-    words = ["rtx5080", "-o", str(file)]
-    assert command(*words).exit_code == 0
-    assert command(*words).exit_code == 0
-    edited = file.read_text("utf-8") + "xla: false\n"
-    file.write_text(edited, "utf-8")
-    result = command(*words)
-    assert result.exit_code == 2
-    assert "advise-file-exists" in result.output
-    assert file.read_text("utf-8") == edited
-    assert command(*words, "--force").exit_code == 0
-    assert "xla" not in file.read_text("utf-8")
-
-
-def test_what_is_no_file_is_not_replaced_and_a_link_only_when_told_to(tmp_path: Path) -> None:
-    ours, link, pipe = (tmp_path / name for name in ("x.yaml", "link.yaml", "pipe"))
-    assert command("rtx5080", "-o", str(ours)).exit_code == 0
-    link.symlink_to(ours)
-    os.mkfifo(pipe)
-    assert "advise-file-exists" in command("rtx5080", "-o", str(link)).output
-    assert command("rtx5080", "-o", str(link), "--force").exit_code == 0
-    assert link.is_symlink()
-    result = command("rtx5080", "-o", str(pipe), "--force")
-    assert result.exit_code == 2
-    assert "file-error" in result.output
-    assert pipe.is_fifo()
-    assert sorted(tmp_path.iterdir()) == [link, pipe, ours]
+def test_no_file_is_overwritten(tmp_path: Path) -> None:
+    file, link = tmp_path / "x.yaml", tmp_path / "link.yaml"
+    assert command("rtx5080", "-o", str(file)).exit_code == 0
+    link.symlink_to(tmp_path / "nowhere")
+    for there in (file, link):
+        result = command("rtx3080", "--tensorflow", "2.18", "-o", str(there))
+        assert result.exit_code == 2
+        assert "init-file-exists" in result.output
+    assert "rtx5080" in file.read_text("utf-8")
+    assert sorted(tmp_path.iterdir()) == [link, file]
 
 
 def test_where_no_profile_fits_none_is_written(tmp_path: Path) -> None:

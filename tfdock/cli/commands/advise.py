@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shlex
 import sys
@@ -15,18 +14,16 @@ import typer
 
 from tfdock.cli import completion, console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json
+from tfdock.cli.commands.init import write_profile
 from tfdock.cli.gpu_text import ASIDE, answer, gpu_json, reasons, requested_gpus
 from tfdock.errors import ProfileError
 from tfdock.gpu.compatibility import Compatibility
-from tfdock.host.files import write_text
 from tfdock.host.settings import Settings
 from tfdock.knowledge.release_rows import Estimate
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.resolve.advice import Advice, AdvisedWheel, SizePlan, pip_install
 from tfdock.resolve.advice import advise as advice_for
 from tfdock.resolve.gpu_support import python_spans
-
-_MARK = "# Written by `tfdock advise`"
 
 
 @app.command(epilog="Example: `tfdock advise --gpu rtx5080 --tensorflow 2.19 -o rtx5080.yaml`.")
@@ -53,12 +50,6 @@ def advise(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the profile to this file.", metavar="FILE")
     ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Show the profile, size and build time even if no build is needed.")
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the output file even if `advise` did not write it.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print a profile if a build would do better."""
@@ -67,14 +58,14 @@ def advise(
     _check_python(python)
     advice = advice_for(base, gpus, tensorflow=tensorflow, python=python)
     if output is not None and advice.offer is not None:
-        _write(output, advice.offer.text, force=force)
+        write_profile(output, advice.offer.text)
         console.tell(f"wrote {output}")
     elif output is not None:
         console.tell(f"{output} was not written: `tfdock check` would accept no profile")
     if as_json:
         print_json("tfdock.advise/1", True, _document(base, advice, output))
         return
-    for line, indent in _lines(base, advice, output, everything=everything):
+    for line, indent in _lines(base, advice, output):
         console.result(line, indent=indent)
 
 
@@ -83,39 +74,6 @@ def _check_python(text: str | None) -> None:
     if text is not None and not re.fullmatch(r"\d+\.\d+", text, re.ASCII):
         message, fix = f"`--python {text}` is not a version of Python", "write it as `3.11`"
         raise ProfileError.of("profile-bad-value", message, fix, field="python")
-
-
-# --- the file -------------------------------------------------------------------------------------------------------
-
-
-def _write(path: Path, text: str, *, force: bool) -> None:
-    """Write the profile. Replace only a file that this command wrote and nobody has changed since."""
-    if path.exists() and not path.is_file():
-        message, fix = f"cannot write {path}: it is not a regular file", "give the name of a file"
-        raise ProfileError.of("file-error", message, fix)
-    # `exists` follows a link: one that leads nowhere is in the way all the same.
-    exists = path.exists() or path.is_symlink()
-    if exists and not force and not _is_ours(path):
-        message = f"`{path}` exists, and `tfdock advise` did not write its present text"
-        fix = "give another name, or replace the file with `--force`"
-        raise ProfileError.of("advise-file-exists", message, fix, file=str(path))
-    write_text(path, f"{_MARK} ({_digest(text)}).\n{text}", follow=True)
-
-
-def _is_ours(path: Path) -> bool:
-    if path.is_symlink():
-        # What a link leads to is somebody else's file, whatever is in it.
-        return False
-    try:
-        first, _, rest = path.read_text("utf-8").partition("\n")
-    except (OSError, UnicodeDecodeError):
-        return False
-    return first == f"{_MARK} ({_digest(rest)})."
-
-
-def _digest(text: str) -> str:
-    # Enough digits to notice an edit.
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 # --- for programs ---------------------------------------------------------------------------------------------------
@@ -166,9 +124,7 @@ def _figure_json(base: KnowledgeBase, row: Estimate) -> dict[str, Any]:
 # --- for people -----------------------------------------------------------------------------------------------------
 
 
-def _lines(
-    base: KnowledgeBase, advice: Advice, output: Path | None, *, everything: bool
-) -> Iterator[tuple[str, str]]:
+def _lines(base: KnowledgeBase, advice: Advice, output: Path | None) -> Iterator[tuple[str, str]]:
     """Yield (line, indent of its continuation): the answer, the reasons, the build, and the fixes."""
     style = console.Style(sys.stdout)
     wheel = _no_build(advice)
@@ -184,11 +140,11 @@ def _lines(
         first = answer(base, gpu, style, wheel="the official wheel", release=advice.version, jit=advice.jit)
         yield first, "  "
         yield from reasons(gpu, style)
-    shown = everything or not (wheel or advice.instead)
-    if advice.offer is not None and shown:
+    needed = not (wheel or advice.instead)
+    if advice.offer is not None and needed:
         yield "", ""
         yield from _profile(advice, style)
-    if advice.plan is not None and shown:
+    if advice.plan is not None and needed:
         yield "", ""
         yield from ((line, " " * 6) for line in _size(base, advice, advice.plan, style))
         yield from ((style.faint(line), " " * 6) for line in _origins(base, advice))

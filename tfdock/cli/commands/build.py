@@ -109,10 +109,6 @@ def build(
             callback=_count,
         ),
     ] = "1",
-    read_only_cache: Annotated[
-        bool,
-        typer.Option("--read-only-cache", help="Upload nothing to the remote cache, even if a profile allows it."),
-    ] = False,
     keep_output: Annotated[
         bool, typer.Option("--keep-output", help="If a build fails, keep Bazel's output base and print where it is.")
     ] = False,
@@ -159,8 +155,6 @@ def build(
     _check_source(profiles, wish, bundle, matrix, locked=locked)
     _check_detached(detach=detach, as_json=as_json)
     check_matrix_options(matrix, only=only, missing=missing, report=report)
-    if read_only_cache:
-        settings = replace(settings, remote_upload=False)
     if keep_output:
         settings = replace(settings, keep_output="failed")
     preparer = preparer_for(settings, allow_untested=allow_untested, trusted=trust, wish=wish)

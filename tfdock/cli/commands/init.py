@@ -79,7 +79,7 @@ def init(
     start = _starter(base, devices, tensorflow, python, asking=asking)
     # Where there is no such file, editors would complain about the line.
     text = (_SCHEMA_LINE if (path.parent / _SCHEMA_FILE).is_file() else "") + start.text
-    _write(path, text)
+    write_profile(path, text)
     if as_json:
         document = {"profile": str(path), "build_id": start.resolution.build_id, "text": text}
         print_json("tfdock.init/1", True, document)
@@ -109,14 +109,12 @@ def _new_file(name: str) -> Path:
 
 
 def _file_exists(path: Path) -> Problem:
-    message, fix = (
-        f"`{path}` is there already",
-        "give another name: `tfdock init NAME`; no file is overwritten",
-    )
+    message, fix = f"`{path}` is there already", "give another name; no file is overwritten"
     return Problem("init-file-exists", message, fix)
 
 
-def _write(path: Path, text: str) -> None:
+def write_profile(path: Path, text: str) -> None:
+    """Write a new file, whole or not at all. Raises ProfileError (`init-file-exists`, `file-error`) and DiskFull."""
     try:
         path.open("x").close()  # the name is ours, or somebody else's already
         # No half profile, and no empty one, keeps the name.

@@ -86,7 +86,8 @@ def trace(
         ),
     ] = "",
     out: Annotated[
-        Path, typer.Option("--out", help="Where to write the profiles, each into its own folder.", metavar="DIR")
+        Path,
+        typer.Option("-o", "--output", help="Where to write the profiles, each into its own folder.", metavar="DIR"),
     ] = Path("trace"),
     source: Annotated[
         Path | None,
