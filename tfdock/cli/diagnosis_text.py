@@ -110,8 +110,8 @@ def _unknown_lines(diagnosis: Diagnosis, name: str, style: console.Style, column
     when = "To report it" if diagnosis.suspects else "If the build failed nevertheless"
     yield from console.wrapped(
         f"{when}: {style.strong('`tfdock report --bundle LOG --profile PROFILE`')} packs what an issue needs, "
-        f"and sends nothing. What is found to be its cause can be made {style.strong('a row')} of a folder given by "
-        "`--knowledge`: `failures/mine.yaml`.",
+        f"and sends nothing. Once you know the cause, add it as {style.strong('a row')} of `failures/mine.yaml` in a "
+        "folder for `--knowledge`.",
         columns,
     )
 
