@@ -140,7 +140,7 @@ def _variables(asked: Sequence[str], known: Mapping[str, Switch]) -> dict[str, s
 def _notes(first: AskedPython, second: AskedPython, load: float) -> Iterator[str]:
     """Yield what limits the answer."""
     if first.minor != second.minor:
-        yield f"the Pythons differ, {first.minor} and {second.minor}: eager additions show this too"
+        yield f"the Pythons differ, {first.minor} and {second.minor}: calls from Python show this too"
     if load > _BUSY * len(os.sched_getaffinity(0)):
         yield f"the machine was busy before ({load:.1f} processes wanted a core): other programs widen the intervals"
 
