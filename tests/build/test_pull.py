@@ -541,7 +541,7 @@ def test_a_pull_that_ends_half_way_is_continued_by_the_next_one(
     assert arrived > 100_000
     assert pushed.wheel.read_bytes().startswith(part.read_bytes())
     if how is None:
-        assert "completed downloads are kept" in outcome.problem["fix"]
+        assert "finished downloads are kept" in outcome.problem["fix"]
     before.forget()
     again = site.tfdock.run("pull", site.reference(pushed.build_id), "--json", code=0)
     ((one,),) = [pull["builds"] for pull in again.document["pulls"]]

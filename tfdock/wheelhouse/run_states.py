@@ -1,4 +1,4 @@
-"""The runs that go on, the builds that wait, and those that have ended: what `status`, `logs` and `report` find."""
+"""Running builds, builds that wait, and builds that have ended, for `status`, `logs` and `report`."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def failed_runs(house: Wheelhouse, state: Path, build_id: str | None = None) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """A run that goes on, whichever command runs it, or a build that waits or has ended."""
+    """A running build of any command, or a build that waits or has ended."""
 
     run: str  #: The run; of a build without one the background command, whose output is the log.
     build_id: str  #: The build id.
-    state: State
+    state: State  #: What the build does, or how it ended.
     profile: str  #: The name of the profile's file; empty for a build that ended well.
     started: str  #: When it began, such as `2026-01-31T09:30:00+00:00`.
     ended: str = ""  #: When it ended; empty while it runs.
@@ -99,9 +99,7 @@ class _Noted:
 
 
 def run_states(house: Wheelhouse, state: Path) -> Iterator[RunState]:
-    """Yield this user's runs that go on, into any wheelhouse, and builds that wait; then the builds of one wheelhouse
-    that ended, newest first.
-    """
+    """Yield this user's running and waiting builds for any wheelhouse, then the ended builds of one, newest first."""
     living = list(_living(state))
     failed = (_noted(path.parent, path.name.removesuffix(RUN_SUFFIX)) for path in failed_runs(house, state))
     ended = [*chain.from_iterable(failed), *_built(house)]
