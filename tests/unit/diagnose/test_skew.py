@@ -46,6 +46,10 @@ def found(*lines: str) -> list[tuple[str, str]]:
         (["gcc version 7.5.0 (Ubuntu 7.5.0)", STATUS], [("gcc_too_old", "high")]),
         (["gcc version 9.4.0 (Ubuntu 9.4.0)", STATUS], [("gcc_unfit", "low")]),
         (["Build label: 1.1.0", OPTION], [("bazel_too_old", "high")]),
+        (
+            ["ERROR: /s/BUILD:5:1: Label '@a//b:c/d.bzl' crosses boundary of subpackage '@a//b/c'"],
+            [("bazel_too_new", "medium")],
+        ),
         ([MUSL], [("musl_unfit", "medium")]),
         (['NAME="Alpine Linux"', MUSL], [("musl_unfit", "high")]),
         # Whole words, and not the file that the error is in.
@@ -108,6 +112,19 @@ killed: frob.exe: error: bad_alloc
 compiler_crash: a.cc(1): fatal error C1001: An internal error has occurred in the compiler.
 program_crash: bash: line 1: 88 Segmentation fault: 11  bazel-out/host/bin/external/protobuf_archive/js_embed
 program_crash: ERROR: /s/BUILD:4:1: ProtoCompile a failed (Segmentation fault): protoc failed: error executing command
+dll: ImportError: DLL load failed: A dynamic link library (DLL) initialization routine failed.
+dll: ImportError: Could not find 'cudart64_90.dll'.
+dll: OSError: [WinError 126] The specified module could not be found
+op_library: frob.InvalidArgumentError: Invalid name: Frob>Op (Did you use CamelCase?); in OpDef: name: "Frob>Op"
+import_name: ImportError: cannot import name 'frob_utils'
+protobuf_version: TypeError: __new__() got an unexpected keyword argument 'serialized_options'
+pip_path: ERROR: Could not install packages due to an OSError: [Errno 2] No such file or directory: 'C:\\v\\frob.h'
+not_permitted: OSError: [Errno 1] Operation not permitted: '/tmp/pip-x-uninstall/lib/frob-1.4.1.egg-info'
+xcode: xcrun: error: unable to lookup item 'Path' in SDK 'macosx12.5.1'
+toolchain: ERROR: no toolchain corresponding to 'local_darwin' found for cpu 'darwin'
+android: ERROR: no such package '@androidndk//': Could not read RELEASE.TXT in Android NDK: /home/u/ndk
+boundary: ERROR: /s/BUILD:9:1: Label '//a:b/c.py' crosses boundary of subpackage 'a/b'
+starlark: ERROR: /c/external/local_config_frob/frob.bzl:10:2: indentation error
 gpu_runtime: FrobError: CUDA runtime frobbed on GPU:0
 library_missing: LINK : fatal error LNK1104: cannot open file 'python35.lib'
 undefined_reference: pack_op.lo(pack_op.o) : error LNK2019: unresolved external symbol "void ConcatGPU<T>(C *)"
@@ -140,6 +157,14 @@ def test_the_first_error_is_none_that_only_announces_or_follows_from_another() -
     follows = "ERROR: /s/kernels/BUILD:1:1: output 'a.o' was not created"
     told = diagnosed(f"{announced}\nerror: no such file or directory: 'v2'\n{follows}\n")
     assert told.first.startswith("The first error is in line 2, and belongs to `@zlib`")
+
+
+def test_what_the_system_lacks_is_no_misfit_of_packages() -> None:
+    """macOS names the symbol in one line and the library that should have it in another."""
+    symbol = "ImportError: dlopen(/v/tensorflow/a.so, 2): Symbol not found: ___frob_stret"
+    names = "  Referenced from: /v/tensorflow/a.so"
+    assert found(symbol, names, "  Expected in: /usr/lib/libSystem.B.dylib") == [("macos_too_old", "high")]
+    assert found(symbol, names, "  Expected in: /v/tensorflow/b.so") == [("undefined_symbol_import", "medium")]
 
 
 def test_a_fix_speaks_of_the_system_that_the_log_is_of_and_to_who_installed() -> None:
