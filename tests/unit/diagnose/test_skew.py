@@ -137,6 +137,7 @@ no_repository: ERROR: no such package '@frob//': The repository named 'frob' cou
 macro: .\\tensorflow/stream_executor/rng.h(66): error C2589: 'constant': illegal token on right side of '::'
 templates: ./core/framework/variant.h(343): error: constexpr constructor calls non-constexpr function "A::A()"
 undeclared: a.cc:3:1: error: 'Frob' was not declared in this scope
+linker: clang: error: linker command failed with exit code 1 (use -v to see invocation)
 consequence: ERROR: /s/kernels/BUILD:4094:1: output 'a.cu.pic.o' was not created
 consequence: FAILED: Build did NOT complete successfully
 """
