@@ -1,6 +1,6 @@
-"""The documents that other programs read: what commands print with `--json`, and what is kept in files.
+"""The documents that other programs read: the output of commands with `--json`, and files that are kept.
 
-A value of the program that is a document is its own type. Types of this package hold what is put together for a
+Some documents are values of the program, with their own types. Types of this package combine several values in one
 document. `published` lists the documents, and `schemas` makes the JSON Schema of each from its type. Keys are added
 within a version of a document, and never removed, renamed or given another meaning.
 

@@ -21,19 +21,19 @@ from tfdock.wheelhouse.store import WheelFile
 
 
 class SlowActionJson(TypedDict):
-    """One of the actions that took longest."""
+    """One of the slowest actions."""
 
-    name: str  #: What it makes.
-    mnemonic: str  #: Its kind, such as `CppCompile`.
-    how: str  #: Whether it was executed or came from a cache.
+    name: str  #: What the action makes.
+    mnemonic: str  #: The kind of action, such as `CppCompile`.
+    how: str  #: Whether the action was executed or came from a cache.
     seconds: float  #: How long it took.
 
 
 class CriticalPathJson(TypedDict):
-    """The chain of actions that the build could not be faster than."""
+    """The longest chain of actions that wait for each other."""
 
     seconds: float  #: How long it took.
-    actions: Sequence[Step]  #: The actions, in order; empty where they are not known.
+    actions: Sequence[Step]  #: The actions, in order; empty if unknown.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +54,14 @@ class ActionCountsJson(TypedDict):
 class BazelFiguresJson(ActionCountsJson):
     """Bazel's report on a build."""
 
-    #: Where hits came from: `disk`, `remote`, or `cache` where Bazel does not say; to their number.
+    #: Source of hits to their number: `disk`, `remote`, or `cache` where Bazel does not say.
     sources: Mapping[str, int]
-    runners: Mapping[str, int]  #: Who executed actions, as Bazel calls them; to their number.
+    runners: Mapping[str, int]  #: Bazel's name of an executor to the number of its actions.
     actions: int | None  #: All actions, Bazel's own among them.
     #: Kind of action to number executed, most first; null without a profile of Bazel's.
     executed_by_mnemonic: Mapping[str, int] | None
     critical_path: CriticalPathJson | None  #: The critical path.
-    slowest: Sequence[SlowActionJson]  #: What took longest.
+    slowest: Sequence[SlowActionJson]  #: The slowest actions.
     wall_seconds: float | None  #: Seconds that Bazel took.
     bazel_cpu_seconds: float | None  #: CPU seconds of Bazel's own process.
     output_bytes: int | None  #: Bytes of the built files.
@@ -80,14 +80,14 @@ class ToolchainJson(TypedDict):
 class TakenSourceJson(TypedDict):
     """The source that was built."""
 
-    ref: str | None  #: The tag or branch that was taken.
-    found: str | None  #: The commit or sha256 that it was.
+    ref: str | None  #: The tag or branch that was built.
+    found: str | None  #: Its commit or sha256 at the time.
 
 
 class AttemptJson(TypedDict):
-    """The limits with which was compiled, and how it ended."""
+    """The limits of one compilation, and how it ended."""
 
-    jobs: int  #: Jobs of Bazel's.
+    jobs: int  #: Bazel's jobs.
     cpus: int  #: Cores.
     memory: int  #: Bytes of memory.
     heap: int  #: Bytes of Bazel's Java heap.
@@ -97,19 +97,19 @@ class AttemptJson(TypedDict):
 class EstimateJson(TypedDict):
     """The expected duration of the build at its start."""
 
-    seconds: Mapping[str, float] | None  #: Phase to seconds; null where nothing was known.
-    source: str | None  #: Where that came from, in words.
-    weight: float  #: How much there was to compile, beside a build for the CPU (1).
+    seconds: Mapping[str, float] | None  #: Phase to seconds; null if unknown.
+    source: str | None  #: The origin of the estimate, in words.
+    weight: float  #: The amount of code to compile; a build for the CPU is 1.
 
 
 class RemoteLineJson(TypedDict):
     """The traffic with a remote cache or executor."""
 
     endpoint: str  #: Scheme and host.
-    hits: int  #: Actions that it had.
+    hits: int  #: Actions whose results the endpoint had.
     sent: int  #: Bytes sent.
     received: int  #: Bytes received.
-    lost: str | None  #: Why it was no longer used; null where it was used to the end.
+    lost: str | None  #: Why the build stopped using it; null if it did not.
 
 
 class EngineJson(TypedDict):
@@ -117,11 +117,11 @@ class EngineJson(TypedDict):
 
     name: str  #: Its name.
     version: str  #: Its version.
-    local: bool  #: Whether it runs on this machine.
+    local: bool  #: Whether the engine runs on this machine.
 
 
 class VerificationJson(TypedDict):
-    """What was found of the wheels."""
+    """The checks of the wheels, and their GPU code."""
 
     checks: Sequence[Check]  #: The checks, in order; those of several wheels one after another.
     gpu_code: TargetsJson  #: GPU code of TensorFlow's own libraries.
@@ -134,18 +134,18 @@ class RecordDocument(TypedDict):
     schema: Literal["tfdock.record/1"]  #: Which document this is.
     build_id: str  #: The build id.
     fingerprint: str  #: 64 hexadecimal digits of everything that decides the wheel's bytes.
-    tfdock: str  #: The version of tfdock that built.
+    tfdock: str  #: The version of tfdock that made the build.
     log: str  #: The name of the log beside the record.
     wheels: Sequence[WheelFile]  #: The wheels.
-    plan: BuildPlanJson  #: What was done.
+    plan: BuildPlanJson  #: The plan of the build.
     toolchain_key: str  #: 16 hexadecimal digits of the tools in the image; names the disk cache.
     toolchain: ToolchainJson  #: The tools in the image.
-    base_digest: str | None  #: The digest of the image it began with.
+    base_digest: str | None  #: The digest of the base image.
     source: TakenSourceJson  #: The source that was built.
-    lock: str | None  #: The sha256 of the lock it was built by; null without one.
+    lock: str | None  #: The sha256 of the lock for the build; null without a lock.
     seconds: Mapping[str, float]  #: Phase to seconds.
-    attempts: int  #: How often was compiled, or anything was tried again.
-    resources: Sequence[AttemptJson]  #: The limits of each time it was compiled.
+    attempts: int  #: How often the build compiled or retried.
+    resources: Sequence[AttemptJson]  #: The limits of each compilation.
     at_once: int  #: How many builds ran side by side.
     estimate: EstimateJson  #: The expected duration.
     #: `cache` and `executor` to their traffic; null without either.
@@ -153,8 +153,8 @@ class RecordDocument(TypedDict):
     machine: MachineJson  #: The engine's machine.
     engine: EngineJson  #: The container engine.
     untested: Sequence[str]  #: Combinations without a known test, in words.
-    deflate: str  #: What packed the wheel.
-    verification: VerificationJson  #: What was found of the wheels.
+    deflate: str  #: The implementation of deflate that packed the wheel.
+    verification: VerificationJson  #: The checks of the wheels, and their GPU code.
     started: str  #: When the build began, such as `2026-01-31T09:30:00+00:00`.
     finished: str  #: When it ended.
     bazel: BazelFiguresJson | None  #: Bazel's report on the build; null if there is none.
@@ -163,9 +163,9 @@ class RecordDocument(TypedDict):
 
 
 class StatusDocument(TypedDict):
-    """`tfdock status`: what runs, and what has ended."""
+    """`tfdock status`: running builds, and builds that have ended."""
 
-    runs: Sequence[RunState]  #: The runs that go on, then the builds that ended, newest first.
+    runs: Sequence[RunState]  #: The current runs, then the ended builds, newest first.
 
 
 class WrittenLockJson(TypedDict):
@@ -173,7 +173,7 @@ class WrittenLockJson(TypedDict):
 
     file: str  #: The name of its file.
     text: str  #: Its text.
-    used: bool  #: Whether the build was made by it.
+    used: bool  #: Whether the build used the lock.
 
 
 class WrittenProfileJson(TypedDict):
@@ -182,8 +182,8 @@ class WrittenProfileJson(TypedDict):
     file: str  #: The name of its file.
     path: str  #: Its path on this machine.
     text: str  #: Its text.
-    extends: Mapping[str, str]  #: The profiles that it extends, to their texts.
-    lock: WrittenLockJson | None  #: Its lock; null without one that can be read.
+    extends: Mapping[str, str]  #: Name of each extended profile to its text.
+    lock: WrittenLockJson | None  #: Its lock; null without a readable lock.
 
 
 class NothingJson(TypedDict):
@@ -195,9 +195,9 @@ class BuiltProfileJson(TypedDict):
 
     build_id: str | None  #: The build id; null where the profile is refused.
     profile: str  #: The profile.
-    #: `refused`: it cannot be built, or its wheel does not fit the profile.
+    #: `refused`: the profile cannot be built, or the wheel does not fit the profile.
     status: BuildStatus
-    origin: str | None  #: The image that it was pulled from; null where it was built.
+    origin: str | None  #: The image that the build was pulled from; null for a build made here.
     problems: Sequence[Problem]  #: Why there is no wheel.
     wheels: Sequence[InstallableWheelJson]  #: The wheels.
     record: str | None  #: The path of the record.
@@ -205,7 +205,7 @@ class BuiltProfileJson(TypedDict):
     seconds: Mapping[str, float]  #: Phase to seconds.
     #: Bazel's report on the build; for a failed build only its actions.
     cache: BazelFiguresJson | ActionCountsJson | None
-    attempts: int  #: How often was compiled, or anything was tried again.
+    attempts: int  #: How often the build compiled or retried.
     diagnosis: Sequence[Finding]  #: The diagnosis of a failed build's log.
 
 
@@ -213,7 +213,7 @@ class BuildDocument(TypedDict):
     """`tfdock build`: the results of builds."""
 
     builds: Sequence[BuiltProfileJson]  #: The builds, in the order of the request.
-    matrix: NotRequired[MatrixResultJson]  #: With `--matrix`: what became of each cell.
+    matrix: NotRequired[MatrixResultJson]  #: With `--matrix`: the result of each cell.
 
 
 class PulledBuildJson(TypedDict):
@@ -221,14 +221,14 @@ class PulledBuildJson(TypedDict):
 
     build_id: str  #: The build id.
     fingerprint: str  #: The build's fingerprint.
-    status: Literal["pulled", "up-to-date"]  #: `up-to-date`: it was here.
+    status: Literal["pulled", "up-to-date"]  #: `up-to-date`: the build was here already.
     reference: str  #: The image.
     digest: str  #: The digest of its manifest, `sha256:` and 64 hexadecimal digits.
     platform: str  #: Such as `linux/amd64`.
     wheels: Sequence[InstallableWheelJson]  #: The wheels.
     record: str  #: The path of the record.
-    received: int  #: Bytes that came from the registry now.
-    kept: int  #: Bytes that were here from a pull that was interrupted.
+    received: int  #: Bytes that this pull downloaded.
+    kept: int  #: Bytes that an interrupted pull had downloaded.
     gpus: Sequence[GpuAnswerJson]  #: How the GPUs of this machine run the wheels.
 
 
@@ -237,18 +237,18 @@ class PulledNameJson(TypedDict):
 
     name: str  #: The image, profile or build id.
     problems: Sequence[Problem]  #: Why nothing was pulled.
-    builds: Sequence[PulledBuildJson]  #: What was pulled.
+    builds: Sequence[PulledBuildJson]  #: The pulled builds.
 
 
 class PullDocument(TypedDict):
     """`tfdock pull`: the pulled builds."""
 
-    pulls: Sequence[PulledNameJson]  #: The names, in the order in which they were given.
-    matrix: NotRequired[MatrixResultJson]  #: With `--matrix`: what became of each cell.
+    pulls: Sequence[PulledNameJson]  #: The names, in the order of the command line.
+    matrix: NotRequired[MatrixResultJson]  #: With `--matrix`: the result of each cell.
 
 
 class PulledDocument(TypedDict):
-    """Where a build came from that was not built here (`pulled.json` beside its record)."""
+    """The origin of a pulled build (`pulled.json` beside its record)."""
 
     reference: str  #: The image.
     digest: str  #: The digest of its manifest.
@@ -263,15 +263,15 @@ class RunDocument(TypedDict):
     build_id: str  #: The build id.
     fingerprint: str  #: The build's fingerprint.
     knowledge: str  #: The digest of the knowledge base.
-    profile: WrittenProfileJson | NothingJson  #: The profile; empty where there was none.
+    profile: WrittenProfileJson | NothingJson  #: The profile; empty without a profile.
     plan: BuildPlanJson  #: The plan of the run.
     machine: MachineJson  #: The engine's machine.
     engine: EngineJson  #: The container engine.
     at_once: int  #: How many builds ran side by side.
     started: str  #: When it began, such as `2026-01-31T09:30:00+00:00`.
-    ended: NotRequired[str]  #: When it ended; not there while it runs, and where it was killed.
-    problems: NotRequired[Sequence[Problem]]  #: How it ended.
-    error: NotRequired[str]  #: How it ended, where that is a mistake in tfdock.
+    ended: NotRequired[str]  #: When the run ended; absent while it runs, and if it was killed.
+    problems: NotRequired[Sequence[Problem]]  #: How the run ended.
+    error: NotRequired[str]  #: The error, if the cause is a bug in tfdock.
 
 
 class ReportFileJson(TypedDict):
@@ -285,26 +285,26 @@ class ReportBundleDocument(TypedDict):
     """`tfdock report --bundle`: the contents of a bundle for an issue tracker."""
 
     bundle: str  #: The path of the file.
-    files: Sequence[ReportFileJson]  #: What is in it.
-    removed: Mapping[str, int]  #: Kind of secret or name to how many were taken out.
-    notes: Sequence[str]  #: Notes about it.
+    files: Sequence[ReportFileJson]  #: The files in the bundle.
+    removed: Mapping[str, int]  #: Kind of secret or name to the number removed.
+    notes: Sequence[str]  #: Notes.
 
 
 class ReportDocument(TypedDict):
-    """`tfdock report`: the record of a build, but for its verification.
+    """`tfdock report`: the record of a build, without its verification.
 
-    Records of earlier versions, and those that came with pulled wheels, may lack keys or have others.
+    Records of earlier versions and records of pulled wheels may lack keys or have other keys.
     """
 
     record: str  #: The path of the record.
     build_id: str  #: The build id.
     fingerprint: NotRequired[str]  #: 64 hexadecimal digits of everything that decides the wheel's bytes.
-    tfdock: NotRequired[str]  #: The version of tfdock that built.
+    tfdock: NotRequired[str]  #: The version of tfdock that made the build.
     wheels: NotRequired[Sequence[WheelFile]]  #: The wheels.
     plan: NotRequired[Mapping[str, object]]  #: The commands, as in `record`.
     source: NotRequired[TakenSourceJson | None]  #: The source that was built.
     seconds: NotRequired[Mapping[str, float]]  #: Phase to seconds.
-    attempts: NotRequired[int]  #: How often was compiled, or anything was tried again.
+    attempts: NotRequired[int]  #: How often the build compiled or retried.
     machine: NotRequired[MachineJson]  #: The engine's machine.
     started: NotRequired[str]  #: When the build began, such as `2026-01-31T09:30:00+00:00`.
     finished: NotRequired[str]  #: When it ended.

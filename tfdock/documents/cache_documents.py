@@ -15,15 +15,15 @@ from tfdock.engine.protocol import ImageInfo
 class CachedToolchainJson(TypedDict):
     """The disk cache of one toolchain and trust domain."""
 
-    key: str  #: Names it.
+    key: str  #: The name of the disk cache.
     domain: str  #: The trust domain.
     reasons: Sequence[str]  #: Why the domain is not `release`, or why the build shares `release`.
-    #: The tools, for people: `bazel`, `base` and others; empty where nothing is known.
+    #: The tools, for people: `bazel`, `base` and others; empty if unknown.
     toolchain: Mapping[str, object]
     size: int  #: Bytes.
     actions: int  #: Actions whose results are kept.
-    blobs: int  #: Files that those need.
-    used: str | None  #: When it was used last; null for never.
+    blobs: int  #: Files that these actions need.
+    used: str | None  #: When a build last used the cache; null for never.
     builds: Sequence[object]  #: Always empty: the entries that a build uses are no longer recorded.
 
 
@@ -32,29 +32,29 @@ class OutputBaseJson(TypedDict):
 
     run: str  #: The run.
     size: int  #: Bytes.
-    changed: str | None  #: When it was changed last.
-    in_use: bool  #: Whether the run is still under way.
+    changed: str | None  #: When it was last changed.
+    in_use: bool  #: Whether the run is still running.
 
 
 class CacheListDocument(TypedDict):
     """`tfdock cache list`: the contents of the cache."""
 
-    cache: str  #: Its folder.
+    cache: str  #: The folder of the cache.
     size: int  #: Bytes in all.
     parts: Mapping[str, int]  #: Part of the cache to bytes.
     toolchains: Sequence[CachedToolchainJson]  #: The disk caches.
-    outputs: Sequence[OutputBaseJson]  #: What runs left.
+    outputs: Sequence[OutputBaseJson]  #: The leftover output bases.
 
 
 class CacheFindingJson(TypedDict):
     """A damaged entry."""
 
     toolchain: str  #: The disk cache.
-    #: `incomplete`: its outputs are gone; `foreign`: it is nothing of Bazel's.
+    #: `incomplete`: outputs of the action are missing; `foreign`: not a file of Bazel's.
     kind: Literal["damaged", "truncated", "unreadable", "incomplete", "foreign"]
     path: str  #: The file.
     text: str  #: What is wrong.
-    harms: bool  #: Whether a build could use it by mistake.
+    harms: bool  #: Whether a build could use the entry by mistake.
 
 
 class VerifiedToolchainJson(TypedDict):
@@ -79,9 +79,9 @@ class PrunedToolchainJson(TypedDict):
     """The entries removed from a disk cache."""
 
     key: str  #: The disk cache.
-    size: int  #: Bytes that went.
-    actions: int  #: Actions that went.
-    blobs: int  #: Files that went.
+    size: int  #: Bytes removed.
+    actions: int  #: Actions removed.
+    blobs: int  #: Files removed.
     builds: Sequence[str]  #: Always empty: no entries are reserved for a build.
 
 
@@ -93,16 +93,16 @@ class PrunedOutputJson(TypedDict):
 
 
 class CachePruneDocument(TypedDict):
-    """`tfdock cache prune`: the removed entries, or those that would be removed."""
+    """`tfdock cache prune`: the removed entries, or the entries to remove."""
 
     dry_run: bool  #: Whether nothing was removed.
-    images: Sequence[ImageInfo]  #: Images that went, with `--images`.
-    size: int  #: Bytes that went, images aside.
-    left: int  #: Bytes that are left.
+    images: Sequence[ImageInfo]  #: Images removed with `--images`.
+    size: int  #: Bytes removed, without images.
+    left: int  #: Bytes that stay.
     reached: bool  #: Whether the rest is within `--max-size`.
     toolchains: Sequence[PrunedToolchainJson]  #: The entries removed from disk caches.
     outputs: Sequence[PrunedOutputJson]  #: The removed leftovers of runs.
-    downloads: int  #: Bytes of downloads that went.
+    downloads: int  #: Bytes of downloads removed.
 
 
 class CacheCleanDocument(TypedDict):

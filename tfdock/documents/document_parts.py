@@ -14,7 +14,7 @@ from tfdock.gpu.compatibility import LibraryService
 from tfdock.gpu.verdict import Runs
 from tfdock.wheel.facts import Containers, Images
 
-#: The result of a build. `refused`: it cannot be built, or its wheel does not fit the profile.
+#: The result of a build. `refused`: the profile cannot be built, or the wheel does not fit the profile.
 BuildStatus = Literal["built", "pulled", "up-to-date", "refused", "failed", "interrupted"]
 
 
@@ -34,8 +34,8 @@ class MachineJson(TypedDict):
 class TrustJson(TypedDict):
     """Whose results a build may use, and who may use its results."""
 
-    domain: str  #: The trust domain: `release`, or one of the source's own.
-    reasons: Sequence[str]  #: Why it is not `release`, or why the build shares `release`.
+    domain: str  #: The trust domain: `release`, or the name of another domain.
+    reasons: Sequence[str]  #: Why the domain is not `release`, or why the build shares `release`.
     shared: bool  #: Whether `--trust` shares the cache of releases on purpose.
 
 
@@ -50,7 +50,7 @@ class WheelPathJson(TypedDict):
 class InstallableWheelJson(WheelPathJson):
     """A wheel on this machine, and how to install it."""
 
-    install: str  #: The command for pip, with the wheel's extra for its own CUDA.
+    install: str  #: The pip command, with the extra for the wheel's CUDA.
 
 
 class TargetsJson(TypedDict):
@@ -78,10 +78,10 @@ class GpuAnswerJson(TypedDict):
     #: `native`: has code for it; `native-same-major`: older code of its generation; `ptx-jit`: compiles at the first
     #: start; `no`: does not run.
     runs: Runs
-    by: str  #: Which code of the wheel runs; empty where none does.
+    by: str  #: The code of the wheel that runs; empty if no code runs.
     reason: str  #: Why.
     limits: Sequence[str]  #: The limits, and the required driver.
-    libraries: NotRequired[Sequence[LibraryService]]  #: How it runs each library.
+    libraries: NotRequired[Sequence[LibraryService]]  #: How the GPU runs each library.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,13 +26,13 @@ class AdvisedWheelJson(AdvisedWheel):
 
 
 class FigureJson(TypedDict):
-    """A figure that an estimate is made with."""
+    """A figure behind an estimate."""
 
     estimate: str  #: Its name.
     value: float  #: The figure.
     unit: str  #: Its unit.
     source: str  #: Where it comes from.
-    unverified: bool | str  #: What nobody has checked; false where nothing is left to check.
+    unverified: bool | str  #: The unchecked part of the row; false if everything is checked.
 
 
 class AdviseDocument(TypedDict):
@@ -42,24 +42,24 @@ class AdviseDocument(TypedDict):
     python: str | None  #: The requested Python.
     build_needed: bool  #: Whether no official wheel of that release serves the GPUs.
     gpus: Sequence[GpuAnswerJson]  #: How each GPU runs the official wheel.
-    gpu: NotRequired[GpuAnswerJson]  #: The same, where there is one GPU.
+    gpu: NotRequired[GpuAnswerJson]  #: The answer for the GPU, if there is only one.
     wheel: AdvisedWheelJson  #: The official wheel.
-    native_wheel: AdvisedWheelJson | None  #: The nearest that runs natively.
-    instead: AdvisedWheelJson | None  #: One that makes a build of another release unnecessary.
-    vendor_wheel: VendorWheel | None  #: The vendor's own.
+    native_wheel: AdvisedWheelJson | None  #: The nearest official wheel that runs natively.
+    instead: AdvisedWheelJson | None  #: An official wheel that makes a build of another release unnecessary.
+    vendor_wheel: VendorWheel | None  #: The GPU vendor's own wheel.
     apart: Sequence[str]  #: Why one wheel cannot serve all GPUs.
-    profile: str | None  #: The text of the profile to build; null where there is none.
+    profile: str | None  #: The text of the profile to build; null without a profile.
     profile_tensorflow: str | None  #: The release in that profile.
     build_id: str | None  #: Its build id.
     #: The grade of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom.
     evidence: Choice | None
-    profile_file: str | None  #: The file that it was written to.
+    profile_file: str | None  #: The file with the written profile.
     plan: SizePlan | None  #: The targets of that profile.
-    alternative_plan: SizePlan | None  #: Each GPU with code of its own.
-    #: The text of a profile of the release that was asked for, which nobody is known to have tested.
+    alternative_plan: SizePlan | None  #: The targets if each GPU gets its own code.
+    #: The text of an untested profile for the requested release.
     untested_profile: str | None
     refused: Sequence[Problem]  #: Why the requested release does not work.
-    jit: FigureJson | None  #: How long a first start takes that compiles PTX.
+    jit: FigureJson | None  #: The duration of a first start that compiles PTX.
     figures: Sequence[FigureJson]  #: The figures behind the sizes and times.
 
 
@@ -78,11 +78,11 @@ class KnownGpuJson(TargetFacts):
     gpu: str  #: The name in profiles, such as `rtx3080`.
     names: Sequence[str]  #: Names as the driver prints them.
     memory_gib: float | None  #: Gibibytes of memory.
-    machine: str | None  #: The processor beside it, where it is sold with one only.
-    source: Sequence[str] | str  #: Where it comes from: names of `sources`, or words.
-    checked: str  #: The day on which it was compared with its source, such as `2026-01-31`.
-    note: str | None  #: What else to know.
-    unverified: bool | str  #: What nobody has checked; false where nothing is left to check.
+    machine: str | None  #: The processor that the GPU is sold with; null for any.
+    source: Sequence[str] | str  #: The source of the row: names in `sources`, or words.
+    checked: str  #: The day on which the row was compared with its source, such as `2026-01-31`.
+    note: str | None  #: A note about the GPU.
+    unverified: bool | str  #: The unchecked part of the row; false if everything is checked.
 
 
 class GpusDocument(TypedDict):
@@ -101,14 +101,14 @@ class ReleasesDocument(TypedDict):
 class ExplainDocument(ExplainedCode):
     """`tfdock explain CODE`: the meaning of a code."""
 
-    problems: Sequence[Problem]  #: The answer to the profile.
+    problems: Sequence[Problem]  #: The problem of the profile.
 
 
 class SwitchJson(SwitchFacts):
     """A switch of TensorFlow, or of a library below it."""
 
     variable: str  #: The variable that carries it; empty for a setting.
-    sources: Sequence[str]  #: Where that stands.
+    sources: Sequence[str]  #: The sources of these facts.
 
 
 class SwitchDocument(SwitchJson):

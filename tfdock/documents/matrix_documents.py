@@ -16,15 +16,15 @@ class IncludedCellJson(TypedDict):
 
     build_id: str  #: The build id.
     profile: Mapping[str, object]  #: The whole profile.
-    fields: Mapping[str, object]  #: What the cell says over the base, by dotted name.
-    runner: Sequence[str]  #: Labels of the machine that is to build it.
-    status: Literal["missing", "here", "registry"]  #: Where its wheel is; `missing` too where nobody has looked.
+    fields: Mapping[str, object]  #: The fields that the cell sets, by dotted name.
+    runner: Sequence[str]  #: Labels of the machine for this build.
+    status: Literal["missing", "here", "registry"]  #: Where its wheel is; `missing` also where tfdock did not look.
     fingerprint: str | None  #: The build's fingerprint.
-    seconds: float | None  #: How long it is expected to take; null where nothing is known.
-    group: str  #: Cells of one group have one toolchain.
+    seconds: float | None  #: The expected seconds of the build; null if unknown.
+    group: str  #: Cells with the same group have the same toolchain.
     evidence: Literal["built", "tested", "untested", "known-to-fail"]  #: The grade of such builds.
     shard: int  #: The number of the job that builds it, from 1.
-    warnings: Sequence[str]  #: Notes about it.
+    warnings: Sequence[str]  #: Notes.
 
 
 class ExcludedCellJson(TypedDict):
@@ -32,10 +32,10 @@ class ExcludedCellJson(TypedDict):
 
     build_id: None  #: Always null.
     status: Literal["impossible", "excluded"]  #: `excluded`: a rule of the matrix excludes it.
-    fields: Mapping[str, object]  #: What the cell says over the base, by dotted name.
+    fields: Mapping[str, object]  #: The fields that the cell sets, by dotted name.
     code: str | None  #: The code of the reason.
     reason: str  #: Why.
-    file: str  #: The file that says so.
+    file: str  #: The file with the rule or value.
     line: int | None  #: The line in that file, from 1.
     column: int | None  #: The column in that line, from 1.
     problems: Sequence[Problem]  #: What is wrong.
@@ -53,22 +53,22 @@ class CellResultJson(TypedDict):
     """The result of a cell."""
 
     build_id: str | None  #: The build id; null for a cell that cannot be built.
-    name: str  #: The build id, or what the cell says over the base.
-    fields: Mapping[str, object]  #: What the cell says over the base, by dotted name.
-    runner: Sequence[str]  #: Labels of the machine that is to build it.
-    #: What became of it.
+    name: str  #: The build id, or the fields that the cell sets.
+    fields: Mapping[str, object]  #: The fields that the cell sets, by dotted name.
+    runner: Sequence[str]  #: Labels of the machine for this build.
+    #: The result of the cell.
     status: Literal[BuildStatus, "missing", "registry", "impossible", "excluded"]
     code: str | None  #: The code of the reason why there is no wheel.
-    reason: str | None  #: That reason.
+    reason: str | None  #: The reason in words.
     place: str | None  #: `file:line:column` of the value that makes the cell impossible.
     problems: Sequence[Problem]  #: What is wrong.
-    origin: str | None  #: The image that it was pulled from.
+    origin: str | None  #: The image that the build was pulled from.
     wheels: Sequence[WheelPathJson]  #: The wheels, by their names.
     log: str | None  #: The log's path in the wheelhouse.
     record: str | None  #: The record's path in the wheelhouse.
     seconds: Mapping[str, float]  #: Phase to seconds, of this build.
     cache: Mapping[str, object] | None  #: Bazel's report on this build, as `cache` of `tfdock build`.
-    attempts: int  #: How often was compiled, or anything was tried again.
+    attempts: int  #: How often the build compiled or retried.
     exit_code: int  #: The exit code of its build.
 
 
@@ -77,7 +77,7 @@ class MatrixResultJson(TypedDict):
 
     matrix: str  #: The matrix's file.
     by: str  #: The command, such as `tfdock build`.
-    finished: str  #: When it ended, in UTC, such as `2026-01-31T09:30:00`.
+    finished: str  #: When the command ended, in UTC, such as `2026-01-31T09:30:00`.
     seconds: float  #: Seconds in all.
     exit_code: int  #: The exit code of the command.
     counts: Mapping[str, int]  #: Status to number of cells.

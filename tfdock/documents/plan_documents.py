@@ -21,24 +21,24 @@ class SkippedRuleJson(TypedDict):
     """A check of this machine that could not be made."""
 
     rule: str  #: The check.
-    reason: str  #: Why it was not made.
+    reason: str  #: Why the check was not made.
 
 
 class CheckedProfileJson(TypedDict):
     """The result for one profile."""
 
-    file: str  #: The profile as it was given.
-    ok: bool  #: Whether it can be built.
+    file: str  #: The profile as named on the command line.
+    ok: bool  #: Whether the profile can be built.
     build_id: str | None  #: The build id; null where the profile is refused.
     #: The grade of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom.
     evidence: Choice | None
-    problems: Sequence[Problem]  #: Why it is refused.
+    problems: Sequence[Problem]  #: Why the profile is refused.
     untested: Sequence[Problem]  #: Allowed combinations without a known test.
     warnings: Sequence[Problem]  #: Other notes, and requirements that this machine lacks.
     skipped: Sequence[SkippedRuleJson]  #: Checks of this machine that could not be made.
     online: Sequence[Availability]  #: With `--online`, the state of the build's downloads; else empty.
-    estimate: ExpectedJson | None  #: How long the build takes here; null where nothing is known.
-    unverified: Sequence[str]  #: What nobody has checked of the base image.
+    estimate: ExpectedJson | None  #: The expected time of the build here; null if unknown.
+    unverified: Sequence[str]  #: Unchecked facts about the base image.
     notes: Sequence[str]  #: What to know before a build, such as an official wheel that does the same.
     fixed: Mapping[str, object] | None  #: The change that `--fix` wrote into the profile; else null.
 
@@ -46,7 +46,7 @@ class CheckedProfileJson(TypedDict):
 class CheckDocument(TypedDict):
     """`tfdock check`: whether profiles can be built."""
 
-    profiles: Sequence[CheckedProfileJson]  #: The profiles, in the order in which they were given.
+    profiles: Sequence[CheckedProfileJson]  #: The profiles, in the order of the command line.
 
 
 class SourceJson(TypedDict):
@@ -55,17 +55,17 @@ class SourceJson(TypedDict):
     kind: Literal["git", "archive", "path"]  #: A repository, an archive, or a folder of this machine.
     location: str  #: Its URL or folder; `local checkout` in a record.
     refs: Sequence[str]  #: Tags or branches to try, in order; empty if it is not a repository.
-    commit: str | None  #: The commit, where it is known.
-    sha256: str | None  #: The archive's, or the folder's tree hash: 64 hexadecimal digits.
+    commit: str | None  #: The commit; null if unknown.
+    sha256: str | None  #: The sha256 of the archive, or the tree hash of the folder: 64 hexadecimal digits.
     patches: Sequence[str]  #: Names of the patches that are applied.
 
 
 class PlannedImageJson(TypedDict):
     """The image that builds."""
 
-    base: str  #: The image it begins with.
-    name: str  #: Its own name.
-    source: SourceJson  #: Where the source in it comes from.
+    base: str  #: The base image.
+    name: str  #: The name of the built image.
+    source: SourceJson  #: The origin of the source in the image.
 
 
 class MountJson(TypedDict):
@@ -94,7 +94,7 @@ class RemoteJson(TypedDict):
 
 
 class WheelNameJson(TypedDict):
-    """How the wheel is called."""
+    """The names in the wheel's file name."""
 
     name: str  #: The project's name.
     local_version: str | None  #: The local version, such as `cuda12.5.sm86`.
@@ -104,14 +104,14 @@ class WheelNameJson(TypedDict):
 class VerifyOptionsJson(TypedDict):
     """How the wheel is verified."""
 
-    run: bool  #: Whether it is tried in a container.
-    gpu_code: str  #: `strict`: exactly the requested targets; else at least those.
+    run: bool  #: Whether the wheel is tried in a container.
+    gpu_code: str  #: `strict`: exactly the requested targets; else at least these targets.
 
 
 class BuildPlanJson(TypedDict):
     """Everything that a build does."""
 
-    build_id: str  #: Names the combination.
+    build_id: str  #: The name of the combination.
     fingerprint: str  #: 64 hexadecimal digits of everything that decides the wheel's bytes.
     image: PlannedImageJson  #: The image that builds.
     environment: Mapping[str, str]  #: Environment variables of ./configure and Bazel.
@@ -127,8 +127,8 @@ class BuildPlanJson(TypedDict):
     resources: BuildResources  #: The limits of the compile container.
     trust: TrustJson  #: The trust domain.
     remote: RemoteJson | None  #: Remote cache and executor; null without either.
-    machine: MachineJson  #: The machine that it was sized for.
-    wheel: WheelNameJson  #: How the wheel is called.
+    machine: MachineJson  #: The machine that the limits fit.
+    wheel: WheelNameJson  #: The names in the wheel's file name.
     runtime: str | None  #: The image in which the wheel is tried.
     verify: VerifyOptionsJson  #: How the wheel is verified.
     untested: Sequence[str]  #: Combinations without a known test, in words.
@@ -145,16 +145,16 @@ class ExpectedJson(TypedDict):
 class PlanDocument(BuildPlanJson):
     """`tfdock plan`: the plan of a build."""
 
-    estimate: ExpectedJson | None  #: How long it takes; null where nothing is known.
-    unverified: Sequence[str]  #: What nobody has checked of the base image.
+    estimate: ExpectedJson | None  #: The expected time of the build; null if unknown.
+    unverified: Sequence[str]  #: Unchecked facts about the base image.
     notes: Sequence[str]  #: What to know before a build, such as an official wheel that does the same.
 
 
 class RenderDocument(TypedDict):
-    """`tfdock render`: the files that the image is made of."""
+    """`tfdock render`: the files of the image's build context."""
 
     build_id: str  #: The build id.
-    files: Sequence[str]  #: Paths of the files, from the folder on, sorted.
+    files: Sequence[str]  #: Paths of the files, relative to the folder, sorted.
 
 
 class DoctorDocument(TypedDict):
@@ -163,7 +163,7 @@ class DoctorDocument(TypedDict):
     checks: Sequence[PreflightCheck]  #: The checks, in order.
 
 
-# Not a class: `from` is no name in Python.
+# Not a class: `from` is a keyword in Python.
 PinJson = TypedDict(
     "PinJson",
     {
@@ -173,15 +173,15 @@ PinJson = TypedDict(
         "from": Annotated[str, Field(description="Where it comes from.")],
     },
 )
-PinJson.__doc__ = """Something from elsewhere that is pinned."""
+PinJson.__doc__ = """A pinned input of a build."""
 
 
 class LockedProfileJson(TypedDict):
     """The result of locking one profile."""
 
-    profile: str  #: The profile as it was given.
+    profile: str  #: The profile as named on the command line.
     file: str | None  #: The lock file; null where none was written.
-    ok: bool  #: Whether it was written.
+    ok: bool  #: Whether the lock file was written.
     build_id: str | None  #: The build id; null where it failed.
     fingerprint: str | None  #: The build's fingerprint; null where it failed.
     knowledge: str | None  #: The digest of the knowledge base; null where it failed.
@@ -193,7 +193,7 @@ class LockedProfileJson(TypedDict):
 class LockDocument(TypedDict):
     """`tfdock lock`: the locks of profiles."""
 
-    locks: Sequence[LockedProfileJson]  #: The profiles, in the order in which they were given.
+    locks: Sequence[LockedProfileJson]  #: The profiles, in the order of the command line.
 
 
 class LockFileDocument(TypedDict):
@@ -213,14 +213,14 @@ class FetchedJson(TypedDict):
 
     build_id: str | None  #: The build id; null where it failed.
     profile: str  #: The profile.
-    status: Literal["fetched", "failed"]  #: Whether everything is there.
+    status: Literal["fetched", "failed"]  #: Whether all downloads succeeded.
     problems: Sequence[Problem]  #: Why it failed.
 
 
 class BundleFileJson(TypedDict):
     """The file of a bundle."""
 
-    path: str  #: Where it is.
+    path: str  #: The path of the bundle.
     size: int  #: Bytes.
     sha256: str  #: 64 hexadecimal digits.
 
@@ -229,4 +229,4 @@ class FetchDocument(TypedDict):
     """`tfdock fetch`: the downloads."""
 
     builds: Sequence[FetchedJson]  #: The builds.
-    bundle: BundleFileJson | None  #: The bundle; null where the caches were filled.
+    bundle: BundleFileJson | None  #: The bundle; null if the downloads went into the caches.

@@ -16,7 +16,7 @@ from tfdock.documents import (
 from tfdock.offline.bundle_format import Index
 from tfdock.trace.tracing import TraceReport
 
-#: What commands print with `--json`, any of these types; `schema` and `ok` come before what the type has.
+#: Types of the documents that commands print with `--json`; `schema` and `ok` come before their keys.
 PRINTED: dict[str, tuple[type, ...]] = {
     "advise": (knowledge_documents.AdviseDocument,),
     "bench": (wheel_documents.BenchDocument,),
@@ -72,7 +72,7 @@ KEPT: dict[str, type] = {
     "run": build_documents.RunDocument,
 }
 
-#: The `schema` of printed documents whose name is another one: `matrix` is the schema of the file that is written.
+#: Printed documents whose `schema` has another name. The name `matrix` belongs to the file that a user writes.
 SCHEMAS = {"matrix-plan": "tfdock.matrix/1"}
 
 
@@ -81,5 +81,5 @@ def schema_id(name: str) -> str:
     return SCHEMAS.get(name, f"tfdock.{name}/1")
 
 
-#: Types whose documents may hold further keys: they pass on what somebody else wrote.
+#: Types whose documents may have further keys: they contain records that others wrote.
 OPEN: frozenset[type] = frozenset({build_documents.ReportDocument})

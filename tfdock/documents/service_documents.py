@@ -14,10 +14,10 @@ from tfdock.errors import Problem
 
 
 class WrittenPipelineJson(TypedDict):
-    """A file of a pipeline that was rendered."""
+    """A rendered file of a pipeline."""
 
     path: str  #: Its path.
-    written: bool  #: Whether it has changed.
+    written: bool  #: Whether the file has changed.
 
 
 class CiRenderDocument(TypedDict):
@@ -29,18 +29,18 @@ class CiRenderDocument(TypedDict):
 
 
 class CheckedPipelineJson(TypedDict):
-    """A file of a pipeline that was compared."""
+    """A compared file of a pipeline."""
 
     service: Service  #: The service.
     path: str  #: Its path.
-    state: str  #: `fresh`: it is as it would be rendered.
+    state: str  #: `fresh`: the file equals a newly rendered file.
     difference: str  #: The difference as a patch; empty without one.
 
 
 class CiCheckDocument(TypedDict):
-    """`tfdock ci check`: whether pipelines are as they would be rendered."""
+    """`tfdock ci check`: whether pipelines are up to date."""
 
-    problems: Sequence[Problem]  #: What is not.
+    problems: Sequence[Problem]  #: The files that are out of date.
     warnings: Sequence[Problem]  #: What to know.
     files: Sequence[CheckedPipelineJson]  #: The files.
 
@@ -50,12 +50,12 @@ class ReadLogJson(TypedDict):
 
     file: str  #: The log; `-` for standard input.
     lines: int  #: Its lines.
-    #: The good end of a log without a known failure, after which no line looks like an error; null without one.
+    #: The last line that reports success, if no error follows and no failure is known; else null.
     success: GoodEnd | None
 
 
 class SuspectLineJson(TypedDict):
-    """A line that looks like an error, of a log in which nothing known was found."""
+    """A line that looks like an error, in a log without a known failure."""
 
     file: str  #: The log.
     line: int  #: The line, from 1.
@@ -67,6 +67,6 @@ class DiagnoseDocument(TypedDict):
 
     findings: Sequence[LoggedFindingJson]  #: The findings: the first of each log, then the second.
     logs: Sequence[ReadLogJson]  #: The logs.
-    suspects: Sequence[SuspectLineJson]  #: Lines to look at in logs in which nothing known was found.
+    suspects: Sequence[SuspectLineJson]  #: Lines to look at, in logs without a known failure.
     warnings: NotRequired[Sequence[LoggedFindingJson]]  #: With `--explain-warnings`: harmless lines that look bad.
     problems: NotRequired[Sequence[Problem]]  #: Logs that could not be read.

@@ -19,7 +19,7 @@ from tfdock.wheel.wheel import RecordProblem
 class LibraryJson(TypedDict):
     """A library in a wheel."""
 
-    own: bool  #: Whether it is TensorFlow's own, and not one that is bundled.
+    own: bool  #: Whether it is TensorFlow's own library, not one bundled from elsewhere.
     path: str  #: Its path in the wheel.
     size: int  #: Bytes.
     machine: str  #: The processor, such as `x86_64`.
@@ -34,15 +34,15 @@ class LibraryJson(TypedDict):
     text_relocations: bool  #: Whether it has relocations of its code.
     gpu_code: GpuCodeJson  #: GPU code that the runtime loads.
     relocatable_code: GpuCodeJson  #: GPU code for the device linker, which is never loaded.
-    embedded_code: GpuCodeJson | None  #: GPU code among other data; null where it was not looked for.
+    embedded_code: GpuCodeJson | None  #: GPU code among other data; null if not searched.
     problems: Sequence[str]  #: Its damaged parts.
 
 
 class WheelRecordJson(TypedDict):
     """The wheel's RECORD against its files."""
 
-    ok: bool  #: Whether every file is as it is listed.
-    problems: Sequence[RecordProblem]  #: The files that are not.
+    ok: bool  #: Whether every file matches its line.
+    problems: Sequence[RecordProblem]  #: The files that do not match.
 
 
 class ManylinuxJson(TypedDict):
@@ -50,7 +50,7 @@ class ManylinuxJson(TypedDict):
 
     fits: str | None  #: The most compatible platform tag; null if unknown.
     reason: NotRequired[str]  #: Why there is no answer.
-    #: Tag of the wheel's name that they do not fit, to the reasons.
+    #: Tag in the wheel's name that the libraries do not fit, to the reasons.
     obstacles: NotRequired[Mapping[str, Sequence[str]]]
 
 
@@ -73,13 +73,13 @@ class InspectDocument(TypedDict):
     record: WheelRecordJson  #: RECORD against the files.
     #: Folders (`nvidia/cusolver/lib`) that pip fills with libraries for GPUs, and that the wheel does not search.
     unsearched: Sequence[str]
-    tag_problem: str | None  #: Where WHEEL has other tags than the file's name.
-    requires_python: str | None  #: The Pythons that it allows.
-    requires_dist: Sequence[str]  #: What it requires.
+    tag_problem: str | None  #: How the tags in WHEEL differ from the file's name.
+    requires_python: str | None  #: The Python versions that the wheel allows.
+    requires_dist: Sequence[str]  #: The requirements of the wheel.
     extras: Mapping[str, Sequence[str]]  #: Extra to the packages that it adds.
     manylinux: ManylinuxJson  #: Which systems the libraries fit.
-    gpu: NotRequired[GpuAnswerJson]  #: With one `--gpu`: how it runs the wheel.
-    gpus: NotRequired[Sequence[GpuAnswerJson]]  #: With `--gpu`: how each runs the wheel.
+    gpu: NotRequired[GpuAnswerJson]  #: With one `--gpu`: how the GPU runs the wheel.
+    gpus: NotRequired[Sequence[GpuAnswerJson]]  #: With `--gpu`: how each GPU runs the wheel.
 
 
 class VerifyDocument(TypedDict):
@@ -87,19 +87,19 @@ class VerifyDocument(TypedDict):
 
     wheel: str  #: The file's name.
     sha256: str | None  #: 64 hexadecimal digits; null for a damaged file.
-    profile: str | None  #: The profile that it was compared with; null without one.
-    build_id: str | None  #: The profile's build id; null without one.
+    profile: str | None  #: The profile that the wheel was compared with; null without a profile.
+    build_id: str | None  #: The profile's build id; null without a profile.
     checks: Sequence[Check]  #: The checks, in order.
     told_by_wheel: Sequence[str]  #: Checks that the wheel's own code answered.
-    runtime: str | None  #: The image in which it was tried.
-    problems: Sequence[Problem]  #: Why it could not be tried.
+    runtime: str | None  #: The image in which the wheel was tried.
+    problems: Sequence[Problem]  #: Why the wheel could not be tried.
     name: NotRequired[str]  #: The project's name, normalised.
     version: NotRequired[str]  #: The version, normalised.
     python_tag: NotRequired[str]  #: Such as `cp311`.
     abi_tag: NotRequired[str]  #: Such as `cp311`.
     platform_tag: NotRequired[str]  #: Such as `manylinux_2_17_x86_64`.
     size: NotRequired[int]  #: Bytes of the file.
-    coverage: NotRequired[Sequence[Coverage]]  #: How known GPUs run it.
+    coverage: NotRequired[Sequence[Coverage]]  #: How known GPUs run the wheel.
     libraries: NotRequired[Sequence[LibraryJson]]  #: All libraries.
     #: Folders (`nvidia/cusolver/lib`) that pip fills with libraries for GPUs, and that the wheel does not search.
     unsearched: Sequence[str]
@@ -119,7 +119,7 @@ class BenchSideJson(TypedDict):
 class BenchDocument(TypedDict):
     """`tfdock bench`: whether one installed TensorFlow is faster than another."""
 
-    sides: Sequence[BenchSideJson]  #: Both sides, the measure first.
+    sides: Sequence[BenchSideJson]  #: Both sides; the baseline is first.
     pairs: int  #: Pairs of processes that were timed.
     load: float  #: Processes that wanted a core in the minute before.
     operations: Sequence[Comparison]  #: Each operation.

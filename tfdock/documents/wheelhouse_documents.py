@@ -20,23 +20,23 @@ class HeldWheelJson(TypedDict):
 
     file: str  #: The file's name.
     size: int  #: Bytes.
-    sha256: str | None  #: 64 hexadecimal digits; null where it is not known without reading the file.
+    sha256: str | None  #: 64 hexadecimal digits; null if unknown without reading the file.
     name: str  #: The project's name.
     version: str  #: The version.
     tags: str  #: The three tags, such as `cp311-cp311-linux_x86_64`.
-    tensorflow: str | None  #: TensorFlow's version; null where that is not known.
-    python: str | None  #: Python's version; null where that is not known.
-    accelerator: str | None  #: Such as `cuda`; null where that is not known.
-    toolkit: str | None  #: The toolkit's version; null where that is not known.
-    gpu_code: Sequence[str] | None  #: The targets of its GPU code; null where that is not known.
+    tensorflow: str | None  #: TensorFlow's version; null if unknown.
+    python: str | None  #: Python's version; null if unknown.
+    accelerator: str | None  #: Such as `cuda`; null if unknown.
+    toolkit: str | None  #: The toolkit's version; null if unknown.
+    gpu_code: Sequence[str] | None  #: The targets of its GPU code; null if unknown.
     #: `tried`: imported in a container; `files`: only its files were checked.
     verified: Verified
-    finished: str  #: When it was made, such as `2026-01-31T09:30:00+00:00`.
-    origin: Literal["built", "pulled", "foreign"]  #: `foreign`: it has no record here.
-    pulled_from: str | None  #: The image that it was pulled from.
+    finished: str  #: When the wheel was made, such as `2026-01-31T09:30:00+00:00`.
+    origin: Literal["built", "pulled", "foreign"]  #: `foreign`: the wheel has no record here.
+    pulled_from: str | None  #: The image that the wheel was pulled from.
     build_id: str | None  #: The build id; null for a foreign wheel.
     fingerprint: str | None  #: The build's fingerprint; null for a foreign wheel.
-    problem: str | None  #: Its problem.
+    problem: str | None  #: What is wrong with the wheel.
 
 
 class WheelhouseListDocument(TypedDict):
@@ -60,7 +60,7 @@ class WheelhouseServeDocument(TypedDict):
     """`tfdock wheelhouse serve`: where it answers."""
 
     url: str  #: The index's address.
-    commands: Mapping[str, str]  #: `pip` and `uv` to a command that installs; empty where there is no wheel.
+    commands: Mapping[str, str]  #: `pip` and `uv` to a command that installs; empty without a wheel.
 
 
 class PrunedWheelJson(TypedDict):
@@ -76,7 +76,7 @@ class LeftoverJson(TypedDict):
     """Leftovers of a run that were removed."""
 
     path: str  #: Its path in the wheelhouse.
-    what: str  #: What it is.
+    what: str  #: The kind of leftover.
     size: int  #: Bytes.
 
 
@@ -84,10 +84,10 @@ class WheelhousePruneDocument(TypedDict):
     """`tfdock wheelhouse prune`: the removed files, or those that would be removed."""
 
     dry_run: bool  #: Whether nothing was removed.
-    size: int  #: Bytes that went.
-    left: int  #: Bytes of wheels that are left.
+    size: int  #: Bytes removed.
+    left: int  #: Bytes of wheels that stay.
     reached: bool  #: Whether the rest is within `--max-size`.
-    wheels: Sequence[PrunedWheelJson]  #: Wheels that went.
+    wheels: Sequence[PrunedWheelJson]  #: The removed wheels.
     leftovers: Sequence[LeftoverJson]  #: The removed leftovers of runs.
     busy: Sequence[str]  #: Build ids that were skipped, because a run uses them.
 
@@ -122,7 +122,7 @@ class ImagePushDocument(TypedDict):
     repository: str  #: Where they are.
     images: Sequence[WheelImageJson]  #: The images.
     sent: int  #: Bytes that were sent.
-    there: int  #: Bytes that the registry had.
+    there: int  #: Bytes that the registry had already.
 
 
 class ImageRuntimeDocument(TypedDict):
