@@ -1,4 +1,4 @@
-"""Read what a TensorFlow wheel records about its own build, without importing it: `build_info.py` and headers."""
+"""Read a TensorFlow wheel's own facts about its build, without importing it: `build_info.py` and headers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATHS = ("tensorflow/python/platform/build_info.py", "tensorflow_core/python/pla
 # The file is a stranger's. Parsing a megabyte of Python would cost time and memory for nothing.
 MOST_BYTES = 64 << 10
 _INCLUDED = "tensorflow/include/third_party/gpus/cuda/"
-#: Headers that name the CUDA of the compilation, the more exact one first.
+#: Headers that name the CUDA of the compilation, the most exact header first.
 HEADERS = (f"{_INCLUDED}cuda_config.h", f"{_INCLUDED}include/cuda.h")
 MOST_HEADER_BYTES = 4 << 20
 _CUDA = re.compile(
@@ -22,7 +22,7 @@ _MAPPINGS = {"dict", "OrderedDict"}
 
 
 def build_info(source: bytes) -> Mapping[str, object] | None:
-    """Return the file's entries: `cuda_version`, `is_cuda_build`, …; None if it is no Python or has no constant.
+    """Return the file's entries: `cuda_version`, `is_cuda_build`, …; None if it is not Python or has no constant.
 
     From 2.3 on the file assigns a mapping to `build_info`, before that one variable an entry. Only constants and
     lists of them are read; nothing is evaluated.

@@ -1,7 +1,7 @@
-"""Read the parts of ELF files that say what a library needs: 64-bit, little endian (x86-64 and ARM).
+"""Read the requirements of libraries from ELF files: 64-bit, little endian (x86-64 and ARM).
 
 Names and layout follow the System V ABI, chapters 4 and 5, and the Linux Standard Base (symbol versions). Every
-function takes bytes and raises `ElfError` for bytes that cannot be what they should.
+function takes bytes and raises `ElfError` for invalid bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
 DF_TEXTREL = 4
 EM_X86_64, EM_AARCH64, EM_CUDA = 62, 183, 190
 
-#: e_machine -> as platform tags spell it.
+#: e_machine -> the name in platform tags.
 MACHINES = {
     3: "i686",
     21: "ppc64le",
@@ -41,12 +41,12 @@ _MOST_VERSIONS = 1 << 12
 
 
 class ElfError(Exception):
-    """Bytes that are not the ELF structure they should be; the text is half a sentence about it."""
+    """An invalid ELF structure; the text is half a sentence about the damage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElfHeader:
-    """The ELF header, as far as it is used; offsets in bytes from the start of the file."""
+    """The used part of the ELF header; offsets in bytes from the start of the file."""
 
     machine: int
     program_headers: int
@@ -83,14 +83,14 @@ class Section:
 
 
 def machine(data: bytes) -> str:
-    """Return whose code a file is, from its first 20 bytes: `x86_64`, else `machine-<number>`."""
+    """Return the processor of a file, from its first 20 bytes: `x86_64`, else `machine-<number>`."""
     # Byte 5 says the byte order. A file for s390x must be named as one, though no more of it is read.
     number = int.from_bytes(data[18:20], "big" if data[5:6] == b"\2" else "little")
     return MACHINES.get(number, f"machine-{number}")
 
 
 def is_read(data: bytes) -> bool:
-    """Return whether it is of the kind that is read here: 64-bit and little-endian."""
+    """Return whether this module reads the file: 64-bit and little-endian."""
     return data[4:6] == b"\2\1"
 
 
@@ -120,7 +120,7 @@ def segments(data: bytes, head: ElfHeader) -> tuple[Segment, ...]:
     """Read the program headers from their bytes."""
     headers = []
     for at in range(0, head.program_bytes, PROGRAM_HEADER_SIZE):
-        kind, flags, offset, address, _, size = _unpack("<IIQQQQ16x", data, at, "its program headers break off")
+        kind, flags, offset, address, _, size = _unpack("<IIQQQQ16x", data, at, "its program headers are cut off")
         headers.append(Segment(kind=kind, flags=flags, offset=offset, address=address, size=size))
     return tuple(headers)
 
@@ -129,10 +129,10 @@ _SectionRow = tuple[int, int, int, int]  #: Offset of the name in the table of n
 
 
 def section_headers(read: Callable[[int, int], bytes], head: ElfHeader) -> tuple[list[_SectionRow], _SectionRow]:
-    """Return the rows of all sections, and that of the table of names. `read(offset, length)` reads from the file."""
+    """Return the rows of all sections, and the names' own row. `read(offset, length)` reads from the file."""
     # A count of 0 and an index of 0xFFFF lead to `sh_size` and `sh_link` of section 0 (ABI, chapter 4).
     first = read(head.section_headers, SECTION_HEADER_SIZE)
-    size, link = _unpack("<QI", first, 32, "its section headers break off")
+    size, link = _unpack("<QI", first, 32, "its section headers are cut off")
     # From 65,280 sections on (SHN_LORESERVE) the header's count is 0; -ffunction-sections can make so many.
     count = head.section_count or size
     index = link if head.names_index == 0xFFFF else head.names_index
@@ -140,7 +140,7 @@ def section_headers(read: Callable[[int, int], bytes], head: ElfHeader) -> tuple
         raise ElfError(f"it claims to have {count} sections")
     data = read(head.section_headers, count * SECTION_HEADER_SIZE)
     if len(data) < count * SECTION_HEADER_SIZE:
-        raise ElfError("its section headers break off")
+        raise ElfError("its section headers are cut off")
     unpacked = struct.iter_unpack("<IIQQQQ24x", data)
     rows = [(name, kind, offset, size) for name, kind, _, _, offset, size in unpacked]
     if not 0 <= index < len(rows):
@@ -169,11 +169,11 @@ def text_at(table: bytes, at: int, longest: int) -> str:
     """Return the NUL-terminated text at an offset of a string table, of at most `longest` bytes."""
     end = table.find(b"\0", at, at + longest + 1)
     if not 0 <= at < len(table) or end < 0:
-        raise ElfError("a name reaches out of its string table, or is too long for one")
+        raise ElfError("a name reaches beyond its string table, or is too long")
     return table[at:end].decode("utf-8", "replace")
 
 
-MOST_DYNAMIC = 16 * _MOST_ENTRIES  #: The most bytes that are read of a dynamic segment.
+MOST_DYNAMIC = 16 * _MOST_ENTRIES  #: The maximum of bytes read from a dynamic segment.
 
 
 def dynamic(data: bytes) -> list[tuple[int, int]]:
@@ -204,10 +204,10 @@ def version_needs(read: Callable[[int, int], bytes], count: int) -> Iterator[tup
     """
     at, left = 0, _MOST_VERSIONS
     for _ in range(count):
-        _, names, file, aux, step = _unpack("<HHIII", read(at, 16), 0, "its version needs break off")
+        _, names, file, aux, step = _unpack("<HHIII", read(at, 16), 0, "its version needs are cut off")
         versions, place = [], at + aux
         for _ in range(names):
-            _, _, _, name, onward = _unpack("<IHHII", read(place, 16), 0, "its version needs break off")
+            _, _, _, name, onward = _unpack("<IHHII", read(place, 16), 0, "its version needs are cut off")
             versions.append(name)
             left -= 1
             if left < 0:
@@ -228,7 +228,7 @@ def has_kernel(cubin: bytes) -> bool:
     head = header(cubin)
     if head.machine != EM_CUDA:
         # The payload of a cubin entry can be any file. Another one tells nothing about kernels.
-        raise ElfError("a cubin is of another machine")
+        raise ElfError("a cubin is for another machine")
     rows, (_, _, offset, size) = section_headers(lambda start, length: cubin[start : start + length], head)
     names = cubin[offset : offset + size]
     return any(length and names.startswith(b".text.", name) for name, _, _, length in rows)

@@ -1,4 +1,4 @@
-"""The facts found in a wheel, as frozen values without judgement, and the defects that make a file an invalid wheel.
+"""The facts found in a wheel, as frozen values without judgement, and the defects that make a wheel invalid.
 
 Sizes are in bytes. Targets are spelt as usual: `sm_90a` for SASS, `compute_90` for PTX, `gfx90a:xnack+` for AMD code
 objects. But here, unlike in a list of what to compile, `compute_90` is the PTX alone.
@@ -12,7 +12,7 @@ from typing import Literal, NoReturn
 
 from tfdock.types import Capability
 
-#: Of a code image; `unknown`: of a kind that no public tool can name, counted so that it is not passed over.
+#: The kind of a code image. `unknown`: no public tool can name the kind; the image is still counted.
 Kind = Literal["sass", "ptx", "amdgpu", "unknown"]
 
 Packing = Literal["raw", "lz4", "zstd", "zlib"]
@@ -25,12 +25,12 @@ class Images:
     kind: Kind  #: The kind of code; `unknown`: no public tool can name it.
     target: str  #: The target, such as `sm_86`.
     count: int  #: How many images there are.
-    size: int  #: Bytes, as they lie in the file.
+    size: int  #: Bytes in the file.
     packing: tuple[Packing, ...]  #: How they are packed.
     isa: str = ""  #: The newest PTX ISA version among them, such as `8.3`; empty for other kinds.
 
     def plus(self, other: Images) -> Images:
-        """Return the sum of both, which are of one kind and target."""
+        """Return the sum of two values of one kind and target."""
         return Images(
             kind=self.kind,
             target=self.target,
@@ -76,11 +76,11 @@ class Containers:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What they have in common."""
+        """The common facts of these containers."""
         return (self.sass, self.ptx, self.amdgpu, self.stub)
 
     def plus(self, other: Containers) -> Containers:
-        """Return the sum of both, which hold the same."""
+        """Return the sum of two values with the same targets."""
         return replace(self, count=self.count + other.count, size=self.size + other.size)
 
 
@@ -190,7 +190,7 @@ def target_order(target: str) -> tuple[object, ...]:
         return (1, len(target.partition(":")[0]), target)
 
 
-#: Every code a `WheelError` can have, with what to do about it.
+#: Every code of a `WheelError`, with its fix.
 FIXES: Mapping[str, str] = {
     "wheel-bad-compression": "Build the wheel again with stored or deflated members only.",
     "wheel-bad-metadata": "Build the wheel again with a current setuptools or wheel package.",
@@ -206,21 +206,21 @@ FIXES: Mapping[str, str] = {
     "wheel-missing-dist-info": "Build the wheel again: it needs exactly one NAME-VERSION.dist-info folder.",
     "wheel-missing-metadata": "Build the wheel again: its .dist-info folder needs WHEEL and METADATA.",
     "wheel-missing-record": "Build the wheel again: its .dist-info folder needs RECORD.",
-    "wheel-name-mismatch": "Give the file back the name that it was built with.",
-    "wheel-not-a-zip": "Name a wheel; if it was one, fetch or build it again.",
+    "wheel-name-mismatch": "Rename the file to its first name, the name that the build gave it.",
+    "wheel-not-a-zip": "Give a wheel; if the file was a wheel, fetch or build it again.",
     "wheel-overlapping-members": "Do not unpack this file: its members share bytes, as in a zip bomb.",
     "wheel-record-mismatch": "Find out what changed the wheel after it was built; then build it again.",
     "wheel-special-file": "Build the wheel with regular files: wheels cannot carry links or devices.",
-    "wheel-tag-mismatch": "Give the file back the name that it was built with, or retag it with `wheel tags`.",
-    "wheel-too-large": "Strip debug information; if the file is not yours, do not unpack it.",
+    "wheel-tag-mismatch": "Rename the file to its first name, or retag it with `wheel tags`.",
+    "wheel-too-large": "Strip debug information. If the file is not yours, do not unpack it.",
     "wheel-trailing-data": "Remove the bytes after the archive, or download the wheel again.",
     "wheel-unsafe-path": "Do not install this file. If it is yours, pack members under plain relative paths.",
-    "wheel-version-mismatch": "Give the file back the name that it was built with.",
+    "wheel-version-mismatch": "Rename the file to its first name, the name that the build gave it.",
 }
 
 
 class WheelError(Exception):
-    """A file that cannot be taken as a wheel.
+    """A file that is not a valid wheel.
 
     `code` is a stable kebab-case word (a key of `FIXES`), `message` one sentence naming the member and the
     values that disagree, `fix` one sentence saying what to do.

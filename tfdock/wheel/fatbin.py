@@ -26,7 +26,7 @@ from tfdock.types import Capability
 from tfdock.wheel import elf
 from tfdock.wheel.facts import FoundCode, Images, Kind, Packing
 
-#: With the version and the length that every known header has: a longer needle is seldom found by chance.
+#: Includes the version and length of every known header: a longer needle is seldom found by chance.
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 
 _HEADER = 16
@@ -65,7 +65,7 @@ def find(data: bytes, base: int, start: int) -> int:
 
 
 def container(start: int, stop: int) -> Program[FoundCode]:
-    """Read the container that starts there and must end before `stop`."""
+    """Read the container at `start`; it must end before `stop`."""
     header = yield TakeRequest(start, _HEADER)
     parsed = FoundCode(family="cuda", start=start, end=start + _HEADER)
     if len(header) < _HEADER or not header.startswith(MAGIC):
@@ -75,7 +75,7 @@ def container(start: int, stop: int) -> Program[FoundCode]:
     end = start + _HEADER + size
     # The size is the file's word. Followed blindly, it would jump over the containers behind this one.
     if end > stop:
-        parsed.problem = f"it claims {size} bytes, more than there are"
+        parsed.problem = f"it claims {size} bytes, more than exist"
         return parsed
     parsed.end = end
     at = start + _HEADER
@@ -91,11 +91,11 @@ def container(start: int, stop: int) -> Program[FoundCode]:
 def _entry(parsed: FoundCode, at: int, end: int) -> Program[int]:
     """Read the entry there; where the next one starts."""
     if at + _ENTRY > end:
-        parsed.problem = "an entry breaks off"
+        parsed.problem = "an entry is cut off"
         return end
     header = yield TakeRequest(at, _ENTRY)
     if len(header) < _ENTRY:
-        parsed.problem = "an entry breaks off"
+        parsed.problem = "an entry is cut off"
         return end
     kind, _, length, payload, packed, _, minor, major, number = struct.unpack_from("<HHIQIIHHI", header, 0)
     (flags,) = struct.unpack_from("<Q", header, 40)
@@ -103,7 +103,7 @@ def _entry(parsed: FoundCode, at: int, end: int) -> Program[int]:
     after = at + length + payload
     # With a length of 0, the next entry would be this one again.
     if length < _ENTRY or after > end or packed > payload:
-        parsed.problem = "the lengths in an entry cannot be"
+        parsed.problem = "the lengths in an entry are impossible"
         return end
     letter = "a" if flags & _SPECIFIC else "f" if flags & _FAMILY else ""
     if kind == _PTX and not letter:

@@ -1,4 +1,4 @@
-"""Parse the name of a wheel by the packaging standards, and write the constraints file that pins it. Pure."""
+"""Parse a wheel's name by the packaging standards, and write the constraints file that pins the wheel. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from packaging.version import InvalidVersion, Version
 
 
 def canonical_name(name: str) -> str:
-    """Return a name as an index and pip compare it: `tensorflow-cpu` for `tensorflow_cpu`."""
+    """Return a name in the form that an index and pip compare: `tensorflow-cpu` for `tensorflow_cpu`."""
     return canonicalize_name(name)
 
 
 def file_name(name: str) -> str:
-    """Return a project's name as the files of its wheels have it: `tensorflow_cpu` for `Tensorflow-CPU`."""
+    """Return a project's name in the form of wheel file names: `tensorflow_cpu` for `Tensorflow-CPU`."""
     return canonical_name(name).replace("-", "_")
 
 
@@ -41,9 +41,9 @@ def local_part(version: str) -> str:
 
 
 def runs_on_python(python_tag: str, abi_tag: str, python: str) -> bool:
-    """Return whether a CPython of that minor version (`3.11`) installs a wheel of such tags.
+    """Return whether a CPython of that minor version (`3.11`) installs a wheel with these tags.
 
-    The free-threaded one does not count.
+    A free-threaded CPython does not count.
     """
     major, minor = (int(part) for part in python.split("."))
     number = f"{major}{minor}"
@@ -60,7 +60,7 @@ def runs_on_python(python_tag: str, abi_tag: str, python: str) -> bool:
 def constraints(build_id: str, files: Iterable[str]) -> str:
     """Return a constraints file that holds pip to the wheels of a build, given by their file names.
 
-    Raises packaging's InvalidWheelFilename for what is not the name of a wheel.
+    Raises packaging's InvalidWheelFilename for any other file name.
     """
     # The local version belongs in the pin: `==2.18.0` alone matches any local version (PEP 440).
     pins = [f"{name}=={version}" for name, version in (parse_wheel_filename(file)[:2] for file in files)]

@@ -18,17 +18,17 @@ from tfdock.wheel.requirements import wanted
 from tfdock.wheel.wheel import WheelFacts, WheelMetadata, facts_of, metadata_of
 from tfdock.wheel.zip_archive import Archive, Member, open_archive, pieces
 
-#: How libraries of other systems begin (PE, Mach-O for one CPU and for several).
+#: First bytes of libraries of other systems (PE, Mach-O for one CPU and for several).
 _OTHERS = {b"MZ\x90\0": "Windows", b"\xcf\xfa\xed\xfe": "macOS", b"\xca\xfe\xba\xbe": "macOS"}
 _MOST_FACTS = 300_000  # containers and targets in them, a library counting as a hundred: TensorFlow's have 30,000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What is in a wheel.
+    """The contents of a wheel.
 
-    `libraries` are all ELF files, by path. `build_info` is TensorFlow's own account of its build, None where there is
-    none. `traces` maps each byte string that was looked for to the files that hold it. `header_versions` are the
+    `libraries` are all ELF files, by path. `build_info` is TensorFlow's own account of its build, or
+    None. `traces` maps each byte string that was looked for to the files that hold it. `header_versions` are the
     versions of toolkits (`cuda`: `12.5.1`) by the headers in the wheel. `unread` are libraries of other systems: path
     -> which (`Windows`).
     """
@@ -119,7 +119,7 @@ class _Gathering:
         self._lock = Lock()  # two threads inspect members
 
     def report_progress(self, count: int) -> None:
-        """Count so many more bytes as read, and tell the caller."""
+        """Count more bytes as read, and call `progress`."""
         if self._progress:
             with self._lock:
                 self._progress(count)
@@ -144,7 +144,7 @@ class _Look:
         self._trace = _Traces(member.name, gathering.traces) if gathering.traces else None
 
     def feed(self, data: bytes) -> None:
-        """Take more of the member. Contents that begin like an ELF file are one, whatever the name."""
+        """Take more of the member. Contents that begin like an ELF file count as ELF, whatever the name."""
         if self._scan:
             self._scan.feed(data)
         # The first pieces of a member may be shorter than the magic.
@@ -161,7 +161,7 @@ class _Look:
         self._all.report_progress(len(data))
 
     def again(self) -> bool:
-        """Return whether its layout is so unusual that its scan needs to see it again."""
+        """Return whether an unusual layout needs a second scan."""
         if self._scan is None:
             return False
         library = self._scan.library()

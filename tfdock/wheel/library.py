@@ -50,7 +50,7 @@ class LibraryScan:
     """Reads an ELF file of `size` bytes: `feed` its contents in blocks, then ask for the `library`.
 
     It is None where the contents are needed from the start: before the first pass, and once more for a file of an
-    unusual layout. Damage raises nothing: `Library.problems` tells of it.
+    unusual layout. Damage does not raise: `Library.problems` lists it.
     """
 
     def __init__(self, path: str, size: int) -> None:
@@ -93,7 +93,7 @@ class LibraryScan:
         if not self._kept.lacking and not self._walks:
             return library
         if self._passes == _MOST_PASSES:
-            return replace(library, problems=(*library.problems, "its parts lie too far apart to be read"))
+            return replace(library, problems=(*library.problems, "its parts are too far apart to be read"))
         self._kept.want_lacking()
         self._begin()
         return None
@@ -146,7 +146,7 @@ class LibraryScan:
             targets.update(target for _, target in code.images)
             # A container without entries has 16 bytes: a mebibyte of them would become 65,536 objects.
             if images > _MOST_IMAGES or len(targets) > _MOST_TARGETS:
-                code.problem, code.end = f"so many are not read: {images} images, {len(targets)} targets", stop
+                code.problem, code.end = f"more than the limit: {images} images, {len(targets)} targets", stop
                 return stop
         return at
 
@@ -363,7 +363,7 @@ class _Assembly:
         self._problems: list[str] = []
 
     def library(self) -> Library:
-        """Return every fact that is readable."""
+        """Return all readable facts."""
         data = self._kept.read(0, elf.HEADER_SIZE)
         machine = elf.machine(data)
         # A 32-bit or big-endian library is no damage: its machine is told, and no more of it is read.
@@ -428,7 +428,7 @@ class _Assembly:
         needs.text_relocations = elf.DT_TEXTREL in values or bool(values.get(elf.DT_FLAGS, 0) & elf.DF_TEXTREL)
         if elf.DT_STRTAB not in values:
             if elf.DT_NEEDED in values:
-                raise elf.ElfError("its dynamic segment names libraries and no table of names")
+                raise elf.ElfError("its dynamic segment names libraries but no table of names")
             return needs
         strings = _Strings(self._kept, elf.offset_of(segments, values[elf.DT_STRTAB]), values.get(elf.DT_STRSZ, 0))
         for tag, value in entries:
@@ -459,13 +459,13 @@ class _Assembly:
             if not self._codes:
                 return []
             # Section headers can be stripped. Then no one can tell relocatable code from loadable.
-            raise elf.ElfError("it has no section headers, which would say what the GPU code in it is for")
+            raise elf.ElfError("it has no section headers, so the purpose of its GPU code is unknown")
         rows, (_, _, offset, size) = elf.section_headers(self._kept.read, head)
         if size > _MOST_NAMES:
             raise elf.ElfError(f"its section names have {size} bytes")
         names = self._kept.read(offset, size)
         if len(names) < size:
-            raise elf.ElfError("its section names break off")
+            raise elf.ElfError("its section names are cut off")
         return elf.named_sections(rows, names, (*_LOADABLE, *_RELOCATABLE, *_DEBUG))
 
     def _gpu_code(self, sections: Iterable[elf.Section]) -> tuple[GpuCode, GpuCode, GpuCode]:
@@ -546,14 +546,14 @@ class _Strings:
             raise elf.ElfError("a name lies outside its string table")
         # Many entries may name one long text: 4,000 of a megabyte would be 4 GB.
         if self._left <= 0:
-            raise elf.ElfError(f"the names of what it needs take more than {_MOST_TEXT} bytes")
+            raise elf.ElfError(f"the names of its requirements take more than {_MOST_TEXT} bytes")
         data = self.kept.read(self.start + offset, min(self._left + 1, self.size - offset))
         text = elf.text_at(data, 0, self._left)
         self._left -= len(text)
         return text
 
 
-#: Versions that stand for a feature -> the first that has it (glibc 2.36, NEWS).
+#: Versions that stand for a feature -> the first version with it (glibc 2.36, NEWS).
 _IMPLIED = {"GLIBC_ABI_DT_RELR": "GLIBC_2.36"}
 
 

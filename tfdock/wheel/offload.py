@@ -51,10 +51,10 @@ def find(data: bytes, base: int, start: int) -> int:
 
 
 def bundle(start: int, stop: int) -> Program[FoundCode]:
-    """Read the bundle that starts there and must end before `stop`.
+    """Read the bundle at `start`; it must end before `stop`.
 
-    In a section the next one starts at the multiple of 4096 after its end. Version 1 of the compressed form does not
-    say where it ends: `end` is then that of its first page. Sizes in a compressed bundle are those of the unpacked
+    In a section the next bundle starts at the multiple of 4096 after its end. Version 1 of the compressed form has
+    no length: `end` is then the end of its first page. Sizes in a compressed bundle are those of the unpacked
     code: it is packed as a whole.
     """
     parsed = FoundCode(family="hip", start=start, end=start + len(MAGIC), kernels=True)
@@ -139,7 +139,7 @@ class _Table:
         self.at += length
         self.end = max(self.end, self.at)
         if len(field) < length:
-            raise _Damaged("its table breaks off")
+            raise _Damaged("its table is cut off")
         return field
 
 
@@ -148,13 +148,13 @@ def _compressed(parsed: FoundCode, stop: int) -> Program[None]:
     version, method = struct.unpack_from("<HH", head, 4) if len(head) >= 20 else (0, 0)
     layout = _LAYOUTS.get(version)
     if layout is None or method > 1 or len(head) < layout[2]:
-        parsed.problem = f"it is compressed in a form that is not known (version {version}, method {method})"
+        parsed.problem = f"it is compressed in an unknown form (version {version}, method {method})"
         return
     total, _, data_at = layout
     packing: Packing = "zstd" if method else "zlib"
     end = parsed.start + struct.unpack_from(total, head, 8)[0] if total else stop
     if end > stop or end < parsed.start + data_at:
-        parsed.problem = "it claims more bytes than there are"
+        parsed.problem = "it claims more bytes than exist"
         return
     parsed.exact = bool(total)
     # Its first page belongs to it: the packed data begin with the long magic, which is not another bundle.

@@ -25,7 +25,7 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiredPackage:
-    """A package that pip brings along. `package` is its normalised name.
+    """A package that pip installs with the wheel. `package` is its normalised name.
 
     It comes in version `oldest` exactly; or, where that is not `exact`, in the newest there is below `before`, if
     there is such a bound, and `oldest` may be empty.

@@ -55,7 +55,7 @@ class RecordProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelFacts:
-    """What a wheel is.
+    """The facts of a wheel.
 
     `name` and `version` are normalised (`tensorflow-cpu`, `2.18.0`), `build` is `""` without a build tag,
     and the three tags stand as in the file name (`manylinux_2_17_x86_64.manylinux2014_x86_64`). `size` is
@@ -90,17 +90,17 @@ class WheelMetadata:
 
 
 class MemberScan(Protocol):
-    """Looks at one member while it is read: all of it is fed, in order. `again`: whether it needs to see it again."""
+    """Looks at one member while it is read: gets all bytes, in order. `again`: whether it needs them again."""
 
     def feed(self, data: bytes, /) -> object: ...
     def again(self) -> bool: ...
 
 
-Watch = Callable[[Member], MemberScan]  #: Called for every member, in two threads; all of one member happens in one.
+Watch = Callable[[Member], MemberScan]  #: Called for every member, in two threads; each member stays in one thread.
 
 
 def read_wheel(file: BinaryIO, filename: str) -> WheelFacts:
-    """Check a wheel and say what it is.
+    """Check a wheel and return its facts.
 
     `filename` is the wheel's name without a folder. Every member is unpacked once, for RECORD. Raises `WheelError`
     when the file is not a sound wheel of that name.
@@ -266,7 +266,7 @@ def _parse_filename(filename: str) -> _FileName:
     if not re.fullmatch(r"[\w.+!-]+", filename, re.ASCII):
         fail(
             "wheel-bad-name",
-            f"`{filename}` is not the name of a wheel: it has characters no wheel's name has.",
+            f"`{filename}` is not the name of a wheel: it has characters that are not allowed.",
         )
     parts = plain.removesuffix(".whl").split("-")
     distribution, version, *build, python, abi, platform = parts
@@ -358,13 +358,13 @@ def metadata_of(archive: Archive) -> WheelMetadata:
     )
 
 
-#: Lines and bytes: parsing takes time that grows with their square. TensorFlow's METADATA has 80 lines, 6 KB.
+#: Lines and bytes: the time to parse grows with their square. TensorFlow's METADATA has 80 lines, 6 KB.
 _MOST_HEADERS, _MOST_HEAD = 5000, 128 << 10
-#: No header of a wheel; the parser of `email` takes minutes for the parameters of a long one.
+#: Not a header of wheels; the parser of `email` takes minutes for the parameters of a long header.
 _MEDIA = re.compile(rb"^content-", re.IGNORECASE | re.MULTILINE)
 
 
-#: Python refuses to read a number of some thousand digits, and parsers do not expect this.
+#: Python refuses numbers of some thousand digits, and parsers do not expect this.
 _LONG_NUMBER = re.compile(rb"[0-9]{1000}")
 
 
@@ -374,7 +374,7 @@ def _checked_head(archive: Archive, name: str) -> bytes:
     if head.count(b"\n") > _MOST_HEADERS or len(head) > _MOST_HEAD:
         fail("wheel-bad-metadata", f"{name} has over {_MOST_HEADERS:,} lines or {_MOST_HEAD:,} bytes of headers.")
     if _MEDIA.search(head):
-        fail("wheel-bad-metadata", f"{name} has a header `Content-…`, which no wheel has.")
+        fail("wheel-bad-metadata", f"{name} has a header `Content-…`, which wheels never have.")
     if _LONG_NUMBER.search(head):
         fail("wheel-bad-metadata", f"{name} has a number of 1,000 digits or more.")
     return head
@@ -415,7 +415,7 @@ def _with_version(archive: Archive, version: str) -> bytes:
     pattern = re.compile(rb"^Version:[^\r\n]*(\r?\n[ \t][^\r\n]*)*", re.MULTILINE | re.IGNORECASE)
     changed, count = pattern.subn(f"Version: {_normal_version(version)}".encode(), head)
     if count != 1:
-        fail("wheel-bad-metadata", f"METADATA has {count} Version lines where one is needed.")
+        fail("wheel-bad-metadata", f"METADATA has {count} Version lines; exactly one is required.")
     return changed + blank + body
 
 
@@ -540,7 +540,7 @@ def _listing_problems(archive: Archive, rows: Mapping[str, _Row]) -> list[Record
             problems += _row_problems(member, rows[member.name])
     # A hash of the file in the file itself: nobody can have computed it.
     if archive.record in rows and rows[archive.record].hash:
-        problems.append(_problem(archive.record, "record-own-hash", "is listed with a hash, which cannot be right"))
+        problems.append(_problem(archive.record, "record-own-hash", "must not be listed with a hash"))
     return problems
 
 
@@ -549,7 +549,7 @@ def _row_problems(member: Member, row: _Row) -> list[RecordProblem]:
     if not row.hash:
         problems.append(_problem(member.name, "record-no-hash", "is listed without a hash"))
     elif row.algorithm not in _STRONG_HASHES:
-        problems.append(_problem(member.name, "record-weak-hash", f"has a {row.algorithm} hash; sha256 is the least"))
+        problems.append(_problem(member.name, "record-weak-hash", f"has a {row.algorithm} hash, weaker than sha256"))
     if row.size != str(member.size):
         recorded = f"{row.size} bytes" if row.size else "no size"
         problems.append(

@@ -73,7 +73,7 @@ _ZIP64_EXTRA, _UNICODE_PATH_EXTRA = 0x0001, 0x7075
 
 
 class Member(NamedTuple):  # made 40,000 times for a TensorFlow wheel, in half the time that a dataclass takes
-    """A member as the central directory has it; sizes and offsets in bytes.
+    """A member, as listed in the central directory; sizes and offsets in bytes.
 
     `header` is where its local header starts and `data` where its packed bytes do (0 until the header was
     read); `unix_mode` is the 16 bits of st_mode, 0 when the packer gave none.
@@ -167,7 +167,7 @@ def open_archive(file: BinaryIO) -> Archive:
 
 
 def document(archive: Archive, name: str) -> bytes:
-    """Return a file of `.dist-info` whole. Raises `WheelError` when it is missing or too large."""
+    """Return the contents of a file of `.dist-info`. Raises `WheelError` when it is missing or too large."""
     path = f"{archive.dist_info}/{name}"
     member = archive.member(path)
     if member is None:
@@ -175,7 +175,7 @@ def document(archive: Archive, name: str) -> bytes:
         fail(code, f"`{path}` is not in the wheel.")
     most = MAX_RECORD_BYTES if name == "RECORD" else MAX_DOCUMENT_BYTES
     if member.size > most:
-        fail("wheel-too-large", f"`{path}` has {member.size} bytes; {most} is the most.")
+        fail("wheel-too-large", f"`{path}` has {member.size} bytes; the limit is {most}.")
     return b"".join(blocks(archive.source, member))
 
 
@@ -215,7 +215,7 @@ def _other_kind(head: bytes) -> str:
     if not head:
         return "The file is empty."
     if head.startswith(_LOCAL_MAGIC):
-        return "The file begins like a zip archive and ends without its directory: it is cut short."
+        return "The file begins like a zip archive but has no directory at its end: it is cut off."
     if head.startswith(b"\x1f\x8b"):
         return "The file is packed with gzip, as an sdist is; a wheel is a zip archive."
     if head.isascii() and (text := head.decode().partition("\n")[0]).isprintable():
@@ -246,9 +246,9 @@ def _zip64_directory(source: ByteSource, end: int, short: _Directory) -> tuple[_
 
 def _check_directory(directory: _Directory, end: int) -> None:
     if directory.count > MAX_MEMBERS:
-        fail("wheel-too-large", f"The archive has {directory.count} members; {MAX_MEMBERS} is the most.")
+        fail("wheel-too-large", f"The archive has {directory.count} members; the limit is {MAX_MEMBERS}.")
     if directory.size > MAX_DIRECTORY_BYTES:
-        message = f"The archive's directory has {directory.size} bytes; {MAX_DIRECTORY_BYTES} is the most."
+        message = f"The archive's directory has {directory.size} bytes; the limit is {MAX_DIRECTORY_BYTES}."
         fail("wheel-too-large", message)
     # `zipfile` corrects such a shift in silence, and so accepts data in front of an archive.
     shift = end - directory.start - directory.size
@@ -351,9 +351,7 @@ def _check_member(member: Member) -> None:
             f"`{name}` is packed with method {member.method}; only 0 and 8 are allowed.",
         )
     if len(name) > MAX_PATH:
-        fail(
-            "wheel-unsafe-path", f"The member name {name[:60]!r}… has {len(name)} characters; {MAX_PATH} is the most."
-        )
+        fail("wheel-unsafe-path", f"The member name {name[:60]!r}… has {len(name)} characters; at most {MAX_PATH}.")
     # Backslashes and drive letters mean another place on Windows, where wheels are unpacked as well.
     parts = name.removesuffix("/").split("/")
     if not name.isprintable() or "\\" in name or re.match(r"[A-Za-z]:", name) or {"", ".", ".."} & set(parts):
@@ -392,7 +390,7 @@ def _check_names(members: Iterable[Member]) -> None:
 def _check_sizes(members: Iterable[Member], archive_size: int) -> None:
     total = sum(member.size for member in members)
     if total > MAX_UNPACKED_BYTES:
-        fail("wheel-too-large", f"The wheel unpacks to {total} bytes; {MAX_UNPACKED_BYTES} is the most.")
+        fail("wheel-too-large", f"The wheel unpacks to {total} bytes; the limit is {MAX_UNPACKED_BYTES}.")
     if total > RATIO_FREE_BYTES and total > MAX_RATIO * archive_size:
         fail(
             "wheel-bomb",
@@ -520,7 +518,7 @@ def _inflated_pieces(source: ByteSource, member: Member) -> Iterator[bytes]:
     except _ISAL_ERROR as error:
         fail("wheel-corrupt-member", f"`{member.name}` does not unpack: {error}.")
     if not inflater.eof:
-        fail("wheel-corrupt-member", f"`{member.name}` has a deflate stream that breaks off.")
+        fail("wheel-corrupt-member", f"`{member.name}` has a deflate stream that is cut off.")
 
 
 # --- the archive, written ---------------------------------------------------------------------------------
@@ -541,7 +539,7 @@ class ZipWriter:
         self._central: list[bytes] = []
 
     def add_bytes(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Add a file that is held whole."""
+        """Add a file whose contents are in memory."""
         self.add(path, mode, len(data), (data[start : start + BLOCK] for start in range(0, len(data), BLOCK)))
 
     def add(self, path: str, mode: int, size: int, blocks: Iterable[bytes]) -> None:

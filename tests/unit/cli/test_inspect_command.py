@@ -111,7 +111,7 @@ def test_a_file_that_is_no_wheel_is_refused_with_its_name(tmp_path: Path, as_jso
     path.write_bytes(b"PK\3\4 and no more")
     result = run(path, *as_json)
     assert result.exit_code == 4
-    assert f"{path}: error: The file begins like a zip archive and ends without" in result.stderr
+    assert f"{path}: error: The file begins like a zip archive but has no" in result.stderr
     if as_json:
         assert document(result)["problems"][0]["code"] == "wheel-not-a-zip"
 

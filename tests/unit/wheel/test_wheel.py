@@ -424,7 +424,7 @@ def test_what_is_not_a_sound_wheel_is_refused_with_its_own_code(build: Callable[
         (b"\x1f\x8b\x08\0", "packed with gzip"),
         (b"schema: 1\ntensorflow: x\n", "begins with the text `schema: 1`"),
         (b"\x7fELF\2\1\1", "begins with the bytes 7f 45 4c 46 02 01 01;"),
-        (make_wheel()[:-30], "it is cut short"),
+        (make_wheel()[:-30], "it is cut off"),
     ],
 )
 def test_what_is_no_zip_archive_is_told_by_what_it_seems_to_be(data: bytes, told: str) -> None:
@@ -457,7 +457,7 @@ def test_a_wheel_that_unpacks_beyond_the_limit_is_refused_unread(monkeypatch: py
     with pytest.raises(WheelError) as raised:
         read(make_wheel())
     assert raised.value.code == "wheel-too-large"
-    assert raised.value.message.endswith("10000 is the most.")
+    assert raised.value.message.endswith("the limit is 10000.")
 
 
 def test_every_code_is_reachable() -> None:
