@@ -1,4 +1,4 @@
-"""Verification: is a wheel what its profile asks for, and does it work in a clean container?
+"""Verification: does a wheel match its profile, and does it work in a clean container?
 
 In: a wheel, a plan. Out: checks, each passed, failed or not made, with the reason.
 

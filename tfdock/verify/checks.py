@@ -25,9 +25,9 @@ Status = Literal["passed", "failed", "skipped"]
 
 MIB = 1 << 20
 _NO_PROFILE = "no profile to compare with"
-#: The field of the profile for targets of custom accelerators: nothing here reads their code.
+#: The field of the profile for targets of custom accelerators. Their code is not read.
 _UNREAD_FIELD = "targets"
-_MOST = 4  #: Findings of one kind that are listed. The others are counted.
+_MOST = 4  #: The maximum of listed findings of one kind. The others are only counted.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +35,10 @@ class Check:
     """One check of a wheel. Its texts are short."""
 
     name: str  #: The check.
-    status: Status  #: How it ended.
+    status: Status  #: The result of the check.
     expected: str = ""  #: The expected value; may be empty.
     found: str = ""  #: The actual value; may be empty.
-    reason: str = ""  #: Why it ended so; empty for most that passed.
+    reason: str = ""  #: The reason for the status; empty for most passed checks.
 
     @property
     def account(self) -> str:
@@ -55,7 +55,7 @@ def passed(checks: Iterable[Check]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manylinux:
-    """Which systems a wheel's libraries fit, by auditwheel's policies.
+    """The systems that a wheel's libraries fit, by auditwheel's policies.
 
     `fits` is the most compatible platform tag that they satisfy: `manylinux_2_17_x86_64`, or `linux_x86_64` if they
     satisfy no other. `obstacles` maps each tag of the wheel's name that they do not satisfy to the reasons.
@@ -76,7 +76,7 @@ def static_checks(
 ) -> tuple[Check, ...]:
     """Check a wheel against a resolved profile. Without a profile, the checks that need it are skipped.
 
-    With `strict` the GPU code must be exactly what was asked, otherwise at least that. `options` are the compiler's
+    With `strict` the GPU code must equal the request, else at least include it. `options` are the compiler's
     (`compiler_options`), None if they are unknown. `manylinux` may be the reason why there is no such fact.
     """
     return (
@@ -94,7 +94,7 @@ def static_checks(
 
 
 def unsound_checks(knowledge: KnowledgeBase, error: WheelError) -> tuple[Check, ...]:
-    """Return the checks of a file that is no sound wheel: the first has failed, the others are skipped."""
+    """Return the checks of an invalid wheel: the first check has failed, the others are skipped."""
     first, *others = static_names(knowledge)
     failed = Check(
         name=first,
@@ -113,7 +113,7 @@ def static_names(knowledge: KnowledgeBase) -> tuple[str, ...]:
 
 
 def build_traces() -> tuple[bytes, ...]:
-    """Return the folders of a build that no file of its wheel should name: those of tfdock, and Bazel's own."""
+    """Return the folders that no file of a wheel should name: tfdock's folders in the build, and Bazel's."""
     caches = {path.rpartition("/")[0] for path in (REPOSITORY_CACHE, DISK_CACHE)}
     # Bazel's output root is `_bazel_` with the user's name.
     return tuple(folder.encode() for folder in (SOURCE, OUTPUT, STAGING, *sorted(caches), "/_bazel_"))
@@ -151,7 +151,7 @@ def _integrity(inspection: Inspection) -> Check:
     return _check(
         "file-integrity",
         not problems,
-        "every file as RECORD and WHEEL say, every library readable",
+        "every file matches RECORD and WHEEL, every library is readable",
         f"{inspection.wheel.members} files, {len(inspection.libraries)} libraries",
         _shorten_list(problems),
     )
@@ -181,14 +181,14 @@ def _version(inspection: Inspection, resolution: Resolution | None) -> Check:
         reason = (
             "it is another release"
             if local_part(found) == local_part(expected)
-            else "its local version is not the profile's"
+            else "not the profile's local version"
         )
         return _check("version", same_version(found, expected), expected, found, reason)
     local_version = local_part(f"0{local}")
     expected = f"any version +{local_version}" if local_version else "any version without a local part"
-    note = "the source is not the release's own tag, and may name another version"
+    note = "the source is not the release's own tag, so it may have another version"
     return _check(
-        "version", local_part(found) == local_version, expected, found, "its local version is not the profile's", note
+        "version", local_part(found) == local_version, expected, found, "not the profile's local version", note
     )
 
 
@@ -198,7 +198,7 @@ def _python(inspection: Inspection, resolution: Resolution | None) -> Check:
     if resolution is None:
         return _skipped("python", _NO_PROFILE, found=found)
     ok = runs_on_python(wheel.python_tag, wheel.abi_tag, resolution.python)
-    return _check("python", ok, f"CPython {resolution.python}", found, "that Python takes no wheel of such tags")
+    return _check("python", ok, f"CPython {resolution.python}", found, "this Python rejects wheels with these tags")
 
 
 # --- GPU code -------------------------------------------------------------------------------------------------------
@@ -218,10 +218,10 @@ def _gpu_code(
     expected = _format_targets(chain(*_asked_code(resolution)))
     # Skipped, not passed: nobody has looked.
     if resolution.accelerator.target_field == _UNREAD_FIELD:
-        reason = f"nothing here reads the code of {resolution.accelerator.accelerator}"
+        reason = f"tfdock cannot read the code of {resolution.accelerator.accelerator}"
         return _skipped("gpu-code", reason, expected=expected, found=found)
     findings = _differences(holding, resolution, strict=strict)
-    findings = findings if holding else ["no library of TensorFlow's own has any"]
+    findings = findings if holding else ["none of TensorFlow's own libraries has GPU code"]
     return _check(
         "gpu-code", not findings, expected if strict else f"at least {expected}", found, _shorten_list(findings)
     )
@@ -311,19 +311,19 @@ def _component(
     expected = resolution.components.get(component, "")
     if not expected:
         if not found:
-            return _skipped(component, f"neither profile nor wheel has {title}")
+            return _skipped(component, f"neither the profile nor the wheel has {title}")
         return _check(component, False, "none", found, f"its build_info names a {title} that the profile does not")
     if found:
         reason = f"its build_info names another {title}"
         less = len(Version(found).parts) < len(Version(expected).parts)
-        note = f"the wheel says no more than {found}" if less else ""
+        note = f"the wheel states only {found}" if less else ""
         return _check(component, _versions_agree(expected, found), expected, found, reason, note)
     if inspection.build_info is None:
         return _skipped(component, "the wheel has no build_info", expected=expected)
     # Some releases do not list the versions: a missing entry is no proof of another build.
     if inspection.build_info.get(f"is_{accelerator.accelerator}_build", True) is False:
-        return _check(component, False, expected, "none", f"its build_info says that it is not built with {title}")
-    return _skipped(component, f"its build_info does not say which {title}", expected=expected)
+        return _check(component, False, expected, "none", f"its build_info states a build without {title}")
+    return _skipped(component, f"its build_info does not state the version of {title}", expected=expected)
 
 
 def _versions_agree(expected: str, found: str) -> bool:
@@ -360,7 +360,7 @@ def compiler_options(
 def _cpu_baseline(knowledge: KnowledgeBase, resolution: Resolution | None, options: Sequence[str] | None) -> Check:
     """Check the CPUs that the build asked for, if its options are known. No file of a wheel names them."""
     if options is None:
-        return _skipped("cpu-baseline", "a wheel does not say for which CPUs it was compiled, and no record does")
+        return _skipped("cpu-baseline", "neither the wheel nor a record states its CPU features")
     found = _cpus(knowledge, options)
     if resolution is None:
         return _skipped("cpu-baseline", _NO_PROFILE, found=found)
@@ -394,7 +394,7 @@ def _manylinux(inspection: Inspection, fact: Manylinux | str) -> Check:
     # A name may have several platform tags, and promises each.
     findings = [f"{name}: {_shorten_list(obstacles)}" for name, obstacles in fact.obstacles.items()]
     plain = all(name.startswith("linux_") for name in tag.split("."))
-    note = "the tag promises no system but the like of the one that built it" if plain else ""
+    note = "the tag only fits systems like the build system" if plain else ""
     return _check("manylinux", not findings, tag, fact.fits, _shorten_list(findings), note)
 
 
@@ -403,10 +403,10 @@ def _size(knowledge: KnowledgeBase, inspection: Inspection) -> Check:
     size, limits = inspection.wheel.size, sorted(knowledge.size_limits, key=lambda row: row.mib)
     exceeded = [f"{row.limit} ({row.mib} MiB)" for row in limits if size > row.mib * MIB]
     if not limits:
-        return _skipped("size", "no limits are known", found=_mib(size))
+        return _skipped("size", "no size limits are known", found=_mib(size))
     found = _mib(size) + (f", more than {'; '.join(exceeded)}" if exceeded else "")
     expected = f"at most {limits[-1].mib} MiB ({limits[-1].limit})"
-    return _check("size", len(exceeded) < len(limits), expected, found, "it is too large for any of these places")
+    return _check("size", len(exceeded) < len(limits), expected, found, "it is too large for all of these services")
 
 
 def _mib(size: int) -> str:

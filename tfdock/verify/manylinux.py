@@ -29,7 +29,7 @@ _NUMBERED = re.compile(r"manylinux_(\d+)_(\d+)_")
 
 
 def audit(inspection: Inspection, brought: Collection[str] = ()) -> Manylinux | str:
-    """Return the tag that a wheel's libraries satisfy, or the reason why none can be found.
+    """Return the tag that a wheel's libraries satisfy, or the reason why there is no answer.
 
     `brought` are libraries that other wheels bring, which this one requires.
     """
@@ -38,7 +38,7 @@ def audit(inspection: Inspection, brought: Collection[str] = ()) -> Manylinux | 
         (architecture.value for architecture in Architecture if tags[0].endswith(f"_{architecture.value}")), None
     )
     if machine is None or not tags[0].startswith(("manylinux", "linux_")):
-        return f"auditwheel's policies for glibc say nothing of {inspection.wheel.platform_tag}"
+        return f"auditwheel's policies for glibc do not cover {inspection.wheel.platform_tag}"
     # Libraries for other machines are data: the loader never opens them.
     libraries = [library for library in inspection.libraries if library.machine == machine]
     if not libraries:
@@ -49,7 +49,7 @@ def audit(inspection: Inspection, brought: Collection[str] = ()) -> Manylinux | 
     fits = next(policy.name for policy in reversed(policies) if not obstacles[policy.name])
     named = {tag: _promised_policy(tag, policies) for tag in tags}
     unmet = {tag: obstacles[policy.name] for tag, policy in named.items() if policy and obstacles[policy.name]}
-    unknown = {tag: ("auditwheel knows no such tag",) for tag, policy in named.items() if policy is None}
+    unknown = {tag: ("auditwheel does not know this tag",) for tag, policy in named.items() if policy is None}
     return Manylinux(fits=fits, obstacles=unmet | unknown)
 
 

@@ -59,7 +59,7 @@ _MOST = 1000  #: Most results that are stored: a wheel can print any number of t
 
 
 class WheelTrial(TrialContainers):
-    """One wheel's trial in an environment. Its results are the wheel's own word, for its code runs there."""
+    """One wheel's trial in an environment. The wheel's own code runs there, so it could forge the results."""
 
     _alternatives = ("give a folder of wheels: `tfdock verify --dependencies DIR`",)
 
@@ -119,14 +119,14 @@ class WheelTrial(TrialContainers):
         if image is None:
             raise ProfileError.of(
                 "runtime-unknown",
-                f"no image is known with a Python for {self._inspection.wheel.python_tag}",
-                "name one that has it: `runtime: …` in the profile",
+                f"no known image has a Python for {self._inspection.wheel.python_tag}",
+                "name an image with this Python: `runtime: …` in the profile",
             )
         if linked := self._linked():
             raise ProfileError.of(
                 "runtime-lacks-libraries",
                 f"the wheel links {', '.join(linked)}, which {image} does not have",
-                "name an image that has them and the wheel's Python: `runtime: …` in the profile",
+                "name an image with these libraries and the wheel's Python: `runtime: …` in the profile",
             )
         reference = str(self._environment.settings.mirrored(image))
         if self._environment.given is not None:
@@ -140,7 +140,7 @@ class WheelTrial(TrialContainers):
         if info is None:
             raise ProfileError.of(
                 "runtime-unknown",
-                f"the bundle does not have {reference}, in which the wheel would be tried",
+                f"the bundle does not have {reference}, the image for the trial",
                 "make the bundle again with a profile that has `verify: {run: true}`",
             )
         return info
@@ -164,7 +164,7 @@ class WheelTrial(TrialContainers):
             raise ProfileError.of(
                 "dependencies-unavailable",
                 f"the bundle lacks requirements of the wheel: {', '.join(lines)[:300]}",
-                "build it once with a network, then make the bundle again with the same `--wheelhouse`",
+                "build the wheel once with a network, then make the bundle again with the same `--wheelhouse`",
             )
         return self.fetch_requirements(image, lines, limits, known=known)
 
@@ -270,7 +270,7 @@ class MarkedLines:
                 self.heard(len(self.documents))
 
     def shown_line(self, line: str) -> str:
-        """Return a short text for a result, and any other line unchanged. The terminal shows no more of a result."""
+        """Return a short text for a result, and any other line unchanged. The terminal shows the short text."""
         if not line.startswith(f"{self.mark} "):
             return line
         with suppress(Malformed):  # it may have been cut

@@ -1,4 +1,4 @@
-"""The environment of a trial (where it runs, with which wheel, or why it cannot), and the containers of the trial."""
+"""The environment of a trial: its folder, image and wheels, or why it cannot run; and its containers."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 MIB, GIB = 1 << 20, 1 << 30
 
-MEMORY = 8 * GIB  #: Bytes: more than importing and compiling take. A machine with less memory gives all it has.
+MEMORY = 8 * GIB  #: Bytes: more than an import and a compilation need. A smaller machine gives all its memory.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRequest:
     """What to check. Without a profile there is no `resolution`; `options` are the compiler's, if known.
 
-    `run` is empty, or says why nothing is tried. `dependencies` is a folder of wheels, used without changes.
+    `run` is empty, or the reason why there is no trial. `dependencies` is a folder of wheels, used without changes.
     `built_in` is the id of the image that compiled the wheel, if it is here.
     """
 
@@ -64,7 +64,7 @@ class TrialRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnvironment:
-    """Where a trial runs: `folder` is its own, removed when it ends. `memory` in bytes."""
+    """The place of a trial. `folder` is its own, removed when it ends. `memory` in bytes."""
 
     supervisor: Supervisor
     info: EngineInfo
@@ -82,11 +82,11 @@ class TrialEnvironment:
 
 
 def runtime_unfit(reason: str) -> ProfileError:
-    """Return the error for an image in which no check can run."""
+    """Return the error for an image that cannot run the checks."""
     return ProfileError.of(
         "runtime-unfit",
         f"the runtime image cannot run the checks: {reason}",
-        "name an image that has the wheel's Python with pip: `runtime: …` in the profile",
+        "name an image with the wheel's Python and pip: `runtime: …` in the profile",
     )
 
 
@@ -100,7 +100,7 @@ def trial_environment(
     wheel: str,
     phase: str = "verify",
 ) -> Iterator[TrialEnvironment]:
-    """Give an environment for a wheel that no build has just made. The journal knows it until it is cleaned up.
+    """Yield an environment for a wheel that no build has just made. The journal lists it until its cleanup.
 
     `phase` is the name of the phase in events.
     """
@@ -132,12 +132,12 @@ def trial_environment(
                 journal.clean_own_run(settings.state_dir, entry, engine)
 
 
-HERE = "/tfdock"  #: The folder of our own files in the containers.
+HERE = "/tfdock"  #: The folder of tfdock's files in the containers.
 _PIDS = 16384
 _WHEELS = ExpectedFiles(pattern="wheels/*.whl", most=1_000, size=1 << 36)
-NO_PROGRAM = 127  #: Exit status of a shell that found no such program.
+NO_PROGRAM = 127  #: Exit status of a shell that did not find the program.
 _FULL = 32 * MIB
-_STOPPED = (137, 143)  #: Exit statuses after SIGKILL and SIGTERM, which an engine that is stopped sends.
+_STOPPED = (137, 143)  #: Exit statuses after SIGKILL and SIGTERM: an engine that stops sends both.
 #: Variables of the caller's environment with addresses of package indexes. One container gets them; no file does.
 _ADDRESSES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", *proxies.ADDRESSES)
 #: Variables that go with the addresses, and are never secret.
@@ -166,7 +166,7 @@ class TrialContainers:
     ) -> Path:
         """Return the folder with the wheels for these requirements.
 
-        `known`: the knowledge names the image. Any other image is a stranger's, and gets no login. Raises
+        `known`: the knowledge names the image. Any other image gets no login. Raises
         NetworkError or ProfileError (`dependencies-unavailable`, `runtime-unfit`) if they cannot be fetched.
         """
         folder = self._requirements_folder(image, lines, limits)
@@ -322,7 +322,7 @@ class TrialContainers:
                 "disk-full",
                 f"a disk ran full while the wheel was tried; the cache ({self._environment.folder}) has "
                 f"{(free or 0) / GIB:.1f} GiB left",
-                "make room there: a wheel takes about four times its size when it is tried",
+                "free space there: the trial of a wheel takes about four times its size",
             )
 
     def _folder(self, name: str) -> Path:
@@ -367,11 +367,11 @@ def pip_requirements(texts: Iterable[str], extras: Sequence[str] = ()) -> list[s
     lines = []
     for text in texts:
         if "$" in text:
-            raise InvalidRequirement(f"a variable, which is not followed: {text[:100]!a}")
+            raise InvalidRequirement(f"a variable, which tfdock does not expand: {text[:100]!a}")
         requirement = Requirement(text)
         # PEP 508 lets a requirement name an address.
         if requirement.url:
-            raise InvalidRequirement(f"an address, which is not followed: {requirement.name}")
+            raise InvalidRequirement(f"an address, which tfdock does not follow: {requirement.name}")
         if "extra" in str(requirement.marker or ""):
             asked_extras = [
                 extra for extra in extras if requirement.marker and requirement.marker.evaluate({"extra": extra})
@@ -393,7 +393,7 @@ def _login_refused(names: Sequence[str]) -> ProfileError:
         (
             "if you trust the image, name it in `runtimes.yaml` of a `--knowledge` folder",
             "give a folder of wheels: `tfdock verify --dependencies DIR`",
-            "leave the trial out: `--no-run`",
+            "skip the trial: `--no-run`",
         ),
     )
 
@@ -404,7 +404,7 @@ def read_only_mount(source: Path, name: str) -> Mount:
 
 
 def check_not_stopped(state: ContainerState, which: str) -> None:
-    """Raise EngineLost if a container ended by SIGKILL or SIGTERM from outside: its end says nothing of the wheel."""
+    """Raise EngineLost if SIGKILL or SIGTERM from outside ended a container: the wheel is not the cause."""
     if state.exit_code in _STOPPED:
         raise EngineLost.of(
             "container-killed",

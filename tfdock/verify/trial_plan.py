@@ -77,7 +77,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The report of a script. It ran in the wheel's own process: `expected` and `found` may hold any JSON value."""
+    """The report of a script in the wheel's own process. `expected` and `found` may be any JSON value."""
 
     outcome: Status
     expected: object
@@ -126,17 +126,17 @@ def skip_all(reason: str) -> tuple[Check, ...]:
 
 def _no_gpu_reason(inspection: Inspection) -> str:
     has_build_info = inspection.build_info is not None
-    return "the wheel is for the CPU" if has_build_info else f"{_NO_BUILD_INFO}: whether it is for GPUs is not known"
+    return "the wheel is for the CPU" if has_build_info else f"{_NO_BUILD_INFO}: it is unknown whether it is for GPUs"
 
 
 def _skip_reason(check: str, probe: Probe | None, *, xla: bool | None, without_gpu: str) -> str:
     """Return why a check is skipped; empty for a check that is run."""
     if check == "xla" and xla is False:
-        return "the profile says `xla: false`"
+        return "the profile has `xla: false`"
     if check in GPU and without_gpu:
         return without_gpu
     if probe is None and check not in _BY_PIP:
-        return "nothing is known of how to try it"
+        return "tfdock does not know how to make this check"
     return (probe.absent or "") if probe else ""
 
 
@@ -193,7 +193,7 @@ def linked_to_accelerator(knowledge: KnowledgeBase, inspection: Inspection) -> t
 
 
 def is_known_runtime(knowledge: KnowledgeBase, image: ImageRef) -> bool:
-    """Return whether the knowledge names that image as one in which wheels are tried."""
+    """Return whether the knowledge names that image for trials of wheels."""
     return any(ImageRef.parse(row.image) == image for row in knowledge.runtimes.values())
 
 
@@ -304,7 +304,7 @@ def _build_info(case: _Case) -> Check:
     # Only what differs is shown: a wheel chooses how many entries there are.
     names = [name for name in sorted({*expected, *found}) if expected.get(name) != found.get(name)]
     differ = ", ".join(f"`{name}`" for name in names)
-    reason = f"its answers at run time differ from its file: {differ}" if names else ""
+    reason = f"its values at run time differ from its file: {differ}" if names else ""
     of = names or expected
     return case.check(
         not names,
@@ -377,7 +377,7 @@ def _gpu_first_op(case: _Case) -> Check:
 
 def _gpu_native(case: _Case) -> Check:
     """Without JIT only machine code runs. The check is skipped for a GPU that the wheel has no machine code for."""
-    wants = "a result of the GPU without the driver's compiler"
+    wants = "a result from the GPU without the driver's compiler"
     if case.result.outcome == "passed":
         return case.check(True, wants, "machine code")
     (_, capability), *_ = _gpus(case.results["gpu-devices"])  # the script runs on the first

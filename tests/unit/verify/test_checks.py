@@ -307,11 +307,11 @@ ONLY_LINKED = replace(library(CC), relocatable=code(ALL))
         pytest.param([library(CC, ALL, NO_PTX)], {}, "", id="containers without PTX"),
         pytest.param([library(CC, NO_PTX)], {}, f"`{CC}`: no compute_86", id="no container with PTX"),
         pytest.param([library(CC, ALL, STUB)], {}, "", id="a stub beside them"),
-        pytest.param([library(CC, STUB)], {}, "no library of TensorFlow's own has any", id="stubs alone"),
+        pytest.param([library(CC, STUB)], {}, "none of TensorFlow's own libraries has GPU code", id="stubs alone"),
         pytest.param(
             [replace(library(CC, ALL), relocatable=code(container("compute_52")))], {}, "", id="linker's input too",
         ),
-        pytest.param([ONLY_LINKED], {}, "no library of TensorFlow's own has any", id="input of the linker alone"),
+        pytest.param([ONLY_LINKED], {}, "none of TensorFlow's own libraries has GPU code", id="input of the linker"),
         pytest.param([library(CC, container("sm_90a"))], {"profile": LETTER}, "", id="a letter"),
         pytest.param([library(CC, SM_90)], {"profile": LETTER}, f"`{CC}`: no sm_90a, but sm_90", id="no letter"),
         pytest.param([library(CC, AMD), BUNDLED], {"profile": ROCM}, "", id="AMD, and a bundled library"),
@@ -382,9 +382,9 @@ def test_versions_agree_with_build_info_as_far_as_both_are_written(
 @pytest.mark.parametrize(
     ("profile", "info", "name", "status", "reason"),
     [
-        (CUDA, BUILD_INFO, "cudnn", "passed", "the wheel says no more than 9"),
+        (CUDA, BUILD_INFO, "cudnn", "passed", "the wheel states only 9"),
         (CUDA, BUILD_INFO, "cuda", "passed", ""),
-        (ROCM, {"is_rocm_build": True}, "rocm", "skipped", "its build_info does not say which ROCm"),
+        (ROCM, {"is_rocm_build": True}, "rocm", "skipped", "its build_info does not state the version of ROCm"),
         (ROCM, BUILD_INFO, "rocm", "failed", "its build_info says that it is not built with ROCm"),
         (ROCM, BUILD_INFO, "cuda", "failed", "its build_info names a CUDA that the profile does not"),
     ],
@@ -435,7 +435,7 @@ def test_native_is_what_it_should_be_only_where_the_profile_says_native() -> Non
 def test_of_a_strangers_wheel_nobody_knows_the_options() -> None:
     check = checked(options=None)["cpu-baseline"]
     assert check.status == "skipped"
-    assert "does not say" in check.reason
+    assert "neither the wheel nor a record" in check.reason
 
 
 def test_a_plan_and_its_record_tell_the_same_options() -> None:

@@ -108,13 +108,13 @@ def test_scripts_are_those_of_the_release(version: str, scripts: tuple[str, ...]
 def test_what_nobody_knows_how_to_try_is_skipped_and_not_failed() -> None:
     found = tried(wheel("0.12.0", CPU_INFO))
     assert [task.check for task in found.tasks] == ["install", "dependencies"]
-    assert found.skipped["op"] == "nothing is known of how to try it"
+    assert found.skipped["op"] == "tfdock does not know how to make this check"
 
 
 def test_xla_is_left_out_where_the_profile_leaves_it_out() -> None:
     assert "xla" not in tried(wheel()).skipped
     assert tried(wheel(), xla=True).facts["xla"] is True
-    assert tried(wheel(), xla=False).skipped["xla"] == "the profile says `xla: false`"
+    assert tried(wheel(), xla=False).skipped["xla"] == "the profile has `xla: false`"
 
 
 def test_a_row_may_say_that_a_release_has_no_such_thing() -> None:
@@ -342,7 +342,7 @@ def test_what_was_not_tried_because_no_gpu_is_used_has_not_failed_too() -> None:
 def test_of_a_wheel_that_does_not_say_what_it_is_for_nobody_says_that_it_is_for_the_cpu() -> None:
     reasons = {tried(wheel(info=None), without_gpu="").skipped[name] for name in GPU}
     (reason,) = reasons
-    assert reason.endswith("whether it is for GPUs is not known")
+    assert reason.endswith("it is unknown whether it is for GPUs")
 
 
 def test_a_number_beyond_all_bounds_is_a_failed_check() -> None:
