@@ -1,4 +1,4 @@
-"""Check a build record that comes from elsewhere, before any other code reads it; say what it claims. Pure."""
+"""Check a build record from elsewhere before other code reads it, and return its claims. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGEST_RECORD = 8 << 20  #: Bytes of a record; the record of a TensorFlow build
 # 128 characters, the most that the OCI distribution specification allows a tag.
 #: A build id names a folder of the wheelhouse and a tag.
 #:
-#: It begins with letters and digits, so it is never `..` and never a name of our own.
+#: It begins with a letter or digit, so it is never `..` and never a file name of tfdock.
 BUILD_ID = re.compile(r"tf[0-9][A-Za-z0-9._-]{0,125}")
 FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 # 255 characters, the longest name that Linux gives a file.
@@ -33,7 +33,7 @@ _Count = Annotated[int, below(1 << 53)]
 _Number = Annotated[float, below(1 << 53)]
 
 #: `tried`: installed and imported in a clean container. `files`: only its files and GPU code were checked. `failed`:
-#: a check failed. `no`: we did not check it.
+#: a check failed. `no`: not checked.
 Verified = Literal["tried", "files", "failed", "no"]
 
 
@@ -80,9 +80,9 @@ class _Record(TypedDict):
 
 
 def read_record(data: bytes) -> dict[str, Any]:
-    """Return a record whose fields have the types that the program expects; raise Malformed.
+    """Return a record whose fields have the expected types; raise Malformed.
 
-    Unknown keys may hold anything: a newer tfdock writes more.
+    Unknown keys may have any value: a newer tfdock writes more keys.
     """
     if len(data) > LARGEST_RECORD:
         raise Malformed(f"a record has more than {LARGEST_RECORD} bytes")
@@ -93,7 +93,7 @@ def read_record(data: bytes) -> dict[str, Any]:
     try:
         json.dumps(record, ensure_ascii=False).encode()
     except UnicodeEncodeError:  # half a character, which JSON can name and nobody can write
-        raise Malformed("a record has text that is none") from None
+        raise Malformed("a record has text that is not valid") from None
     files = [wheel["file"] for wheel in record["wheels"]]
     # Two wheels of one name would replace each other in the wheelhouse.
     if len(set(files)) < len(files):
@@ -118,9 +118,9 @@ def verified(record: Mapping[str, Any]) -> Verified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelClaims:
-    """The claims about a wheel. `accelerator` is None if nobody says; `toolkit` is its version (`12.5.1`).
+    """The claims about a wheel. `accelerator` is None if unknown; `toolkit` is its version (`12.5.1`).
 
-    `gpu_code` holds targets, SASS before PTX (`sm_86`, `compute_90`), None if nobody looked. `finished` is in seconds
+    `gpu_code` holds targets, SASS before PTX (`sm_86`, `compute_90`), None if not inspected. `finished` is in seconds
     since 1970, None if unknown.
     """
 
@@ -152,7 +152,7 @@ def claims_of_record(record: Mapping[str, Any]) -> WheelClaims:
 
 
 def claims_of_build_info(info: Mapping[str, object], accelerators: Iterable[str]) -> WheelClaims:
-    """Return the claims of a wheel's own build info, for a wheel without a record. What it lists is not measured."""
+    """Return the claims of a wheel's own build info, if it has no record. The listed targets are not measured."""
     names = list(accelerators)
     family = next((name for name in names if info.get(f"is_{name}_build") is True), None)
     if family is None:

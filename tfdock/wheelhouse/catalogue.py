@@ -37,10 +37,10 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredWheel:
-    """A wheel that lies in the wheelhouse.
+    """A wheel in the wheelhouse.
 
     `changed` is its file's time in seconds since 1970. `build_id` and `fingerprint` are those of the build that made
-    it. They are None for a wheel from elsewhere, and for a wheel whose bytes are not those that a build published.
+    it. Both are None for a wheel from elsewhere, and if the bytes differ from the published wheel.
     `problem` says what is wrong, if anything.
     """
 
@@ -60,7 +60,7 @@ class StoredWheel:
 
     @property
     def finished(self) -> float:
-        """When it was made, by its record or else by its file."""
+        """The time when it was made: from its record, else from its file."""
         return self.changed if self.claims.finished is None else self.claims.finished
 
 
@@ -70,7 +70,7 @@ def unreadable_records(house: Wheelhouse) -> list[Problem]:
         Problem(
             "record-unreadable",
             f"{file} is not a readable record: it was damaged, or a later version wrote it",
-            "build or pull it again; until then its wheel counts as one from elsewhere",
+            "build or pull it again; until then its wheel counts as a wheel from elsewhere",
             severity="warning",
         )
         for file in house.record_files()
@@ -82,7 +82,7 @@ def unreadable_records(house: Wheelhouse) -> list[Problem]:
 def list_wheels(house: Wheelhouse, accelerators: Callable[[], Iterable[str]]) -> list[StoredWheel]:
     """Return every wheel of the wheelhouse, by name. `accelerators` is called for wheels without a record.
 
-    A wheel belongs to the record that has its name and size. It is hashed only where several records could be meant.
+    A wheel belongs to the record that has its name and size. It is hashed only if several records match.
     """
     by_file: dict[str, list[_Candidate]] = defaultdict(list)
     for file in house.record_files():
@@ -125,11 +125,11 @@ def _stored_wheel(
     if newest:
         claims, problem = claims_of_record(newest.record), ""
     elif is_link:
-        claims, problem = WheelClaims(), "it is a link, and no link is followed"
+        claims, problem = WheelClaims(), "it is a link; links are not followed"
     else:
         claims, problem = _foreign_claims(path, accelerators)
     if candidates and not newest:
-        problem = problem or "not the bytes that a build published under this name"
+        problem = problem or "its bytes differ from the wheel that a build published under this name"
     pulled = house.pulled_from(newest.record) if newest else None
     reference = (pulled or {}).get("reference")
     return StoredWheel(

@@ -34,9 +34,9 @@ Progress = Callable[[str], object]  #: Called with the name of a wheel before it
 # The third decides: a program can set the time of the contents back, but not that one.
 #: Size, time of the last change of contents, time of the last change of anything, inode.
 #:
-#: A file that has the same four is the same file.
+#: If all four are equal, it is the same file.
 Signature = tuple[int, int, int, int]
-_FEW = 100  #: Files that are synced one by one; for thousands that takes minutes.
+_FEW = 100  #: Up to so many files are synced one by one; thousands take minutes.
 _MOST_STATE = 16 << 20  #: Bytes of a page, and of the kept facts: some hundred for each of thousands of wheels.
 
 
@@ -64,7 +64,7 @@ class IndexUpdate:
     wheels: tuple[str, ...]  #: The wheels in it.
     added: tuple[str, ...]  #: Those that are new.
     removed: tuple[str, ...]  #: Those that are gone.
-    left_out: tuple[Problem, ...] = ()  #: Files that are not in it, and why.
+    left_out: tuple[Problem, ...] = ()  #: Files outside the index, and why.
 
 
 @dataclass
@@ -91,9 +91,9 @@ class WheelIndex:
         return is_ours(_contents(self._root_page))
 
     def update(self, progress: Progress = lambda _: None) -> IndexUpdate:
-        """Update the index to the wheels that are there now. Only wheels that it does not know are read.
+        """Update the index to the wheels that are there now. Only new wheels are read.
 
-        Raises OSError, and ProfileError (`file-error`) where another program's index is in its place.
+        Raises OSError, and ProfileError (`file-error`) if another program's index is in this place.
         """
         # Before anything is read: that takes minutes for many wheels.
         self._check_no_foreign_index()
@@ -112,7 +112,7 @@ class WheelIndex:
         )
 
     def remove(self, files: Iterable[str]) -> None:
-        """Remove wheels from the index. The caller holds the wheelhouse and is about to change or remove them.
+        """Remove wheels from the index. The caller holds the wheelhouse and will change or remove these wheels.
 
         On a full disk no shorter page can be written. Then all pages go, until `add` has room for them.
         """
@@ -134,7 +134,7 @@ class WheelIndex:
         """Add wheels to the index, given with their sha256. The caller holds the wheelhouse and has just published
         them.
 
-        Without any wheels, it writes the pages of the others again.
+        Without wheels, it writes the existing pages again.
         """
         if not self.exists:
             return
@@ -168,7 +168,7 @@ class WheelIndex:
 
     def _links_left_out(self) -> tuple[Problem, ...]:
         files = (path for path, status in self._house.wheels() if stat.S_ISLNK(status.st_mode))
-        why, fix = "it is a link, and no link is followed", "copy the wheel itself here"
+        why, fix = "it is a link; links are not followed", "copy the wheel itself here"
         return tuple(_left_out_problem(file.name, "file-error", why, fix) for file in files)
 
     def _scan(self, scan: _Scan, progress: Progress) -> None:

@@ -26,12 +26,12 @@ _TEMPORARY = re.compile(
     r"\.(?:index\.html|index\.json|[0-9a-f]{64}\.json|.+\.constraints\.txt|.+\.whl\.metadata)\.[0-9]+-[0-9]+"
 )
 
-#: Such names in the folder of a build, where all files are ours.
+#: Such names in the folder of a build, where tfdock writes all files.
 #:
 #: While the build id is locked, no process writes them.
 _HALF_WRITTEN = re.compile(r"\..+\.[0-9]+-[0-9]+")
 _HALF_KIND = "half written file"
-_STAGING_KIND = "staging of a run that was killed"
+_STAGING_KIND = "staging folder of a killed run"
 
 #: Path, inode, time and size of a file, or of a folder and all its contents. Every write changes one of them.
 Trace = frozenset[tuple[str, int, float, int]]
@@ -39,7 +39,7 @@ Trace = frozenset[tuple[str, int, float, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
-    """A path in the wheelhouse that no wheel needs, its kind in words, and a trace to recognise it again.
+    """A path in the wheelhouse that no wheel needs, its kind in words, and a trace to detect changes.
 
     `build_id` is the build id that it belongs to, or None.
     """
@@ -56,16 +56,16 @@ class Orphan:
 
     @property
     def changed(self) -> float:
-        """The last change of it or of anything in it, in seconds since 1970."""
+        """The time of the last change in it, in seconds since 1970."""
         return max((changed for _, _, changed, _ in self.trace), default=0.0)
 
     def is_still_there(self) -> bool:
-        """Return whether nobody has written to it since; METADATA must still lack its wheel."""
+        """Return whether it is unchanged. METADATA must still lack its wheel."""
         return not _has_wheel(self.path) and _trace_of(self.path) == self.trace
 
 
 def find_orphans(house: Wheelhouse, state: Path, busy: Collection[str]) -> Iterator[Orphan]:
-    """Yield what killed runs and broken pulls left, except what a run may still use.
+    """Yield leftovers of killed runs and broken pulls, except those that a run may still use.
 
     `state` is the folder of the journal of runs; `busy` are the build ids that are held.
     """
@@ -75,7 +75,7 @@ def find_orphans(house: Wheelhouse, state: Path, busy: Collection[str]) -> Itera
 
 
 def find_half_written(house: Wheelhouse) -> Iterator[Orphan]:
-    """Yield files whose writing was interrupted, unless somebody holds what they belong to; raise OSError."""
+    """Yield files whose writing was interrupted, unless a run holds their build or wheelhouse; raise OSError."""
     # Without the lock first: it is taken only where there is something to remove.
     if any(orphan.kind == _HALF_KIND for orphan in _stray_files(house)):
         with house.changing():
@@ -92,7 +92,7 @@ def find_half_written(house: Wheelhouse) -> Iterator[Orphan]:
 
 
 def remove_orphan(house: Wheelhouse, orphan: Orphan) -> bool:
-    """Remove an orphan. Return False if it has changed since: it stays. Raise Locked if somebody uses it, OSError."""
+    """Remove an orphan. Return False if it has changed since: it stays. Raise Locked if a run uses it, or OSError."""
     with _lock_of(house, orphan):
         if not orphan.is_still_there():
             return False
@@ -141,7 +141,7 @@ def _broken_pulls(house: Wheelhouse) -> Iterator[Orphan]:
             status = path.status()
             if status and status.st_mtime < time.time() - _UNCONTINUED:
                 build_id = BuildId(folder.parent.name)
-                yield Orphan(path=path, kind="of a pull that broke off", trace=_trace_of(path), build_id=build_id)
+                yield Orphan(path=path, kind="of an interrupted pull", trace=_trace_of(path), build_id=build_id)
 
 
 def _stray_files(house: Wheelhouse) -> Iterator[Orphan]:

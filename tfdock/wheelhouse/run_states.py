@@ -1,4 +1,4 @@
-"""Running builds, builds that wait, and builds that have ended, for `status`, `logs` and `report`."""
+"""Running, waiting and ended builds, for `status`, `logs` and `report`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfdock.types import BuildId
 from tfdock.wheelhouse.build_record import BUILD_ID
 from tfdock.wheelhouse.store import LARGEST_RUN, RUN_SCHEMA, RUN_SUFFIX, Wheelhouse
 
-#: `waiting`: its run has not begun; `stopped`: somebody asked for it; `killed`: it ended without a word.
+#: `waiting`: its run has not begun; `stopped`: the user stopped it; `killed`: it ended without a result.
 State = Literal["running", "waiting", "built", "failed", "stopped", "killed"]
 #: Status of a build in `tfdock.build/1` -> its state, where it has no wheel.
 _WITHOUT_WHEEL: Mapping[str, State] = {
@@ -33,7 +33,7 @@ _TAIL = 32 << 20  #: Bytes at the end of a log in which its last step and Bazel'
 
 
 def failed_runs(house: Wheelhouse, state: Path, build_id: str | None = None) -> list[UntrustedPath]:
-    """Return the documents of failed runs, of one build id or of all, newest first. Running ones are left out."""
+    """Return the documents of failed runs, of one build id or of all, newest first. Running runs are left out."""
     # The build id becomes part of a path below, and may be any word that somebody typed.
     if build_id is not None and not BUILD_ID.fullmatch(build_id):
         return []
@@ -49,15 +49,15 @@ def failed_runs(house: Wheelhouse, state: Path, build_id: str | None = None) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """A running build of any command, or a build that waits or has ended."""
+    """A current run of any command, or a build that waits or has ended."""
 
-    run: str  #: The run; of a build without one the background command, whose output is the log.
+    run: str  #: The id of the run; without a run, of the background command, whose output is the log.
     build_id: str  #: The build id.
     state: State  #: What the build does, or how it ended.
-    profile: str  #: The name of the profile's file; empty for a build that ended well.
-    started: str  #: When it began, such as `2026-01-31T09:30:00+00:00`.
-    ended: str = ""  #: When it ended; empty while it runs.
-    process: str = ""  #: The process that runs it, such as `process 4242 (tfdock build rtx3080)`.
+    profile: str  #: The name of the profile's file; empty for a successful build.
+    started: str  #: When the run began, such as `2026-01-31T09:30:00+00:00`.
+    ended: str = ""  #: When the run ended; empty while it runs.
+    process: str = ""  #: The process of the run, such as `process 4242 (tfdock build rtx3080)`.
     phase: str = ""  #: The phase of a running build, such as `compile`.
     done: int | None = None  #: How many actions Bazel has finished in that phase; null if it does not count.
     total: int | None = None  #: How many actions Bazel knows.

@@ -25,15 +25,15 @@ from tfdock.wheelhouse.store import Wheelhouse
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._+!-]*"
 _PROJECT = r"[a-z0-9]+(?:-[a-z0-9]+)*"
-#: Paths that are served. Everything else in the folder, above all `.tfdock`, is private.
+#: Paths that are served. All other files, such as `.tfdock`, are private.
 SERVED = re.compile(
     rf"(?:index\.html)?|simple(?:/(?:{_PROJECT}(?:/(?:index\.html)?)?|index\.html)?)?"
     rf"|{_NAME}\.whl(?:\.metadata)?|{_NAME}\.constraints\.txt"
 )
 _ABSOLUTE = re.compile(r"https?://(?P<host>[^/?#]+)(?P<path>/.*)?", re.IGNORECASE)
-_PATIENCE = 5.0  #: Seconds that a client may take for a request, or be silent between two requests.
-_STALLED = 60.0  #: Seconds that a client may take to read a piece of a file.
-_CLIENTS, _RESERVED = 1000, 56  #: The most connections at once, and the open files that are not for connections.
+_PATIENCE = 5.0  #: Seconds for a client's request, and for the pause between two requests.
+_STALLED = 60.0  #: Seconds for a client to read a piece of a file.
+_CLIENTS, _RESERVED = 1000, 56  #: The maximum of connections, and of other open files.
 _TYPES = {".html": "text/html; charset=utf-8", ".txt": "text/plain; charset=utf-8", ".metadata": "text/plain"}
 
 
@@ -51,7 +51,7 @@ class ServerAddress:
 
     @property
     def name(self) -> str:
-        """The host for an address that others type: this machine's name, if the server listens on every interface."""
+        """The host that other machines use: this machine's name, if the server listens on every interface."""
         host = socket.gethostname() if _has_property(self.host, "is_unspecified") else self.host
         return f"[{host}]" if ":" in host else host
 
@@ -86,15 +86,15 @@ def _has_property(host: str, name: str) -> bool:
 def _listen(host: str, port: int) -> list[socket.socket]:
     try:
         if not host:  # to the system that is every address
-            raise OSError("no host is named")
+            raise OSError("no host given")
         return bind_sockets(port, host)
     # UnicodeError: IDNA refuses empty and overlong parts of a name.
     except (OSError, UnicodeError) as error:
-        why = error.strerror or error if isinstance(error, OSError) else "it is no name of a host"
+        why = error.strerror or error if isinstance(error, OSError) else "it is not a valid host name"
         raise ProfileError.of(
             "serve-address",
             f"cannot listen on `{host}`, port {port}: {why}",
-            "give another `--port` (0 takes any that is free), or a `--host` that this machine has",
+            "give another `--port` (0 takes any free port), or a `--host` of this machine",
         ) from error
 
 
@@ -109,7 +109,7 @@ async def serve(
     """Serve until SIGINT or SIGTERM comes. Port 0 takes any free port.
 
     `ready` is called once the server answers, and `seen` with a line for every request. `allowed` are further names
-    for the server. Raises ProfileError (`serve-address`) where it cannot listen there.
+    for the server. Raises ProfileError (`serve-address`) if it cannot listen there.
     """
     names = frozenset(name.lower() for name in allowed)
     sockets = _listen(host, port)
@@ -240,7 +240,7 @@ class _Files(StaticFileHandler):
             )
 
     def flush(self, include_footers: bool = False) -> asyncio.Future[None]:
-        """Send a piece of the answer. A client that does not read it in time is sent away."""
+        """Send a piece of the answer. A client that reads too slowly is disconnected."""
         sent = super().flush(include_footers)
         stream = self.request.connection.stream  # type: ignore[union-attr]
         timer = asyncio.get_running_loop().call_later(_STALLED, stream.close)

@@ -20,7 +20,7 @@ from tfdock.wheel.facts import fail
 from tfdock.wheel.wheel import core_metadata, variant_label
 from tfdock.wheelhouse.build_record import WheelName
 
-#: Version of the simple API (PEP 629) that every client knows. Later versions added to its JSON form only.
+#: Version of the simple API (PEP 629) that every client knows. Later versions changed its JSON form only.
 API_VERSION = "1.0"
 #: Suffix that a client appends to a wheel's address to get its METADATA.
 #:
@@ -93,7 +93,7 @@ def pages(files: Iterable[IndexedWheel], *, wheels: str = "../../") -> dict[str,
 
 
 def is_ours(page: bytes, project: str = "") -> bool:
-    """Return whether we made a page, of a project or of all projects. Another program's page is not replaced."""
+    """Return whether tfdock made a page, of a project or of all projects. Another program's page is not replaced."""
     # By the head, so that pages with other wheels are recognised too.
     return page.startswith(_head(_title(project)).encode())
 

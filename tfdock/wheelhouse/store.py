@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tfdock.plan.build_plan import BuildPlan
 
 PULLED = "pulled.json"  #: File beside the record of a build that came from a registry. It names the registry's image.
-#: The document of a run that has not ended well: its schema, the ending of its name, and the bytes that are read.
+#: The document of an unsuccessful run: its schema, the end of its name, and the maximum of bytes read.
 RUN_SCHEMA, RUN_SUFFIX, LARGEST_RUN = "tfdock.run/1", ".run.json", 16 << 20
 #: Seconds that a run waits for a build id.
 #:
@@ -65,7 +65,7 @@ class Wheelhouse:
 
     @property
     def private(self) -> UntrustedPath:
-        """The folder of all that no installer looks for."""
+        """The folder of all files that installers do not read."""
         return self.at(".tfdock")
 
     def record_folder(self, build_id: BuildId, fingerprint: str) -> UntrustedPath:
@@ -74,7 +74,7 @@ class Wheelhouse:
         return self.private / build_id / fingerprint[:12]
 
     def constraints(self, build_id: BuildId) -> UntrustedPath:
-        """Return the path of the file that holds pip to the wheels of a build, whatever else pip installs."""
+        """Return the path of the constraints file, which makes pip keep the wheels of a build."""
         return self.at(f"{build_id}.constraints.txt")
 
     def staging(self, run: str) -> Path:
@@ -90,7 +90,7 @@ class Wheelhouse:
         return self.private / "staging"
 
     def make_staged(self) -> None:
-        """Make that folder, for this user alone. Raises NotPlain where a link is in its place."""
+        """Make that folder, for this user alone. Raises NotPlain if a link is in its place."""
         self.private.make()
         self.staged.make(private=True)
 
@@ -154,7 +154,7 @@ class Wheelhouse:
         return record is not None and self.stands_for(record, domain)
 
     def wheels(self) -> Iterator[tuple[UntrustedPath, os.stat_result]]:
-        """Yield the names of wheels in the folder, whatever they stand for, each with its own status."""
+        """Yield the names of wheels in the folder, be they files or not, each with its own status."""
         for path in self.at("").entries():
             # A file that is being written begins with a dot. One that has gone since has no status.
             if path.name.endswith(".whl") and not path.name.startswith(".") and (status := path.status()):
@@ -235,14 +235,14 @@ class Wheelhouse:
                     f"of the trust domain {recorded(record)}, not {domain}",
                     (
                         "use another `--wheelhouse`",
-                        "move that wheel away, if nobody needs it",
+                        "move the other wheel away, if nobody needs it",
                         "build with `--trust`, if you trust this build as much as a release",
                     ),
                     why="a build of another source, base image or option would take its name and its tags",
                 )
 
     def check_early(self, build_id: BuildId, fingerprint: str, domain: str) -> None:
-        """Raise WheelRefused before hours of work for what `check_replaceable` would refuse after them."""
+        """Raise WheelRefused before hours of work, if `check_replaceable` would refuse the result."""
         self._check_domain(build_id, domain)
         record = load_record(self.record_folder(build_id, fingerprint) / "record.json")
         for wheel in record["wheels"] if record else ():
@@ -251,14 +251,14 @@ class Wheelhouse:
 
 
 def _name_taken(message: str) -> WheelRefused:
-    fix = "move it away, use another `--wheelhouse`, or give the profile a `wheel: {local_version: …}`"
+    fix = "move the wheel away, use another `--wheelhouse`, or set `wheel: {local_version: …}` in the profile"
     return WheelRefused.of("wheel-name-taken", message, fix)
 
 
 def changed_wheel_error(path: Path, fix: str = "remove it, and run the same command again") -> WheelRefused:
     """Return the error for a wheel whose bytes are in no record."""
     return WheelRefused.of(
-        "wheel-changed", f"{path} is not the wheel that its record speaks of: it was damaged, or changed, since", fix
+        "wheel-changed", f"{path} does not match its record: the wheel was damaged or changed", fix
     )
 
 

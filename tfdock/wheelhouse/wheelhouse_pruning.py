@@ -1,4 +1,4 @@
-"""Prune a wheelhouse by rules of retention, and remove what killed runs left.
+"""Prune a wheelhouse by rules of retention, and remove leftovers of killed runs.
 
 Wheels from elsewhere stay, and so does everything of a build id that a run holds. A wheel leaves the index before it
 is removed.
@@ -23,10 +23,10 @@ from tfdock.wheelhouse.store import Wheelhouse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules of retention. A wheel goes if every rule that is given says so.
+    """The rules of retention. A wheel is removed if it meets every given rule.
 
-    `before`: it was made before that moment. `max_size`: with it, the wheels that are left take more bytes. `keep`:
-    it is not among that number of newest builds of its build id. A rule that is None is not given.
+    `before`: the wheel was made before that moment. `max_size`: with the wheel, the rest takes more bytes. `keep`:
+    it is not from one of that many newest builds of its build id. None: the rule is not given.
     """
 
     before: float | None = None
@@ -36,9 +36,9 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunedWheelhouse:
-    """What went, or would go. `left` are the bytes of wheels that stay; `reached` is False if they are too many.
+    """What was or would be removed. `left` are the bytes of wheels that stay; `reached` is False if too many stay.
 
-    `busy` are build ids that a run holds: nothing of theirs was touched.
+    `busy` are build ids that a run holds: their files were not touched.
     """
 
     wheels: tuple[StoredWheel, ...]
@@ -49,12 +49,12 @@ class PrunedWheelhouse:
 
     @property
     def size(self) -> int:
-        """Bytes that went."""
+        """Bytes removed."""
         return sum(item.size for item in self.wheels) + sum(item.size for item in self.leftovers)
 
 
 def prune(house: Wheelhouse, state: Path, rules: Rules, *, dry_run: bool = False) -> PrunedWheelhouse:
-    """Remove wheels by rule, and what killed runs and broken pulls left. Raises OSError.
+    """Remove wheels by rule, and leftovers of killed runs and broken pulls. Raises OSError.
 
     `state` is the folder of the journal of runs.
     """
@@ -91,7 +91,7 @@ def _is_free(house: Wheelhouse, build_id: BuildId) -> bool:
 def choose(
     wheels: Iterable[StoredWheel], rules: Rules, staying: Collection[str] = ()
 ) -> tuple[list[StoredWheel], int]:
-    """Return the wheels that go, the oldest first, and the bytes that stay. None go without any rule.
+    """Return the wheels that go, the oldest first, and the bytes that stay. Without a rule, no wheel goes.
 
     Wheels from elsewhere stay, and so do the files that are `staying`. Both count for the size.
     """

@@ -252,7 +252,7 @@ def test_a_link_is_listed_and_not_followed(house: Wheelhouse, tmp_path: Path) ->
     link.symlink_to(secret)
     (row,) = document(house, "list")["wheels"]
     assert (row["file"], row["origin"]) == (link.name, "foreign")
-    assert row["problem"] == "it is a link, and no link is followed"
+    assert row["problem"] == "it is a link; links are not followed"
     assert row["size"] == link.lstat().st_size
 
 
