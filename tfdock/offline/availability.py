@@ -1,4 +1,4 @@
-"""Ask whether what a build downloads is still there: base image, source, Bazel, archives. Nothing is downloaded."""
+"""Check that a build's downloads still exist: base image, source, Bazel, archives. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ from tfdock.types import ImageRef
 Kind = Literal["base", "source", "bazel", "archive"]
 Status = Literal["there", "gone", "changed", "unreachable", "not-asked"]
 
-_SECONDS = 20.0  #: Limit of one question. TensorFlow's repository lists 10 MB of refs.
+_SECONDS = 20.0  #: Limit of one answer. TensorFlow's repository lists 10 MB of refs.
 _AT_ONCE = 16
 _LOOK_SECONDS = 0.5
 _GONE = (404, 410)  #: HTTP statuses of a resource that does not exist (RFC 9110, 15.5).
-_NAME_ANOTHER = "name another in the profile, or add a row to a folder of knowledge (`--knowledge`)"
-_LOCK_AGAIN = "find out why it moved; then `tfdock lock` again, or name the wanted version in the profile"
+_NAME_ANOTHER = "name another one in the profile, or add a row in a `--knowledge` folder"
+_LOCK_AGAIN = "find out why it moved; then run `tfdock lock` again, or name the version in the profile"
 _ASK_AGAIN = "check the network and proxies, then try again"
 
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Something that a build downloads, and whether it is there."""
+    """A download of a build, and whether it still exists."""
 
-    kind: Kind  #: What it is.
+    kind: Kind  #: The kind of download.
     name: str  #: The image, the ref, the version, or the archive.
-    status: Status  #: Whether it is there now; `changed` is other than the lock or the knowledge has it.
+    status: Status  #: Whether it exists now; `changed`: it differs from the lock or the knowledge.
     found: str = ""  #: A digest, a commit or an address; else the reason.
 
     @property
     def exit_code(self) -> ExitCode:
-        """3: something is gone or has changed. 7: a server was not reached."""
+        """3: a download is gone or has changed. 7: a server was not reached."""
         codes = {"gone": ExitCode.INCOMPATIBLE, "changed": ExitCode.INCOMPATIBLE, "unreachable": ExitCode.NETWORK}
         return codes.get(self.status, ExitCode.OK)
 
     @property
     def problem(self) -> Problem:
-        """What is wrong, for an exit code other than 0."""
+        """The problem, for an exit code other than 0."""
         code, words, fix = {
             "gone": ("download-gone", "is gone", _NAME_ANOTHER),
             "changed": ("download-changed", "has changed", _LOCK_AGAIN),
@@ -72,7 +72,7 @@ def ask(
     settings: Settings,
     check: Callable[[], None] = http.no_check,
 ) -> list[list[Availability]]:
-    """Return what each build downloads, all asked at the same time. A lock says what it was when it was pinned.
+    """Return each build's downloads with their state, all checked at once. A lock gives the pinned state.
 
     `check` is called meanwhile and raises to stop.
     """

@@ -120,7 +120,7 @@ def damaged_error(path: Path, why: str) -> VerificationFailed:
     return VerificationFailed.of(
         "bundle-damaged",
         f"{path} is damaged: {why}",
-        "copy it again from where it was made, and compare `sha256sum` of both",
+        "copy the bundle again from its first place, and compare `sha256sum` of both copies",
     )
 
 
@@ -130,12 +130,12 @@ def open_bundle(path: Path) -> Bundle:
         with path.open("rb") as file:
             return _read_bundle(path, file)
     except BundleError as error:
-        fix = "name a file that `tfdock fetch -o` has made"
+        fix = "give a file made by `tfdock fetch -o`"
         if error.code == "bundle-schema":
             fix = "use the tfdock that made it, or make it again with this one: `tfdock fetch PROFILE -o bundle.tar`"
         raise ProfileError.of(error.code, f"{path} is not used: {error}", fix) from None
     except OSError as error:
-        fix = "`tfdock fetch PROFILE -o bundle.tar` makes one; check the name, the owner and the mode"
+        fix = "check its name, owner and mode; `tfdock fetch PROFILE -o bundle.tar` makes a bundle"
         message = f"the bundle {path} cannot be read: {error.strerror}"
         raise ProfileError.of("bundle-unreadable", message, fix) from error
 

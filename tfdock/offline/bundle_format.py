@@ -31,7 +31,7 @@ _CACHED = r"content_addressable/sha256/([0-9a-f]{64})/(file|id-[0-9a-f]{64})"
 
 
 class BundleError(Exception):
-    """A file is no bundle, or a bundle that cannot be trusted. `code` is a problem code."""
+    """The file is not a bundle, or the bundle cannot be trusted. `code` is a problem code."""
 
     def __init__(self, message: str, code: str = "bundle-malformed") -> None:
         self.code = code
@@ -66,8 +66,8 @@ class Blob:
 class BundledImage:
     """An image in the archive of images."""
 
-    name: ImageName  #: Its name in the bundle.
-    id: Line  #: Its id on the engine that saved it.
+    name: ImageName  #: The name of the image in the bundle.
+    id: Line  #: The id of the image on the engine that saved it.
     size: Size  #: Bytes.
 
     def __post_init__(self) -> None:
@@ -88,19 +88,19 @@ class BundledRuntime:
 class Wheels:
     """The requirements of a finished wheel."""
 
-    python_tag: Line  #: The Python that they are for, such as `cp311`.
+    python_tag: Line  #: The Python of these requirements, such as `cp311`.
     requirements: tuple[Line, ...]  #: The requirements that the wheel will have.
-    limits: tuple[Line, ...]  #: Limits on versions that were set.
+    limits: tuple[Line, ...]  #: Extra limits on versions.
     files: Mapping[WheelName, Sha256]  #: The file names of wheels to blobs.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileTexts:
-    """A profile as it was read."""
+    """A profile as tfdock read it."""
 
-    file: Line  #: The name of its file.
-    text: Sha256  #: The blob of its text.
-    extended: Mapping[Line, Sha256]  #: The profiles that it extends, to blobs.
+    file: Line  #: The name of the profile's file.
+    text: Sha256  #: The blob with the profile's text.
+    extended: Mapping[Line, Sha256]  #: Name of each extended profile to its blob.
     patches: Mapping[Line, Sha256]  #: Its patches, to blobs.
     tree: Sha256 | None  #: The tree hash of a local checkout.
 
@@ -112,13 +112,13 @@ class BundledBuild:
     build_id: SafeBuildId  #: The build id.
     fingerprint: Sha256  #: The build's fingerprint.
     profile: ProfileTexts  #: The profile.
-    lock: Sha256 | None  #: The blob of its lock.
+    lock: Sha256 | None  #: The blob with the lock.
     image: BundledImage  #: The image that builds.
-    base_digest: Line | None  #: The digest of the image it began with.
-    source_ref: Line | None  #: The tag or branch that was taken.
+    base_digest: Line | None  #: The digest of the base image.
+    source_ref: Line | None  #: The tag or branch of the source.
     runtime: BundledRuntime | None  #: The image in which the wheel is tried.
     wheels: Wheels | None  #: What the wheel requires.
-    external: Sha256 | None  #: The blob of what Bazel fetched past its own cache.
+    external: Sha256 | None  #: The blob with files that rules fetched outside Bazel's cache.
 
     @property
     def images(self) -> tuple[BundledImage, ...]:
@@ -128,13 +128,13 @@ class BundledBuild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """The index of a bundle (`index.json`); what names a blob is its sha256."""
+    """The index of a bundle (`index.json`). A sha256 names each blob."""
 
     schema: Annotated[str, SCHEMA.__eq__] = SCHEMA  #: Which document this is.
-    tfdock: Line  #: The version of tfdock that wrote it.
+    tfdock: Line  #: The version of tfdock that wrote the bundle.
     knowledge: Line  #: The digest of the knowledge base.
-    builds: tuple[BundledBuild, ...]  #: The builds that it is for.
-    images: Sha256  #: The blob of the archive of images, as `docker save` makes it.
+    builds: tuple[BundledBuild, ...]  #: The builds in the bundle.
+    images: Sha256  #: The blob with all images, an archive as `docker save` makes it.
     repository: Mapping[CachedPath, Sha256]  #: Paths in Bazel's repository cache to blobs.
     blobs: tuple[Blob, ...] = field(default=())  #: Every blob, in the order of the file.
 
@@ -215,7 +215,7 @@ class _Schema:
 def _checked(index: Index) -> Index:
     digests = {blob.sha256 for blob in index.blobs}
     if len(digests) != len(index.blobs):
-        raise Malformed("a blob stands in it twice")
+        raise Malformed("its index lists a blob twice")
     missing = [name for name in named_blobs(index) if name not in digests]
     if missing:
         raise Malformed(f"{missing[0][:12]} is not a blob of it")

@@ -29,7 +29,7 @@ REPOSITORY = "repository"  #: The name of the folder of a bundle's downloads. Co
 NAME = BuildId("bundle")  #: The build id in events and in the journal while a bundle is made.
 _GIB = 1 << 30
 _REPORT_EVERY = 1 << 28  #: Bytes between two progress messages.
-_UNWRITTEN = "0" * 64  #: In place of the sha256 of contents that are not written yet.
+_UNWRITTEN = "0" * 64  #: A placeholder for the sha256 of contents that are not written yet.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class WrittenBundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedInputs:
-    """The inputs of one build, before they are blobs."""
+    """The inputs of one build, before they become blobs."""
 
     prepared: PreparedBuild
     lock: str | None
@@ -60,7 +60,7 @@ class PackedInputs:
 
 @dataclass(frozen=True, slots=True)
 class BundleWorkFolder:
-    """The places where a bundle is made: a folder in the cache, and the file that becomes the bundle."""
+    """Where a bundle is made: a folder in the cache, and the file that becomes the bundle."""
 
     supervisor: Supervisor
     folder: Path
@@ -153,7 +153,7 @@ class BundlePacker:
             self.work.file.parent,
             need,
             lambda free: f"{folder} has {gib(free)} left, and the bundle takes {gib(need)} or more",
-            "make room there, or write it elsewhere: `-o /elsewhere/bundle.tar`",
+            "free space there, or write the bundle elsewhere: `-o /elsewhere/bundle.tar`",
         )
 
 
@@ -250,6 +250,6 @@ def _checked_archive(chunks: Iterable[bytes]) -> Iterator[bytes]:
     if len(end) < len(END) or end.strip(b"\0"):
         raise EngineLost.of(
             "engine-lost",
-            "the engine broke off the archive of images that it was saving",
+            "the engine stopped before it had saved all images",
             "check the engine's disk and its log, then run the same command again",
         )

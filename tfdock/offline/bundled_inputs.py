@@ -1,4 +1,4 @@
-"""Build from a bundle, without a network: plan its profiles, and put its contents where a build looks for them."""
+"""Build from a bundle, without a network: plan its profiles, and put its contents where builds look."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class SharedInputs:
                 raise EngineError.of(
                     "image-archive-refused",
                     f"the engine took the bundle's images, but {image.name} is not there",
-                    "make the bundle again with an engine like the one that will build from it",
+                    "make the bundle again with the kind of engine that will build from the bundle",
                 )
             ids[image.name] = info.id
         return ids
@@ -111,7 +111,7 @@ class SharedInputs:
             raise VerificationFailed.of(
                 "bundle-damaged",
                 f"{self.bundle.path.name} is not a bundle of tfdock's: {trouble}",
-                "make the bundle again with `tfdock fetch -o`, and use only bundles from people you trust",
+                "make the bundle again with `tfdock fetch -o`, and use only bundles from people that you trust",
             )
 
     def _check_room(self, supervisor: Supervisor, size: int) -> None:
@@ -125,7 +125,7 @@ class SharedInputs:
                     f"the engine's data ({root}) has {gib(free)} left, and loading the bundle's "
                     f"images takes {gib(2 * size)}"
                 ),
-                "make room there, such as by `docker system prune`",
+                "free space there, for example with `docker system prune`",
             )
 
     # --- files ---

@@ -1,4 +1,4 @@
-"""Make bundles: gather images, downloads and pins of profiles, try them without a network, write one file."""
+"""Make bundles: gather images, downloads and pins of profiles; try them without a network; write one file."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def warm(prepared: PreparedBuild, session: BuildSession, listen: Listener) -> No
 
 @dataclass
 class Bundler:
-    """Makes one bundle. `locked`: with the locks beside the profiles, instead of pins that are gathered now."""
+    """Makes one bundle. `locked`: use the locks beside the profiles, do not gather new pins."""
 
     target: Path
     preparer: Preparer
