@@ -1,4 +1,4 @@
-"""Run a container from its description to its results: check its folders, copy in, create, follow, copy out.
+"""Run a container, from its description to its results: check folders, copy in, create, follow, copy out.
 
 An engine here mounts the folders. For an engine elsewhere their files go into volumes, and results come back.
 """
@@ -37,8 +37,8 @@ def run(
 ) -> tuple[ContainerState, bool]:
     """Run a container; return how it ended, and whether a process in it was killed for memory.
 
-    The texts in `hidden` are removed from the output. Raises at a stop or the time limit, which first send
-    `stop_signal`, and KILL if that does not end it. The container stays.
+    The texts in `hidden` are removed from the output. A stop or the time limit sends `stop_signal`, then
+    KILL if needed, and raises. The container is not removed.
     """
     engine = supervisor.engine
     container = engine.create(copy_in(supervisor, spec))
@@ -75,7 +75,7 @@ def run(
 def copy_in(supervisor: Supervisor, spec: ContainerSpec) -> ContainerSpec:
     """Return the container to create: its mounts are checked, and its files copied to an engine elsewhere.
 
-    Raises EngineError (`mount-refused`) for a folder that might not be the one that the run made.
+    Raises EngineError (`mount-refused`) for a folder that another program may have replaced.
     """
     _check_mounts(supervisor, spec)
     if supervisor.local:
@@ -95,9 +95,9 @@ def _check_mounts(supervisor: Supervisor, spec: ContainerSpec) -> None:
         source = Path(mount.source)
         # A container can put a link to `/`, or to the engine's socket, in the place of a folder.
         if os.path.realpath(source) != mount.source:
-            raise _refused_mount(mount, f"it is really {os.path.realpath(source)}")
+            raise _refused_mount(mount, f"its real path is {os.path.realpath(source)}")
         if not supervisor.writable.isdisjoint(source.parents):
-            raise _refused_mount(mount, "a container could write to the folder that it lies in")
+            raise _refused_mount(mount, "a container could write to its parent folder")
 
 
 def _copy_out(supervisor: Supervisor, container: str, spec: ContainerSpec) -> None:
@@ -205,6 +205,6 @@ def _refused_mount(mount: Mount, why: str) -> EngineError:
     return EngineError.of(
         "mount-refused",
         f"{mount.source} is not mounted at {mount.target}: {why}",
-        "give the wheelhouse and the cache by their real paths; if it stays, report it with the log",
+        "give the real paths of the wheelhouse and the cache; if the error stays, report it with the log",
         why="a container gets only folders that this run made, by their real paths",
     )

@@ -1,4 +1,4 @@
-"""Watch free disk space while a build runs, so that the build is stopped before a disk is full."""
+"""Watch free disk space while a build runs, and stop the build before a disk is full."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DiskSpace:
     def _describe_free(self, path: Path) -> str:
         seen = self._total_and_free(path)
         if seen is None:
-            return "nothing left that can be looked at"
+            return "no free space that can be measured"
         total, free = seen
         least = _format_size(least_free(total))
         return f"{_format_size(free)} of {_format_size(total)} left, of which {least} shall stay free"
@@ -81,7 +81,7 @@ class DiskSpace:
 
 
 def folder_sizes(folder: Path) -> dict[str, int]:
-    """Return the size in bytes of each subfolder, by name. Files that vanish meanwhile count nothing."""
+    """Return the size in bytes of each subfolder, by name. Files that vanish meanwhile are not counted."""
     return {part.name: folder_size(part) for part in sorted(folder.glob("*/"))}
 
 

@@ -42,7 +42,7 @@ class RunEntry:
     build_id: str
     staging: str
     output: str
-    engine: str = ""  #: The engine that has its containers and volumes.
+    engine: str = ""  #: The engine with the run's containers and volumes.
     step: str = ""  #: The container of the last step of its image: the builder labels those with no run.
 
     @classmethod
@@ -57,7 +57,7 @@ class RunEntry:
 
 @dataclass(frozen=True, slots=True)
 class StrangePath:
-    """A path in the journal that no run of this user can have made, or a folder that stays; and why."""
+    """A path in the journal that is not from this user's runs, or a folder that stays; and why."""
 
     path: Path
     why: str
@@ -98,7 +98,7 @@ def entry_folder(state: Path, run: str) -> Path:
 
 
 def note_step(state: Path, run: str, container: str) -> None:
-    """Note the container of an image step: an engine that dies leaves it behind. Raises OSError."""
+    """Note the container of an image step: a crashed engine does not remove it. Raises OSError."""
     folder = entry_folder(state, run)
     entry = RunEntry.read(folder)
     if entry is not None:
@@ -106,9 +106,9 @@ def note_step(state: Path, run: str, container: str) -> None:
 
 
 def killed_runs(state: Path) -> list[RunEntry]:
-    """Return the runs that ended without cleaning up: killed, or their machine went down.
+    """Return the runs that ended without cleanup: killed, or their machine stopped.
 
-    Raises ProfileError (`state-not-private`) where others can write to the journal; OSError.
+    Raises OSError, and ProfileError (`state-not-private`) if others can write to the journal.
     """
     return [run for run in _ended_runs(state) if isinstance(run, RunEntry)]
 
@@ -226,7 +226,7 @@ def _is_alive(folder: Path) -> bool:
 
 
 def clean_own_run(state: Path, entry: RunEntry, engine: Engine, *, keep_output: bool = False) -> None:
-    """Remove what this process's own run leaves: containers, staging folder, entry; the output base unless kept."""
+    """Remove the leftovers of this process's run: containers, staging folder, entry; the output base unless kept."""
     # Containers first: one that runs could still write to the folders.
     _clean_engine(state, entry, engine)
     if not keep_output:
@@ -237,7 +237,7 @@ def clean_own_run(state: Path, entry: RunEntry, engine: Engine, *, keep_output: 
 
 
 def clean_killed_run(settings: Settings, entry: RunEntry, engine: Engine) -> list[StrangePath]:
-    """Remove what a killed run left: its containers, the folders that the settings imply, and its entry.
+    """Remove the leftovers of a killed run: its containers, the folders that the settings imply, and its entry.
 
     Return the folders that stay: the settings do not imply them, or they are not folders of this user. The entry
     stays with them. Raises OSError and TfdockError.

@@ -1,4 +1,4 @@
-"""Program output as text for a log file, without control sequences; and which program ran out of memory. Pure."""
+"""Turn program output into text for a log file, and find the program that ran out of memory. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CONTROLS = bytes({*range(0x20), 0x7F} - set(b"\t\n"))
 class LogText:
     """Reads output in pieces and returns it without control sequences and characters, even if a piece cuts them.
 
-    A CR ends a line, so that no line can overwrite another line. Other bytes that are not UTF-8 stay.
+    A CR ends a line, so no line can overwrite another line. Other bytes that are not UTF-8 stay.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ _SPEAKER = re.compile(r"^.*?\berror *: *", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class MemoryKill:
-    """A program that was killed, or ended itself, because memory was short; and the line that says so."""
+    """A program that was killed, or ended itself, for lack of memory; and the line that reports it."""
 
     program: str
     line: str

@@ -1,4 +1,4 @@
-"""Make one error of a failed phase: with the phase, the log, the first line that matters and the next command."""
+"""Make the error of a failed phase: the phase, the log, the first line that matters, the next command."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class PhaseErrors:
             Problem(
                 f"{self.phase}-failed",
                 f"{outcome} in phase {self.phase}{reason}",
-                "read the log from its first error on; `tfdock shell PROFILE` opens the same image to try things",
+                "read the log from its first error; `tfdock shell PROFILE` opens the same image to try things",
                 compiler_errors=compiler_errors,
             ),
             status=status,
@@ -134,7 +134,7 @@ class PhaseErrors:
         problem = error.problems[0]
         message = f"phase image: {problem.message}{self._first_error}"
         if error.status == _MOVED_PIN:
-            fix = "pin the commit or sha256 you mean, or remove the pin"
+            fix = "pin the right commit or sha256, or remove the pin"
             return Incompatible.of("pin-moved", message, fix)
         if error.status == _NO_SOURCE:
             fix = "check the network, or name another source: `tensorflow: {release: …, git: …}` or `path:`"
@@ -146,7 +146,7 @@ class PhaseErrors:
             return NetworkError.of("download-failed", message, fix)
         fix = "read the log; `tfdock render PROFILE -o context` writes the build context, to run it by hand"
         if error.status == _OTHER_BAZEL:
-            fix = "name a base image that has it (`base:`), or the installed version (`bazel: {version: …}`)"
+            fix = "name a base image with that version (`base:`), or the installed version (`bazel: {version: …}`)"
         return BuildFailed(Problem(problem.code, message, fix), status=error.status)
 
     @property

@@ -33,7 +33,7 @@ _LONGEST = 1 << 36  #: Maximum of bytes in a member of such an archive.
 
 @dataclass(frozen=True, slots=True)
 class ContainerFolder:
-    """A folder that containers write to. It is mounted, and its results are collected. No other code opens it."""
+    """A folder that containers write to. Only the code here mounts it, collects its results and opens it."""
 
     _written: Path
 
@@ -61,7 +61,7 @@ class ContainerFolder:
 
 
 def make_sources(mounts: Iterable[Mount]) -> None:
-    """Create the folders that are mounted, where they do not exist; raises what `make_folder` does."""
+    """Create the folders to mount, if they do not exist; raises like `make_folder`."""
     for mount in mounts:
         make_folder(Path(mount.source))
 
@@ -97,7 +97,7 @@ class RunFolders:
 
     @property
     def results(self) -> Path:
-        """The copies of the results of the last container that had any."""
+        """The copied results of the last container with results."""
         return self.staged / "results"
 
     @property
@@ -140,7 +140,7 @@ def _take_file(source: UntrustedFolder, name: str, rule: ExpectedFiles, copies: 
             # Of the open file: the name may stand for another file by now.
             status = os.fstat(file.fileno())
             if status.st_nlink != 1:
-                copies.refuse(rule, name, "it has a second name, which may lie elsewhere")
+                copies.refuse(rule, name, "it has a second name (a hard link), perhaps elsewhere")
             elif status.st_size <= rule.size and has_holes(file.fileno()):
                 copies.refuse(rule, name, "it is a sparse file, and its copy would fill the disk")
             else:
@@ -192,7 +192,7 @@ def copy_from_archive(archive: Iterable[bytes], expected: Iterable[ExpectedFiles
                 _take_member(tar, member, expected, copies)
     except tarfile.TarError as error:
         message = f"the engine's archive of a container's files is broken: {error}"
-        fix = "run the same command again; if it stays, look at the engine's log"
+        fix = "run the same command again; if the error stays, read the engine's log"
         raise EngineError.of("container-file-refused", message, fix) from error
     return copies.left_out
 
@@ -257,7 +257,7 @@ class _Copies:
     _counts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, rule: ExpectedFiles, name: str, size: int, content: IO[bytes]) -> None:
-        """Copy a file, unless it is too large or one too many. Raises OSError before a copy would fill the disk."""
+        """Copy a file, unless it is too large or one too many. Raises OSError if a copy would fill the disk."""
         files, total = self._counts.get(rule.pattern, (0, 0))
         if not name.isprintable():
             self.refuse(rule, name, "its name has a control character")
@@ -303,6 +303,6 @@ def _refused(name: str, why: str) -> BuildFailed:
     return BuildFailed.of(
         "container-file-refused",
         f"a container left `{ascii(name)[1:-1][:200]}`, which is not taken: {why}",
-        "look at the files that the source's build writes there; if the error stays, report it with the log",
-        why="only expected, plain files of a bounded size leave a container",
+        "check the files that the source's build writes there; if the error stays, report it with the log",
+        why="tfdock copies only expected, plain files of limited size out of a container",
     )

@@ -1,4 +1,4 @@
-"""Watch the work of phases on an engine to its end, log it, and stop it when that is asked for."""
+"""Watch the work of phases on an engine, log it, and stop it on request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tfdock.run.disk_space import DiskSpace
 from tfdock.run.log_text import LogText, clean_text
 from tfdock.types import EngineInfo
 
-STEP = "=== tfdock: "  #: How the line of a log begins where a step begins.
+STEP = "=== tfdock: "  #: The beginning of a log line where a step begins.
 _TAIL = 200
 _ERRORS = 50
 
@@ -43,7 +43,7 @@ class OutputTap(Protocol):
 
 @dataclass
 class PhaseOutput:
-    """What the current phase prints. One object for a whole run: what it accumulates while it watches a phase."""
+    """The output of the current phase. One object serves the whole run."""
 
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))  #: The last lines.
     errors: list[str] = field(default_factory=list)  #: The first lines that look like errors.
@@ -68,7 +68,7 @@ class PhaseOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supervisor:
-    """Watches the containers, image builds and pulls of one run. `output` is what the current phase prints.
+    """Watches the containers, image builds and pulls of one run. `output` is the output of the current phase.
 
     `local`: the engine sees this machine's folders. `disk_space` watches the disks.
     """
@@ -88,7 +88,7 @@ class Supervisor:
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def log_error(self, error: Exception) -> None:
-        """Log why a phase ends, if no program printed it: the engine, a registry, the system."""
+        """Log an error of the engine, a registry or the system: no program prints it."""
         problems = error.problems if isinstance(error, TfdockError) else ()
         messages = [problem.message for problem in problems] or [str(error)]
         # Control sequences may come from a registry's or a program's words.
@@ -97,7 +97,7 @@ class Supervisor:
             self.log.write(clean_text(text.encode("utf-8", "surrogateescape")))
 
     def stopper(self, *, gently: Callable[[], None], by_force: Callable[[], None] = lambda: None) -> Stopper:
-        """Return what stops a step: at a request, at the run's time limit, and before a disk is full."""
+        """Return the stopper of a step: for a request, for the run's time limit, and for a nearly full disk."""
         return Stopper(
             self.stop,
             gently=gently,
@@ -108,7 +108,7 @@ class Supervisor:
         )
 
     def give_up(self, phase: str) -> None:
-        """Raise the reason why a phase ends: a request, a disk that is nearly full, else the time limit."""
+        """Raise the reason for a stop: a request, a disk that is nearly full, else the time limit."""
         # A stop that the user asked for counts most, whatever else is true.
         self.stop.check()
         progress = self.output.progress
@@ -140,7 +140,7 @@ class Supervisor:
             self.give_up(phase)
 
     def waiting(self, phase: str, reason: str) -> Callable[[str], None]:
-        """Return a function to call while another run holds what a phase needs: it tells once, and obeys a stop."""
+        """Return a function to call while a phase waits for another run: it reports once, and obeys a stop."""
         told_once: list[str] = []
 
         def wait(who: str) -> None:
@@ -203,7 +203,7 @@ class Supervisor:
     def watch_until_stopped(
         self, title: str, phase: str, produce: Callable[[Output], _T], *, on_engine: bool = True
     ) -> _T:
-        """Watch work that a stop abandons without a signal."""
+        """Watch work that gets no signal at a stop."""
         return self.watch(title, produce, self.stopper(gently=lambda: self.give_up(phase)), on_engine=on_engine)
 
     def watch_cancellable(
@@ -233,7 +233,7 @@ class Supervisor:
         self.listen(events.Line(text=text))
 
     def image(self, reference: str, phase: str, title: str) -> ImageInfo:
-        """Return the image, pulled if it is not here. A stopped pull keeps what has arrived."""
+        """Return the image, pulled if it is not here. A stopped pull keeps its downloads."""
         # Leaving a pull is enough: the engine keeps the layers.
         return self.engine.image(reference) or self.watch_until_stopped(
             title, phase, lambda output: self.engine.pull(reference, output)
