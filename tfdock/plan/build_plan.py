@@ -1,4 +1,4 @@
-"""A `BuildPlan`: everything that a build runs, to the last flag, and the same plan within other limits."""
+"""A `BuildPlan`: everything that a build runs, to the last flag; and changes of its limits or trust domain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a plan holds them; who runs a plan need not know how they a
     from tfdock.profile.profile import Resources as Requested
     from tfdock.resolve.resolution import Resolution
 
-#: 1980-01-01, the first moment a zip archive can name. A constant: a time of its own per commit would enter every
+#: 1980-01-01, the earliest time in a zip archive. It is constant: a different time per commit would enter every
 #: action key and empty the cache.
 EPOCH = 315532800
 
@@ -53,7 +53,7 @@ TOLD = {"events": "events.json", "profile": "profile.gz"}
 #: Bazel's files in a repository cache.
 DOWNLOADS = ExpectedFiles(pattern="content_addressable/sha256/*/*", most=100_000, size=1 << 38)
 
-#: What repository rules fetched by means of their own, such as pip, which no cache has.
+#: Downloads of repository rules by their own tools, such as pip. No cache has these files.
 EXTERNAL = ExpectedFiles(pattern="external.tar", size=1 << 38)
 
 # The bounds are far above what builds leave. They stop a hostile build from filling the disk.
@@ -74,14 +74,14 @@ def packing() -> tuple[str, ...]:
 
 
 def unpacking() -> tuple[str, ...]:
-    """Return the command that puts it back, from the folder that a container is given."""
+    """Return the command that unpacks these downloads, from a folder in the container."""
     unpack = f"mkdir -p {OUTPUT}/base && tar --extract --file={GIVEN}/{EXTERNAL.pattern} --directory={OUTPUT}/base"
     return ("/bin/sh", "-c", unpack)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """One container: what it runs, what it sees, and whether it has a network.
+    """One container: its command, its mounts, and whether it has a network.
 
     Mounts are written with `{cache}`, `{output}`, `{staging}`, `{results}`, `{remote}` and `{toolchain}`.
     A command is written with `{toolchain}`. The build fills them in.
@@ -95,7 +95,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildPlan:
-    """Everything a build will do, decided."""
+    """All decisions about a build."""
 
     build_id: BuildId
     fingerprint: str
@@ -113,13 +113,13 @@ class BuildPlan:
     requested: Requested
     machine: Machine  #: The machine that the limits fit.
     remote: Remote = NOWHERE
-    #: The profile takes the GPUs of this machine (`gpus: local`): code that they cannot run is not built.
+    #: The profile has `gpus: local`: the build makes only code that this machine's GPUs run.
     for_this_machine: bool = False
-    trust: Domain = IN_RELEASE  #: The builds with which it shares a disk cache.
+    trust: Domain = IN_RELEASE  #: The trust domain: its builds share a disk cache.
 
     @property
     def fetch(self) -> Phase:
-        """The container that downloads and analyses."""
+        """The container that downloads and analyses the build."""
         return self.phases[0]
 
     @property
@@ -129,18 +129,18 @@ class BuildPlan:
 
     @property
     def image_name(self) -> str:
-        """The name the built image gets on the engine."""
+        """The name of the built image on the engine."""
         # A repository's name has no capitals (OCI distribution specification).
         return f"tfdock/{self.build_id.lower()}:{self.fingerprint[:12]}"
 
     @property
     def source_refs(self) -> tuple[str | None, ...]:
-        """The refs to try, in order; one None for a source that has none."""
+        """The refs to try, in order; a single None for a source without refs."""
         return self.resolution.source.refs or (None,)
 
 
 def with_resources(plan: BuildPlan, resources: BuildResources, knowledge: KnowledgeBase) -> BuildPlan:
-    """Return the same plan within other limits: the commands change, the built wheel does not."""
+    """Return the same plan with other limits: the commands change, the built wheel does not."""
     bazel = plan.resolution.bazel
     # First, so that a profile's own startup options win.
     startup = bazel_options(knowledge, bazel, "heap", {"heap_mib": resources.heap // MIB})
@@ -167,7 +167,7 @@ def with_resources(plan: BuildPlan, resources: BuildResources, knowledge: Knowle
 
 
 def through_mirror(phase: Phase, mirror: str, bazel: str, knowledge: KnowledgeBase) -> Phase:
-    """Return a phase whose Bazel asks a mirror of archives before their own addresses; the phase if it cannot."""
+    """Return the phase with a mirror of archives, which Bazel tries first; unchanged if Bazel cannot do this."""
     config = "/tmp/tfdock-mirror"
     options = bazel_options(knowledge, bazel, "archive_mirror", {"path": config})
     if not options:
@@ -219,7 +219,7 @@ def in_domain(plan: BuildPlan, domain: Domain, knowledge: KnowledgeBase) -> Buil
 
 
 def within(remote: Remote, domain: Domain) -> Remote:
-    """Return the caches past this machine as a domain may use them: others read what `release` sends there."""
+    """Return the remote caches as a domain may use them: every domain reads the uploads of `release`."""
     # Another domain uploads nothing: its results must not reach builds of releases.
     return remote if domain.is_release else replace(remote, upload=False)
 
@@ -248,7 +248,7 @@ def toolchain_key(toolchain: bytes) -> str:
 
 
 def described_toolchain(toolchain: bytes) -> dict[str, object]:
-    """Return the contents of that file for people:
+    """Return the contents of the toolchain file for people:
 
     Bazel's version, compilers, number of packages, fixed cachebusters.
     """

@@ -12,16 +12,16 @@ from tfdock.host.untrusted_folders import NotPlain, UntrustedFolder
 from tfdock.plan.local_source import tree_files
 from tfdock.plan.render import BuildContext
 
-#: Lists what `render` wrote into the folder, so that another one replaces that and nothing else.
+#: Lists the files that `render` wrote into the folder: a later `render` replaces only these files.
 _MARK = ".tfdock-context"
 _LARGEST = 64 << 20  #: Bytes of the list. TensorFlow's has 3 MB.
 _PIECE = 1 << 20
 
 
 def write(context: BuildContext, tree: Path | None, folder: Path) -> list[str]:
-    """Write the context, replacing an earlier one of ours; returns the paths written, sorted.
+    """Write the context, in place of an earlier context by tfdock; return the written paths, sorted.
 
-    Refuses a folder that is not ours, and a link in one of ours; files that others put there stay.
+    Refuses a folder by another program, and a link in its own folder. Files that others put there stay.
     """
     # Listed before anything is written: the folder may lie inside the checkout.
     sources = [file.relative_to(tree).as_posix() for file in tree_files(tree)] if tree else []
@@ -40,7 +40,7 @@ def write(context: BuildContext, tree: Path | None, folder: Path) -> list[str]:
             written = sorted([*context.files, *(f"source/{name}" for name in sources)])
             ours.write(_MARK, ["".join(f"{path}\n" for path in written).encode("utf-8", "surrogateescape")])
     except NotPlain as error:
-        raise _not_our_folder(folder / error.name, f"is {error.kind}, and would lead out of the folder") from error
+        raise _not_our_folder(folder / error.name, f"is {error.kind}, which could lead out of the folder") from error
     return written
 
 
@@ -71,5 +71,5 @@ def _empty(ours: UntrustedFolder) -> None:
 
 
 def _not_our_folder(path: Path, reason: str) -> ProfileError:
-    fix = "give a new folder, or remove this one yourself"
+    fix = "give a new folder, or remove this folder yourself"
     return ProfileError.of("output-not-empty", f"{path} {reason}", fix, file=str(path))

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from tfdock.resolve.resolution import Resolution
 
 PHASES = ("image", "fetch", "compile", "seal", "verify")
-#: Two machines of as many cores are of one class if the smaller one's memory is at least this part of the other's.
+#: Two machines with equal cores are of one class if the smaller memory is at least this part of the larger.
 _SAME_MEMORY = 0.8
-#: Bazel's pace counts for as much as this times the part that is done: from the half on it alone decides.
+#: The weight of Bazel's pace is the finished part times this: from one half on, the pace alone decides.
 _BELIEVED = 2.0
-_FIRST = 0.02  #: Part of the actions below which Bazel's pace says nothing: the first ones are small.
-_EARLY = 5.0  #: Seconds before which it says nothing either.
-_MOST = 1e9  #: A record with a larger figure than this is damaged.
+_FIRST = 0.02  #: Below this part of the actions, Bazel's pace is not used: the first actions are small.
+_EARLY = 5.0  #: Before these seconds, Bazel's pace is not used either.
+_MOST = 1e9  #: A record with a larger figure is damaged.
 
 Record = Mapping[str, Any]
 
@@ -59,10 +59,10 @@ def expectation(
     records: Iterable[Record],
     knowledge: KnowledgeBase,
 ) -> PhaseEstimate | None:
-    """Return how long a build will probably take; None without a similar record and without a known figure.
+    """Return the probable duration of a build; None without a similar record and figure.
 
-    The best record counts, of several the newest. First come records of this build id on such a machine, then of this
-    build id elsewhere, then of the same release on such a machine.
+    The best record counts; of several best records, the newest. First come records of this build id
+    on such a machine, then of this build id elsewhere, then of the same release on such a machine.
     """
     candidates = [
         (rank, str(record.get("finished")), record)
@@ -140,7 +140,7 @@ def _figure(value: object) -> float | None:
 
 
 def weight(resolution: Resolution, knowledge: KnowledgeBase) -> float:
-    """Return how much there is to compile, as a multiple of a build for the CPU: each GPU target adds its part."""
+    """Return the amount of code to compile, as a multiple of a build for the CPU: each GPU target adds a part."""
     part = _known(resolution, knowledge, "compile-time-per-sass")
     return 1 + (part or 0) / 100 * len(resolution.targets)
 
@@ -162,7 +162,7 @@ def _known(resolution: Resolution, knowledge: KnowledgeBase, name: str) -> float
 
 
 def remaining(expected: float | None, elapsed: float, done: int, total: int) -> float | None:
-    """Return the seconds left of a phase, or None while nothing is known.
+    """Return the seconds left of a phase; None if unknown.
 
     `expected` is what an earlier phase took, `done` of `total` are Bazel's actions so far. If both are known, their
     two totals are multiplied with weights, not added: with a warm cache one of them is easily wrong by a factor of a

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _MOST = 1 << 30  #: Bytes of one file of a checkout.
-_DEEPEST = 200  #: Folders in each other. TensorFlow's tree has 15.
+_DEEPEST = 200  #: Nested folders. TensorFlow's tree has 15.
 #: Not part of a local source: history, and what an earlier ./configure or a user left, which would change the build
 #: without standing in the plan.
 _LEFT_OUT = {".git", "__pycache__", ".tf_configure.bazelrc", "python_bin_path.sh", ".bazelrc.user"}
 
 
 def has_configure(tree: Path) -> bool:
-    """Return whether a folder holds a plain file `configure`. Where a link leads does not matter."""
+    """Return whether a folder holds a plain file `configure`. Links do not count."""
     try:
         with UntrustedFolder.opened(tree) as folder:
             return stat.S_ISREG(folder.status("configure").st_mode)
@@ -41,8 +41,8 @@ def tree_files(root: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(root):
         here = Path(folder)
         if len(here.parts) > len(root.parts) + _DEEPEST:
-            message = f"the checkout {root} has more than {_DEEPEST} folders in each other"
-            raise ProfileError.of("file-too-large", message, "name a source of TensorFlow, without other files")
+            message = f"the checkout {root} has more than {_DEEPEST} nested folders"
+            raise ProfileError.of("file-too-large", message, "give a folder with TensorFlow's source only")
         # `os.walk` counts links to folders among the folders. They belong to the source as links.
         links = [name for name in folders if (here / name).is_symlink() and not name.startswith("bazel-")]
         # In place and sorted: `os.walk` goes into what is left in this list, in its order.
@@ -75,7 +75,7 @@ def listing_hash(listing: Mapping[str, str]) -> str:
 def tree_listing(root: Path) -> dict[str, str]:
     """Return every file of a checkout, by its path in it, with its identity: executable bit and content.
 
-    Raises ProfileError for what is neither a file nor a link.
+    Raises ProfileError for anything else than files and links.
     """
     return {path.as_posix(): "\0".join(_identity(folder, path)) for folder, path in _held(root, _paths(root))}
 

@@ -1,6 +1,6 @@
-"""A lock: everything a build takes from elsewhere, pinned. Its text, its rows, and what differs from it.
+"""A lock: all inputs of a build from elsewhere, pinned. Its text, its rows, and differences from it.
 
-Pure: who asks registries and images is `tfdock.builder.locking`; what it learns is compared here.
+Pure: `tfdock.builder.locking` queries registries and images; this module compares the answers.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 SCHEMA = 1
 #: In the order of a lock's rows.
 KINDS = ("base", "runtime", "source", "bazel", "package", "requirement", "redistributable", "toolchain")
-INSTALLED = ("bazel", "package", "requirement", "toolchain")  #: Kinds that only the built image can tell.
-_ALWAYS = ("bazel", "package", "toolchain")  #: Kinds of which every image has some.
-#: What every lock begins with.
+INSTALLED = ("bazel", "package", "requirement", "toolchain")  #: Kinds that are known only from the built image.
+_ALWAYS = ("bazel", "package", "toolchain")  #: Kinds with at least one row for every image.
+#: The first line of every lock.
 MARK = "# Written by `tfdock lock`."
 _HEAD = f"""\
 {MARK} `tfdock build --locked` builds exactly this, or refuses.
 # Not to be edited: when the profile changes, lock it again.
 """
-_LISTED = 20  #: Differences that a refusal shows; a new distribution release moves hundreds of packages at once.
+_LISTED = 20  #: Maximum of listed differences; a new distribution release moves hundreds of packages at once.
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # Git names a commit by SHA-1, or by SHA-256 in a repository of that format.
@@ -41,7 +41,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """One row: of which kind, what, which value, and where that was learned (`origin`, `from` in the file).
+    """One row: kind, name, value, and the origin of the value (`origin`; `from` in the file).
 
     | kind | name | value |
     |---|---|---|
@@ -88,7 +88,7 @@ class Lock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockFile:
-    """A lock as it was read from a file. `sha256` is of its bytes: builds note by which lock they were made."""
+    """A lock, read from a file. `sha256` is the hash of its bytes: build records name their lock by it."""
 
     path: str
     sha256: str
@@ -97,7 +97,7 @@ class LockFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockDifference:
-    """A pin that has another value than in the last lock."""
+    """A pin whose value differs from the last lock."""
 
     pin: str  #: Kind and name.
     locked: str | None  #: The value in the last lock; null for a new pin.
@@ -108,7 +108,7 @@ class LockDifference:
 
 
 def to_text(lock: Lock) -> str:
-    """Return the lock as YAML: sorted, a line a row, so that two locks can be compared line by line."""
+    """Return the lock as YAML: sorted, one line per row, so two locks can be compared line by line."""
     lines = [
         f"schema: {SCHEMA}",
         *(f"{name}: {_word(getattr(lock, name))}" for name in ("profile", "build_id", "fingerprint", "knowledge")),
@@ -130,7 +130,7 @@ def _word(text: str) -> str:
 
 
 def from_text(text: str, file: str) -> Lock:
-    """Read a lock; raises ProfileError (`lock-malformed`, or YAML's own codes) at the line that is wrong."""
+    """Read a lock; raises ProfileError (`lock-malformed`, or YAML's own codes) at the wrong line."""
     node = yaml_nodes.parse(text, file)
     if node.kind != "map":
         raise _malformed(node, "a lock is a map with `schema: 1`")
@@ -217,10 +217,10 @@ def stated(resolution: Resolution, knowledge: KnowledgeBase) -> tuple[Pin, ...]:
 
 
 def installed(toolchain: bytes, pins: bytes, requirements: Mapping[str, bytes]) -> tuple[Pin, ...]:
-    """Return the pins that an image wrote down of itself.
+    """Return the pins that an image recorded about itself.
 
     `toolchain` and `pins` are the files of toolchain.sh and pins.py; `requirements` the source's own lists of Python
-    packages with their hashes, by file name. Raises BuildFailed (`pin-unprintable`) for what no lock could hold.
+    packages with their hashes, by file name. Raises BuildFailed (`pin-unprintable`) for unprintable pins.
     """
     lines = [line.split() for line in (toolchain + pins).decode("utf-8", "replace").splitlines()]
     by_key: dict[tuple[int, str], Pin] = {}
@@ -259,7 +259,7 @@ def _unprintable(pin: Pin) -> BuildFailed:
     return BuildFailed.of(
         "pin-unprintable",
         f"the image holds a {pin.kind} whose name or version cannot be printed: {ascii(pin.name)[:80]}",
-        "use another base image; this one has names that no package manager writes",
+        "use another base image: package managers do not write such names",
     )
 
 
@@ -293,7 +293,7 @@ def _choices(choices: Iterable[Choice]) -> dict[str, str]:
 def pinned(resolution: Resolution, pins: Iterable[Pin]) -> Resolution:
     """Return the resolution with its images by digest and its source at one commit, as far as there are pins.
 
-    The build id stays: it names what was asked for. The fingerprint follows from what is pinned.
+    The build id stays: it names the request. The fingerprint follows from the pins.
     """
     rows = {(pin.kind, pin.name): pin for pin in pins}
     base, source, runtime = resolution.base, resolution.source, resolution.runtime
@@ -368,7 +368,7 @@ def _lines(difference: LockDifference) -> Iterator[str]:
 
 
 def unpinned(lock: Lock, resolution: Resolution) -> Problem | None:
-    """Return the refusal for inputs from elsewhere without a row in the lock, as far as they are known early."""
+    """Return the refusal for inputs without a row in the lock, as far as they are known before the build."""
     source = resolution.source
     rows = {(pin.kind, pin.name) for pin in lock.pins}
     lacking = [] if ("base", str(resolution.base)) in rows else [f"base {resolution.base}"]
@@ -393,7 +393,7 @@ def unpinned(lock: Lock, resolution: Resolution) -> Problem | None:
 def outdated(lock: Lock, plan: BuildPlan, file: str) -> Problem | None:
     """Return the refusal for a lock whose choices differ from what the profile resolves to now.
 
-    `plan` was made with the lock's pins. What does not decide the wheel's bytes may change.
+    `plan` was made with the lock's pins. Choices that do not decide the wheel's bytes may change.
     """
     now = _choices(plan.resolution.choices)
     changed = [
@@ -406,7 +406,7 @@ def outdated(lock: Lock, plan: BuildPlan, file: str) -> Problem | None:
 
 
 def altered(lock: Lock, plan: BuildPlan, knowledge: str, file: str) -> Problem | None:
-    """Return the refusal for a plan that differs in something that is neither a choice nor a pin."""
+    """Return the refusal for a plan that differs in other parts than choices and pins."""
     if lock.fingerprint == plan.fingerprint:
         return None
     changed = "its flags, its environment or its Dockerfile have changed"
@@ -424,7 +424,7 @@ def _outdated(file: str, changed: str) -> Problem:
 
 
 def native(resolution: Resolution, file: str) -> Problem | None:
-    """Return the refusal for a build for this machine's CPU: no lock holds on another machine."""
+    """Return the refusal for a build for this machine's CPU: a lock must work on every machine."""
     # Flags that the profile writes itself count like `optimize: native`.
     flags = [f"`{flag}`" for flag in resolution.flags if NATIVE.search(flag)]
     if not flags and not any(NATIVE.search(option) for option in resolution.optimize):

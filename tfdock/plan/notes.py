@@ -1,4 +1,4 @@
-"""What somebody should know of a profile before a build that it is accepted for."""
+"""Notes about an accepted profile before its build."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def official_note(base: KnowledgeBase, profile: Profile, resolution: Resolution) -> str:
-    """Return the line which says that an official wheel does what a build would do; empty where none does."""
+    """Return the note that an official wheel makes the build unnecessary; empty if there is no such wheel."""
     same = same_official(base, profile, resolution)
     if not same:
         return ""
@@ -30,7 +30,7 @@ def official_note(base: KnowledgeBase, profile: Profile, resolution: Resolution)
 
 
 def python_note(preparer: Preparer, written: WrittenProfile, resolution: Resolution) -> str:
-    """Return the line which says that a wheel is for another Python than this one; empty where somebody chose it."""
+    """Return the note that the wheel is for another Python than this one; empty if the user chose the Python."""
     here = "{}.{}".format(*sys.version_info)
     chosen = not preparer.chose_python(written.file) or here not in resolution.release.pythons
     if chosen or resolution.python == here:
@@ -40,6 +40,6 @@ def python_note(preparer: Preparer, written: WrittenProfile, resolution: Resolut
 
 
 def notes_of(preparer: Preparer, written: WrittenProfile, resolution: Resolution) -> tuple[str, ...]:
-    """Return what somebody should know before a build: an official wheel does it, or it is for another Python."""
+    """Return the notes before a build: an official wheel is enough, or the wheel is for another Python."""
     official = official_note(preparer.knowledge, written.profile, resolution)
     return tuple(filter(None, (official, python_note(preparer, written, resolution))))

@@ -37,7 +37,7 @@ def make_plan(
 ) -> BuildPlan:
     """Decide commands, mounts and limits. Pure: the same arguments give the same plan.
 
-    `resources` are what the profile gets of that machine. `remote` is what this machine's settings say of caches and
+    `resources` are the profile's part of that machine. `remote` is what this machine's settings say of caches and
     executors past it. A `trusted` build shares the cache of `release`, whatever it is made of.
     """
     domain = trust_domain(profile, resolution, knowledge, remote)
@@ -126,11 +126,11 @@ def remote_of(profile: Cache, machine: Remote) -> Remote:
 
 
 def not_allowed(name: str, address: str) -> Problem:
-    """Return the refusal of an endpoint in `cache` that no setting of this machine allows."""
+    """Return the refusal of an endpoint in `cache` that this machine's settings do not allow."""
     role = "cache" if name == "remote" else name
     return Problem(
         "endpoint-not-allowed",
-        f"no setting allows the remote {role} {address}",
+        f"the settings do not allow the remote {role} {address}",
         why="a profile may come from a stranger, and this machine would connect to the address",
         fixes=[
             f"if you trust the profile, allow the address: `--allow-endpoint {address}`, "
@@ -142,13 +142,13 @@ def not_allowed(name: str, address: str) -> Problem:
 
 
 def check_remote(remote: Remote, bazel: str, options: remote_flags.Options, *, native: bool = False) -> None:
-    """Raise Incompatible where this Bazel cannot be told of an endpoint, or code is `native`: for this CPU alone."""
+    """Raise Incompatible if this Bazel cannot use an endpoint, or if the code is `native`: for this CPU only."""
     # A cache's key does not name the CPU: another machine would die of an illegal instruction.
     if native and remote.endpoints:
         raise Incompatible.of(
             "native-shared",
             NATIVE_SHARED,
-            "leave `optimize: native` out, or build without "
+            "remove `optimize: native`, or build without "
             + " and ".join(f"TFDOCK_REMOTE_{role.upper()}" for role, _ in remote.endpoints),
             why=f"this machine's settings name {remote.endpoints[0][1]}; {OF_OTHER_CPUS}",
             field="optimize",
@@ -158,7 +158,7 @@ def check_remote(remote: Remote, bazel: str, options: remote_flags.Options, *, n
             "remote-http-executor",
             f"an executor ({remote.executor}) cannot be combined with an HTTP cache ({remote.cache})",
             why="Bazel: `Cannot combine gRPC based remote execution with disk caching or HTTP-based caching`",
-            fixes=["leave the cache out: an executor has its own cache", "name one that speaks gRPC"],
+            fixes=["remove the cache: an executor has its own cache", "use a cache that speaks gRPC"],
             field="cache",
         )
     for role, endpoint in remote.endpoints:

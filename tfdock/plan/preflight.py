@@ -1,4 +1,4 @@
-"""This machine against a build: driver, GPUs, memory, disk and engine, each judged before anything starts.
+"""Check this machine before a build: driver, GPUs, memory, disk and engine.
 
 Pure: the machine comes in as values (`Host`, `Machine`, `WritableFolder`), its requirements from the plan and from
 knowledge rows. A check without facts is skipped, with the reason, and never stops a build.
@@ -26,10 +26,10 @@ WARNING: Final = "warning"
 FAILED: Final = "failed"
 SKIPPED: Final = "skipped"
 
-#: Of the engine: Docker 20.10's. The API's version and not the engine's own: podman counts its versions otherwise.
+#: The minimum API version, from Docker 20.10. The engine's own version is not used: podman counts differently.
 OLDEST_API = Version("1.41")
 
-#: Of the disk that a build is estimated to need: below this part it is refused, up to the whole it is warned of.
+#: Below this part of the estimated disk a build is refused; below the whole it gets a warning.
 _CERTAINLY = 0.6
 
 # Of a machine, before it is known what will be built there: what most builds of TensorFlow with CUDA want, and what
@@ -48,13 +48,13 @@ class PreflightCheck:
     found: str  #: What was found.
     code: str = ""  #: The code of the problem; empty without one.
     needed: str = ""  #: The requirement; may be empty.
-    fixes: Sequence[str] = ()  #: Fixes, each of which is enough; may be empty.
-    exit_code: int = ExitCode.OK  #: The exit code that it leads to; 0 where it leads to none.
-    profile: str | None = None  #: The profile that it concerns; null where it concerns any build.
+    fixes: Sequence[str] = ()  #: Fixes; each fix alone is enough; may be empty.
+    exit_code: int = ExitCode.OK  #: The exit code for this result; 0 if the check does not fail the command.
+    profile: str | None = None  #: The profile of the check; null for a check of any build.
 
     @property
     def fix(self) -> str:
-        """The fixes as one text, as documents say it."""
+        """The fixes as one text, for documents."""
         return OR.join(self.fixes)
 
     @property
@@ -66,7 +66,7 @@ class PreflightCheck:
 
 
 class PreflightRequest(Protocol):
-    """What a machine is held against: a plan, or a profile that is resolved and sized and need not be planned."""
+    """The requirements on a machine: of a plan, or of a profile that is resolved and sized but not planned."""
 
     @property
     def resolution(self) -> Resolution: ...
@@ -104,7 +104,7 @@ def machine_findings(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverFloor:
-    """A driver that something needs at least."""
+    """A minimum driver, and its reason."""
 
     version: Version
     code: str
@@ -145,7 +145,7 @@ def _device_checks(resolution: Resolution, knowledge: KnowledgeBase, host: Host 
 
 
 def trouble_check(host: Host, accelerator: str) -> PreflightCheck:
-    """Return the check for a driver's tool that failed: there is a driver, and nothing will run on it."""
+    """Return the check for a failed driver tool: a driver is installed, but nothing will run on it."""
     return PreflightCheck(
         name="driver",
         code="driver-broken",
@@ -164,7 +164,7 @@ def _driver_check(
     needed = f"driver {highest.version} or newer, {highest.why}" if highest else ""
     here = host.drivers.get(accelerator.accelerator)
     if highest is None:
-        return PreflightCheck(name="driver", status=SKIPPED, found="which drivers will do is not known")
+        return PreflightCheck(name="driver", status=SKIPPED, found="the required driver is not known")
     if here is None:
         vendor = accelerator.vendor or accelerator.accelerator
         found = f"no {vendor} driver here to compare; building needs none"
@@ -183,7 +183,7 @@ def _driver_check(
 def driver_floors(
     resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence[LocalGpu], *, wsl: bool
 ) -> tuple[DriverFloor, ...]:
-    """Return every minimum driver for what is built, on these GPUs; without GPUs, on those it is built for."""
+    """Return every minimum driver for the build on these GPUs; without GPUs, on the GPUs of the profile."""
     name = resolution.accelerator.toolkit or ""
     version = Version(resolution.components.get(name, ""))
     title = resolution.accelerator.titles.get(name, name)
@@ -272,7 +272,7 @@ def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) 
             status=WARNING,
             found=f"{named}: the last drivers for the {row.architecture} generation are of branch {row.driver_max}",
             needed=f"driver {floor}, which {title} {resolution.components[name]} starts at",
-            fixes=(f"take an older {title}: no driver runs both",),
+            fixes=(f"use an older {title}: no driver runs both",),
         )
     how = _judge_gpu(resolution, knowledge, gpu)
     if how is None:
@@ -286,7 +286,7 @@ def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) 
         status=WARNING,
         found=f"{named} cannot run this build: {how.reason}",
         needed=f"code for {gpu.target}, if the wheel is for this machine",
-        fixes=("add this GPU to `gpus:`, or write `gpus: local`",),
+        fixes=("add this GPU to `gpus:`, or set `gpus: local`",),
     )
 
 
@@ -299,7 +299,7 @@ def _judge_gpu(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) 
 
 
 def memory_check(plan: PreflightRequest, machine: Machine | None) -> PreflightCheck:
-    """Check that one job fits with swap, and that all jobs at once fit without."""
+    """Check that one job fits with swap, and that all jobs at once fit without swap."""
     if machine is None:
         return PreflightCheck(name="memory", status=SKIPPED, found="this machine's memory is not known")
     resources, cost = plan.resources, plan.resolution.release.cost
@@ -324,7 +324,7 @@ def memory_check(plan: PreflightRequest, machine: Machine | None) -> PreflightCh
         fitting = max(1, (memory - LEAST_HEAP) // per_job)
         fix = f"`resources: {{jobs: {fitting}}}` fits"
         if resources.jobs == 1:
-            fix = "it will swap, and be slow; give the engine's machine more memory"
+            fix = "the build will swap and be slow; give the engine's machine more memory"
         return PreflightCheck(
             name="memory", code="memory-overcommitted", status=WARNING, found=found, needed=needed, fixes=(fix,)
         )
@@ -362,7 +362,7 @@ def _jobs(count: int) -> str:
 def disk_checks(places: Sequence[WritableFolder], needed: int) -> Iterator[PreflightCheck]:
     """Yield one check for each file system: its folders must fit together. `needed` is a build's whole disk."""
     if not places:
-        yield PreflightCheck(name="disk", status=SKIPPED, found="where the build would write is not known")
+        yield PreflightCheck(name="disk", status=SKIPPED, found="the folders of the build are not known")
     for group in file_systems(places):
         yield _disk_check(group, needed, int(needed * _CERTAINLY))
 
@@ -397,7 +397,7 @@ def _disk_check(group: Sequence[WritableFolder], needed: int, least: int) -> Pre
         found=found,
         needed=wanted,
         # The need is an estimate, so a user who knows better may correct it.
-        fixes=(fix, "set `resources: {disk: …}` if you know better"),
+        fixes=(fix, "set `resources: {disk: …}` if you know the real need"),
         exit_code=ExitCode.RESOURCES,
     )
 
@@ -448,7 +448,7 @@ def engine_check(info: EngineInfo) -> PreflightCheck:
 
 
 def engine_ability_checks(info: EngineInfo, *, uid: int, network: str | None) -> Iterator[PreflightCheck]:
-    """Yield what the engine cannot do for user `uid` on the network of the settings, and how its containers run."""
+    """Yield the engine's limits for user `uid` on the network of the settings, and how its containers run."""
     if info.remaps_users and network == "host":
         yield PreflightCheck(
             name="engine network",
@@ -469,7 +469,7 @@ def engine_ability_checks(info: EngineInfo, *, uid: int, network: str | None) ->
             exit_code=ExitCode.ENGINE,
         )
     modes = [
-        *(["rootless: root in a container is you outside"] if info.rootless else []),
+        *(["rootless: root in a container is your user outside"] if info.rootless else []),
         *(
             ["user namespaces: builds run in the host's (`--userns=host`)"]
             if info.local and info.remaps_users
@@ -488,11 +488,11 @@ def engine_ability_checks(info: EngineInfo, *, uid: int, network: str | None) ->
             name="engine limits",
             code="engine-limits-missing",
             status=WARNING,
-            found=f"the engine cannot limit {' and '.join(missing)} of containers: a build may take all there is",
+            found=f"the engine cannot limit {' and '.join(missing)} of containers: a build may use all resources",
             fixes=(
-                "let the user delegate control groups: https://rootlesscontaine.rs/getting-started/common/cgroup2/"
+                "enable delegation of control groups for the user: https://rootlesscontaine.rs/getting-started/common/cgroup2/"
                 if info.rootless
-                else "start the engine where it may write to the machine's control groups",
+                else "start the engine with write access to the machine's control groups",
             ),
         )
 

@@ -48,7 +48,7 @@ STDIN = "-"  #: The name of the profile that comes from standard input.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenProfile:
-    """A profile as it was read, once.
+    """A profile, read once.
 
     `extended` are the texts of the profiles it extends, by the name each is given; `local` is what it takes from this
     machine. `tree` is its local checkout, if it names one that is here. `options` are a command's that changed it.
@@ -67,7 +67,7 @@ class WrittenProfile:
 
     @property
     def name(self) -> str:
-        """The name of the file without its folder. Options in place of a file stay as they are."""
+        """The name of the file without its folder; options in place of a file are unchanged."""
         return self.file if self.file.startswith("--") else Path(self.file).name
 
 
@@ -81,7 +81,7 @@ class ResolvedProfile:
 
     @property
     def for_this_machine(self) -> bool:
-        """The profile takes the GPUs of this machine."""
+        """Whether the profile uses this machine's GPUs."""
         return self.written.profile.for_this_machine
 
 
@@ -145,7 +145,7 @@ class Preparer:
     def prepare_written(
         self, written: WrittenProfile, pinned: Callable[[Resolution], Resolution] | None = None
     ) -> PreparedBuild:
-        """Plan a profile that was read before, perhaps on another machine."""
+        """Plan a profile that was read before, possibly on another machine."""
         return self.plan_resolved(self.resolve_written(written, pinned=pinned))
 
     def plan_resolved(self, resolved: ResolvedProfile) -> PreparedBuild:
@@ -164,14 +164,14 @@ class Preparer:
         return PreparedBuild(written=resolved.written, plan=plan)
 
     def resolve(self, name: str, pinned: Callable[[Resolution], Resolution] | None = None) -> ResolvedProfile:
-        """Resolve the profile in a file without rendering it; raises everything that `prepare` raises."""
+        """Resolve the profile in a file without rendering it; raises the same errors as `prepare`."""
         try:
             return self.resolve_written(self.read(name), pinned=pinned)
         except OSError as error:  # of the profile, the checkout or a patch
             raise unreadable(error, name) from error
 
     def read(self, name: str) -> WrittenProfile:
-        """Read a profile with all that stands in other files; raises ProfileError or OSError."""
+        """Read a profile with all its other files; raises ProfileError or OSError."""
         path, text = self._text(name)
         made = bool(self._wish) and name == self._wish.words
         project, said = Project.of(path, self.allowed), name if made else str(path)
@@ -211,7 +211,7 @@ class Preparer:
         )
 
     def lock_path(self, name: str) -> Path:
-        """Return where the lock of a profile lies, with the options that change it; raises ProfileError."""
+        """Return the path of a profile's lock, with the options that change the profile; raises ProfileError."""
         return lock_path(name, self._wish.words)
 
     def _text(self, name: str) -> tuple[Path, str]:
@@ -229,7 +229,7 @@ class Preparer:
         return self._wish.profile(self.knowledge, self._wished_gpus, machine, allow_untested=self._allow_untested)
 
     def chose_python(self, file: str) -> bool:
-        """Whether a profile was made for options that name no Python."""
+        """Whether options without a Python made the profile."""
         return bool(self._wish) and file == self._wish.words and "python" not in self._wish.fields
 
     @property
@@ -243,7 +243,7 @@ class Preparer:
         return read_stdin()
 
     def context(self, written: WrittenProfile) -> Context:
-        """Return what the diagnosis of a build takes from its profile, be it refused as it stands or not."""
+        """Return the facts of a profile for the diagnosis of its build, also if the profile is refused."""
         from tfdock.plan.profile_fixes import Context
 
         profile, resolver = written.profile, self._resolver(written)
@@ -310,7 +310,7 @@ class Preparer:
 
 
 def unreadable(error: OSError, name: str) -> ProfileError:
-    """Return the refusal of a profile for a file of it that cannot be read."""
+    """Return the refusal of a profile whose file cannot be read."""
     message, fix = f"cannot be read: {error.strerror}", "check the name, the owner and the mode"
     return ProfileError.of("file-unreadable", message, fix, file=str(error.filename or name))
 
@@ -324,7 +324,7 @@ def placed(problem: Problem, document: Node, file: str) -> Problem:
 def find_profile(name: str, knowledge: KnowledgeBase | None = None) -> Path:
     """Return a file; else `<name>.yaml` here or in `profiles/`; else the shipped profile of that name.
 
-    Raises ProfileError; with `knowledge` it says so of a name that is a GPU's.
+    Raises ProfileError; with `knowledge` the error recognises the name of a GPU.
     """
     path = Path(name)
     if path.is_file():
@@ -433,7 +433,7 @@ def named_text(node: Node, key: str, path: Path, project: Project) -> str:
 
 
 def extended_texts(text: str, path: Path, project: Project) -> dict[str, str]:
-    """Return the texts of the profiles that this one extends, by the name each is given."""
+    """Return the texts of the profiles that this profile extends, by their names."""
     others: dict[str, str] = {}
     file = str(path)
     # A circle ends here. `merged` refuses it with its place.
@@ -474,7 +474,7 @@ def read_local(
                 raise _missing(message, fix) from error
             if sum(map(len, patches.values())) > _MOST_PATCHES:
                 message = f"the patches have more than {_MOST_PATCHES:,} bytes together"
-                raise ProfileError.of("file-too-large", message, "take a repository or an archive that has them")
+                raise ProfileError.of("file-too-large", message, "use a repository or an archive with the patches")
     with _named_by(file, "tensorflow.path"):
         digest, real = (tree_hash(tree), str(tree.resolve())) if tree else (None, "")
         return LocalSource(tree=digest, folder=real, patches=patches), tree

@@ -2,7 +2,7 @@
 
 The compile container has no network. In it, a program of ours listens on its loopback and hands each connection to a
 Unix socket in the run's folder; outside, the relay takes it to the endpoint and nowhere else, and adds TLS and
-credentials. So Bazel is told of plain addresses on its own loopback, whatever the endpoint is.
+credentials. So Bazel uses plain addresses on its own loopback for every endpoint.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from tfdock.types import Endpoint, Remote
 
 #: The container's path of the run's folder with the sockets and the forwarder. The container cannot write to it.
 FOLDER = "/tf/remote"
-PORTS = {"cache": 8980, "executor": 8981}  #: Of the compile container's own loopback, where nobody else listens.
-DEFAULT_JOBS = 50  #: Actions at once with an executor: what they need is there, not here.
+PORTS = {"cache": 8980, "executor": 8981}  #: On the container's own loopback; nothing else listens.
+DEFAULT_JOBS = 50  #: Parallel actions with an executor: they use the executor's machines, not this one.
 
-#: (purpose, values) -> the options of Bazel that say so.
+#: (purpose, values) -> Bazel's options for them.
 Options = Callable[[str, dict[str, object]], tuple[str, ...]]
 
 
 def as_json(remote: Remote) -> dict[str, object] | None:
-    """Return what a plan and a record show of the endpoints: scheme and host, nothing more of an address."""
+    """Return the endpoints as plans and records show them: scheme and host only."""
     if not remote.endpoints:
         return None
     where = {role: str(endpoint) for role, endpoint in remote.endpoints}
@@ -44,7 +44,7 @@ def flags(remote: Remote, options: Options) -> tuple[str, ...]:
 
 
 def command(remote: Remote) -> tuple[str, ...]:
-    """Return what precedes the command of the compile phase: the forwarder, which runs it."""
+    """Return the words before the command of the compile phase: the forwarder, which runs the command."""
     if not remote.endpoints:
         return ()
     pairs = (f"{PORTS[role]}={FOLDER}/{role}" for role, _ in remote.endpoints)

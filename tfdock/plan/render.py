@@ -44,7 +44,7 @@ class BuildContext:
 def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext:
     """Make the context. `templates` maps names below `dockerfiles/` to their text.
 
-    Raises ProfileError where a knowledge row names a template that is not among them.
+    Raises ProfileError if a knowledge row names an unknown template.
     """
     _check_templates(resolution, templates)
     files = {
@@ -83,7 +83,7 @@ def toolchain_inputs(resolution: Resolution) -> str:
 def from_template(
     templates: Mapping[str, str], name: str, values: Mapping[str, object], filters: Filters = ()
 ) -> bytes:
-    """Return a file rendered from the named template with these values; `filters` are its own, by name."""
+    """Return a file rendered from the named template with these values; `filters` are extra filters, by name."""
     # A tuple, because the cache of environments needs a key that can be hashed.
     text = _environment(tuple(sorted(templates.items())), filters).get_template(name).render(values)
     # At most one blank line in a row, and none at the end.
@@ -95,13 +95,13 @@ def _check_templates(resolution: Resolution, templates: Mapping[str, str]) -> No
         if name and f"{folder}/{name}.j2" not in templates:
             known = [path[len(folder) + 1 : -3] for path in sorted(templates) if path.startswith(f"{folder}/")]
             message = f"a knowledge row names the template `{name}`, which is not in `dockerfiles/{folder}/`"
-            raise ProfileError.of("knowledge-row", message, f"name one that is: {', '.join(known)}")
+            raise ProfileError.of("knowledge-row", message, f"use a known template: {', '.join(known)}")
 
 
 def bazel_address(resolution: Resolution) -> str:
     """Return where the image build downloads Bazel: its installer, or what bazelisk takes in TensorFlow's images.
 
-    Empty where the profile's own base has it.
+    Empty if the profile's own base has Bazel.
     """
     if resolution.image.template == "own":
         return ""
@@ -231,7 +231,7 @@ def _environment(templates: tuple[tuple[str, str], ...], filters: Filters = ()) 
 
 def _finalize(value: object) -> object:
     if value is None:
-        raise ValueError("a template printed nothing where a value belongs")
+        raise ValueError("a template printed nothing in place of a value")
     # Includes arrive here as markup with lines of their own; everything else is one line.
     return value if isinstance(value, bool | int) else _one_line(str(value))
 

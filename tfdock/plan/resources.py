@@ -1,4 +1,4 @@
-"""The part of a machine that a build takes, alone or beside others: jobs, Bazel's own memory, the container's limits.
+"""The part of a machine that a build uses, alone or beside others: jobs, Bazel's own memory, the container's limits.
 
 Bazel knows nothing of control groups, and what it thinks a compile or a link takes is far from what TensorFlow's take
 (bazelbuild/bazel#17368: 50 MB for a link that took 8 GB). No Bazel that a release of TensorFlow is built with can be
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 GIB = 1 << 30
-_RESERVE_MEMORY = 1 * GIB  #: Left to the machine beside the build container.
+_RESERVE_MEMORY = 1 * GIB  #: Bytes left to the machine beside the build container.
 LEAST_HEAP = 1 * GIB  #: The smallest Java heap of Bazel for a tree of TensorFlow's size.
 #: The largest heap below `_MUCH`. By default Java would take a quarter of the memory, and keep it.
 _ENOUGH_HEAP = 2 * GIB
@@ -34,8 +34,8 @@ _ENOUGH_HEAP = 2 * GIB
 #: tensorflow/tensorflow issue 89272: 823 packages, 58,036 targets, 34,286 actions.
 _MUCH, _MUCH_HEAP = 24 * GIB, 4 * GIB
 _PIDS = 16384
-_CORES_A_BUILD = 4  #: With fewer cores a build gains more from each than from company.
-_AT_LEAST = 2  #: At once even on a small machine: while one links or is verified, another has something to compile.
+_CORES_A_BUILD = 4  #: With fewer cores, one build alone is faster than parallel builds.
+_AT_LEAST = 2  #: Parallel builds even on a small machine: while one links or is verified, another compiles.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def share(requested: Requested, cost: Cost, machine: Machine, part: MachineShare
 
 
 def at_once(costs: Sequence[Cost], machine: Machine, asked: int | None) -> int:
-    """Return how many of the builds run at a time: as many as requested or, by default, as is worthwhile.
+    """Return how many of the builds run in parallel: the requested number, or the best number by default.
 
     Never more than fit: each of as many equal shares has room for Bazel and one job.
     """
@@ -116,7 +116,7 @@ def usable(memory: int) -> int:
 
 
 def least_memory(cost: Cost) -> int:
-    """Return the bytes below which not even one job at a time is sure to end."""
+    """Return the least bytes with which one job at a time is sure to end."""
     return LEAST_HEAP + cost.memory_per_job_mib * MIB
 
 

@@ -1,6 +1,6 @@
-"""Trust domains: which builds share a disk cache, and which may stand for each other. Pure.
+"""Trust domains: which builds share a disk cache, and which may replace each other. Pure.
 
-A build writes to the cache of its own domain only. It reads what the domain `release` has as well. So a build can
+A build writes to the cache of its own domain only. It also reads the cache of the domain `release`. So a build can
 change the results of another build only where both have the same domain.
 """
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from tfdock.resolve.resolution import Resolution
 
 RELEASE = "release"  #: The domain of unchanged releases.
-_SHORTEST = 4  #: Digits of a name that are enough to mean it.
+_SHORTEST = 4  #: The minimum of digits to name a domain.
 NAME = re.compile(r"[0-9a-f]{16}")  #: The name of any other domain.
 
-UNKNOWN = "unknown"  #: No domain: what a record names that can be none.
+UNKNOWN = "unknown"  #: Stands for an invalid domain in a record.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Domain:
         return self.name == RELEASE
 
     def cache_key(self, toolchain: str) -> str:
-        """Return the name of its disk cache for a toolchain key."""
+        """Return the name of the domain's disk cache for a toolchain key."""
         return toolchain if self.is_release else f"{toolchain}-{self.name}"
 
 
@@ -135,7 +135,7 @@ def trust_domain(
 
 
 def of_bundle(images: str) -> Domain:
-    """Return the domain of a bundle, by the sha256 of its images: others made them, of sources unseen here."""
+    """Return the domain of a bundle, from the sha256 of its images: others made them, from unknown sources."""
     return Domain(name=_named([["bundle", images]]), reasons=("the image comes out of a bundle",))
 
 
@@ -145,7 +145,7 @@ def _named(identities: list[list[str]]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-_Found = Iterator[tuple[list[str], str]]  #: What is part of the name, and the reason for people.
+_Found = Iterator[tuple[list[str], str]]  #: The part of the name, and the reason for people.
 
 
 def _source(resolution: Resolution) -> _Found:

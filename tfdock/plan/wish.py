@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tfdock.resolve.starter import StarterDevices
 
 NAMED = ("tensorflow", "python", "cuda")  #: Fields with an option of their own.
-#: What stays as it is written: lists, maps, numbers, and the words that YAML knows.
+#: Values that stay as written: lists, maps, numbers, and the words of YAML.
 _YAML = re.compile(r"[\[{].*[\]}]|true|false|null|[-+]?\d+(\.\d+)?", re.DOTALL)
 
 
@@ -36,7 +36,7 @@ class Wish:
 
     @property
     def words(self) -> str:
-        """The wish as options, which stand for the name of a profile: `--gpu rtx5090 --python 3.12`."""
+        """The wish as options, in place of a profile's name: `--gpu rtx5090 --python 3.12`."""
         named = ["--gpu", ",".join(self.gpus)] if self.gpus else []
         for name, value in self.fields.items():
             named += [f"--{name}", value] if name in NAMED else ["--set", f"{name}={value}"]
@@ -57,7 +57,7 @@ class Wish:
 
         if not self.gpus:
             fix = "name a profile that it changes, or a GPU: `--gpu rtx5090`, or `--gpu cpu` for none"
-            raise ProfileError.of("wish-without-gpu", f"`{self.words}` does not say for which GPU", fix)
+            raise ProfileError.of("wish-without-gpu", f"`{self.words}` does not name a GPU", fix)
         lines = {name: value for name, value in self.fields.items() if name not in self.source}
         start = starter(
             knowledge,
@@ -70,7 +70,7 @@ class Wish:
         return start.text
 
     def over(self, name: str, release: str, knowledge: KnowledgeBase, local: Sequence[str]) -> str:
-        """Return a profile that extends the named one and sets the fields of the wish; raises ProfileError.
+        """Return a profile that extends the named profile and sets the fields of the wish; raises ProfileError.
 
         `release` is the release of the named profile. A profile may name nothing else of its source.
         """
@@ -93,7 +93,7 @@ class Wish:
         from tfdock.resolve.starter import devices_of  # here, as above
 
         if "local" in self.gpus and not local:
-            fix = "name it: `--gpu rtx3080`, or `--gpu cpu`; for `local`, `nvidia-smi` or `rocminfo` must work"
+            fix = "give the GPU: `--gpu rtx3080`, or `--gpu cpu`; for `local`, `nvidia-smi` or `rocminfo` must work"
             raise ProfileError.of("gpu-local-none", "`--gpu local` found no GPU on this machine", fix)
         words = [word for name in self.gpus for word in (local if name == "local" else [name])]
         return devices_of(knowledge, words)
@@ -107,7 +107,7 @@ def wish_of(*, gpu: Sequence[str] | None, sets: Sequence[str] | None, **fields: 
     """Return the wish of a command's options; raises ProfileError."""
     said = {name: value for name, value in fields.items() if value is not None}
     for name in (name for name, value in said.items() if not value.strip()):
-        raise ProfileError.of("wish-malformed", f"`--{name}` is empty", "give a version, or leave the option out")
+        raise ProfileError.of("wish-malformed", f"`--{name}` is empty", "give a version, or remove the option")
     for text in sets or ():
         name, equals, value = text.partition("=")
         if not (equals and value.strip() and re.fullmatch(r"[A-Za-z][\w-]*(\.[\w-]+){0,3}", name, re.ASCII)):
@@ -132,7 +132,7 @@ def wish_of(*, gpu: Sequence[str] | None, sets: Sequence[str] | None, **fields: 
         said = {("tensorflow.release" if name == "tensorflow" else name): value for name, value in said.items()}
     words = [word.strip() for option in gpu or () for word in option.split(",") if word.strip()]
     if gpu and not words:
-        message, fix = "`--gpu` names no GPU", "name one: `--gpu rtx3080`, or `--gpu cpu` for none"
+        message, fix = "`--gpu` names no GPU", "give a GPU: `--gpu rtx3080`, or `--gpu cpu` for none"
         raise ProfileError.of("gpu-unknown", message, fix)
     return Wish(tuple(words), said)
 

@@ -218,7 +218,7 @@ def test_a_gpu_of_another_kind_leaves_the_compiler_out(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--set", "xla=false"], "`--set xla=false` does not say for which GPU [wish-without-gpu]"),
+        (["--set", "xla=false"], "`--set xla=false` does not name a GPU [wish-without-gpu]"),
         (["--gpu", ","], "`--gpu` names no GPU [gpu-unknown]"),
         (["--gpu", "rtx9999"], "the GPU `rtx9999` is not known [gpu-unknown]"),
         (["my.yaml", "--set", "tensorflow={release: 2.18.0}"], "`tensorflow` is set by its parts [wish-malformed]"),

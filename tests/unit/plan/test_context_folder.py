@@ -131,4 +131,4 @@ def test_a_checkout_of_more_folders_in_each_other_than_any_source_has_is_refused
     (tmp_path / "/".join("a" * 210)).mkdir(parents=True)
     with pytest.raises(ProfileError) as refused:
         tree_hash(tmp_path)
-    assert "more than 200 folders in each other" in refused.value.problems[0].message
+    assert "more than 200 nested folders" in refused.value.problems[0].message
