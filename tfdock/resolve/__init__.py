@@ -1,4 +1,4 @@
-"""Resolution: profile x knowledge -> the value of every choice of a build, with who chose it and why.
+"""Resolution: profile x knowledge -> the value of every choice of a build, with its source and reason.
 
 In: a `Profile` and a `KnowledgeBase`. Out: a `Resolution`, or problems with suggestions that were tried. `rules`
 has each impossible combination once.

@@ -27,7 +27,7 @@ from tfdock.types import TARGET_FIELDS, Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenDevices:
-    """What is compiled for, and with what."""
+    """The devices of a build: targets, components and GPU compiler."""
 
     accelerator: Accelerator
     components: Mapping[str, str]
@@ -59,20 +59,20 @@ def accelerator_of(question: Question) -> Accelerator | None:
     names = {asked} if asked else {name for _, name in evidence}
     for path, name in evidence:
         if asked and name != asked:
-            notes.refuse("accelerator-conflict", path, f"`{path}` speaks of {name}, but `accelerator:` says {asked}")
+            notes.refuse("accelerator-conflict", path, f"`{path}` is for {name}, but `accelerator:` is {asked}")
     if len(names) > 1:
         listed = ", ".join(f"`{path}` ({name})" for path, name in evidence)
         notes.refuse(
             "accelerator-conflict",
             evidence[0][0],
             f"the profile mixes accelerators: {listed}",
-            why="one wheel serves one accelerator: make two profiles",
+            why="a wheel serves only one accelerator: make two profiles",
         )
     if len(notes.problems) > before:
         return None
     # Sorted: sets have no order, and the same profile must give the same answer.
     name = next(iter(sorted(names)), "cpu")
-    reason = f"`{evidence[0][0]}` asks for it" if evidence else "no GPU is asked for"
+    reason = f"`{evidence[0][0]}` asks for it" if evidence else "no GPU is requested"
     notes.choose("accelerator", name, "profile" if asked or evidence else "default", "as asked" if asked else reason)
     return known[name]
 
@@ -128,7 +128,7 @@ def _evidence(question: Question) -> Iterable[tuple[str, str]]:
 
 
 def component_fields(question: Question) -> dict[str, str]:
-    """Return, for each component of the profile or of an accelerator, the field with its version."""
+    """Return the field with the version of each component, of the profile or of an accelerator."""
     names = {name for row in question.knowledge.accelerators.values() for name in row.components}
     fields = {
         name: name if hasattr(question.profile, name) else f"components.{name}"
@@ -138,7 +138,7 @@ def component_fields(question: Question) -> dict[str, str]:
 
 
 def asked_components(question: Question) -> dict[str, str]:
-    """Return component -> version, as the profile has it."""
+    """Return component -> version, as written in the profile."""
     profile = question.profile
     fields = {name: getattr(profile, name, None) for name in component_fields(question)}
     return {**{name: value for name, value in fields.items() if value}, **profile.components}
@@ -170,7 +170,7 @@ def asked_gpus(question: Question) -> list[tuple[str, str, Gpu | None]]:
 
 
 def devices_of(question: Question, release: Release, accelerator: Accelerator) -> ChosenDevices:
-    """Choose targets, components and compiler; write down everything that keeps them from getting along."""
+    """Choose targets, components and compiler; note every conflict between them."""
     notes, asked = question.notes, asked_components(question)
     _refuse_unused(question, accelerator, asked)
     # Only a doubt: the row of the release may simply not speak of this family yet.
@@ -178,7 +178,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
         notes.doubt(
             "accelerator-untested",
             next((path for path, _ in _evidence(question)), "accelerator"),
-            f"nothing is known of TensorFlow {release.release} with {accelerator.accelerator}",
+            f"TensorFlow {release.release} is not known to work with {accelerator.accelerator}",
         )
     gpus = [(path, gpu) for path, _, gpu in asked_gpus(question) if gpu]
     listed = [RequestedBuild(target=target, path=path) for _, path, target in _asked_targets(question)]
@@ -235,8 +235,8 @@ def _refuse_unused(question: Question, accelerator: Accelerator, asked: Mapping[
         question.notes.refuse(
             "compiler-unused",
             "compiler",
-            f"`compiler` says who compiles GPU code: a {accelerator.accelerator} build leaves no choice",
-            why="`host_compiler` says who compiles C++",
+            f"`compiler` is the compiler of GPU code: a {accelerator.accelerator} build has no choice",
+            why="`host_compiler` is the compiler of C++",
         )
 
 
@@ -266,7 +266,7 @@ def _refuse_other_machines(
             RuleFinding(
                 code="gpu-other-machine",
                 path=path,
-                message=f"{name} stands beside a CPU of kind {machine}, and this build is for {here}",
+                message=f"{name} is sold with a {machine} CPU, but this build is for {here}",
                 why=why if mistaken else "wheels are built for the kind of machine that builds them",
                 fix=(f"build it on {machine}{base}", f"name a GPU of {here} machines"),
                 weight="error" if certain else "warning",
@@ -290,7 +290,7 @@ def _official_targets(question: Question, combination: Combination) -> list[Requ
         question.notes.refuse(
             "targets-missing",
             "accelerator",
-            f"it is not known for which GPUs TensorFlow {combination.release.release} is officially built",
+            f"the GPUs of the official TensorFlow {combination.release.release} are not known",
             why=f"neither `gpus` nor `{combination.accelerator.target_field}` says it either",
         )
     path = (

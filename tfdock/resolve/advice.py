@@ -1,4 +1,4 @@
-"""From GPUs and a release: what the official wheel does on them, and the smallest build that does better.
+"""From GPUs and a release: how the official wheel runs on them, and the smallest build that runs better.
 
 Everything is computed from knowledge rows. A profile is offered only after it was resolved and accepted. It names the
 requested release, or else the nearest release that accepts it.
@@ -49,17 +49,17 @@ class AdvisedWheel:
     project: str  #: The project's name.
     release: str  #: The minor release, such as `2.18`.
     version: str  #: The version.
-    pythons: tuple[str, ...]  #: The Pythons that it is for.
-    targets: tuple[str, ...]  #: The targets of its GPU code; empty where nobody knows of any for such GPUs.
+    pythons: tuple[str, ...]  #: The Pythons of the wheel.
+    targets: tuple[str, ...]  #: The targets of its GPU code; empty if no code for such GPUs is known.
     requirement: str  #: What to tell pip.
-    installs: tuple[str, ...]  #: The Pythons with which that installs what works.
-    needs: tuple[str, ...] = ()  #: What pip does not bring, such as `CUDA 11.2`.
-    pins: tuple[str, ...] = ()  #: What to tell pip besides, where the newest of a library has dropped a GPU.
+    installs: tuple[str, ...]  #: The Pythons for which this command installs a working TensorFlow.
+    needs: tuple[str, ...] = ()  #: Requirements that pip does not install, such as `CUDA 11.2`.
+    pins: tuple[str, ...] = ()  #: Extra requirements for pip, if the newest version of a library has dropped a GPU.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorWheel:
-    """A wheel that a GPU's vendor publishes, whose code is not known."""
+    """A wheel by a GPU's vendor. Its targets are not known."""
 
     vendor: str  #: The vendor.
     project: str  #: The project's name.
@@ -68,27 +68,27 @@ class VendorWheel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceEntry:
-    """What one target adds to a wheel."""
+    """The size and time that one target adds to a wheel."""
 
     target: str  #: The target, such as `sm_86`.
     serves: tuple[str, ...]  #: The GPUs that it serves.
-    wheel_mb: float | None  #: Megabytes (10**6 bytes) of the wheel; null where no figure is known.
-    compile_percent: float | None  #: Percent of the time of a build for the CPU; null where no figure is known.
+    wheel_mb: float | None  #: Megabytes (10**6 bytes) of the wheel; null if unknown.
+    compile_percent: float | None  #: Percent of the time of a build for the CPU; null if unknown.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizePlan:
-    """What to compile for, and what that costs."""
+    """The targets to compile, and their cost."""
 
     targets: tuple[str, ...]  #: The targets.
     entries: tuple[AdviceEntry, ...]  #: What each adds.
     wheel_mb: float | None  #: Megabytes (10**6 bytes) of the whole wheel.
-    compile_percent: float | None  #: How much longer than a build for the CPU, in percent.
+    compile_percent: float | None  #: Extra time over a build for the CPU, in percent.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedProfile:
-    """A profile that `check` accepts, perhaps because it allows what nobody is known to have tested."""
+    """A profile that `check` accepts, possibly with `allow_untested`."""
 
     text: str
     release: Release
@@ -133,7 +133,7 @@ class Advice:
 
     @property
     def needs_no_build(self) -> bool:
-        """Whether the official wheel of the release does it for every GPU."""
+        """Whether the release's official wheel serves every GPU."""
         fits = self.python is None or self.python in self.wheel.pythons
         return fits and all(gpu.starts_at_once for gpu in self.gpus)
 
@@ -188,13 +188,13 @@ def advise(
     )
 
 
-#: Fields of a profile that change what is in the wheel, beside its release, Python and GPUs.
+#: Fields of a profile that change the contents of the wheel, beside release, Python and GPUs.
 _ALTERS = ("xla", "cloud", "optimize", "debug", "bazel", "wheel", "base", "compiler", "host_compiler", "edits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SameOfficial:
-    """An official wheel that does what a build would do. `limited`: some GPU runs it within limits."""
+    """An official wheel that makes a build unnecessary. `limited`: a GPU runs it with limits."""
 
     wheel: AdvisedWheel
     gpus: tuple[str, ...]
@@ -245,7 +245,7 @@ def gpus_named(knowledge: KnowledgeBase, names: Sequence[str]) -> tuple[Gpu, ...
         elif row not in gpus:
             gpus.append(row)
     if problems or not gpus:
-        no_name = Problem("gpu-unknown", "no GPU is named", "name one: `tfdock advise --gpu rtx3080`", field="gpu")
+        no_name = Problem("gpu-unknown", "no GPU is named", "give a GPU: `tfdock advise --gpu rtx3080`", field="gpu")
         raise ProfileError(*problems or [no_name])
     return tuple(gpus)
 
@@ -256,7 +256,7 @@ def _unknown_gpu_problem(knowledge: KnowledgeBase, name: str) -> Problem:
     if plain is not None and plain.target_pattern is None:
         word = plain.accelerator
         fix = f"for a machine without GPU `tfdock init --gpu {word}` writes a profile, and `pip install` has wheels"
-        return Problem("gpu-unknown", f"`{name}` is no GPU, and this is about GPUs", fix, field="gpu")
+        return Problem("gpu-unknown", f"`{name}` is not a GPU", fix, field="gpu")
     return replace(unknown_gpu(knowledge, name), field="gpu")
 
 
@@ -310,12 +310,12 @@ class _Wanted:
 
     @property
     def mixed(self) -> bool:
-        """Whether they are of several accelerators."""
+        """Whether the GPUs belong to several accelerators."""
         return len({gpu.accelerator for gpu in self.gpus}) > 1
 
     @property
     def elsewhere(self) -> str:
-        """The kind of machine that a GPU is part of, if official wheels are not for it; else empty."""
+        """The kind of machine that a GPU is part of, if there are no official wheels for it; else empty."""
         machines = (self.machine(gpu) for gpu in self.gpus)
         return next((machine for machine in machines if machine != OFFICIAL_MACHINE), "")
 
@@ -336,7 +336,7 @@ class _Wanted:
     # --- the official wheel ---------------------------------------------------------------------------------------
 
     def official_wheel(self, release: Release, version: str, gpus: Sequence[Compatibility]) -> AdvisedWheel:
-        """Return what a release published for such GPUs; for several accelerators, for the first."""
+        """Return a release's official wheel for such GPUs; for several accelerators, for the first one."""
         accelerator = self.accelerator
         project = release.official_project.get(accelerator.accelerator, "tensorflow")
         rows = tuple(companions(self.knowledge, release, accelerator))
@@ -504,7 +504,7 @@ class _Wanted:
         return next((row for row in rows if applies(release, row.releases)), None)
 
     def figures(self, release: Release) -> Iterable[Estimate]:
-        """Return the figures with which sizes and times are reckoned, and those to compare with."""
+        """Return the figures for sizes and times, and the figures to compare with."""
         rows = (self.estimate(name, release) for name in (*_SIZES, *_TO_COMPARE))
         return (row for row in rows if row)
 
@@ -601,11 +601,11 @@ class _Draft:
     source: str = ""
 
     def resolve(self, knowledge: KnowledgeBase, *, suggest: bool = False) -> Resolution:
-        """Return what the profile resolves to; raises Incompatible."""
+        """Return the resolution of the profile; raises Incompatible."""
         return resolve_text(self.text(), knowledge, file=_FILE, machine=OFFICIAL_MACHINE, suggest=suggest)
 
     def text(self) -> str:
-        """Return the profile's YAML; comments stand on lines of their own."""
+        """Return the profile's YAML, with comments on separate lines."""
         lines = ["schema: 1", *_comment(self.source), f'tensorflow: "{self.version}"']
         lines += [f'python: "{self.python}"'] if self.python else []
         lines += [f"gpus: [{', '.join(self.gpus)}]"] if self.gpus else []

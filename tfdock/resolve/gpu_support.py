@@ -1,4 +1,4 @@
-"""The facts that knowledge rows together give for a GPU: its compilers, its releases and its drivers.
+"""The facts about a GPU from several knowledge rows: its compilers, releases and drivers.
 
 Nothing here is written down anywhere: it is computed from the rows each time, so that a new toolkit or release is
 there as soon as its row is.
@@ -49,47 +49,47 @@ class ReleaseFor:
     """A release that can compile for a GPU."""
 
     release: str  #: The minor release.
-    toolkits: tuple[str, ...]  #: Versions of the toolkit that it takes and that compile for the GPU.
-    tested: bool  #: Whether the toolkit it was tested with is among them.
+    toolkits: tuple[str, ...]  #: Versions of the toolkit that the release takes and that compile for the GPU.
+    tested: bool  #: Whether these versions include the toolkit that the release was tested with.
     official: bool  #: Whether its official wheel has code for exactly this target.
-    wheel_runs: Runs  #: How its official wheel runs on the GPU.
-    wheel_by: str  #: Which code of that wheel runs; empty where none does.
+    wheel_runs: Runs  #: How the release's official wheel runs on the GPU.
+    wheel_by: str  #: The code of the official wheel that runs; empty if no code runs.
     xla: bool  #: Whether XLA uses the GPU.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetFacts:
-    """One target of GPUs, what compiles for it, and what follows from that."""
+    """A target of GPUs, its compilers, and the facts that follow."""
 
     accelerator: str  #: Such as `cuda`.
-    toolkit: str  #: The toolkit that compiles for it, such as `cuda`.
+    toolkit: str  #: The toolkit that compiles for the target, such as `cuda`.
     target: str  #: The compute capability (`8.6`) or gfx target.
-    written: str  #: The target as compilers take it, such as `sm_86`.
+    written: str  #: The target in the form for compilers, such as `sm_86`.
     architecture: str | None  #: The generation.
-    embedded: bool  #: Whether it is a GPU of an embedded system.
-    toolkits: tuple[str, ...]  #: Minor versions of the toolkit that compile for it.
-    last_toolkit: bool  #: Whether the newest known version is among them.
-    releases: tuple[ReleaseFor, ...]  #: Releases that can compile for it.
-    driver: str | None  #: The oldest driver that knows it; null where that is not known.
-    driver_max: str | None  #: The newest driver that knows it; null where none has dropped it.
-    toolkit_driver: str | None  #: The oldest driver that runs what its first toolkit compiles.
+    embedded: bool  #: Whether the GPU is part of an embedded system.
+    toolkits: tuple[str, ...]  #: Minor versions of the toolkit that compile for the target.
+    last_toolkit: bool  #: Whether these include the newest known version.
+    releases: tuple[ReleaseFor, ...]  #: Releases that can compile for the target.
+    driver: str | None  #: The oldest driver for the GPU; null if unknown.
+    driver_max: str | None  #: The newest driver for the GPU; null if no driver has dropped the GPU.
+    toolkit_driver: str | None  #: The oldest driver that runs the code of its first toolkit.
     toolkit_driver_windows: str | None  #: The same on Windows.
-    needs_driver: str | None  #: The newer of both: what it needs.
+    needs_driver: str | None  #: The required driver: the newer one of both.
     needs_driver_windows: str | None  #: The same on Windows.
-    reports: tuple[str, ...]  #: What forks of TensorFlow and users make of such GPUs, a sentence each.
-    open_modules: bool  #: Whether the driver's open kernel modules alone drive it.
+    reports: tuple[str, ...]  #: Sentences about such GPUs in forks of TensorFlow and at users.
+    open_modules: bool  #: Whether the GPU needs the driver's open kernel modules.
 
 
 def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
     """Return the row of a release (`2.19`, `2.19.1`) and its full version: the newest patch release for a minor one.
 
-    Raises ProfileError for what is no version, and for what was never released.
+    Raises ProfileError for an invalid version, and for a version that was never released.
     """
     # ASCII alone: `\d` takes the digits of every script.
     if not re.fullmatch(r"\d+\.\d+(\.\d+)?", asked, re.ASCII):
         newest = max(knowledge.releases, key=Version)
         fix = f'write it as `2.19`; a profile builds a branch: `tensorflow: {{release: "{newest}", ref: master}}`'
-        message = f"`{asked}` is no version of TensorFlow"
+        message = f"`{asked}` is not a version of TensorFlow"
         raise ProfileError.of("profile-bad-value", message, fix, field="tensorflow")
     known = sorted(knowledge.releases, key=Version)
     row = knowledge.releases.get(str(Version(asked).minor))
@@ -256,7 +256,7 @@ def toolkit_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
     name = titles.get(facts.toolkit, facts.toolkit or facts.accelerator)
     known = [row.version for row in knowledge.toolkits.values() if row.toolkit == facts.toolkit]
     if not facts.toolkits:
-        return f"nobody here knows a {name} that supports it"
+        return f"no {name} is known to support it"
     return f"{name} {_range_words(spans(facts.toolkits, known), facts.last_toolkit)}"
 
 
@@ -264,7 +264,7 @@ def release_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
     """Return which releases take a target: `TensorFlow 2.5 or newer`."""
     releases = [release.release for release in facts.releases]
     if not releases:
-        return "nobody here knows a release of TensorFlow itself that takes it"
+        return "no release of TensorFlow itself is known to take it"
     newest = max(knowledge.releases, key=Version)
     return f"TensorFlow {_range_words(spans(releases, knowledge.releases), releases[-1] == newest)}"
 
@@ -292,6 +292,6 @@ def spans(versions: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]
 
 
 def python_spans(versions: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the same for Pythons, whose minor versions have no gaps."""
+    """Return the runs for Pythons, whose minor versions have no gaps."""
     # Any bound above Python's minor versions will do.
     return spans(versions, [f"{version.partition('.')[0]}.{minor}" for version in versions for minor in range(99)])

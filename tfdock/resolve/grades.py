@@ -1,4 +1,4 @@
-"""Evidence x combination -> what is known of it: built, tested, untested, or known to fail."""
+"""Evidence x combination -> its grade: built, tested, untested, or known to fail."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tfdock.resolve.question import RuleFinding, sentences
 from tfdock.types import Choice, Version
 
 Words = Mapping[str, str]
-_NAMED = 3  #: How many reports are named.
-OF_THE_BASE = ("glibc", "musl")  #: Parts of a build that its base image alone has.
+_NAMED = 3  #: The maximum of reports named.
+OF_THE_BASE = ("glibc", "musl")  #: Parts of a build that come only from its base image.
 
 
 class Reports:
@@ -54,7 +54,7 @@ class Reports:
 
     @property
     def is_built(self) -> bool:
-        """Whether somebody built it without an edit that is not made."""
+        """Whether somebody built it without an edit that tfdock does not make."""
         return bool(self._built or self._covered)
 
     def judged(self, doubt: RuleFinding) -> RuleFinding | None:
@@ -144,7 +144,7 @@ class Reports:
                 yield replace(found, weight="doubt") if self._mending(row) else found
 
     def edits(self, base: Mapping[str, str]) -> tuple[Edit, ...]:
-        """Return the changes of the source that the build takes, with these tools and libraries of its base image."""
+        """Return the changes of the source for the build, with these tools and libraries of its base image."""
         rows = {row.id: row for row in self._mended}
         for name, version in base.items():
             facts = self._with_part(name, version)
@@ -189,12 +189,12 @@ class Reports:
         ]
 
     def grade(self, edits: Sequence[Edit], *, untested: bool) -> Choice:
-        """Return what is known of the whole combination, for the choices of a plan."""
+        """Return the grade of the whole combination, for the choices of a plan."""
         if not all(map(self._who_built, self._failed)):
-            return _choice("known-to-fail", "somebody saw it fail, and it is allowed")
+            return _choice("known-to-fail", "known to fail, and allowed")
         if untested:
             edited = f"; with an edit by {self._named(self._edited)}" if self._edited else ""
-            return _choice("untested", f"nobody here is known to have built it{edited}")
+            return _choice("untested", f"no build of it is known{edited}")
         if edits:
             made = ", ".join(edit.edit for edit in edits)
             by = self._named(self._covered) if self._covered else "builds with the compiler of the base image"

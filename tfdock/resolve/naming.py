@@ -1,4 +1,4 @@
-"""Names: the build id and the wheel's local version, from what was decided."""
+"""Names: the build id and the wheel's local version, from the decisions about a build."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from tfdock.types import BuildId, Source, Version
 
-MAX_NAME = 128  #: What an image tag may hold; a file name holds 255 bytes.
+MAX_NAME = 128  #: Maximum length of an image tag; a file name has at most 255 bytes.
 MAX_WORDS = 8  #: Longer lists of targets or CPU features are hashed in names.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelNameParts:
-    """What names are made of. `components` are (name, version) pairs in their order; `compiler` only if unusual.
+    """The parts of names. `components` are (name, version) pairs in their order; `compiler` only if unusual.
 
     `project` is its name as a file has it (`my_tensorflow`), if it is not the release's own.
     """
@@ -49,7 +49,7 @@ class WheelNameParts:
 
     @property
     def local_version(self) -> str | None:
-        """What tells this wheel from the official one of that version (`cuda12.5.sm86`); None where nothing does.
+        """The difference of this wheel from the official wheel of that version (`cuda12.5.sm86`); None without one.
 
         At most 128 characters, as the wheel's whole name must be a file's.
         """
@@ -82,7 +82,7 @@ class WheelNameParts:
 
 
 def source_identity(source: Source) -> bytes:
-    """Return what identifies a source, for fingerprints and names; patches are apart."""
+    """Return the identity of a source, for fingerprints and names; without its patches."""
     # Where a hashed source lies does not matter: its content is the same everywhere.
     parts = (source.kind, source.sha256 or "", source.commit or "", *(() if source.sha256 else (source.location,)))
     # A commit is the source, whichever name led to it.

@@ -18,12 +18,12 @@ from tfdock.types import Version
 #: Field of the profile -> its new value; None leaves it out. `bazel.version` is a field of a field.
 Change = Mapping[str, object]
 Attempt = Callable[[Profile], Resolution | None]  #: Decides a changed profile; None where it is refused.
-#: Text that YAML takes for no number and nothing else when it is bare.
+#: Text that YAML reads as text without quotes.
 _PLAIN = re.compile(r"(?!(?i:true|false|yes|no|on|off|null|none|y|n)$)(?:[A-Za-z_/-][\w./:=+@-]*|[1-9]\d*[A-Za-z]+)")
 
 
 def accepted(profile: Profile, changes: Iterable[Change], attempt: Attempt) -> Iterator[tuple[Change, Resolution]]:
-    """Yield the changes with which a profile is accepted, in their order, and what it then resolves to."""
+    """Yield the changes that make a profile acceptable, in their order, and the resolution of the changed profile."""
     for change in changes:
         resolution = attempt(changed(profile, change))
         if resolution is not None:
@@ -51,7 +51,7 @@ def changed(profile: Profile, change: Change) -> Profile:
 
 
 def is_set(profile: Profile, path: str) -> bool:
-    """Return whether a profile says anything in a field that is not its default."""
+    """Return whether a profile sets a field to another value than the default."""
     field, _, inner = path.partition(".")
     value: Any = getattr(profile, field, None)
     model: Any = type(profile)
@@ -80,12 +80,12 @@ def mentioned_accelerators(profile: Profile, knowledge: KnowledgeBase) -> list[A
 
 
 def asked_version(profile: Profile, component: str) -> Any:
-    """Return what a profile asks of a component, wherever it says it; None where it asks nothing."""
+    """Return the version that a profile requests of a component, in any field; None without one."""
     return profile.components.get(component) or getattr(profile, component, None)
 
 
 def known_versions(knowledge: KnowledgeBase, release: Release | None, component: str) -> set[str]:
-    """Return the versions that a release takes of a component; all there are where it may take any."""
+    """Return the versions of a component that a release takes; all versions if it takes any."""
     support = release.components.get(component, Support()) if release else Support()
     known = {*support.accepted, *((support.tested,) if support.tested else ())}
     if not support.closed:

@@ -1,4 +1,4 @@
-"""The input of a resolution (profile, knowledge, machine), and its notes: choices and problems, with places."""
+"""The input of a resolution (profile, knowledge, machine), and its notes: choices and problems, with positions."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import Node
 from tfdock.types import Choice
 
-UNTESTED = "try what nobody here is known to have built"  #: The question of a way that takes `allow_untested`.
+UNTESTED = "try a build that is not known to work"  #: The question of a way that takes `allow_untested`.
 
 
 class TrialRefused(Exception):
-    """A trial ended at its first refusal, which nobody will read."""
+    """A trial ended at its first refusal. The refusal is never shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleFinding:
-    """What a rule found: a code, the field at fault, what is wrong, and who wanted what.
+    """The finding of a rule: a code, the field at fault, the problem, the reasons.
 
     `weight` is `error` (cannot work), `failing` (somebody saw it fail), `doubt` (nobody is known to have tested it)
-    or `warning` (works, but). `fix` is for what no change of the profile mends. `part` names what a doubt is about:
-    somebody may have built it (`grades.Reports`).
+    or `warning` (works, but). `fix` is for a problem that no change of the profile solves. `part` is the part
+    in doubt: somebody may have built it (`grades.Reports`).
     """
 
     code: str
@@ -42,7 +42,7 @@ def sentences(*parts: str) -> str:
 
 
 def prevented(symptom: str | None) -> str:
-    """Return what a refusal prevents, for its `why`; empty if no symptom is known."""
+    """Return the failure that a refusal prevents, for its `why`; empty if no symptom is known."""
     return f"without this refusal: {symptom}" if symptom else ""
 
 
@@ -74,7 +74,7 @@ class Notes:
         self.choices.append(Choice(field=name, value=str(value), source=source, reason=reason))
 
     def find(self, finding: RuleFinding) -> None:
-        """Write down a finding where it belongs. The untested is refused as well, unless the profile allows it."""
+        """Record a finding. An untested combination is also refused, unless the profile allows it."""
         if finding.weight == "doubt" and finding.part:
             self.held.append(finding)
             return
@@ -91,11 +91,11 @@ class Notes:
         self.find(RuleFinding(code=code, path=path, message=message, why=why, fix=fix))
 
     def doubt(self, code: str, path: str, message: str, *, why: str = "", part: str = "") -> None:
-        """Note what nobody is known to have tested."""
+        """Record an untested combination."""
         self.find(RuleFinding(code=code, path=path, message=message, why=why, weight="doubt", part=part))
 
     def settle(self, judged: Callable[[RuleFinding], RuleFinding | None] = lambda doubt: doubt) -> None:
-        """Write down the doubts that were held, as they are judged; None drops the doubt."""
+        """Record the held doubts after their judgement; None drops the doubt."""
         held, self.held = self.held, []
         for doubt in held:
             if finding := judged(doubt):
@@ -116,7 +116,7 @@ class Notes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSource:
-    """What the command line read from disk: the tree hash of `path`, and the patches' bytes by name.
+    """The files of a profile from disk: the tree hash of `path`, and the patches' bytes by name.
 
     `folder` is the real path of the checkout.
     """

@@ -97,16 +97,16 @@ class Resolution:
 
     @property
     def grade(self) -> Choice:
-        """What is known of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom."""
+        """The grade of such builds: `built`, `tested`, `untested` or `known-to-fail`, and by whom."""
         return next(choice for choice in self.choices if choice.field == "evidence")
 
     @property
     def unverified(self) -> tuple[str, ...]:
-        """What nobody has checked of the base image, as its row says it; empty if the profile names the image."""
+        """The unchecked facts about the base image, from its row; empty if the profile names the image."""
         doubt, (base,) = self.image.unverified, (choice for choice in self.choices if choice.field == "base")
         if not doubt or base.source == "profile":
             return ()
-        return (f"{self.base}: {doubt if isinstance(doubt, str) else 'nobody has checked that it exists'}",)
+        return (f"{self.base}: {doubt if isinstance(doubt, str) else 'its existence was not checked'}",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class Resolver:
         return _Decision(self._question(profile, trial=False)).resolution()
 
     def attempt(self, profile: Profile) -> Resolution | None:
-        """Return the resolution, None for a refused profile; quicker than `resolve`, which collects the reasons."""
+        """Return the resolution, None for a refused profile; faster than `resolve`, which collects the reasons."""
         try:
             return _Decision(self._question(profile, trial=True)).resolution()
         except TrialRefused:
@@ -336,7 +336,7 @@ class _Decision:
             self.notes.refuse(
                 "release-unknown",
                 path,
-                f"TensorFlow {asked} is no release that is known",
+                f"TensorFlow {asked} is not a known release",
                 why=f"releases of {release.release}: {', '.join(release.patches)}",
                 fix=f'name its tag: `tensorflow: {{release: "{release.newest}", ref: {_ref(asked)}}}`',
             )
@@ -443,12 +443,12 @@ class _Decision:
                 "python" if asked else "base",
                 f"`base` {self.profile.base_image} has Python {' and '.join(held)}, not {python}",
                 why=f"TensorFlow {release.release} is built for Python {', '.join(release.pythons)}",
-                fix="take a base with that Python, or the Python of the base",
+                fix="use a base image with that Python, or the Python of the base image",
             )
         provides = self.profile.provides
         own = provides is not None and bool(held)
         source = "profile" if asked or own else f"releases.yaml {release.release}"
-        why = "the base has it" if own else "newest Python the release is built for"
+        why = "the base image has this version" if own else "newest Python the release is built for"
         why += "" if asked or own or python == pythons[0] else " that a base image has"
         self.notes.choose("python", python, source, "as asked" if asked else why)
         if image is not None and provides is not None:
@@ -552,7 +552,7 @@ class _Decision:
         self.notes.refuse(
             "image-unknown",
             "base",
-            f"no row tells how to build {wanted}" if self.profile.base else f"no base image is known for {wanted}",
+            f"no row describes {wanted}" if self.profile.base else f"no base image is known for {wanted}",
             why=f"there are images with Python {', '.join(pythons)}" if pythons else "".join(gone[:1]),
             fix=fix if self.profile.base else f"name an image of your own, `base: …`, or {fix}",
         )
@@ -605,7 +605,7 @@ class _Decision:
             self.notes.choose("base", self.profile.base_image, "profile", "as asked")
             return ImageRef.parse(self.profile.base_image)
         reference = ImageRef.parse(filled(image.image, parts.versions, f"images.yaml {image.image}"))
-        doubt = "; nobody has checked that it exists" if image.unverified else ""
+        doubt = "; its existence was not checked" if image.unverified else ""
         self.notes.choose("base", reference, "images.yaml", f"the known image for this release and Python{doubt}")
         return reference
 
@@ -641,8 +641,8 @@ class _Decision:
             finding = RuleFinding(
                 code="image-holds-other",
                 path=fields[name],
-                message=f"nobody knows which {title} the base image holds; the plan says {planned}",
-                why=f"{base} moves, and the build stops where it holds another minor version",
+                message=f"the version of {title} in the base image is not known; the plan assumes {planned}",
+                why=f"{base} can change; the build stops if it has another minor version",
                 fix=f"name an image with {title} {planned}: `base: …`",
                 # A profile that asks for a version is promised it.
                 weight="doubt" if name in asked_components(self.question) else "warning",
@@ -769,7 +769,7 @@ class _Decision:
     def _wheel_name(self, release: Release) -> str:
         asked = self.profile.wheel.name
         name = asked or release.wheel.name
-        self.notes.choose("wheel.name", name, *_asked_or_default(bool(asked), "what `pip install` asks for"))
+        self.notes.choose("wheel.name", name, *_asked_or_default(bool(asked), "the requirement of `pip install`"))
         return name
 
     def _optimize(self, release: Release) -> tuple[str, ...]:
@@ -889,7 +889,7 @@ class _Decision:
                 fix=f"write `manylinux_{glibc.replace('.', '_')}`",
             )
             self.notes.stop_if_refused()
-        known = f"built against glibc {glibc}" if glibc else "against which glibc the code is built is not known"
+        known = f"built against glibc {glibc}" if glibc else "the glibc that the code is built against is not known"
         self.notes.choose("wheel.platform", asked, "profile", known)
         return f"{asked}_{self.question.machine}"
 
@@ -902,7 +902,7 @@ class _Decision:
         if row is None:
             self.notes.choose("runtime", "none", "runtimes.yaml", f"no clean image with Python {python} is known")
             return None
-        doubt = "; nobody here has pulled it" if row.unverified else ""
+        doubt = "; not yet pulled here" if row.unverified else ""
         self.notes.choose("runtime", row.image, "runtimes.yaml", f"a clean image with this Python{doubt}")
         return ImageRef.parse(row.image)
 

@@ -1,4 +1,4 @@
-"""Resolve a profile, or refuse it with suggestions: changes of the profile that were tried and are accepted.
+"""Resolve a profile, or refuse it with suggestions: tested changes of the profile.
 
 Every resolution goes through a `Resolver`. These functions make one from text, and add the suggestions to a refusal.
 """
@@ -43,7 +43,7 @@ def resolve_or_suggest(resolver: Resolver, profile: Profile) -> Resolution:
 def read_text(
     text: str, knowledge: KnowledgeBase, *, file: str = "", machine: str = "x86_64"
 ) -> tuple[Profile, Resolver]:
-    """Return the profile of a text that this program made, and its resolver; raises ProfileError."""
+    """Return the profile from a text by tfdock, and its resolver; raises ProfileError."""
     profile, document = profiles.read(text, file)
     return profile, Resolver(document=document, knowledge=knowledge, file=file, machine=machine)
 

@@ -37,7 +37,7 @@ from tfdock.types import Version, same_minor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedBuild:
-    """A target to compile for, and who wants it: the field of the profile, the GPU that stands there, if any."""
+    """A target to compile for, and its origin: the field of the profile, and the GPU in it, if any."""
 
     target: str
     path: str
@@ -54,7 +54,7 @@ class RequestedBuild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """The values that must get along. `asked` are the components the profile names, with the versions as written
+    """The values that must fit together. `asked` are the components the profile names, with the versions as written
     there; `fields` are the fields where they stand.
 
     `compiler` compiles GPU code, `compiler_version` is its own where it is not the toolkit's, `compiler_asked` is
@@ -102,7 +102,7 @@ class Combination:
         return f"{self.title(component)} {self.components.get(component, '')}".strip()
 
     def symptom(self, code: str, target: str = "") -> str:
-        """Return what a user would see without the refusal; empty if no symptom is known."""
+        """Return the failure without the refusal; empty if no symptom is known."""
         text = self.accelerator.symptoms.get(code, "")
         return text.format_map({"target": target, "number": target_number(target)}) if text else ""
 
@@ -149,7 +149,7 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
             # One that nobody asked for follows the toolkit.
             path=combination.place(name if name in combination.asked else combination.accelerator.toolkit or name),
             message=f"{title} {value} was added to {release} about when it was cut",
-            why="nobody is known to have built that",
+            why="no such build is known",
             weight="doubt",
             part=name,
         )
@@ -166,7 +166,7 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
 
 
 def patches_exist(combination: Combination) -> Iterator[RuleFinding]:
-    """Find out whether a version that is asked for in full was ever published."""
+    """Check that a full version was ever published."""
     for name in combination.asked:
         version, support = combination.components.get(name, ""), combination.release.components.get(name, Support())
         # A closed list has its own finding.
@@ -202,7 +202,7 @@ def _rows_of(combination: Combination, name: str, version: str) -> Sequence[Tool
 
 
 def toolkit_is_known(combination: Combination) -> Iterator[RuleFinding]:
-    """Find out whether anything is known of the toolkit's version, so that targets can be held against it."""
+    """Check that the toolkit's version is known, so targets can be compared with it."""
     name = combination.accelerator.toolkit
     if not name or combination.toolkit or not combination.toolkit_version:
         return
@@ -231,7 +231,7 @@ def toolkit_is_known(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def release_can_express_targets(combination: Combination) -> Iterator[RuleFinding]:
-    """Find out whether the release can be told of the targets."""
+    """Check that the release accepts the targets."""
     release, accelerator = combination.release, combination.accelerator
     for wanted in combination.targets:
         # Up to 2.2 a capability is `x.y`, which means SASS and PTX.
@@ -256,7 +256,7 @@ def release_can_express_targets(combination: Combination) -> Iterator[RuleFindin
 
 
 def release_uses_the_target(combination: Combination) -> Iterator[RuleFinding]:
-    """Find out whether the release uses such GPUs at all, whatever is compiled for them."""
+    """Check that the release uses such GPUs at all."""
     allowed = combination.release.runtime_targets.get(combination.accelerator.accelerator, ())
     for wanted in combination.targets:
         gpu = dotted(wanted.target)
@@ -308,7 +308,7 @@ def _floors(combination: Combination, code: str, floors: Mapping[str, str], mess
 
 
 def toolkit_compiles(combination: Combination) -> Iterator[RuleFinding]:
-    """Find out whether the toolkit knows the targets, under their exact names."""
+    """Check that the toolkit knows the targets by their exact names."""
     row = combination.toolkit
     # nvcc names its targets; rows of ROCm have what AMD lists, and its compiler knows more.
     lacks = "does not support" if combination.accelerator.capabilities else "is not known to support"
@@ -327,7 +327,7 @@ def toolkit_compiles(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def compiler_emits(combination: Combination) -> Iterator[RuleFinding]:
-    """Find out whether a compiler that is not the toolkit's own knows the targets."""
+    """Check that a compiler from outside the toolkit knows the targets."""
     row = combination.knowledge.compilers.get((combination.compiler, combination.compiler_version))
     missing = [wanted for wanted in combination.targets if row and target_number(wanted.target) not in row.targets]
     for wanted in missing:
@@ -348,14 +348,14 @@ def compiler_emits(combination: Combination) -> Iterator[RuleFinding]:
             path="compiler",
             message=f"{combination.compiler} {combination.compiler_version} "
             "is not known to have compiled GPU code of TensorFlow",
-            why=str(row.unverified) if row else "nothing is known of what it compiles",
+            why=str(row.unverified) if row else "its targets are not known",
             weight="doubt",
             part="compiler",
         )
 
 
 def compiler_reads_release(combination: Combination) -> Iterator[RuleFinding]:
-    """Find out whether the toolkit's own compiler is known to read the release's sources."""
+    """Check that the toolkit's own compiler is known to read the release's sources."""
     oldest = combination.release.gpu_compilers_min.get(combination.compiler)
     name = combination.accelerator.toolkit or ""
     if oldest and combination.toolkit_version and Version(combination.toolkit_version) < Version(oldest):
@@ -374,7 +374,7 @@ def compiler_reads_release(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
-    """Find out whether a compiler that is not the toolkit's own can read its headers."""
+    """Check that a compiler from outside the toolkit can read the toolkit's headers."""
     row = combination.knowledge.compilers.get((combination.compiler, combination.compiler_version))
     newest = row.toolkit_max if row else None
     # `toolkit_max` is a minor version, so patch releases of it count as known.
@@ -396,7 +396,7 @@ def compiler_reads_toolkit(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def libraries_fit(combination: Combination) -> Iterator[RuleFinding]:
-    """Find out whether libraries of GPU code are made for the toolkit, and have code for the GPUs."""
+    """Check that libraries of GPU code are made for the toolkit, and have code for the GPUs."""
     for name, version in combination.components.items():
         rows = libraries(combination.knowledge, name, version)
         toolkit = combination.toolkit_version
@@ -454,7 +454,7 @@ def _weight_of_library(combination: Combination, served: bool, below: bool) -> s
 
 
 def gpus_are_served(combination: Combination) -> Iterator[RuleFinding]:
-    """Find out whether the GPUs named beside a list of targets run what is compiled."""
+    """Check that the GPUs named beside a list of targets run the compiled code."""
     targets = sorted_targets(wanted.target for wanted in combination.targets)
     for path, gpu in combination.served:
         verdict = judge(combination.knowledge, combination.accelerator, gpu.target, targets)
@@ -476,10 +476,10 @@ def gpus_are_served(combination: Combination) -> Iterator[RuleFinding]:
             )
 
 
-#: What chooses the toolkit and the compiler.
+#: Rules that choose the toolkit and the compiler.
 DEVICE_RULES: tuple[Rule, ...] = (toolkit_compiles, compiler_emits, compiler_reads_toolkit, compiler_reads_release)
-LIBRARY_RULES: tuple[Rule, ...] = (libraries_fit,)  #: What chooses the other components.
-#: All of them, in the order in which they are told.
+LIBRARY_RULES: tuple[Rule, ...] = (libraries_fit,)  #: Rules that choose the other components.
+#: All rules, in the order of their messages.
 RULES: tuple[Rule, ...] = (
     component_is_accepted,
     toolkit_is_known,

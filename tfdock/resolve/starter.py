@@ -1,4 +1,4 @@
-"""A first profile: text for the devices somebody names, which resolves, with a comment for each line."""
+"""A first profile for given devices: text that resolves, with a comment for each line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tfdock.types import Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StarterDevices:
-    """What a profile is to be for: GPUs by their rows, or targets as a profile lists them, or neither."""
+    """The devices of a profile: GPUs by their rows, or targets as a profile lists them, or neither."""
 
     accelerator: Accelerator
     gpus: tuple[Gpu, ...] = ()
@@ -38,7 +38,7 @@ class StarterDevices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    """A profile's text, and what it resolves to."""
+    """A profile's text, and its resolution."""
 
     text: str
     resolution: Resolution
@@ -67,7 +67,7 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> StarterDevices
         raise ProfileError.of(
             "accelerator-conflict",
             f"{' and '.join(f'`{word}`' for word in words)} need different accelerators",
-            "one wheel serves one accelerator: make two profiles",
+            "a wheel serves only one accelerator: make two profiles",
         )
     if targets:  # a list must hold every target, those of the named GPUs too
         targets += [_as_listed(rows[0], gpu.target) for gpu in gpus]
@@ -123,7 +123,7 @@ def starter(
 
 
 def check_together(knowledge: KnowledgeBase, devices: StarterDevices) -> None:
-    """Refuse what no wheel can serve, whatever the release; raises Incompatible."""
+    """Refuse devices that no wheel of any release can serve; raises Incompatible."""
     named = [(gpu.gpu, gpu.target) for gpu in devices.gpus]
     listed = [(target, dotted(target)) for target in devices.targets]
     why = apart(knowledge, devices.accelerator, [*named, *listed])

@@ -1,4 +1,4 @@
-"""Suggestions after a refusal: changed profiles that were tried and are accepted.
+"""Suggestions after a refusal: changed profiles that are accepted.
 
 A move is one change of one field, taken from the rows, the nearest first. The search tries one move, then two
 together, then a new release with every other choice left to it; and all of that once more with the untested allowed.
@@ -53,7 +53,7 @@ _LEFT_TO_THE_RELEASE = (
 
 
 class Moves:
-    """What can be changed about a profile, the nearest first."""
+    """The possible changes of a profile, the nearest first."""
 
     def __init__(self, profile: Profile, problems: Sequence[Problem], knowledge: KnowledgeBase) -> None:
         self.profile = profile
@@ -69,7 +69,7 @@ class Moves:
 
     @property
     def wants_devices(self) -> bool:
-        """Whether the profile asks for GPUs in any way: a build without any is no way out for it."""
+        """Whether the profile requests GPUs: then a build without GPUs is not a suggestion."""
         named = self.knowledge.accelerators.get(self.profile.accelerator or "")
         if named:
             return named.target_pattern is not None
@@ -96,7 +96,7 @@ class Moves:
 
     @property
     def families(self) -> list[Accelerator]:
-        """The accelerators with targets that the profile speaks of in any way; all there are if of none."""
+        """The accelerators with targets in the profile; all accelerators if there are none."""
         mentioned = mentioned_accelerators(self.profile, self.knowledge)
         return [row for row in mentioned if row.target_pattern] or [*self.knowledge.accelerators.values()]
 
@@ -404,8 +404,8 @@ def _near(name: str | None, known: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5) if name else []
 
 
-_TRIALS = 3000  #: How many changes are tried at most.
-Tried = tuple[Change, Resolution]  #: A change that is accepted, and what the profile resolves to with it.
+_TRIALS = 3000  #: The maximum of changes tried.
+Tried = tuple[Change, Resolution]  #: An accepted change, and the resolution of the changed profile.
 
 
 def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolver) -> list[Suggestion]:

@@ -36,7 +36,7 @@ def host_compiler_of(question: Question, release: Release, devices: ChosenDevice
     if asked is None:
         name, known_versions = default or known[0], default or release.compilers
         source = f"releases.yaml {release.release}" if known_versions else "host_compilers.yaml"
-        reason = "what the release is built with" if known_versions else "the first one: the release's row names none"
+        reason = "the release is built with it" if known_versions else "the first one: the release's row names none"
         question.notes.choose("host_compiler", name, source, reason)
         return name
     name, version = (asked, None) if isinstance(asked, str) else (asked.name, asked.version)
@@ -87,7 +87,7 @@ def _check_host_compiler(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bases:
-    """Base images for one build: what they have, and why the build is known to fail in them."""
+    """Base images for one build: their contents, and why the build is known to fail in them."""
 
     question: Question
     release: Release
@@ -108,7 +108,7 @@ class Bases:
             yield from self._lacks_toolkit(image, base) or self._lacks(image, base)
 
     def parts(self, image: ImageRow, base: str) -> dict[str, str]:
-        """Return the versions of what a base image alone decides, where they are known: C library, C++ compiler."""
+        """Return the known versions of a base image's C library and C++ compiler."""
         own, row = self.question.profile.host_compiler, distribution_of(self.question.knowledge, base)
         # A compiler that the profile names by version was looked at before, and one at a path is its own affair.
         named = isinstance(own, HostCompiler) and (own.version or own.path)
@@ -163,7 +163,7 @@ class Bases:
                 message=f"`base` {base} is {'plain ' if is_plain(base) else ''}{like.distribution}: "
                 "Bazel and the release's compilers are not in it",
                 why=f"what is known for TensorFlow {release} is {image.image}, on which nothing is installed",
-                fix=self._others() or "name an image that has them",
+                fix=self._others() or "name an image with these tools",
             )
         elif named and like and exact and of and like is not of:
             yield RuleFinding(
@@ -234,7 +234,7 @@ def _compiler_findings(
 
 
 def packaged(knowledge: KnowledgeBase, name: str, version: str) -> PackagedCompiler | None:
-    """Return how Debian and Ubuntu package a version of a C++ compiler; None if no row says it."""
+    """Return the Debian and Ubuntu packages of a C++ compiler's version; None without a row."""
     rows = [row for row in knowledge.host_compilers.values() if row.compiler == name]
     older = [row for row in rows if Version(row.since) <= Version(version)]
     # A row holds from `since` on, up to the next row of its compiler.
@@ -290,7 +290,7 @@ def bazel_of(question: Question, release: Release) -> str:
 
 
 def check_configs(question: Question, release: Release, devices: ChosenDevices, host_compiler: str) -> None:
-    """Refuse configurations that the release has not, and those that contradict the profile's own fields."""
+    """Refuse configurations that the release lacks, and configurations that contradict the profile's own fields."""
     facts = {
         "accelerator": devices.accelerator.accelerator,
         "gpu_compiler": devices.compiler,
@@ -384,7 +384,7 @@ def check_flags(question: Question, release: Release) -> None:
                 "flag-is-a-choice",
                 f"bazel.flags[{index}]",
                 f"`{option}={name}` is decided by the profile's own fields",
-                why="the flag would come last and win: what is built would not be what its name and record say",
+                why="the flag would come last and win: the build would not match its name and record",
             )
 
 
@@ -409,7 +409,7 @@ def check_native(question: Question) -> None:
                 "flag-is-a-choice",
                 path,
                 f"`{option}` is decided by `optimize`",
-                why="a wheel that depends on this machine's CPU has that in its name",
+                why="the name of a wheel for this machine's CPU must state this",
                 fix="remove it, or write `optimize: native`",
             )
     shared = [f"cache.{name}" for name in ("remote", "executor") if getattr(question.profile.cache, name)]

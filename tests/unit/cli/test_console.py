@@ -142,7 +142,7 @@ PROBLEM = Problem(
         Suggestion(
             text='keep TensorFlow 2.4: `cuda: "11.1"` and `allow_untested: true`',
             change={},
-            question="try what nobody here is known to have built",
+            question="try a build that is not known to work",
         ),
         Suggestion(text='keep CUDA 11.0: `tensorflow: "2.5.3"`', change={}),
     ),
@@ -159,8 +159,7 @@ def test_a_problem_says_what_then_why_then_the_ways_out(style: console.Style) ->
         "  why: `gpus[0]` (rtx3080) wants it; without this refusal: `nvcc fatal   : Unsupported gpu architecture`",
         "  fix: build it elsewhere",
         '  fix: keep CUDA 11.0: `tensorflow: "2.5.3"`',
-        "  or try what nobody here is known to have built? "
-        'keep TensorFlow 2.4: `cuda: "11.1"` and `allow_untested: true`',
+        '  or try a build that is not known to work? keep TensorFlow 2.4: `cuda: "11.1"` and `allow_untested: true`',
     ]
 
 

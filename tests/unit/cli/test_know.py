@@ -271,7 +271,7 @@ def test_a_release_says_everything_that_its_row_does_and_from_where(desk: Desk, 
         ("2.81", "known are 1.4 to 2.21"),
         ("1.99", "`1.15` or `2.0`"),
         ("2.18.9", "TensorFlow 2.18.9 does not exist; of 2.18 there are 2.18.0, 2.18.1"),
-        ("two", "`two` is no version of TensorFlow"),
+        ("two", "`two` is not a version of TensorFlow"),
     ],
 )
 def test_a_release_that_is_not_known_is_refused_alike_everywhere(

@@ -398,7 +398,7 @@ OLD_AND_NEW = [
             ["rx6600"],
             [
                 "No wheel is known for it.",
-                "rx6600 (gfx1032): nobody here knows a ROCm that supports it; nobody here knows a release",
+                "rx6600 (gfx1032): no ROCm is known to support it; no release",
                 "users report that `HSA_OVERRIDE_GFX_VERSION=10.3.0` makes gfx1032 run code for gfx1030",
                 "build for gfx1030, `tfdock advise --gpu gfx1030`, and run the wheel with `HSA_OVERRIDE",
             ],

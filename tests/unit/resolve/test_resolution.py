@@ -148,7 +148,7 @@ def test_every_choice_has_a_value_a_source_and_a_reason(made_up: Desk, text: str
          "newest patch release of the minor"),
         ('schema: 1\ntensorflow: "9.9"', "python", "3.11", "releases.yaml 9.9",
          "newest Python the release is built for"),
-        (HEAD, "accelerator", "cpu", "default", "no GPU is asked for"),
+        (HEAD, "accelerator", "cpu", "default", "no GPU is requested"),
         (HEAD + "gpus: [one]", "accelerator", "cuda", "profile", "`gpus[0]` asks for it"),
         (HEAD + "gpus: [one]", "cuda", "20.1.0", "releases.yaml 9.9", "the version the release was tested with"),
         (HEAD + "gpus: [one]", "targets", "sm_86", "profile", "what one runs natively"),
@@ -164,12 +164,12 @@ def test_every_choice_has_a_value_a_source_and_a_reason(made_up: Desk, text: str
         (HEAD, "source", "https://github.com/tensorflow/tensorflow.git v9.9.1", "releases.yaml 9.9",
          f"commit {'a' * 12}"),
         (HEAD, "base", "build/cpu:9.9.1", "images.yaml",
-         "the known image for this release and Python; nobody has checked that it exists"),
+         "the known image for this release and Python; its existence was not checked"),
         (HEAD, "xla", "true", "default", "TensorFlow's own default"),
         (HEAD + "xla: false", "xla", "false", "profile", "as asked"),
         (HEAD, "debug", "off", "default", "optimised, no symbols"),
         (HEAD + "debug: {mode: fastbuild}", "debug", "fastbuild", "profile", "as asked"),
-        (HEAD, "wheel.name", "tensorflow", "default", "what `pip install` asks for"),
+        (HEAD, "wheel.name", "tensorflow", "default", "the requirement of `pip install`"),
         (HEAD + "wheel: {name: mine}", "wheel.name", "mine", "profile", "as asked"),
         (HEAD, "wheel.local_version", "none", "default", "tells the wheel from the official one"),
     ],
@@ -692,7 +692,7 @@ def test_cloud_file_systems_are_left_out_as_the_release_allows(desk: Desk) -> No
     [
         ('tensorflow: "2.13.1"\ngpus: [rtx3080]\n', "/dt9", "built against glibc 2.17"),
         ('tensorflow: "2.13.1"\naccelerator: cpu\nhost_compiler: gcc\n', None, "built against glibc 2.17"),
-        ('tensorflow: "2.18.0"\naccelerator: cpu\n', None, "against which glibc the code is built is not known"),
+        ('tensorflow: "2.18.0"\naccelerator: cpu\n', None, "the glibc that the code is built against is not known"),
     ],
 )
 def test_a_platform_takes_the_images_older_c_library_where_the_release_can(
