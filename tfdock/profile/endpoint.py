@@ -10,11 +10,11 @@ from tfdock.types import Endpoint
 _HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])"
 _PORT = r"[1-9]\d{0,4}"
 _PATH = r"(?:/[A-Za-z0-9._~-]+)*/?"
-#: What a cache's address looks like: a cache speaks HTTP or gRPC. Plain gRPC has no port of its own.
+#: The form of a cache's address: a cache speaks HTTP or gRPC. Plain gRPC has no default port.
 CACHE = rf"https?://{_HOST}(:{_PORT})?{_PATH}|grpcs://{_HOST}(:{_PORT})?/?|grpc://{_HOST}:{_PORT}/?"
 EXECUTOR = rf"grpcs://{_HOST}(:{_PORT})?/?|grpc://{_HOST}:{_PORT}/?"  #: An executor speaks gRPC only.
 
-#: Any address that settings allow: of a cache or executor, a registry, or a git server.
+#: Any address in settings: of a cache or executor, a registry, or a git server.
 SERVER = rf"{CACHE}|git://{_HOST}(:{_PORT})?{_PATH}"
 
 _PARTS = re.compile(rf"(https?|grpcs?)://({_HOST})(?::({_PORT}))?({_PATH})", re.ASCII)
@@ -24,12 +24,12 @@ _LOGIN = re.compile(r"[a-z]+://[^/]*@")
 
 
 def has_login(text: str) -> bool:
-    """Return whether a user or a password stands in an address."""
+    """Return whether an address contains a user or a password."""
     return _LOGIN.match(text) is not None
 
 
 def is_address(text: str) -> bool:
-    """Return whether `parse` takes a text."""
+    """Return whether `parse` accepts a text."""
     try:
         parse(text)
     except ValueError:

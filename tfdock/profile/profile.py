@@ -37,7 +37,7 @@ MAX_EXTENDS = 8  #: How many profiles may extend one another.
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Text that matches as a whole, for us and for editors that read the JSON Schema."""
+    """Text that must match as a whole, for tfdock and for editors that read the JSON Schema."""
 
     expression: str
     example: str
@@ -68,7 +68,7 @@ class Pattern:
 
 
 def wrong(message: str, fix: str, *where: str) -> PydanticCustomError:
-    """Return a finding of our own with its fix; `where` leads from the checked value to the wrong one."""
+    """Return a problem with its fix; `where` is the path from the checked value to the wrong value."""
     # A template: pydantic fills in braces, and the message may hold braces of the user's.
     return PydanticCustomError("tfdock", "{message}", {"message": message, "fix": fix, "where": where})
 
@@ -82,7 +82,7 @@ def _image(text: str) -> str:
 
 
 def no_control_characters(text: str) -> str:
-    """Return the text if it is one line that a terminal shows as it is; raises ValueError."""
+    """Return the text if it is one line without control characters; raises ValueError."""
     if not text.isprintable():
         raise ValueError("holds a control character or line break")
     return text
@@ -181,7 +181,7 @@ _MOST_ENTRIES = 256
 
 def _not_empty(words: list[_T]) -> list[_T]:
     if not words:
-        raise wrong("the list is empty", "name at least one, or remove the line")
+        raise wrong("the list is empty", "add at least one, or remove the line")
     return words
 
 
@@ -196,7 +196,7 @@ class Record(BaseModel):
 
 
 class TensorFlow(Record):
-    """Which source to build; `release` names the release whose rules it follows."""
+    """The source to build; `release` names the release whose rules apply."""
 
     release: VersionText = Field(description="The release whose rules the source follows", examples=["2.18.0"])
     git: GitUrl | None = Field(
@@ -212,7 +212,7 @@ class TensorFlow(Record):
     )
     fallback_on: Literal["analysis", "compile"] = Field(
         "analysis",
-        description="`compile`: go on with the next ref where one does not compile, too",
+        description="`compile`: also try the next ref if a ref does not compile",
         examples=["compile"],
     )
     archive: Url | None = Field(
@@ -253,7 +253,7 @@ class TensorFlow(Record):
 
 
 class Bazel(Record):
-    """Bazel itself, and what is added to its command line."""
+    """Bazel's version, and additions to its command line."""
 
     version: VersionText | None = Field(
         None, description="Bazel's version; the release's own by default", examples=["6.5.0"]
@@ -267,28 +267,28 @@ class Bazel(Record):
 # Flag -> why it is not the user's to set, and where the same is said. Bazel's negations (`--no…`) are meant as well.
 _OWN_FLAGS = {
     "bazelrc": ("the build's flags must all be in the plan", "put its flags into `bazel: {flags: …}`"),
-    "output_base": ("every run has an output base of its own", "set `--cache-dir` to move it"),
-    "output_user_root": ("every run has an output base of its own", "set `--cache-dir` to move it"),
-    "install_base": ("the image has Bazel unpacked", "there is nothing to set"),
-    "symlink_prefix": ("the wheel is collected from bazel-bin", "there is nothing to set"),
-    "disk_cache": ("it would not be the one in the plan", "set `--cache-dir` or TFDOCK_CACHE_DIR"),
-    "repository_cache": ("it would not be the one in the plan", "set `--cache-dir` or TFDOCK_CACHE_DIR"),
+    "output_base": ("every run has its own output base", "set `--cache-dir` to move it"),
+    "output_user_root": ("every run has its own output base", "set `--cache-dir` to move it"),
+    "install_base": ("Bazel is already unpacked in the image", "remove it"),
+    "symlink_prefix": ("the wheel is collected from bazel-bin", "remove it"),
+    "disk_cache": ("it would differ from the plan", "set `--cache-dir` or TFDOCK_CACHE_DIR"),
+    "repository_cache": ("it would differ from the plan", "set `--cache-dir` or TFDOCK_CACHE_DIR"),
     "remote_cache": ("the compile container has no network", "set `cache: {remote: …}`"),
     "remote_executor": ("the compile container has no network", "set `cache: {executor: …}`"),
     "remote_proxy": ("the compile container has no network", "set `cache: {remote: …}`"),
-    "remote_instance_name": ("it belongs to the endpoint", "set `cache: {instance: …}`"),
-    "remote_upload_local_results": ("it belongs to the endpoint", "set `cache: {upload: …}`"),
-    "remote_header": ("credentials do not stand in profiles", "set TFDOCK_REMOTE_HEADER"),
-    "remote_cache_header": ("credentials do not stand in profiles", "set TFDOCK_REMOTE_HEADER"),
-    "remote_exec_header": ("credentials do not stand in profiles", "set TFDOCK_REMOTE_HEADER"),
-    "remote_default_exec_properties": ("it keeps compilers apart", "there is nothing to set"),
-    "remote_default_platform_properties": ("it keeps compilers apart", "there is nothing to set"),
-    "jobs": ("it is sized with the memory", "set `resources: {jobs: …}`"),
-    "local_ram_resources": ("it is sized with the container", "set `resources: {memory: …}`"),
-    "local_cpu_resources": ("it is sized with the container", "set `resources: {cpus: …}`"),
-    "local_resources": ("it is sized with the container", "set `resources: {memory: …, cpus: …}`"),
-    "script_path": ("it would run a program outside the build", "there is nothing to set"),
-    "build_event_json_file": ("the build record is made from it", "the record holds Bazel's figures"),
+    "remote_instance_name": ("the endpoint decides it", "set `cache: {instance: …}`"),
+    "remote_upload_local_results": ("the endpoint decides it", "set `cache: {upload: …}`"),
+    "remote_header": ("profiles must not contain credentials", "set TFDOCK_REMOTE_HEADER"),
+    "remote_cache_header": ("profiles must not contain credentials", "set TFDOCK_REMOTE_HEADER"),
+    "remote_exec_header": ("profiles must not contain credentials", "set TFDOCK_REMOTE_HEADER"),
+    "remote_default_exec_properties": ("tfdock uses it to separate compilers", "remove it"),
+    "remote_default_platform_properties": ("tfdock uses it to separate compilers", "remove it"),
+    "jobs": ("tfdock sets it from the memory", "set `resources: {jobs: …}`"),
+    "local_ram_resources": ("tfdock sets it from the container", "set `resources: {memory: …}`"),
+    "local_cpu_resources": ("tfdock sets it from the container", "set `resources: {cpus: …}`"),
+    "local_resources": ("tfdock sets it from the container", "set `resources: {memory: …, cpus: …}`"),
+    "script_path": ("it would run a program outside the build", "remove it"),
+    "build_event_json_file": ("tfdock makes the build record from it", "the record holds Bazel's figures"),
 }
 #: Names that some version of Bazel accepts for an option of tfdock's own. The comments name Bazel's source files.
 _OLD_SPELLINGS = {
@@ -347,7 +347,7 @@ class Debug(Record):
 
 
 class OwnBase(Record):
-    """A base image of one's own. With `provides` it has all that builds, and nothing is installed in it."""
+    """A base image of the user. With `provides` it has all build tools, and nothing is installed in it."""
 
     image: ImageText = Field(description="The image", examples=["registry.example/tensorflow-tools:1"])
     provides: dict[Word, VersionText] | None = Field(
@@ -368,7 +368,7 @@ class HostCompiler(Record):
 
 
 class WheelNaming(Record):
-    """What the wheel is called."""
+    """The names of the wheel."""
 
     name: Word | None = Field(None, description="Project name instead of `tensorflow`", examples=["my-tensorflow"])
     local_version: Annotated[str, Pattern(r"[a-z0-9]+(\.[a-z0-9]+)*", "a local version (`cuda12.5.sm86`)")] | None = (
@@ -411,7 +411,7 @@ ExecutorUrl = Annotated[
 
 
 class Cache(Record):
-    """A cache and an executor past this machine; both speak Bazel's remote APIs."""
+    """A remote cache and executor; both speak Bazel's remote APIs."""
 
     remote: CacheUrl | None = Field(
         None,
@@ -524,18 +524,18 @@ class Profile(Record):
 
     @property
     def mends_source(self) -> bool:
-        """Whether known faults of the source are mended."""
+        """Whether known faults of the source are fixed."""
         # Another source may have been mended already.
         return self.edits == "all" or (self.edits is None and not self.source.is_own)
 
     @property
     def base_image(self) -> str | None:
-        """The base image of one's own, or None."""
+        """The user's base image, or None."""
         return self.base.image if isinstance(self.base, OwnBase) else self.base
 
     @property
     def provides(self) -> Mapping[str, str] | None:
-        """Tool -> version of a base image that has all; None where tfdock installs what is missing."""
+        """Tool -> version of a complete base image; None if tfdock installs missing tools."""
         tools = self.base.provides if isinstance(self.base, OwnBase) else None
         # Of Python the first two numbers count.
         return tools and {name: v if name != "python" else ".".join(v.split(".")[:2]) for name, v in tools.items()}
@@ -547,17 +547,17 @@ class Profile(Record):
 
     @property
     def release_field(self) -> str:
-        """Where the profile says the release."""
+        """The path of the release in the profile."""
         return "tensorflow" if isinstance(self.tensorflow, str) else "tensorflow.release"
 
     @property
     def for_this_machine(self) -> bool:
-        """Whether `gpus` says `local`, alone or beside names."""
+        """Whether `gpus` contains `local`, alone or with names."""
         return "local" in (self.gpus or ())
 
     @property
     def named_gpus(self) -> tuple[str, ...]:
-        """What `gpus` names, this machine's left out."""
+        """The names in `gpus`, without `local`."""
         return () if self.gpus == "local" else tuple(name for name in self.gpus or () if name != "local")
 
     @property
@@ -584,7 +584,7 @@ _DEVICE_FIELDS = ("gpus", *TARGET_FIELDS)
 
 
 def json_schema(names: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
-    """Return the profile's JSON Schema, for editors. They suggest the `names` of a field, and take other names."""
+    """Return the profile's JSON Schema, for editors. They suggest the `names` of a field, and accept others."""
     schema = Profile.model_json_schema()
     for field, known in (names or {}).items():
         for arm in schema["properties"].get(field, {}).get("anyOf", ()):
@@ -614,7 +614,7 @@ def read(text: str, file: str, others: Mapping[str, str] | None = None) -> tuple
 
 
 def checked(model: type[_R], document: yaml_nodes.Node, file: str) -> _R:
-    """Return a document as a record of that type; raises ProfileError with all problems, each at its node."""
+    """Return a document as a value of that type; raises ProfileError with all problems, each at its node."""
     if issubclass(model, Profile):
         _check_lengths(document, file)
     # Found before pydantic's: it would only say that a string is expected, and not how to write it.
@@ -654,7 +654,7 @@ def merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...
     axes = node.entries.get("axes")
     if axes is not None:
         message = "this is a matrix, not a profile: it has `axes`"
-        fix = "name it to `tfdock matrix`, or to `tfdock build --matrix`"
+        fix = "use it with `tfdock matrix` or `tfdock build --matrix`"
         raise ProfileError(axes.problem(file, "profile-is-matrix", message, fix))
     parent = node.entries.get("extends")
     if parent is None or parent.kind != "text":
@@ -664,22 +664,22 @@ def merged(text: str, file: str, others: Mapping[str, str], seen: tuple[str, ...
         raise extends_too_far(parent, file, circle=parent.raw in seen)
     if parent.raw not in others:
         message = f"the profile `{parent.raw}` does not exist"
-        fix = "the path is relative to the profile that extends"
+        fix = "the path is relative to the profile with `extends:`"
         raise ProfileError(parent.problem(file, "profile-not-found", message, fix, field="extends"))
     base = merged(others[parent.raw], parent.raw, others, (*seen, parent.raw))
     return overlaid(base, node)
 
 
 def extends_too_far(parent: yaml_nodes.Node, file: str, *, circle: bool = False) -> ProfileError:
-    """Return the error for a value of `extends` that closes a circle, or makes the chain too long."""
+    """Return the error for a circle of `extends`, or a chain that is too long."""
     how = f"`{parent.raw}` extends itself" if circle else f"more than {MAX_EXTENDS} profiles deep"
-    message = f"`extends:` goes in a circle or too far: {how}"
-    fix = "let one profile of the chain stand alone"
+    message = f"`extends:` forms a circle or a chain that is too long: {how}"
+    fix = "remove `extends:` from one profile of the chain"
     return ProfileError(parent.problem(file, "profile-extends-cycle", message, fix, field="extends"))
 
 
 def overlaid(base: yaml_nodes.Node, node: yaml_nodes.Node) -> yaml_nodes.Node:
-    """Return one map over another: maps merge, all else replaces. GPUs or targets replace whichever the base had."""
+    """Return one map over another: maps merge, other values replace. GPUs or targets replace both of the base."""
     entries = dict(base.entries)
     # Both together mean "compile this, and serve those". A child that says one of them wants no half of the base.
     if any(name in node.entries for name in _DEVICE_FIELDS):
@@ -863,7 +863,7 @@ _MESSAGES = {
     "dict_type": "should be a map of `name: value` lines",
     "model_type": "should be a map of `name: value` lines",
     "bool_type": "should be `true` or `false`",
-    "too_long": "has more entries than are taken: 32 at most",
+    "too_long": "has too many entries: 32 at most",
     "int_type": "should be a whole number",
 }
 
@@ -887,7 +887,7 @@ def _fix(model: type[BaseModel], item: Any, node: yaml_nodes.Node, path: _Path) 
     name, info = _deepest(model, path)
     if name in ("tensorflow", "release") and re.fullmatch("[A-Za-z-]+", node.raw or ""):  # nightly, latest, master
         build = 'tensorflow: {release: "2.21", ref: master}'
-        return f"name a release; for a branch also the release whose rules hold: `{build}`"
+        return f"name a release; for a branch, also the release whose rules apply: `{build}`"
     if info is None or not info.description:
         return "correct the value"
     if not info.examples:

@@ -185,7 +185,7 @@ BAD = {
         "`tensorflow`: `v2.18` does not look like a version (`2.18.0`)", "did you mean `2.18`?"),
     "tensorflow.release": ("schema: 1\ntensorflow: {release: latest}\n", "2:23",
         "`tensorflow.release`: `latest` does not look like a version (`2.18.0`)",
-        'name a release; for a branch also the release whose rules hold: '
+        'name a release; for a branch, also the release whose rules apply: '
         '`tensorflow: {release: "2.21", ref: master}`'),
     "tensorflow.ref": (SOURCE + "ref: a..b}\n", "2:38",
         "`tensorflow.ref`: `a..b` does not look like a git branch, tag or commit", "write it like `ref: v2.18.0`"),
@@ -213,7 +213,7 @@ BAD = {
     "gpus": (HEAD + "gpus: rtx3080\n", "3:7", "`gpus`: should be a list", "write a list: `[rtx3080]`"),
     "gpus[]": (HEAD + 'gpus: [rtx3080, "-x"]\n', "3:17", "`gpus[1]`: `-x` does not look like a GPU's name",
         "write it like `gpus: [rtx3080]`"),
-    "empty gpus": (HEAD + "gpus: []\n", "3:7", "`gpus`: the list is empty", "name at least one, or remove the line"),
+    "empty gpus": (HEAD + "gpus: []\n", "3:7", "`gpus`: the list is empty", "add at least one, or remove the line"),
     "compute_capabilities": (HEAD + "compute_capabilities: [8.6]\n", "3:24",
         "`compute_capabilities[0]` is a number, but must be text",
         "write `sm_86` for SASS, `compute_86` for SASS and PTX"),
@@ -260,7 +260,7 @@ BAD = {
         "`optimize[1]`: `-O3` does not look like a CPU feature such as `avx2`",
         "write it like `optimize: [avx2, fma]`"),
     "empty optimize": (HEAD + "optimize: []\n", "3:11", "`optimize`: the list is empty",
-        "name at least one, or remove the line"),
+        "add at least one, or remove the line"),
     "debug": (HEAD + 'debug: "yes"\n', "3:8", "`debug`: should be `true` or `false`", "write `true` or `false`"),
     "debug.mode": (HEAD + "debug: {mode: dgb}\n", "3:15", "`debug.mode`: should be `opt`, `dbg` or `fastbuild`",
         "did you mean `dbg`?"),
