@@ -1,4 +1,4 @@
-"""Write an operation of a traced script as a program of its own, and time that."""
+"""Write an operation of a traced script as a separate program, and time the program."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.trace.recording import Script, Terminal, run_script
 from tfdock.trace.trace_facts import TracedOperation
 
-LONGEST = "longest"  #: How the operation that takes most is named.
-_CALL = "StatefulPartitionedCall/"  #: A function's call, before the names of all that is in it.
+LONGEST = "longest"  #: The name of the longest operation.
+_CALL = "StatefulPartitionedCall/"  #: A function's call; it precedes the names of the function's parts.
 _MOST_JSON, _SECONDS = 1 << 20, 300.0
-_SMALL = 64  #: Numbers in an input that says what is done; of larger ones the values are data.
-#: Inputs that no program can make up.
+_SMALL = 64  #: Numbers in an input that steers the operation; the values of larger inputs are data.
+#: Inputs that a program cannot invent.
 _UNMADE = ("resource", "variant", "string")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationCase:
-    """An operation as a program of its own."""
+    """An operation as a separate program."""
 
     program: str  #: The file: `python case.py` times it.
     type: str  #: The operation's type, as in the trace.
     node: str  #: Its node; empty for an eager call.
-    seconds: float  #: What a call of the program takes, the median.
-    traced_seconds: float  #: What a call takes in the trace, the mean.
+    seconds: float  #: The time of a call in the program, the median.
+    traced_seconds: float  #: The time of a call in the trace, the mean.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +53,14 @@ _Timed = TypedDict("_Timed", {"seconds": Annotated[float, below(1 << 20)]})
 
 
 def chosen(operations: Sequence[TracedOperation], name: str) -> TracedOperation:
-    """Return the longest operation of that node or type, or of all. Raises ProfileError for a name that is none."""
+    """Return the longest operation of that node or type, or of all. Raises ProfileError for an unknown name."""
     names = (name, f"{_CALL}{name}")
     found = next((one for one in operations if name == LONGEST or one.node in names or one.type == name), None)
     if found is None:
         raise ProfileError.of(
             "operation-missing",
             f"no operation of the trace is called `{name}`",
-            f"name one of the list, by its node or its type; or `{LONGEST}`",
+            f"choose an operation of the list, by its node or its type; or `{LONGEST}`",
         )
     return found
 
@@ -68,9 +68,9 @@ def chosen(operations: Sequence[TracedOperation], name: str) -> TracedOperation:
 def write_case(
     script: Script, operation: TracedOperation, templates: Mapping[str, str], folder: Path, terminal: Terminal
 ) -> OperationCase:
-    """Run a script until it makes the operation, write that into `case.py` of a folder, and time it.
+    """Run a script until it makes the operation, write the operation into `case.py` of a folder, and time it.
 
-    Raises VerificationFailed where the operation cannot be written, or does not run.
+    Raises VerificationFailed if the operation cannot be written, or does not run.
     """
     request = {
         "folder": str(folder.absolute()),
@@ -81,7 +81,7 @@ def write_case(
     run_script(script, templates["trace/capture.py"], request, terminal)
     found: _Collected | None = UntrustedPath(folder, "operation.json").load(_Collected, _MOST_JSON)
     if found is None:
-        raise _unwritten(operation, "the script makes none of that name: TensorFlow puts some together itself")
+        raise _unwritten(operation, "the script makes no such operation: TensorFlow makes some itself")
     document = {"steps": found.steps, "leaves": list(_leaves(operation, found.leaves))}
     program = UntrustedPath(folder, "case.py")
     program.write(templates["trace/case.py"].replace("@CASE@", json.dumps(document, indent=1)).encode())
@@ -109,13 +109,13 @@ def _leaves(operation: TracedOperation, leaves: Sequence[_Leaf]) -> Iterator[dic
             shape = traced[place]
         if leaf.dtype in _UNMADE:
             raise _unwritten(
-                operation, f"one of its inputs is of the type {leaf.dtype}, which no program can make up"
+                operation, f"one of its inputs is of the type {leaf.dtype}, which a program cannot invent"
             )
         sizes = [size for size in shape or () if size is not None]
         if leaf.value is None and (shape is None or len(sizes) < len(shape)):
-            raise _unwritten(operation, "the trace and the graph leave the shape of an input open")
+            raise _unwritten(operation, "the trace and the graph do not give the shape of an input")
         if leaf.value is None and leaf.dtype.startswith(("int", "uint")) and math.prod(sizes) <= _SMALL:
-            raise _unwritten(operation, "one of its inputs is a size, an axis or an index that only a run knows")
+            raise _unwritten(operation, "one of its inputs is a size, axis or index known only at run time")
         yield {"dtype": leaf.dtype, "shape": shape, "value": leaf.value}
 
 
@@ -127,5 +127,5 @@ def _shape(text: str) -> list[int | None] | None:
 
 def _unwritten(operation: TracedOperation, why: str) -> VerificationFailed:
     named = f"{operation.type} {operation.node}".strip()
-    fix = "name another operation of the list: `--case NODE`"
+    fix = "choose another operation of the list: `--case NODE`"
     return VerificationFailed.of("operation-missing", f"{named} cannot be written as a program: {why}", fix)

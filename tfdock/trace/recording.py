@@ -1,4 +1,4 @@
-"""Run a script with TensorFlow's profiler around its steps, and find the profile that it leaves."""
+"""Run a script with TensorFlow's profiler around its steps, and find the resulting profile."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """What `dockerfiles/trace/capture.py` tells of the script that it ran."""
+    """The report of `dockerfiles/trace/capture.py` on the script that it ran."""
 
     tensorflow: Line  #: The version.
     steps: int  #: Steps in the profile.
-    left_out: int  #: Steps before and after them.
-    calls: Mapping[Line, int]  #: Functions whose calls were those steps -> how many were.
+    left_out: int  #: Steps before and after the recorded steps.
+    calls: Mapping[Line, int]  #: Functions whose calls were the steps -> number of calls.
     own_steps: bool  #: The script marks steps itself, as Keras 2 does.
     own_profile: Line | None  #: The folder of a profile that the script made itself.
 
@@ -42,10 +42,10 @@ class Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
-    """Where a script's output goes, and what hears of a wish to stop meanwhile."""
+    """Where a script's output goes, and the stop requests of the user."""
 
     stoppable: Callable[[], AbstractContextManager[Stop]]
-    stdout: int | None = None  #: A descriptor; None for the caller's own output.
+    stdout: int | None = None  #: A file descriptor; None for the caller's own output.
 
 
 def run_script(script: Script, program: str, request: Mapping[str, object], terminal: Terminal) -> int:
@@ -56,7 +56,7 @@ def run_script(script: Script, program: str, request: Mapping[str, object], term
     """
     name = script.words[0]
     if name != "-m" and not Path(name).is_file():
-        raise ProfileError.of("source-missing", f"there is no script {name}", "check its path")
+        raise ProfileError.of("source-missing", f"the script {name} does not exist", "check its path")
     if [*script.words] == ["-m"]:
         raise ProfileError.of("source-missing", "`-m` names no module", "name one: `-m mine.train`")
     command = [str(script.python), "-c", program, json.dumps(request), *script.words]
@@ -81,8 +81,8 @@ def profile_in(*places: Path) -> UntrustedPath:
         if place.is_file() and place.name.endswith(_ENDING):
             return root
         if place.is_file():
-            message = f"{place} is no profile, whose name ends with `{_ENDING}`"
-            fix = f"name the Python of a script first: `tfdock trace .venv {place.name}`"
+            message = f"{place} is not a profile, whose name ends with `{_ENDING}`"
+            fix = f"give the Python of the script first: `tfdock trace .venv {place.name}`"
             raise ProfileError.of("trace-missing", message, fix)
         # A session that is thrown away leaves an empty file. `/` has no name, and no profile.
         found = (file for file in root.walk() if file.is_plain and file.status.st_size) if place.name else ()
@@ -91,5 +91,5 @@ def profile_in(*places: Path) -> UntrustedPath:
     raise ProfileError.of(
         "trace-missing",
         f"there is no profile in {places[0]}: no file `*{_ENDING}`",
-        "name a folder that TensorFlow's profiler has written, or record one: `tfdock trace .venv train.py`",
+        "give a folder that TensorFlow's profiler has written, or record a profile: `tfdock trace .venv train.py`",
     )

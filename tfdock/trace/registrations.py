@@ -27,7 +27,7 @@ def source_files(tree: Path) -> list[UntrustedPath]:
         if name.endswith(_ENDINGS)
     ]
     if not found:
-        fix = "name the folder that has `tensorflow/core` in it"
+        fix = "give the folder that contains `tensorflow/core`"
         raise ProfileError.of("source-missing", f"{tree} has no sources of TensorFlow", fix)
     return found
 
@@ -35,7 +35,7 @@ def source_files(tree: Path) -> list[UntrustedPath]:
 def registrations(files: Iterable[UntrustedPath], types: Sequence[str]) -> dict[str, Sequence[str]]:
     """Return where operations of these types and their kernels are registered: type -> `file:line`, once a file.
 
-    A name that macros put together is not found.
+    Names that macros build are not found.
     """
     names = "|".join(map(re.escape, types))
     # `REGISTER_OP("MatMul")`, `REGISTER6(BinaryOp, CPU, "AddV2", …)`, and `Name("MatMul")` in a macro of many lines.

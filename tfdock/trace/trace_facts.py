@@ -1,4 +1,4 @@
-"""Draw the figures that tell why a program is slow from xprof's tables and from the events of its trace. Pure.
+"""Compute the figures that show why a program is slow, from xprof's tables and the events of its trace. Pure.
 
 xprof measures steps, the wait for input, what a GPU does, and memory. It says nothing of tracing, of compilation on a
 CPU, of float64, nor of operations that run one by one: these are read from the events. A share of a time is
@@ -21,7 +21,7 @@ _BUILDING = "tf.function-graph_building"
 _EAGER, _FUNCTION, _STAGE = "EagerLocalExecute: ", "__inference", "Iterator::"
 #: Parts of the names of events in which XLA compiles: 2.18 and 2.21 on a CPU, and on a GPU. 2.15 has none on a CPU.
 _COMPILING = ("CpuCompiler::", "GpuCompiler::", "JitCompiler::Compile", "RunBackend")
-#: Types of operations that compute nothing: they hand values on, or wait.
+#: Types of operations that compute nothing: they pass values, or wait.
 _IDLE = frozenset({
     "_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv", "IteratorGetNext", "IteratorGetNextSync",
     "OptionalGetValue", "OptionalFromValue", "IteratorGetNextAsOptional", "PyFunc", "EagerPyFunc", "PyFuncStateless",
@@ -39,8 +39,8 @@ class TracedOperation:
     node: str  #: The node's name; empty for eager calls.
     on: str  #: `Host` or `Device`.
     calls: int  #: How often it ran.
-    seconds: float  #: In all, without what it called; of eager calls, with what they cost Python.
-    share: float  #: Of the time of all operations there.
+    seconds: float  #: Total time, without called operations; for eager calls, with the cost in Python.
+    share: float  #: The share of the time of all operations there.
     inputs: str  #: Types and shapes of its inputs, such as `(float[8,64];int32[2])`; empty if not known.
 
 
@@ -48,7 +48,7 @@ class TracedOperation:
 class TracedKernel:
     """A kernel on a GPU."""
 
-    name: str  #: Its name, as the driver has it.
+    name: str  #: The name that the driver uses.
     operation: str  #: The operation that launched it.
     calls: int  #: How often it ran.
     seconds: float  #: In all.
@@ -62,41 +62,41 @@ class TracedKernel:
 class InputStage:
     """A stage of the input pipeline."""
 
-    stage: str  #: Its name, without those that it feeds: `ParallelMapV2`.
+    stage: str  #: Its name, without the stages that it feeds: `ParallelMapV2`.
     calls: int  #: How often it ran.
-    seconds: float  #: In all, without the stages that feed it on the same thread.
+    seconds: float  #: Total time, without the stages that feed it on the same thread.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFacts:
-    """What a trace shows. None: not known."""
+    """The facts of a trace. None: not known."""
 
-    steps: int  #: Marked steps; 0 where the program has none.
+    steps: int  #: Marked steps; 0 if the program marks no steps.
     step_seconds: float | None  #: The mean step.
     shortest_seconds: float | None  #: The shortest step.
     longest_seconds: float | None  #: The longest step.
-    input_share: float | None  #: Of a step, the wait for input.
-    input_stage: str  #: The stage of the input pipeline that takes most; empty without one.
+    input_share: float | None  #: The part of a step that waits for input.
+    input_stage: str  #: The slowest stage of the input pipeline; empty without a pipeline.
     python_input: bool  #: A stage of the input pipeline runs Python.
-    python_share: float  #: Of the time, the part in which a Python function runs inside of a graph.
+    python_share: float  #: The part of the time in which a Python function runs inside a graph.
     operation_share: float | None  #: The part of the time in which at least one operation computes.
-    compile_share: float | None  #: Of the time, the part in which XLA compiles.
-    compilations: int  #: Steps in which XLA compiles, or calls that do where there are no steps.
-    building_share: float  #: Of the time, the part in which graphs are traced.
-    traced_calls: int  #: Calls of a `tf.function` that traced it anew.
-    traced_share: float  #: Their share of all such calls.
+    compile_share: float | None  #: The part of the time in which XLA compiles.
+    compilations: int  #: Steps in which XLA compiles; without steps, calls in which XLA compiles.
+    building_share: float  #: The part of the time in which graphs are traced.
+    traced_calls: int  #: Calls of a `tf.function` that traced it again.
+    traced_share: float  #: The share of these calls in all `tf.function` calls.
     traced_functions: str  #: The functions that were traced.
-    double_share: float | None  #: Of the time of graph operations, those with float64 inputs.
+    double_share: float | None  #: The share of operations with float64 inputs in the time of graph operations.
     eager_calls: int  #: Operations that Python called one by one.
-    eager_per_step: float  #: The same, by step; of a program without steps, all.
-    eager_share: float  #: The part of the time in which one of them runs.
-    node_share: float  #: Of the time of graph operations, the part of the longest node.
+    eager_per_step: float  #: The same, per step; all of them in a program without steps.
+    eager_share: float  #: The part of the time in which such an operation runs.
+    node_share: float  #: The share of the longest node in the time of graph operations.
     node: str  #: That node, with its type.
     operations: Sequence[TracedOperation]  #: All operations, longest first.
     stages: Sequence[InputStage]  #: The input pipeline, longest first.
     kernels: Sequence[TracedKernel]  #: Kernels of a GPU, longest first.
     memory: Mapping[str, int]  #: Allocator -> the most bytes that were in use.
-    has_shapes: bool  #: Graph operations tell their inputs, or there are none.
+    has_shapes: bool  #: Graph operations list their inputs, or there are no graph operations.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class _Event:
 
     @property
     def is_xla(self) -> bool:
-        """Whether it is the call of a function that XLA has compiled, or compiles in it."""
+        """Whether it is the call of a function that XLA has compiled, or compiles during the call."""
         return self.arg("long_name").rpartition(":")[2].startswith(_FUNCTION)
 
     @property

@@ -1,4 +1,4 @@
-"""Trace a script, or read a profile that is there: from the first step to the causes."""
+"""Trace a script, or read an existing profile: from the first step to the causes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfdock.trace.recording import Captured, Script, Terminal, profile_in, run_s
 from tfdock.trace.trace_facts import TraceFacts, facts_of
 from tfdock.trace.xprof_tables import read_tables, sample_server, serve_page
 
-_SECONDS_WITHOUT_STEPS = 30  #: A script without steps is kept until then.
+_SECONDS_WITHOUT_STEPS = 30  #: Seconds to record a script without steps.
 _MOST_JSON = 1 << 20
 
 
@@ -28,10 +28,10 @@ _MOST_JSON = 1 << 20
 class FoundCause:
     """A cause that a trace shows."""
 
-    cause: str  #: Its name in the table.
-    says: str  #: What was seen, with its figures.
-    advice: str  #: What to do about it.
-    is_fault: bool  #: Something is done wrong, or in vain; else it is where the time goes.
+    cause: str  #: The name of the cause in the table.
+    says: str  #: The observation, with its figures.
+    advice: str  #: The fix.
+    is_fault: bool  #: Whether something is wrong or in vain; else it only shows the use of the time.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +41,17 @@ class TraceReport:
     profile: str  #: The file that TensorFlow's profiler wrote.
     timeline: str  #: The same for chrome://tracing and Perfetto.
     facts: TraceFacts  #: What the profile shows.
-    causes: tuple[FoundCause, ...]  #: Why the program is slow, what hides the rest first; none where none is known.
+    causes: tuple[FoundCause, ...]  #: Why the program is slow; a cause that hides others is first.
     notes: tuple[str, ...]  #: What limits the answer.
     status: int = 0  #: The script's exit status; below 0 the number of the signal that ended it. 0 without a script.
-    script: Captured | None = None  #: What was recorded of the script; null for a profile that was there.
-    case: OperationCase | None = None  #: An operation as a program of its own, where one was asked for.
-    sources: Mapping[str, Sequence[str]] = field(default_factory=dict)  #: Type -> where it is registered.
+    script: Captured | None = None  #: The recording of the script; null for an existing profile.
+    case: OperationCase | None = None  #: An operation as a separate program, if requested.
+    sources: Mapping[str, Sequence[str]] = field(default_factory=dict)  #: Type -> where the operation is registered.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracer:
-    """What reads profiles: a Python that has xprof, the templates, and the causes that are known."""
+    """Reads profiles. It has a Python with xprof, the templates, and the known causes."""
 
     xprof: Path
     templates: Mapping[str, str]
@@ -126,7 +126,7 @@ class Tracer:
 
 
 def _nothing(script: Script, why: str, fix: str = "") -> VerificationFailed:
-    alone = f"what it printed says why; run it alone: `{shlex.join([str(script.python), *script.words])}`"
+    alone = f"its output says why; run the script alone: `{shlex.join([str(script.python), *script.words])}`"
     return VerificationFailed.of("trace-missing", f"nothing was recorded: {why}", fix or alone)
 
 
@@ -136,22 +136,22 @@ def _script_notes(script: Script, captured: Captured, status: int) -> Iterator[s
     if captured.own_profile:
         yield f"the script profiles itself too, into {captured.own_profile}: `tfdock trace {captured.own_profile}`"
     if captured.steps and captured.steps < script.steps:
-        yield f"{captured.steps} steps are in it: the script has no more, or they take more than 5 s together"
+        yield f"{captured.steps} steps are in it: the script has no more, or all steps take over 5 s"
 
 
 def _notes(facts: TraceFacts) -> Iterator[str]:
     if not facts.steps:
-        yield "no step is marked: these are figures of all that was recorded, of a script half a minute at most"
+        yield "no step is marked: the figures cover the whole recording, at most half a minute of a script"
     if facts.compile_share is None:
-        yield "a function is compiled by XLA, which tells nothing here: whether it compiles in each step is not known"
+        yield "a function is compiled by XLA, which reports nothing here: compilation in each step is not known"
     if not facts.has_shapes:
-        yield "the operations tell no inputs: whether they compute in float64 is not known"
+        yield "the operations list no inputs: it is unknown whether they compute in float64"
     elif facts.double_share is None and facts.eager_calls:
         yield "the types of operations that Python calls one by one are not known: look for float64 there yourself"
 
 
 def causes_of(facts: TraceFacts, rows: Iterable[SlowCause]) -> Iterator[FoundCause]:
-    """Yield the causes, in the order of the table: the one that hides the others first."""
+    """Yield the causes, in the order of the table: a cause that hides others comes first."""
     figures = {one.name: getattr(facts, one.name) for one in fields(facts)}
     known = {name: value for name, value in figures.items() if isinstance(value, int | float)}
     texts = {name: _text(name, value) for name, value in figures.items() if isinstance(value, int | float | str)}

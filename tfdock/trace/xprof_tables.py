@@ -1,4 +1,4 @@
-"""Let xprof read a profile, show or record one, in a process of its own and with a Python that may be another."""
+"""Let xprof read, show or record a profile, in a separate process and possibly with another Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfdock.host.untrusted_folders import TooLarge, UntrustedPath
 from tfdock.installed.interpreter import started_python
 
 _SECONDS = 600.0
-_ANSWER_SECONDS = 60.0  #: After the time of a recording.
+_ANSWER_SECONDS = 60.0  #: Extra seconds after the time of a recording.
 _LOOK_SECONDS, _DYING_SECONDS = 0.2, 5.0
 _MOST_PROFILE, _MOST_TABLE = 1 << 30, 1 << 28
 _NAME = "host.xplane.pb"
@@ -36,7 +36,7 @@ def xprof_python(named: str) -> Path:
 
 
 def read_tables(python: Path, profile: UntrustedPath, program: str) -> dict[str, bytes]:
-    """Return what xprof's tools say of a profile: a tool's name -> its answer. A tool that fails is left out.
+    """Return the answers of xprof's tools on a profile: a tool's name -> its answer. Failed tools are left out.
 
     `trace_viewer` has the events that tell times, `timeline` all of them, compressed.
 
@@ -61,7 +61,7 @@ def read_tables(python: Path, profile: UntrustedPath, program: str) -> dict[str,
         raise VerificationFailed.of(
             "trace-unreadable",
             f"xprof cannot read {profile}{f': {said[:300]}' if said else ''}",
-            "record it again: a profile is cut off where its program is killed",
+            "record the profile again: it is cut off if its program is killed",
         )
     return tables
 

@@ -156,7 +156,7 @@ def test_the_profile_stays_with_a_timeline_beside_it(python: Path, tmp_path: Pat
         ("status=0", 0, ""),
         ("status=3", 3, "the script ends with exit status 3"),
         ("own=logs", 0, "the script profiles itself too, into logs: `tfdock trace logs`"),
-        ("steps=7", 0, "7 steps are in it: the script has no more, or they take more than 5 s together"),
+        ("steps=7", 0, "7 steps are in it: the script has no more, or all steps take over 5 s"),
     ],
 )
 def test_the_exit_status_is_the_scripts_and_what_limits_the_answer_is_noted(
@@ -268,8 +268,8 @@ def without_tensorflow(python: Path) -> None:
         (without_tensorflow, ["{python}", "a.py"], 2, "has no TensorFlow [tensorflow-missing]"),
         (bool, ["nowhere"], 2, "no file `*.xplane.pb` [trace-missing]"),
         (bool, ["/"], 2, "[trace-missing]"),
-        (bool, ["a.py"], 2, "a.py is no profile, whose name ends with `.xplane.pb`"),
-        (bool, ["{python}", "lost.py"], 2, "there is no script lost.py [source-missing]"),
+        (bool, ["a.py"], 2, "a.py is not a profile, whose name ends with `.xplane.pb`"),
+        (bool, ["{python}", "lost.py"], 2, "the script lost.py does not exist [source-missing]"),
         (bool, ["{python}", "-m"], 2, "`-m` names no module [source-missing]"),
         (bool, ["--xprof", "nowhere", "logs"], 2, "there is no Python at nowhere [python-not-found]"),
         (bool, ["{python}", "a.py", "steps=0"], 4, "it has 3 steps, which are left out"),
@@ -329,7 +329,7 @@ def test_an_operation_becomes_a_program_with_the_shapes_of_the_trace(
         ((), "Conv9D", "no operation of the trace is called `Conv9D` [operation-missing]"),
         ((), "Mul", "Mul cannot be written as a program: the script makes none of that name"),
         (({**BATCH, "dtype": "resource"}, AXES), "longest", "one of its inputs is of the type resource"),
-        ((BATCH,), "longest", "leave the shape of an input open"),
+        ((BATCH,), "longest", "do not give the shape of an input"),
         ((BATCH, {**AXES, "value": None}), "longest", "a size, an axis or an index that only a run knows"),
         (({**BATCH, "shape": [], "value": 1}, AXES), "longest", "does not run: IndexError: list index out of range"),
     ],
