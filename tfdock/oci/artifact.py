@@ -24,8 +24,8 @@ _T = TypeVar("_T")
 class ArtifactKind:
     """A kind of artifact, in the words of its refusals.
 
-    `noun` is what it is called, `owned` what it is called in full. `refusal` says what becomes of a malformed one,
-    and `never_written` what tfdock does not write. Each of the two refusals has a code and a fix.
+    `noun` is its name, `owned` its full name. `refusal` is for a malformed artifact,
+    `never_written` for one that tfdock does not write. Each of the two refusals has a code and a fix.
     """
 
     noun: str
@@ -56,12 +56,12 @@ class NamedArtifact:
 
     @property
     def reference(self) -> str:
-        """The digest or tag that the registry is asked for."""
+        """The digest or tag in requests to the registry."""
         # The tag that every client means by a name without one.
         return self.image.digest or self.image.tag or "latest"
 
     def manifest(self) -> FoundManifest | None:
-        """Return the manifest that the name stands for now; None where the registry has nothing of that name."""
+        """Return the manifest that the name stands for now; None if the registry does not have the name."""
         return self.repository.manifest(self.reference)
 
     # --- refusals -----------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class NamedArtifact:
             raise self.malformed(digest, str(error)) from error
 
     def malformed(self, digest: str, what: str) -> VerificationFailed:
-        """Return the refusal of contents that are not what tfdock writes, or not what they say."""
+        """Return the refusal of contents that tfdock does not write, or that contradict themselves."""
         kind = self.kind
         return VerificationFailed.of(
             kind.malformed_code,
@@ -86,7 +86,7 @@ class NamedArtifact:
 
     def other_kind(self, digest: str) -> ProfileError:
         """Return the refusal of a name that stands for something else."""
-        message = f"`{self.image}` is something else than {self.kind.owned}: {digest}"
+        message = f"`{self.image}` is not {self.kind.owned}: {digest}"
         return ProfileError.of(self.kind.other_code, message, self.kind.other_fix)
 
 

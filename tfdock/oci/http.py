@@ -25,9 +25,9 @@ from tfdock.host.foreign_json import Malformed, parse
 from tfdock.host.supervise import Output, streamed, watched
 
 TIMEOUT = 30.0  #: Seconds of silence.
-WHOLE = 120.0  #: Seconds for a request and its answer: a server that sends a byte now and then is never silent.
-LEAST = 10_000  #: Bytes that a line brings in a second, at least. 100 MB take three hours then.
-_MINUTE = 60.0  #: Seconds of waiting after which the speed is looked at.
+WHOLE = 120.0  #: Seconds for a request and its answer. A server that sends a byte now and then is never silent.
+LEAST = 10_000  #: The minimum of bytes per second. 100 MB then take three hours.
+_MINUTE = 60.0  #: Seconds before the speed is checked.
 _MOST_HEAD = 1 << 20  #: Bytes of the head of an answer, with every `100 Continue` before it.
 MOST = 64 << 20  #: Bytes of an answer that is read into memory.
 _MOST_ERROR = 64 << 10  #: Bytes of the body of an error.
@@ -201,7 +201,7 @@ def retry(
 ) -> _T:
     """Call a function that uses HTTP; retry it if the server asks for a pause (429, 5xx), after that pause.
 
-    With `breaks`, retry also after a broken connection: only for what may be done twice. `check` is called while it
+    With `breaks`, retry also after a broken connection: for repeatable requests. `check` is called while it
     waits, and raises to give up.
     """
 
@@ -246,7 +246,7 @@ def send_once(request: urllib.request.Request, silence: float = TIMEOUT) -> Any:
 
 
 def retry_delay(error: BaseException | None, tries: int, *, breaks: bool) -> float | None:
-    """Return the seconds to wait after so many tries before the next one; None if a retry is of no use."""
+    """Return the seconds to wait before the next try; None if a retry is useless."""
     if isinstance(error, urllib.error.HTTPError):
         # Any other 4xx is the request's own fault (RFC 9110, 15.5): again it fails in the same way.
         if error.code != 429 and error.code < 500:
@@ -280,7 +280,7 @@ def _connection_broke(error: BaseException | None) -> bool:
 def error_codes(error: urllib.error.HTTPError) -> str:
     """Return the error codes of a registry (OCI distribution specification, "Error Codes"): `DENIED, UNSUPPORTED`.
 
-    Only the codes: the registry's own words may repeat what it was shown.
+    Only the codes: the registry's own words may repeat secrets from the request.
     """
     try:
         codes = [row.code for row in parse(_Errors, error.read(_MOST_ERROR)).errors]
@@ -307,7 +307,7 @@ class TruncatedAnswer(StrangeAnswer):
 
 
 def failure_reason(error: BaseException) -> object:
-    """Return why a request failed, in the operating system's words if it has some."""
+    """Return why a request failed, in the operating system's words if there are any."""
     if isinstance(error, urllib.error.HTTPError):
         return f"{error.code} {error.reason}"
     if isinstance(error, http.client.IncompleteRead):

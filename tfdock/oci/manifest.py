@@ -91,11 +91,11 @@ class Manifest:
         node = parse(Any, data)
         # One with both would be a manifest to some readers and an index to others.
         if not isinstance(node, dict) or node.get("schemaVersion") != 2 or "manifests" in node:
-            raise Malformed("it is no image manifest")
+            raise Malformed("it is not an image manifest")
         layers, artifact_type = node.get("layers"), node.get("artifactType")
         # An OCI manifest may leave its own media type out.
         if node.get("mediaType", MANIFEST) not in (MANIFEST, DOCKER_MANIFEST) or not isinstance(layers, list):
-            raise Malformed("it is no image manifest")
+            raise Malformed("it is not an image manifest")
         return cls(
             config=Descriptor.read(node.get("config")),
             layers=tuple(Descriptor.read(layer) for layer in layers),
@@ -104,7 +104,7 @@ class Manifest:
         )
 
     def encoded(self) -> bytes:
-        """Return its bytes, the same every time. Their digest is the digest of the image."""
+        """Return its bytes, always the same. Their digest is the digest of the image."""
         node: dict[str, Any] = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,

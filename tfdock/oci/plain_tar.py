@@ -24,12 +24,12 @@ MOST_MEMBERS = 2000  #: Members of a layer; the papers of one wheel are about te
 
 
 def padding(size: int) -> bytes:
-    """Return the zeros that follow contents of so many bytes."""
+    """Return the zeros that pad contents of `size` bytes to whole blocks."""
     return bytes(-size % BLOCK)
 
 
 def padded_size(size: int) -> int:
-    """Return the bytes that contents of so many bytes take, with the zeros behind them."""
+    """Return the length of contents of `size` bytes with their padding."""
     return size + -size % BLOCK
 
 
@@ -59,7 +59,7 @@ def plain_header(name: str, size: int) -> bytes:
 
 
 def file_member(path: str, data: bytes) -> bytes:
-    """Return a whole file as it stands in a tar."""
+    """Return a file in the form of a tar member."""
     return member_header(path, len(data)) + data + padding(len(data))
 
 
@@ -127,7 +127,7 @@ _OTHER_KINDS = {
 def _octal(field: bytes) -> int:
     digits = field.rstrip(b"\0 ")
     if not re.fullmatch(rb"[0-7]{1,12}", digits):
-        raise Malformed("a header has a number that is none")
+        raise Malformed("a header has an invalid number")
     return int(digits, 8)
 
 
@@ -178,4 +178,4 @@ def _headers(layer: bytes) -> Iterator[tuple[TarHeader, bytes]]:
         place += BLOCK + padded_size(header.size)
     # Other readers may go on behind the end, and find members there.
     if any(layer[place:]) or len(layer) - place < len(END):
-        raise Malformed("a layer does not end where it should")
+        raise Malformed("a layer has no valid end")

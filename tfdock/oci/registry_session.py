@@ -24,7 +24,7 @@ from tfdock.host.settings import plain_http
 from tfdock.oci import http
 from tfdock.oci.http import HTTP_ERRORS, StrangeAnswer
 
-_PATIENCE = 120.0  #: Seconds that a credential helper has: it may ask a person for a passphrase.
+_PATIENCE = 120.0  #: Seconds for a credential helper: it may ask a person for a passphrase.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ def login_for(registry: str) -> Login | None:
             f"then log in again: `docker login {registry}`",
             why=f"the credential helper has not answered in {_PATIENCE:.0f} s"
             if timed_out
-            else f"{type(error).__name__}: its words are left out, they may hold a secret",
+            else f"{type(error).__name__}: its message is left out, because it may hold a secret",
         ) from None
     # The SDK spells the keys of helpers (`Username`) and of config.json (`username`) differently.
     entry = {str(key).lower(): str(value) for key, value in (stored or {}).items() if value}
@@ -83,14 +83,14 @@ def token_request(realm: str, query: Mapping[str, str], login: Login | None) -> 
 
 
 HUB = "docker.io"
-_MOST_TOKEN = 1 << 20  #: Bytes of the answer that holds a token.
+_MOST_TOKEN = 1 << 20  #: Bytes of the answer with a token.
 
 _T = TypeVar("_T")
 
 
 @dataclass
 class Session:
-    """A session with a repository of a registry. `login` is called once the registry asks who we are.
+    """A session with a repository of a registry. `login` is called once the registry asks for a login.
 
     `check` is called now and then, and raises to stop.
     """
@@ -137,9 +137,9 @@ class Session:
                 f"{where} does not {verb} {subject} without a login, or not with this one",
                 login,
             ),
-            403: ("registry-denied", f"{where} refuses to {verb} {subject}", f"{login}, as somebody who may"),
+            403: ("registry-denied", f"{where} refuses to {verb} {subject}", f"{login}, as a user who may"),
             404: ("image-not-found", f"{where} has no {subject}, or it is private", ("check name and tag", login)),
-            429: ("registry-rate-limited", f"{where} has had too many requests from here", "wait, or set a mirror"),
+            429: ("registry-rate-limited", f"{where} got too many requests from here", "wait, or set a mirror"),
         }
         # A registry answers 404 to a push as well, where the repository must exist first.
         if writing:
@@ -147,7 +147,7 @@ class Session:
             meanings[404] = ("image-not-found", no_place, ("check the name, make the repository there", login))
         code = "registry-unreachable" if error.code >= 500 else "registry-refused"
         message = f"{where} answers {error.code} {error.reason} for {subject}"
-        fix: Fix = "try again later" if error.code >= 500 else "ask the operator of the registry why it refuses that"
+        fix: Fix = "try again later" if error.code >= 500 else "ask the registry's operator why it refuses this"
         code, message, fix = meanings.get(error.code, (code, message, fix))
         codes = http.error_codes(error)
         return NetworkError.of(code, message, fix, why=f"it says {codes}" if codes else "")

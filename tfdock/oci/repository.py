@@ -1,6 +1,6 @@
 """Manifests and blobs of one repository: read with their digests checked, written in chunks that resume.
 
-OCI distribution specification 1.1. Content whose digest does not match is refused. A broken download goes on, too.
+OCI distribution specification 1.1. Content whose digest does not match is refused. A broken download also resumes.
 Logins go to the registry alone, and to the token service that it names.
 """
 
@@ -32,7 +32,7 @@ _SLOWEST = 10e6  #: Bytes that a registry reads in a second.
 
 @dataclass
 class BlobUpload:
-    """The upload of a blob: its address at the registry, and how many bytes have arrived for sure."""
+    """The upload of a blob: its address at the registry, and how many bytes have certainly arrived."""
 
     session: Session
     blob: Descriptor
@@ -40,7 +40,7 @@ class BlobUpload:
     sent: int = 0
     place: str = ""
     doubt: bool = False  #: Whether the last request broke, so that the registry must be asked how much has arrived.
-    lost: int = 0  #: Times that the registry forgot the upload, or had another part of it.
+    lost: int = 0  #: Times that the registry lost the upload, or had another part of it.
     done: bool = False
 
     def step(self) -> None:
@@ -71,7 +71,7 @@ class BlobUpload:
         # OCI distribution specification, "Pushing a blob in chunks": POST, a PATCH for each chunk, PUT.
         headers = self._ask("POST", f"{self.session.url}/blobs/uploads/", data=b"")
         if "Location" not in headers:
-            raise StrangeAnswer("it does not say where an upload goes")
+            raise StrangeAnswer("it gives no address for the upload")
         self._follow_location(headers)
 
     def _chunk(self) -> None:
@@ -130,12 +130,12 @@ class BlobUpload:
         place = urllib.parse.urljoin(before, headers.get("Location", before))
         # A name server is asked, which may be silent.
         if not http.ask(lambda: http.may_lead_to(before, place), self.session.check, http.WHOLE):
-            raise StrangeAnswer("it sends us to where it may not send us")
+            raise StrangeAnswer("it redirects to a place that is not allowed")
         self.place = place
 
 
 _READ = 1 << 18
-_PROGRESS = 1 << 20  #: Bytes that a broken download must have brought to count as more than a failed try.
+_PROGRESS = 1 << 20  #: Bytes after which a broken download does not count as a failed try.
 _DIGEST = "Docker-Content-Digest"
 
 
@@ -185,7 +185,7 @@ class Repository(Session):
                 raise
         # The digest of the bytes counts, whatever the headers say.
         if oci.is_digest(reference) and reference != manifest.digest:
-            raise self._damaged_error(reference, f"its bytes have {manifest.digest}")
+            raise self._damaged_error(reference, f"its bytes have the digest {manifest.digest}")
         return manifest
 
     def _manifest(self, url: str) -> FoundManifest:
@@ -199,7 +199,7 @@ class Repository(Session):
                 )
             # A tag says nothing of the bytes, but the registry's own header does.
             if oci.is_digest(header) and header != manifest.digest:
-                raise self._damaged_error(header, f"its bytes have {manifest.digest}")
+                raise self._damaged_error(header, f"its bytes have the digest {manifest.digest}")
             return manifest
 
         return self.retry(lambda: http.ask(fetch, self.check, http.WHOLE))
@@ -213,7 +213,7 @@ class Repository(Session):
     # --- blobs --------------------------------------------------------------------------------------------------
 
     def small_blob(self, blob: Descriptor, most: int) -> bytes:
-        """Return a whole blob of at most so many bytes."""
+        """Return a whole blob of at most `most` bytes."""
         # Before the request: the size is a stranger's, and the blob goes into memory.
         if blob.size > most:
             raise self._damaged_error(blob.digest, f"it should have at most {most} bytes, not {blob.size}")
@@ -246,7 +246,7 @@ class Repository(Session):
                         raise
                     http.wait(delay, self.check)
         if f"sha256:{sha256.hexdigest()}" != blob.digest:
-            raise self._damaged_error(blob.digest, f"its bytes have sha256:{sha256.hexdigest()}")
+            raise self._damaged_error(blob.digest, f"its bytes have the digest sha256:{sha256.hexdigest()}")
 
     def _read_blob(self, blob: Descriptor, start: int, output: Output) -> None:
         """Put out a blob from its byte `start` on, in one request; raise TruncatedAnswer if it ends early."""
