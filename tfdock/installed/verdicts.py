@@ -1,4 +1,4 @@
-"""Judge an environment: the first cause that explains why TensorFlow does not start or sees no GPU; what else is odd.
+"""Judge an environment: the first cause why TensorFlow does not start or sees no GPU, and other oddities.
 
 The order is the order in which a program meets the causes: interpreter, packages, files, versions, platform,
 build, driver, libraries, GPU code. Each question is a method of `_Verdicts` that yields its answers.
@@ -34,16 +34,16 @@ from tfdock.wheel.identity import runs_on_python
 from tfdock.wheel.requirements import wanted
 
 _PLAIN = re.compile(r"[\w.,<>=!~+\[\]-]*")
-_UNSEEN = "memory in use, a GPU that hangs, what a program itself sets, ops without a GPU kernel"
+_UNSEEN = "memory in use, a hanging GPU, the program's own settings, ops without a GPU kernel"
 
 
 def judge_environment(
     environment: Environment, knowledge: KnowledgeBase, tried: Iterable[PreflightCheck] = ()
 ) -> list[PreflightCheck]:
-    """Return the checks of an environment in order, then those of a trial. The first failed one is the cause.
+    """Return the checks of an environment in order, then those of a trial. The first failed check is the cause.
 
-    It has the fix. What fails after it is a warning without one: mending the cause may mend it, or show that it is
-    none.
+    It has the fix. Later failures are warnings without a fix: fixing the cause may fix them, or show that they are
+    harmless.
     """
     checks: list[PreflightCheck] = []
     for check in chain(_Verdicts(environment, knowledge).checks(), tried):
@@ -64,7 +64,7 @@ class _Verdicts:
     knowledge: KnowledgeBase
 
     def checks(self) -> Iterator[PreflightCheck]:
-        """Yield all answers. Without an interpreter, or without TensorFlow, there is nothing else to ask."""
+        """Yield all answers. Without an interpreter, or without TensorFlow, there are no other questions."""
         stops = [*self._interpreter()] or [*self._package()]
         yield from stops
         if any(check.status == FAILED for check in stops):
@@ -99,9 +99,9 @@ class _Verdicts:
             fix = "install a Python inside WSL2, and TensorFlow in it"
             yield _failed("interpreter", "python-unusable", found, fix)
         elif its.trouble:
-            found = f"{its.program} does not start as a Python does: {its.trouble}"
+            found = f"{its.program} does not start like a Python: {its.trouble}"
             alone = f"`{shlex.quote(str(its.program))} -I -S -c pass`"
-            fix = f"{alone} tells whether it is Python itself, or what PYTHONPATH and its start-up files add"
+            fix = f"{alone} shows whether the cause is Python itself, or PYTHONPATH and start-up files"
             yield _failed("interpreter", "python-unusable", found, fix)
         elif its.bits == 32:
             found = f"it is a Python of 32 bits ({its.version}): TensorFlow has no wheel for it"
@@ -120,7 +120,7 @@ class _Verdicts:
             return
         if self.its.foreign_kernel:
             file, other = self.its.foreign_kernel
-            yield _warned("jupyter", "tensorflow-shadowed", f"notebooks run {other}, and not this Python: {file}")
+            yield _warned("jupyter", "tensorflow-shadowed", f"notebooks run {other}, not this Python: {file}")
         wheel = tensorflow.wheels[0]
         if wheel.pythons and not any(runs_on_python(tag, "none", its.minor) for tag in wheel.pythons):
             tags = ", ".join(wheel.pythons)
@@ -138,7 +138,7 @@ class _Verdicts:
             return _failed("tensorflow", "python-unusable", found, "take an image of Debian or Ubuntu")
         if not served:
             newest = max(rows, key=lambda row: Version(row.release))
-            found = f"there is no TensorFlow in {said}, and no release that is known has a wheel for it"
+            found = f"there is no TensorFlow in {said}, and no known release has a wheel for it"
             python = newest.pythons[-1]
             fix = f"`python{python} -m venv tf && tf/bin/pip install tensorflow=={newest.newest}`"
             return _failed("tensorflow", "python-unusable", found, fix)
@@ -159,7 +159,7 @@ class _Verdicts:
             found = f"{tensorflow.folder} has no __init__.py: an uninstallation left it, or it is another program's"
             fix = f"`rm -r {shlex.quote(str(tensorflow.folder))}`, then `{self._pip} install tensorflow`"
             return _failed("tensorflow", "tensorflow-shadowed", found, fix)
-        found = f"no record in {inside or 'its folder'} lists {tensorflow.origin}: it is a checkout, or a copy"
+        found = f"no record in {inside or 'its folder'} lists {tensorflow.origin}: it is a checkout or a copy"
         return _skipped("tensorflow", found)
 
     def _leaks(self, inside: str) -> Iterator[PreflightCheck]:
@@ -213,7 +213,7 @@ class _Verdicts:
         for row in used:
             if applies(release, row.official or "") and row.feature not in flags:
                 found = f"this CPU has no {row.feature}, which official wheels use: `Illegal instruction`"
-                fix = "build one for this CPU: a profile with `optimize: native`"
+                fix = "build a wheel for this CPU: a profile with `optimize: native`"
                 yield _failed("cpu", "cpu-lacks-feature", found, fix)
 
     def _cpp_library(self) -> Iterator[PreflightCheck]:
@@ -222,7 +222,7 @@ class _Verdicts:
             found = f"{library} is found first and has no {lacks}, which TensorFlow needs"
             folder = str(Path(library).parent)
             leaks = folder in self.its.variables.get("LD_LIBRARY_PATH", "").split(":")
-            newer = "install a newer one (`conda install libstdcxx-ng`)"
+            newer = "install a newer library (`conda install libstdcxx-ng`)"
             fix = f"take {folder} out of LD_LIBRARY_PATH" if leaks else newer
             yield _failed("libstdc++", "cpp-library-old", found, fix)
 
@@ -280,7 +280,7 @@ class _Verdicts:
         its, wheels = self.its, self.its.wheels
         name = wheels[0].name if wheels else "this TensorFlow"
         if its.tensorflow and its.tensorflow.build_info is None:
-            yield _skipped("build", "no build_info.py that can be read says whether it is built for GPUs")
+            yield _skipped("build", "no readable build_info.py states whether it is built for GPUs")
             return
         if not its.driver.has_gpu:
             yield _ok("gpu", f"{name} is built for the CPU, and there is no NVIDIA GPU here")
@@ -288,7 +288,7 @@ class _Verdicts:
         found = f"{name} {its.version} is built for the CPU only: it sees no GPU and prints nothing about it"
         machine = its.interpreter.platform.removeprefix("linux-")
         if machine != "x86_64":
-            fix = f"official wheels for {machine} have no CUDA: take NVIDIA's container, or build one"
+            fix = f"official wheels for {machine} have no CUDA: use NVIDIA's container, or build a wheel"
         elif wheels:
             fix = self._one_instead(wheels)
         else:
@@ -329,7 +329,7 @@ class _Verdicts:
         numbered = {re.sub(r"\d+$", "0", node) for node in its.nodes}
         lost = [node for node in ("/dev/nvidia0", "/dev/nvidia-uvm") if node not in numbered]
         if its.container and not its.gpus:
-            found = "this container has no GPU: it has no /dev/nvidia0, nor another"
+            found = "this container has no GPU: no /dev/nvidia0 or other device"
             fix = "start it with `docker run --gpus all …`, or `--device nvidia.com/gpu=all`"
             yield _failed("driver", "container-without-gpu", found, fix)
         elif not its.module:
@@ -389,7 +389,7 @@ class _Verdicts:
         damaged = next((one for one in needed if one.found.damaged), None)
         lacking = [(one, lack) for one in needed for lack in one.found.lacks]
         if not needed:
-            yield _skipped("libraries", f"nothing is known of the libraries that {self.its.version or 'it'} opens")
+            yield _skipped("libraries", f"tfdock does not know the libraries that {self.its.version or 'it'} opens")
         elif damaged:
             yield _failed("libraries", "gpu-library-missing", *self._damaged(damaged))
         elif lost:
@@ -405,7 +405,7 @@ class _Verdicts:
     def _damaged(self, one: OpenedLibrary) -> tuple[str, str]:
         """Return the cause and the fix for a file that is found as a library and is not one."""
         path = one.found.path
-        found = f"{path} is found first, by {one.found.by}, and is not a library: the search ends there"
+        found = f"{path} is found first, by {one.found.by}, but is not a library: the search stops there"
         again = f"`{self._pip} install --force-reinstall --no-deps {_quoted(f'{one.owner}=={one.version}')}`"
         return found, again if one.owner else f"remove {path}, or take its folder out of the search"
 
@@ -419,7 +419,7 @@ class _Verdicts:
             return _failed("libraries", "gpu-library-missing", found, self._install_libraries(lost))
         folders = list(dict.fromkeys(str(one.unsearched[0].parent) for one in lost))
         verb, where = ("lie", "folders") if len(lost) > 1 else ("lies", "a folder")
-        found = f"{names} {verb} in {where} that nobody searches: without {them} TensorFlow sees no GPU"
+        found = f"{names} {verb} in {where}, which is not searched: without {them} TensorFlow sees no GPU"
         search = f'{shlex.quote(":".join(folders))}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"'
         fix = f"`export LD_LIBRARY_PATH={search}`, in the shell that starts the program"
         return _failed("libraries", "gpu-library-unsearched", found, fix)
@@ -482,7 +482,7 @@ class _Verdicts:
         named = find_gpu(self.knowledge, *local_words(self.knowledge, [local]))
         target = named.target if named else local.target
         if target is None or facts.accelerator is None:
-            yield _skipped("gpu code", f"nothing is known of the code for {local.name}")
+            yield _skipped("gpu code", f"tfdock does not know the code for {local.name}")
             return
         # A GPU that is newer than the rows is judged by its target.
         card = named or Gpu(gpu=local.name, accelerator=local.accelerator, target=target, source=())
@@ -494,7 +494,7 @@ class _Verdicts:
         elif answer.runs == "ptx-jit" and self.its.uncompiled:
             against = [f"{said}, which it cannot here: {self.its.uncompiled}"]
         if against:
-            fix = f"`tfdock advise {named.gpu if named else target}` says which wheel, or which build, serves it"
+            fix = f"`tfdock advise {named.gpu if named else target}` shows the wheel or build for it"
             yield _failed("gpu code", "gpu-not-served", against[0], fix)
         elif answer.starts_at_once:
             yield _ok("gpu code", said)
@@ -505,7 +505,7 @@ class _Verdicts:
 
     def _bitcode(self) -> Iterator[PreflightCheck]:
         if row := self.its.without_bitcode:
-            found = f"{row.bitcode} is found nowhere: what {row.compiler} compiles fails, as some optimizers' steps"
+            found = f"{row.bitcode} is found nowhere: compiling with {row.compiler} fails, as in some optimizers"
             yield _warned("compiler", "gpu-library-missing", found)
 
     # --- helpers --------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
     ),
     "a Python that no release serves": (
         Environment(interpreter=replace(PYTHON, version="3.99.0")),
-        "python-unusable", "no release that is known", "-m venv tf && tf/bin/pip install tensorflow==",
+        "python-unusable", "no known release", "-m venv tf && tf/bin/pip install tensorflow==",
     ),
     "no TensorFlow": (
         Environment(interpreter=PYTHON, driver=DRIVER, versions={"pip": "24.0"}),
@@ -323,8 +323,8 @@ def test_the_first_cause_is_the_verdict_and_alone_has_a_fix(name: str) -> None:
         (replace(FOR_CPU, driver=NvidiaDriver()), "built for the CPU, and there is no NVIDIA GPU here"),
         (replace(SOUND, driver=NvidiaDriver(wsl=True, paravirtual=True), opened=()), "through /dev/dxg"),
         (with_library("cudnn", owner="nvidia-cudnn-cu12", version="9.5.1.17"), "9.5.1.17, of nvidia-cudnn-cu12"),
-        (with_wheels(), "it is a checkout, or a copy"),
-        (replace(SOUND, opened=()), "nothing is known of the libraries that 2.18.0 opens"),
+        (with_wheels(), "it is a checkout or a copy"),
+        (replace(SOUND, opened=()), "tfdock does not know the libraries that 2.18.0 opens"),
         (replace(FOR_CPU, tensorflow=replace(TENSORFLOW, build_info=None)), "no build_info.py that can be read"),
         (
             replace(FOR_CPU, driver=NvidiaDriver(), tensorflow=replace(TENSORFLOW, build_info=None)),
@@ -435,8 +435,8 @@ def test_what_does_not_keep_tensorflow_from_the_gpu_is_a_warning() -> None:
     environment = replace(SOUND, foreign_kernel=(kernel, "/other/python"), without_bitcode=compiler)
     warned = [check.found for check in judge_environment(environment, KNOWLEDGE) if check.status == "warning"]
     assert warned == [
-        f"notebooks run /other/python, and not this Python: {kernel}",
-        "nvvm/libdevice/libdevice.10.bc is found nowhere: what XLA compiles fails, as some optimizers' steps",
+        f"notebooks run /other/python, not this Python: {kernel}",
+        "nvvm/libdevice/libdevice.10.bc is found nowhere: compiling with XLA fails, as in some optimizers",
     ]
 
 
