@@ -1,7 +1,7 @@
-"""Profile x knowledge -> `Resolution`: every value of a build, each with who chose it and why.
+"""Profile x knowledge -> `Resolution`: every value of a build, each with its source and reason.
 
-Nothing here knows a version, a vendor or a release: it matches the profile against rows. What cannot work, or what
-nobody is known to have tested, is refused with all reasons at once.
+The code knows no version, vendor or release: it matches the profile against rows. Impossible and untested
+combinations are refused, with all reasons at once.
 """
 
 from __future__ import annotations
