@@ -49,7 +49,7 @@ HTTP_ERRORS = (StrangeAnswer, OSError, http.client.HTTPException, ValueError)
 
 
 def ask(question: Callable[[], _T], check: Callable[[], None], seconds: float) -> _T:
-    """Return the result of a function. Give up after the seconds. `check` is called meanwhile; it raises to give up.
+    """Return the result of a function. Stop after these seconds. `check` is called meanwhile; it raises to stop.
 
     The function runs in a thread of its own: a silent name server cannot be interrupted otherwise.
     """

@@ -37,8 +37,8 @@ def make_plan(
 ) -> BuildPlan:
     """Decide commands, mounts and limits. Pure: the same arguments give the same plan.
 
-    `resources` are the profile's part of that machine. `remote` is what this machine's settings say of caches and
-    executors past it. A `trusted` build shares the cache of `release`, whatever it is made of.
+    `resources` are the profile's part of that machine. `remote` has this machine's settings for remote caches
+    and executors. A `trusted` build shares the cache of `release`, whatever it is made of.
     """
     domain = trust_domain(profile, resolution, knowledge, remote)
     if trusted and not domain.is_release:
@@ -77,7 +77,7 @@ def make_plan(
 
 
 def fingerprint(resolution: Resolution, context: BuildContext) -> str:
-    """Return a hash of what decides the wheel's bytes, field by field: 64 hexadecimal digits.
+    """Return a hash of all fields that decide the wheel's bytes: 64 hexadecimal digits.
 
     Not in it: resources, caches, verification, paths of this machine, mirrors, and this program's version.
     """

@@ -50,9 +50,9 @@ STDIN = "-"  #: The name of the profile that comes from standard input.
 class WrittenProfile:
     """A profile, read once.
 
-    `extended` are the texts of the profiles it extends, by the name each is given; `local` is what it takes from this
-    machine. `tree` is its local checkout, if it names one that is here. `options` are a command's that changed it.
-    `lock_path` is the place of its lock, None where it can have none.
+    `extended` are the texts of the profiles that it extends, by their names; `local` are its inputs from this
+    machine. `tree` is its local checkout, if it exists here. `options` are command-line options that changed it.
+    `lock_path` is the path of its lock, None if it cannot have a lock.
     """
 
     file: str
@@ -138,7 +138,7 @@ class Preparer:
     def prepare(self, name: str, pinned: Callable[[Resolution], Resolution] | None = None) -> PreparedBuild:
         """Plan the profile in a file, or the shipped profile of that name; raises ProfileError or Incompatible.
 
-        `pinned` says what of its resolution is fixed more closely, by a lock.
+        `pinned` applies the pins of a lock to its resolution.
         """
         return self.plan_resolved(self.resolve(name, pinned))
 
@@ -291,7 +291,7 @@ class Preparer:
     ) -> ResolvedProfile:
         """Resolve a profile that was read; raises Incompatible, with suggestions unless `suggest` is false.
 
-        Raises ProfileError (`endpoint-not-allowed`) for a remote cache or executor that no setting allows.
+        Raises ProfileError (`endpoint-not-allowed`) for a remote cache or executor that the settings do not allow.
         """
         profile, document, file = written.profile, written.document, written.file
         # Before anything else.
@@ -375,7 +375,7 @@ def _gpu_is_no_profile(name: str) -> Problem:
 
 
 def lock_path(name: str, options: str = "") -> Path:
-    """Return where a profile's lock lies: beside the profile; here, for a shipped one, whose folder is not ours.
+    """Return the path of a profile's lock: beside the profile; in the current folder for a shipped profile.
 
     `my.yaml` has `my.lock`, everything else its whole name and `.lock`. Changed by `options` it has another:
     `my-python-3.12.lock`. Options without a profile have one here, such as `gpu-rtx5090.lock`. Raises ProfileError,

@@ -1,8 +1,8 @@
 """The part of a machine that a build uses, alone or beside others: jobs, Bazel's own memory, the container's limits.
 
-Bazel knows nothing of control groups, and what it thinks a compile or a link takes is far from what TensorFlow's take
-(bazelbuild/bazel#17368: 50 MB for a link that took 8 GB). No Bazel that a release of TensorFlow is built with can be
-told to run fewer links than compilations at a time: the number of jobs is what keeps both within the memory.
+Bazel does not see control groups, and its estimates for a compile or a link are far too low for TensorFlow
+(bazelbuild/bazel#17368: 50 MB for a link that took 8 GB). No Bazel of a TensorFlow release can limit links
+separately from compilations: so the number of jobs keeps both within the memory.
 
 A build is sized when it is planned, for this machine (`Preparer.resolve_written`); when it starts and again before it
 compiles, for its share of the engine's machine (`BuildSession.fitted`); and after a kill for memory (`after_memory`).
@@ -67,7 +67,7 @@ class MachineShare:
 def size(requested: Requested, cost: Cost, machine: Machine) -> BuildResources:
     """Return jobs and memory for the machine: a TensorFlow compile job needs RAM, and `nproc` of them swap to death.
 
-    Raises Incompatible where the profile asks for less memory than Bazel and one job take.
+    Raises Incompatible if the profile requests less memory than Bazel and one job need.
     """
     memory = usable(machine.memory) if requested.memory == "auto" else parse_bytes(requested.memory)
     # `auto` is not refused here: swap may carry a single job, as the check before a build says.

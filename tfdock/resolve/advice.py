@@ -97,16 +97,16 @@ class AcceptedProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """The whole answer. `asked` is the release as asked for, `native` the newest official wheel that runs on all the
-    GPUs without JIT, `instead` the one that makes a build of another release superfluous.
+    """The whole answer. `asked` is the requested release, `native` the newest official wheel that runs on all the
+    GPUs without JIT, `instead` an official wheel that makes a build of another release unnecessary.
 
-    `offer` is the profile to build; where no release takes the GPUs, the one asked for at one's own risk. `untested`
-    is that one beside an offer of another release, `refused` why the release asked for does not take them.
-    `elsewhere` is the kind of machine that a GPU is part of, where that is another, and `buildable` whether there are
-    base images for it. `mixed`: they are of several accelerators; `apart` says why no wheel serves them all, a line
+    `offer` is the profile to build; if no release takes the GPUs, an untested profile of the requested release.
+    `untested` is this profile beside an offer of another release, `refused` why the requested release does not fit.
+    `elsewhere` is the kind of machine that a GPU is part of, if official wheels are for another; `buildable`: it
+    has base images. `mixed`: the GPUs have several accelerators; `apart` says why no wheel serves all GPUs, a line
     for each. `overrides` are settings with which users run code of another target. `vendors` is the vendor's own
-    wheel, to be tried before one is built. `plan` is the offer's list, `alternative` one with code for each GPU
-    alone, where it is longer; `figures` are what sizes and times were reckoned with, and may be held against.
+    wheel, to be tried before one is built. `plan` is the offer's list, `alternative` a longer list with code
+    for each GPU alone; `figures` are the figures behind sizes and times, and figures to compare with.
     """
 
     asked: str | None
@@ -209,7 +209,7 @@ def pip_install(wheel: AdvisedWheel) -> str:
 def same_official(knowledge: KnowledgeBase, profile: Profile, resolution: Resolution) -> SameOfficial | None:
     """Return the official wheel of a build's release and Python, if it runs on all GPUs of the profile without JIT.
 
-    None, too, where the profile asks for what the official wheel has not.
+    None, too, if the profile requests something that the official wheel lacks.
     """
     release, accelerator = resolution.release, resolution.accelerator
     if profile.source.is_own or any(is_set(profile, name) for name in _ALTERS):
@@ -266,8 +266,8 @@ def cover(
     """Return the fewest targets that serve all GPUs natively; empty if `able` (numbers, `86`) lacks one.
 
     SASS serves its own major version upwards. One target for each major version, that of its lowest GPU, is the
-    minimum. Embedded GPUs run their own code alone. If `able` lacks a number, the next lower one of the major version
-    serves.
+    minimum. Embedded GPUs run their own code alone. If `able` lacks a number, the next lower number of the major
+    version serves.
     """
     accelerator = knowledge.accelerators[gpus[0].accelerator]
     if not accelerator.capabilities:

@@ -128,10 +128,10 @@ class LocalSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Everything that the steps of a resolution read, and the notes they write.
+    """The input of all steps of a resolution, and their notes.
 
-    `local_gpus` name this machine's GPUs as `local_words` does, for `gpus: local`; `machine` is the CPU that is built
-    for.
+    `local_gpus` name this machine's GPUs as `local_words` does, for `gpus: local`; `machine` is the CPU of
+    the build.
     """
 
     profile: Profile

@@ -1,10 +1,10 @@
-"""The rules on what cannot be combined, each a function from a combination to its findings.
+"""The rules against impossible combinations, each a function from a combination to its findings.
 
-The same rules choose defaults (the first candidate without a finding) and refuse what was asked. They match values
-against rows; none knows a version or a vendor.
+The same rules choose defaults (the first candidate without a finding) and refuse requests. They match values against
+rows; no rule knows a version or a vendor.
 
 `accelerator.devices_of` runs them. `Notes.find` weighs each finding, `Notes.stop_if_refused` raises the refusal, and
-`resolve.resolve_or_suggest` adds the ways out.
+`resolve.resolve_or_suggest` adds the suggestions.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ class Terminal:
 def run_script(script: Script, program: str, request: Mapping[str, object], terminal: Terminal) -> int:
     """Run a script under `program`; return its exit status, -2 for SIGINT.
 
-    The script has the caller's folder and environment. Ctrl-C reaches it as well as the caller, SIGTERM is passed on;
-    at the second, or some seconds later, it is killed. Raises Interrupted then, and ProfileError without a script.
+    The script has the caller's folder and environment. Ctrl-C reaches the script and the caller, SIGTERM is passed
+    on; a second signal, or some seconds, kill the script. Raises Interrupted then, and ProfileError without a script.
     """
     name = script.words[0]
     if name != "-m" and not Path(name).is_file():
