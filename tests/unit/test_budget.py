@@ -32,7 +32,7 @@ ROAD = {
     "builder.build": {"modules": 109, "lines": 21620},
     "cli.commands.build": {"modules": 84, "lines": 17330},
 }
-WHOLE = {"modules": 300, "commands": 28, "options": 78, "lines of tests": 65600, "lines of recordings": 14480}
+WHOLE = {"modules": 300, "commands": 28, "options": 78, "lines of tests": 65625, "lines of recordings": 14495}
 RECORDINGS = ("golden*", "played/tree", "unit/data")
 
 

@@ -418,8 +418,8 @@ class _Verdicts:
             found = f"{names} {verb} found nowhere{other}: without {them} TensorFlow sees no GPU"
             return _failed("libraries", "gpu-library-missing", found, self._install_libraries(lost))
         folders = list(dict.fromkeys(str(one.unsearched[0].parent) for one in lost))
-        verb, where = ("lie", "folders") if len(lost) > 1 else ("lies", "a folder")
-        found = f"{names} {verb} in {where}, which is not searched: without {them} TensorFlow sees no GPU"
+        verb, where = ("lie", "folders that are") if len(lost) > 1 else ("lies", "a folder that is")
+        found = f"{names} {verb} in {where} not searched: without {them} TensorFlow sees no GPU"
         search = f'{shlex.quote(":".join(folders))}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"'
         fix = f"`export LD_LIBRARY_PATH={search}`, in the shell that starts the program"
         return _failed("libraries", "gpu-library-unsearched", found, fix)

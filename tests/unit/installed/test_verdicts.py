@@ -246,20 +246,20 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
     "an old driver": (
         replace(SOUND, driver=replace(DRIVER, module="450.80.02")), "driver-too-old", "CUDA 12.5.1", "525.60.13",
     ),
-    "a library that nobody searches": (
+    "a library that a folder that is not searched": (
         nowhere("cusolver", unsearched=(LOST,)), "gpu-library-unsearched", "libcusolver.so.11 lies in a folder",
         f'`export LD_LIBRARY_PATH={LOST.parent}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"`',
     ),
     "a folder that is a command": (
         nowhere("cusolver", unsearched=(Path('/a"$(id)/libcusolver.so.11'),)),
-        "gpu-library-unsearched", "nobody searches", """export LD_LIBRARY_PATH='/a"$(id)'"${LD_LIBRARY""",
+        "gpu-library-unsearched", "a folder that is not searched", """export LD_LIBRARY_PATH='/a"$(id)'"${LD_LIBRARY""",
     ),
     "no library in its place": (
         with_library(
             "cusolver", owner="nvidia-cusolver-cu12", version="11.6",
             found=FoundLibrary(name="libcusolver.so.11", path=LOST, by="LD_LIBRARY_PATH", damaged=True),
         ),
-        "gpu-library-missing", "by LD_LIBRARY_PATH, and is not a library",
+        "gpu-library-missing", "by LD_LIBRARY_PATH, but is not a library",
         '-m pip install --force-reinstall --no-deps "nvidia-cusolver-cu12==11.6"',
     ),
     "no library in the driver's place": (
@@ -325,10 +325,10 @@ def test_the_first_cause_is_the_verdict_and_alone_has_a_fix(name: str) -> None:
         (with_library("cudnn", owner="nvidia-cudnn-cu12", version="9.5.1.17"), "9.5.1.17, of nvidia-cudnn-cu12"),
         (with_wheels(), "it is a checkout or a copy"),
         (replace(SOUND, opened=()), "tfdock does not know the libraries that 2.18.0 opens"),
-        (replace(FOR_CPU, tensorflow=replace(TENSORFLOW, build_info=None)), "no build_info.py that can be read"),
+        (replace(FOR_CPU, tensorflow=replace(TENSORFLOW, build_info=None)), "no readable build_info.py"),
         (
             replace(FOR_CPU, driver=NvidiaDriver(), tensorflow=replace(TENSORFLOW, build_info=None)),
-            "no build_info.py that can be read",
+            "no readable build_info.py",
         ),
         (replace(SOUND, accelerator=KNOWLEDGE.accelerators["rocm"]), "only NVIDIA's driver"),
     ],

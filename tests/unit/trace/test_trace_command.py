@@ -327,10 +327,10 @@ def test_an_operation_becomes_a_program_with_the_shapes_of_the_trace(
     ("leaves", "name", "says"),
     [
         ((), "Conv9D", "no operation of the trace is called `Conv9D` [operation-missing]"),
-        ((), "Mul", "Mul cannot be written as a program: the script makes none of that name"),
+        ((), "Mul", "Mul cannot be written as a program: the script makes no such operation"),
         (({**BATCH, "dtype": "resource"}, AXES), "longest", "one of its inputs is of the type resource"),
         ((BATCH,), "longest", "do not give the shape of an input"),
-        ((BATCH, {**AXES, "value": None}), "longest", "a size, an axis or an index that only a run knows"),
+        ((BATCH, {**AXES, "value": None}), "longest", "a size, axis or index known only at run time"),
         (({**BATCH, "shape": [], "value": 1}, AXES), "longest", "does not run: IndexError: list index out of range"),
     ],
 )
