@@ -252,7 +252,7 @@ CASES: dict[str, tuple[Environment, str, str, str]] = {
     ),
     "a folder that is a command": (
         nowhere("cusolver", unsearched=(Path('/a"$(id)/libcusolver.so.11'),)),
-        "gpu-library-unsearched", "a folder that is not searched", """export LD_LIBRARY_PATH='/a"$(id)'"${LD_LIBRARY""",
+        "gpu-library-unsearched", "that is not searched", """export LD_LIBRARY_PATH='/a"$(id)'"${LD_LIBRARY""",
     ),
     "no library in its place": (
         with_library(
