@@ -540,7 +540,7 @@ def test_no_file_is_overwritten(tmp_path: Path) -> None:
 
 def test_where_no_profile_fits_none_is_written(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
-    result = command("jetson-orin", "-o", str(file))
+    result = command("jetson-orin", "-o", str(file), columns=1000)
     assert result.exit_code == 0
     assert not file.exists()
     assert "was not written" in result.output
