@@ -65,7 +65,7 @@ class Suggestion:
 
     text: str  #: The change in words.
     change: Mapping[str, object]  #: Field of the profile, dotted, to its new value; null leaves it out.
-    keep: tuple[str, ...] = ()  #: The parts that stay unchanged.
+    keep: tuple[str, ...] = ()  #: The settings of the profile that the change keeps, in words.
     untested: bool = False  #: Whether it needs `allow_untested`.
     question: str = ""  #: A question to ask before the change, since it may be unwanted. Empty for a fix.
 

@@ -73,9 +73,9 @@ class Success:
 class LogSightings:
     """What a log shows: failures and noise in the order of their lines, and lines that look like errors.
 
-    `named` are those errors that name what came or went. `versions` are of the parts that the log shows, empty where
-    it shows only that they are there. `resolved` are failures that a later success made harmless. `success` is the
-    end of the log, if it ended well.
+    `named`: errors that mention a name which some version added or removed. `versions`: of each part that the log
+    shows; empty if the log shows no version of the part. `resolved`: failures that a later success made harmless.
+    `success`: the end of the log, if it ended well.
     """
 
     lines: int

@@ -126,7 +126,7 @@ class ObservedParts:
 
     @property
     def libc(self) -> str:
-        """The C library of the system that the log is of, where that is not glibc."""
+        """The C library of the system that wrote the log, if it is not glibc; else empty."""
         return next((part.libc for name, part in self.parts.items() if part.libc and name in self.there), "")
 
     @property

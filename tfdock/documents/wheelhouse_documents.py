@@ -57,7 +57,7 @@ class WheelhouseIndexDocument(IndexUpdate):
 
 
 class WheelhouseServeDocument(TypedDict):
-    """`tfdock wheelhouse serve`: where it answers."""
+    """`tfdock wheelhouse serve`: the address of the index."""
 
     url: str  #: The index's address.
     commands: Mapping[str, str]  #: `pip` and `uv` to a command that installs; empty without a wheel.

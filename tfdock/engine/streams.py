@@ -207,7 +207,7 @@ def step_killed(step: str) -> OutOfMemory:
 
 
 def build_refusal(progress: ImageProgress, words: str, program: str) -> TfdockError | None:
-    """Return a failure that is no command's exit code: of the registry in FROM, of the disk, or of the Dockerfile."""
+    """Return the error of a build that no command failed: of the registry in FROM, the disk, or the Dockerfile."""
     if progress.base:
         return registry_refusal(progress.base, words, program)
     return step_refusal(progress.step, words, program)

@@ -239,7 +239,7 @@ def _is_own_group(gid: int) -> bool:
     return False
 
 
-OWN_BUILD = "another build of this command"  #: Who holds a lock that this very process has.
+OWN_BUILD = "another build of this command"  #: The holder's name where this process holds the lock.
 _PAUSES = (0.01, 0.2)  #: Seconds between two tries for a lock: at first, and at most.
 
 

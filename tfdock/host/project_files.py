@@ -34,7 +34,7 @@ _WHY = "files that a profile names go into an image, and a profile may come from
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The folder whose files profiles may name, and the folders that settings allow beside it."""
+    """The folder whose files profiles may name, and the further folders that settings allow."""
 
     root: Path
     allowed: tuple[Path, ...] = ()

@@ -52,10 +52,10 @@ class Push:
         self._sent = self._there = 0
 
     def push(self, shipment: Shipment) -> PushedImages:
-        """Send what is missing. A push that is stopped has given no tag to an incomplete image.
+        """Send what is missing. If a push is stopped, no tag points to an incomplete image.
 
-        Raises what `Repository` raises, and ProfileError (`image-tag-taken`) if a tag stands for something else than
-        wheels. That is checked before anything is sent.
+        Raises what `Repository` raises, and ProfileError (`image-tag-taken`) if a tag already points to an
+        image without wheels. The tags are checked before anything is sent.
         """
         # All tags are checked before anything is sent.
         before = {tag: self._current_manifest(tag) for tag in shipment.tags}

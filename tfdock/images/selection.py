@@ -226,7 +226,7 @@ class WheelLayer:
         self._file.close()
 
     def hashed(self, check: Callable[[], None]) -> ImageWheel:
-        """Return the wheel as an image has it; raise `WheelError` if it is no wheel. `check` raises to stop."""
+        """Return the layer of the wheel. Raise `WheelError` if the file is not a wheel. `check` raises to stop."""
         wheel, layer = hashlib.sha256(), hashlib.sha256(self._head)
         self._file.seek(0)
         # Both at once: hashing gives up Python's lock.

@@ -151,7 +151,7 @@ def read_labels(manifest: Manifest, config: bytes) -> Labelled:
         raise Malformed("its configuration is not for an image")
     other = [layer.media_type for layer in manifest.layers if layer.media_type not in layers]
     if other:
-        raise Malformed(f"a layer is `{other[0]}`, not {' or '.join(f'`{name}`' for name in layers)}")
+        raise Malformed(f"a layer has the media type `{other[0]}`, not {' or '.join(f'`{name}`' for name in layers)}")
     labels = _labels(node, manifest)
     rows = _wheel_rows(labels)
     if len(manifest.layers) != len(rows) + 1:

@@ -92,9 +92,9 @@ class Release(Row):
     gpu_compilers_min: dict[str, str] = Field(default_factory=dict)  #: The first toolkit whose compiler reads it.
     compilers: dict[str, str] = Field(default_factory=dict)  #: What it is really built with.
     tested_compilers: dict[str, tuple[str, ...]] = Field(default_factory=dict)  #: What it is documented with besides.
-    #: Component, such as `cuda`, to the versions that it takes.
+    #: Component, such as `cuda`, to the versions that the release accepts.
     components: dict[str, Support] = Field(default_factory=dict)
-    capability_pattern: Expression | None = None  #: A regular expression of the capabilities that it takes.
+    capability_pattern: Expression | None = None  #: A regular expression of accepted capabilities.
     #: A regular expression of those that it is not known to take or to refuse.
     capability_doubt: Expression | None = None
     capability_format: str = "named"  #: How capabilities are written for it.
@@ -103,7 +103,7 @@ class Release(Row):
     official_project: dict[str, str] = Field(default_factory=dict)
     #: Patch release to the version of its wheel whose extra can be installed, where that is another.
     official_version: dict[str, str] = Field(default_factory=dict)
-    #: What ./configure takes when nothing is said.
+    #: The GPU targets that ./configure uses if none are given.
     default_targets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     floor: dict[str, Dotted] = Field(default_factory=dict)  #: The oldest GPU that it uses.
     xla_floor: dict[str, Dotted] = Field(default_factory=dict)  #: The oldest GPU that XLA uses.

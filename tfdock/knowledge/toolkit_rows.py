@@ -67,7 +67,7 @@ class LibraryRow(Row):
 
 
 class Redistributable(Row):
-    """Where a closed component version is downloaded from: the list that names its archives, and its sha256."""
+    """The download of a closed-source component version: the address and the sha256 of the list of its archives."""
 
     KEY = ("component", "version")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tfdock.resolve.resolution import Resolution
 
 PHASES = ("image", "fetch", "compile", "seal", "verify")
-#: Two machines with equal cores are of one class if the smaller memory is at least this part of the larger.
+#: Machines with equally many cores count as alike if the smaller memory is at least this fraction of the larger.
 _SAME_MEMORY = 0.8
 #: The weight of Bazel's pace is the finished part times this: from one half on, the pace alone decides.
 _BELIEVED = 2.0

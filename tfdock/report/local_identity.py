@@ -22,7 +22,7 @@ from tfdock.report.redaction import ADDRESS_LOGIN, KnownTexts
 
 _REMOTE_HEADER = "TFDOCK_REMOTE_HEADER"
 # Login files have kilobytes; whatever is larger is none.
-_MOST = 1 << 20  #: Bytes of a file that are read.
+_MOST = 1 << 20  #: At most this many bytes of a file are read.
 _DEEP = 3  #: Parts of a path, `/` among them, that it needs to identify anybody: `/tmp` is in every log.
 # A name ends there or goes on with a capital, a dash or a line below, and is not that of another thing: `TOKEN_FILE`.
 _SECRET_NAME = re.compile(

@@ -552,7 +552,7 @@ class _Decision:
         self.notes.refuse(
             "image-unknown",
             "base",
-            f"no row describes {wanted}" if self.profile.base else f"no base image is known for {wanted}",
+            f"`images.yaml` has no row for {wanted}" if self.profile.base else f"no base image is known for {wanted}",
             why=f"there are images with Python {', '.join(pythons)}" if pythons else "".join(gone[:1]),
             fix=fix if self.profile.base else f"name an image of your own, `base: …`, or {fix}",
         )

@@ -53,7 +53,7 @@ _LEFT_TO_THE_RELEASE = (
 
 
 class Moves:
-    """The possible changes of a profile, the nearest first."""
+    """The possible changes of a profile, the smallest first."""
 
     def __init__(self, profile: Profile, problems: Sequence[Problem], knowledge: KnowledgeBase) -> None:
         self.profile = profile

@@ -134,7 +134,7 @@ class Bases:
             return []
         title = self.devices.accelerator.titles.get(toolkit or "", toolkit)
         if lacks_compiler(self.devices.accelerator, base):
-            message = f"`base` {base} has {title} to run with: its compiler is not in it"
+            message = f"`base` {base} has only the libraries of {title}, not its compiler"
         elif toolkit and like and like.apt and exact and is_plain(base):
             message = f"`base` {base} is plain {like.distribution}: {title} is not in it"
         else:

@@ -163,7 +163,7 @@ def _read_ended(folder: Path) -> RunEntry | StrangePath | None:
         # Killed before its entry was whole, so it made nothing else.
         remove_folder(folder)
         return None
-    return entry if entry.run == folder.name else StrangePath(file, "it names another run")
+    return entry if entry.run == folder.name else StrangePath(file, "its entry has the id of another run")
 
 
 def _is_own_file(path: Path) -> bool:

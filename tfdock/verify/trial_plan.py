@@ -193,7 +193,7 @@ def linked_to_accelerator(knowledge: KnowledgeBase, inspection: Inspection) -> t
 
 
 def is_known_runtime(knowledge: KnowledgeBase, image: ImageRef) -> bool:
-    """Return whether the knowledge names that image for trials of wheels."""
+    """Return whether the knowledge base lists this image for trials of wheels."""
     return any(ImageRef.parse(row.image) == image for row in knowledge.runtimes.values())
 
 

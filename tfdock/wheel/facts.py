@@ -30,7 +30,7 @@ class Images:
     isa: str = ""  #: The newest PTX ISA version among them, such as `8.3`; empty for other kinds.
 
     def plus(self, other: Images) -> Images:
-        """Return the sum of two values of one kind and target."""
+        """Add the figures of two groups of GPU code of the same kind and target."""
         return Images(
             kind=self.kind,
             target=self.target,

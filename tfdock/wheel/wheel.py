@@ -48,7 +48,7 @@ from tfdock.wheel.zip_archive import (
 class RecordProblem:
     """One way in which RECORD and the files of a wheel disagree."""
 
-    path: str  #: The file in the wheel.
+    path: str  #: The path in the wheel of the file that differs from RECORD.
     code: str  #: What kind of problem.
     message: str  #: What is wrong.
 

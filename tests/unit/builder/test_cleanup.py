@@ -274,9 +274,9 @@ def test_an_entry_that_names_no_folder_of_its_run_removes_nothing(settings: Sett
 @pytest.mark.parametrize(
     ("run", "changes", "why"),
     [
-        (RUN, {"run": "../../home"}, "names another run"),
-        (RUN, {"run": "20261121-104600-000000"}, "names another run"),
-        (RUN, {"run": f"{RUN}\n"}, "names another run"),
+        (RUN, {"run": "../../home"}, "has the id of another run"),
+        (RUN, {"run": "20261121-104600-000000"}, "has the id of another run"),
+        (RUN, {"run": f"{RUN}\n"}, "has the id of another run"),
         ("home", {"run": "home"}, "its name is not a run id"),
         (f"{RUN}\n", {"run": f"{RUN}\n"}, "its name is not a run id"),
     ],

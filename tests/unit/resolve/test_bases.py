@@ -128,12 +128,12 @@ base: {base}
         (
             "nvidia/cuda:12.3.2-base-ubuntu22.04",
             'cuda: "12.3"\ncompiler: nvcc',
-            "has CUDA to run with: its compiler is not in it",
+            "has only the libraries of CUDA, not its compiler",
         ),
         (
             "nvidia/cuda:12.3.2-cudnn9-runtime-ubuntu22.04",
             'cuda: "12.3"\ncompiler: nvcc',
-            "its compiler is not in it",
+            "has only the libraries of",
         ),
         ("debian:12-slim", 'cuda: "12.3"\ncompiler: nvcc', "plain Debian 12: CUDA is not in it"),
         ("ubuntu", 'cuda: "12.3"\ncompiler: nvcc', "plain Ubuntu: CUDA is not in it"),

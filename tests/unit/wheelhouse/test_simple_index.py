@@ -295,7 +295,7 @@ def test_another_programs_index_is_neither_replaced_nor_followed(house: Wheelhou
     before = contents(house)
     houses.publish(house)
     assert before.items() <= contents(house).items()
-    with pytest.raises(ProfileError, match="no page of tfdock's"):
+    with pytest.raises(ProfileError, match="tfdock did not write it"):
         WheelIndex(house).update()
     assert before.items() <= contents(house).items()
     assert not list(house.root.glob("*.metadata"))

@@ -36,7 +36,7 @@ _ACTION_COMMAND = 1
 
 
 class MalformedEntry(ValueError):
-    """Bytes that are not the expected message."""
+    """The bytes of an entry are not the expected protobuf message."""
 
 
 class Digest(NamedTuple):

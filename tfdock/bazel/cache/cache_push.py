@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushedCache:
-    """The entries that were sent of a toolchain's cache."""
+    """The entries that a push sent from the cache of one toolchain."""
 
     toolchain: str  #: The disk cache.
     entries: int = 0  #: Entries that were sent.

@@ -157,7 +157,7 @@ class _ImageFinder:
     allow_untested: bool = field(kw_only=True)
 
     def item(self, name: str) -> _PullItem:
-        """Return the builds to pull for a name. Raise ProfileError, and the errors of planning a profile."""
+        """Return the builds to pull for an image, build id or profile. Raise ProfileError."""
         _check_no_wheel(name)
         if _is_image(name):
             asked = parse_reference(name, _REFERENCE_FIX)
