@@ -134,7 +134,9 @@ def test_a_file_that_may_not_be_written_stays() -> None:
 
 
 def test_a_profile_of_somebody_elses_is_not_written() -> None:
+    Path("<stdin>").write_text(TEXT)  # the name that errors have for standard input
     assert "you may not write to this profile" in check("--fix", "--yes", "-", text=TEXT).stderr
+    assert Path("<stdin>").read_text() == TEXT
     assert "leave `--python 3.12` out" in check("--fix", "my.yaml", "--python", "3.12").stderr
     assert "answers the question of `--fix`" in check("--yes", "my.yaml").stderr
 

@@ -213,8 +213,7 @@ def _write_way_out(
     ways = [*{way.text: way for problem in problems for way in problem.ways}.values()]
     written = preparer.read(name)
     path, style = Path(written.file), console.Style(sys.stderr)
-    # Standard input is no path, and so nobody may write to it.
-    if path.parent == loader.profiles() or not os.access(path, os.W_OK):
+    if name == STDIN or path.parent == loader.profiles() or not os.access(path, os.W_OK):
         raise _not_taken(name, "you may not write to this profile", "save it as a file of yours: `NAME.yaml`")
     # What nobody chose must not change whom the wheel serves, allow the untested, or hide what a parent says.
     harmless = [way for way in ways if not (written.extended or way.question or {*way.change} & {*DEVICES})]
