@@ -125,7 +125,7 @@ def facts_of_installed(
     """
     facts, listed = facts_of_release(knowledge, release, accelerator), _listed(info, accelerator)
     used = (RequiredPackage(package=name, oldest=version, exact=True) for name, version in packages.items())
-    # Folders that nobody searches are no matter here: each library is looked for.
+    # Folders outside of the search do not matter here: each library is looked for.
     facts = replace(facts, brought=_components(used, accelerator), unsearched=())
     if not listed or listed == facts.listed:
         return facts

@@ -459,7 +459,7 @@ class _Verdicts:
     def _gpu_code(self) -> Iterator[PreflightCheck]:
         """Judge the wheel's GPU code for the GPUs here, by the targets that it lists and by rows.
 
-        A GPU that it does not serve is no cause where it serves another one.
+        A GPU without code is a warning if the wheel serves another GPU.
         """
         release, accelerator = self._release, self.its.accelerator
         if release is None or accelerator is None or self.its.tensorflow is None:

@@ -118,7 +118,7 @@ class Moves:
     def allowing_the_untested(self) -> Iterator[Change]:
         """Yield nothing and all moves that keep the release, each with `allow_untested`.
 
-        With it nearly every release takes nearly every version, so another release is no advice.
+        It makes nearly every release accept nearly every version, so another release would not help.
         """
         kept = (move for move in self.all() if self.profile.release_field not in move)
         yield from ({**move, "allow_untested": True} for move in chain([{}], kept))

@@ -36,7 +36,7 @@ Progress = Callable[[str], object]  #: Called with the name of a wheel before it
 #:
 #: If all four are equal, it is the same file.
 Signature = tuple[int, int, int, int]
-_FEW = 100  #: Up to so many files are synced one by one; thousands take minutes.
+_FEW = 100  #: At most this many files are synced one by one; thousands take minutes.
 _MOST_STATE = 16 << 20  #: Bytes of a page, and of the kept facts: some hundred for each of thousands of wheels.
 
 
