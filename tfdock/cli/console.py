@@ -7,6 +7,7 @@ import re
 import sys
 import time
 import unicodedata
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partialmethod
 from typing import TextIO
@@ -22,6 +23,11 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 # A word, or words between backticks: what is to be typed as it stands is not torn apart. Before it, what parts it.
 _WORD = re.compile(r"(\s*)((?:`[^`\n]*`|\S)+)")
 _ONE = re.compile(r"\x1b\[[0-9;]*m|.", re.DOTALL)
+
+#: How much goes to standard error: -1 only errors (`-q`), 0 what most readers need, 1 details too (`-v`).
+verbosity = 0
+# The lines that `-q` holds back. The bound is far above what one command prints.
+_held: deque[str] = deque(maxlen=1000)
 
 
 def colour_wanted(stream: TextIO) -> bool:
@@ -54,8 +60,26 @@ def say(text: str = "", *, stream: TextIO | None = None) -> None:
     """Print a line, by default to standard error. A CI service never takes the line for a command."""
     stream = stream or sys.stderr
     # Results are for programs, and stay as they are.
-    stream.write(f"{text if stream is sys.stdout else ci_log.here().harmless(text)}\n")
+    line = f"{text if stream is sys.stdout else ci_log.here().harmless(text)}\n"
+    if verbosity < 0 and stream is sys.stderr:
+        _held.append(line)
+        return
+    stream.write(line)
     stream.flush()
+
+
+def set_verbosity(level: int) -> None:
+    """Decide how much goes to standard error from now on."""
+    global verbosity
+    verbosity = level
+    _held.clear()
+
+
+def release() -> None:
+    """Print the lines that `-q` has held back: before a question, an error, or the end of a command that failed."""
+    while _held:
+        sys.stderr.write(_held.popleft())
+    sys.stderr.flush()
 
 
 def tell(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> None:
@@ -171,6 +195,8 @@ def show_problems(problems: Iterable[Problem]) -> None:
     problems = list(problems)
     for line in problem_lines(problems, Style(sys.stderr), width(sys.stderr)):
         say(line)
+    if any(problem.severity == "error" for problem in problems):
+        release()
     ci_log.here().annotate(problems)
 
 
@@ -313,6 +339,6 @@ class ReadProgress:
 
 
 def redraws(stream: TextIO) -> bool:
-    """Return whether the stream is a terminal that can redraw lines."""
+    """Return whether to redraw lines: on a capable terminal, without `-q` and `-v`."""
     # CI services may offer a terminal, and keep every redrawn line in the log.
-    return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")
+    return not verbosity and stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")

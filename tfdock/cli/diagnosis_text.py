@@ -121,9 +121,7 @@ def _warning_hint(warnings: Sequence[Finding], style: console.Style, columns: in
     count = sum(warning.count for warning in warnings)
     if count:
         much = "1 line looks bad but is" if count == 1 else f"{count:,} lines look bad but are"
-        yield from console.wrapped(
-            f"{much} usually harmless: {style.strong('`--explain-warnings`')} says why", columns
-        )
+        yield from console.wrapped(f"{much} usually harmless: {style.strong('`-v`')} says why", columns)
 
 
 def _warning_lines(warnings: Sequence[Finding], style: console.Style, columns: int) -> Iterator[str]:

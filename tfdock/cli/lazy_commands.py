@@ -54,6 +54,8 @@ SECTIONS: Mapping[str, Table] = {
         "schema": ("plan", "Print the JSON Schema of profiles, or of a document."),
     },
 }
+#: Options of the program that also stand behind a command.
+_SHARED = frozenset({"color", "quiet", "verbose"})
 COMMANDS: Table = {name: row for rows in SECTIONS.values() for name, row in rows.items()}
 CACHE_COMMANDS: Table = {
     "list": ("cache", "List the caches by toolchain, with size and last use."),
@@ -108,8 +110,8 @@ class LazyGroup(TyperGroup):
         group = typer.main.get_group(self.application)
         assert isinstance(group, LazyGroup)
         # As in uv: before the command, and behind it.
-        known = [option.name for option in group.registered[name].params]
-        shared = [option for option in self.params if option.name == "color" and "color" not in known]
+        known = {option.name for option in group.registered[name].params}
+        shared = [option for option in self.params if option.name in _SHARED - known]
         group.registered[name].params += shared
         return group.registered[name]
 

@@ -29,11 +29,15 @@ def main() -> None:
         sys.argv[1:] = [*sys.argv[2:], "--help"]
     try:
         app()
+    except SystemExit as ended:
+        if ended.code:
+            console.release()
+        raise
     except KeyboardInterrupt:
         console.say("interrupted")
         sys.exit(ExitCode.INTERRUPTED)
     except Exception as error:
-        if os.environ.get("TFDOCK_DEBUG"):
+        if console.verbosity > 0:
             raise
         problem, code = _unexpected(error)
         console.show_problems([problem])
@@ -116,7 +120,7 @@ def _unexpected(error: Exception) -> tuple[Problem, ExitCode]:
     problem = Problem(
         "internal-error",
         f"internal error, a bug in tfdock: {type(error).__name__}: {error}",
-        "run the command again with TFDOCK_DEBUG=1 and report its output",
+        "run the command again with `-v` and report its output",
     )
     return problem, ExitCode.INTERNAL
 
@@ -140,6 +144,15 @@ def _colour(when: str | None) -> None:
         os.environ["NO_COLOR" if when == "never" else "FORCE_COLOR"] = "1"
 
 
+def _verbosity(context: typer.Context, option: typer.CallbackParam, wanted: bool) -> None:
+    level = {"quiet": -1, "verbose": 1}[str(option.name)]
+    if wanted:
+        console.set_verbosity(level)
+    # The options before the command also set the level back: several commands may run in one process.
+    elif context.parent is None and console.verbosity == level:
+        console.set_verbosity(0)
+
+
 @app.callback()
 def _global(
     _: Annotated[
@@ -149,5 +162,25 @@ def _global(
         Literal["auto", "always", "never"] | None,
         typer.Option(metavar="WHEN", help="Colour: `auto`, `always`, `never`.", callback=_colour, expose_value=False),
     ] = None,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "-q",
+            "--quiet",
+            help="Print results and errors only. The notes of a command that fails follow.",
+            callback=_verbosity,
+            expose_value=False,
+        ),
+    ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "-v",
+            "--verbose",
+            help="Print details: each line of a build's output, harmless warnings of a log, the stack of a bug.",
+            callback=_verbosity,
+            expose_value=False,
+        ),
+    ] = False,
 ) -> None:
     """Build TensorFlow wheels that fit your GPU, in containers, from a short YAML profile."""

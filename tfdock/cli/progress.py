@@ -9,6 +9,7 @@ from typing import TextIO
 
 from tfdock import events
 from tfdock.bazel import output
+from tfdock.cli import console
 from tfdock.cli.console import Style, clean, duration, say
 from tfdock.plan.estimate import remaining
 
@@ -206,6 +207,8 @@ class PlainProgress:
         match event:
             case events.PhaseStarted():
                 self._say(f"{event.build_id}: {event.phase} …")
+            case events.Line() if console.verbosity > 0:
+                self._say(f"{self._name}: {clean(event.text)}" if self._name else clean(event.text))
             case events.PhaseEnded():
                 word = self._style.good("done") if event.ok else self._style.bad("failed")
                 self._say(f"{event.build_id}: {event.phase} {word} in {duration(event.seconds)}")

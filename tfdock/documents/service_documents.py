@@ -68,5 +68,5 @@ class DiagnoseDocument(TypedDict):
     findings: Sequence[LoggedFindingJson]  #: The findings: the first of each log, then the second.
     logs: Sequence[ReadLogJson]  #: The logs.
     suspects: Sequence[SuspectLineJson]  #: Lines to look at, in logs without a known failure.
-    warnings: NotRequired[Sequence[LoggedFindingJson]]  #: With `--explain-warnings`: harmless lines that look bad.
+    warnings: NotRequired[Sequence[LoggedFindingJson]]  #: With `-v`: harmless lines that look bad.
     problems: NotRequired[Sequence[Problem]]  #: Logs that could not be read.

@@ -110,7 +110,7 @@ _ALIKE = 0.8
 
 def misspelt(environment: Mapping[str, str]) -> list[Problem]:
     """Return a warning for each variable that nothing reads and that is nearly the name of a setting's variable."""
-    known = {*_VARIABLES.values(), "TFDOCK_REMOTE_HEADER", "TFDOCK_DEBUG"}
+    known = {*_VARIABLES.values(), "TFDOCK_REMOTE_HEADER"}
     meant = {name.removeprefix(_PREFIX): name for name in known}
     # Who knows the settings file writes `TFDOCK_MIRRORS`.
     meant |= {setting.upper(): variable for setting, variable in _VARIABLES.items()}

@@ -9,7 +9,7 @@ import re
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,20 +55,20 @@ class ServerAddress:
         host = socket.gethostname() if _has_property(self.host, "is_unspecified") else self.host
         return f"[{host}]" if ":" in host else host
 
-    def answers_to(self, host: str, allowed: frozenset[str]) -> bool:
+    def answers_to(self, host: str) -> bool:
         """Return whether requests for this host are answered.
 
         A web page of a stranger can let its own name lead to this address, and its script can then read what is
         served (DNS rebinding). Such a page cannot take an IP address or `localhost` for its name. A server that
-        others reach answers to every name, unless some names are allowed.
+        others reach answers to every name.
         """
-        if not (self.loopback or allowed):
+        if not self.loopback:
             return True
         name = host.lower().removesuffix(".")
         own = {"localhost", self.host.lower(), self.name.lower()}
         bare = name[1:-1] if name.startswith("[") and name.endswith("]") else name
         # RFC 6761, section 6.3: names below `localhost` are this machine.
-        return name in own or name in allowed or name.endswith(".localhost") or _has_property(bare, "packed")
+        return name in own or name.endswith(".localhost") or _has_property(bare, "packed")
 
     @property
     def url(self) -> str:
@@ -104,14 +104,12 @@ async def serve(
     port: int,
     ready: Callable[[ServerAddress], object],
     seen: Callable[[str], object],
-    allowed: Iterable[str],
 ) -> None:
     """Serve until SIGINT or SIGTERM comes. Port 0 takes any free port.
 
-    `ready` is called once the server answers, and `seen` with a line for every request. `allowed` are further names
-    for the server. Raises ProfileError (`serve-address`) if it cannot listen there.
+    `ready` is called once the server answers, and `seen` with a line for every request. Raises ProfileError
+    (`serve-address`) if it cannot listen there.
     """
-    names = frozenset(name.lower() for name in allowed)
     sockets = _listen(host, port)
     address = ServerAddress(host, sockets[0].getsockname()[1])
 
@@ -121,7 +119,7 @@ async def serve(
 
     handlers = [(r"/(.*)", _Files, {"path": str(house.root), "default_filename": "index.html"})]
     server = _Server(
-        Application(handlers, log_function=log, answers_to=lambda name: address.answers_to(name, names)),
+        Application(handlers, log_function=log, answers_to=address.answers_to),
         max_body_size=1024,  # no request that is answered has a body
         # Without limits, half a request would hold its connection for ever.
         body_timeout=_PATIENCE,
@@ -235,8 +233,7 @@ class _Files(StaticFileHandler):
             self.set_header("Content-Type", "text/plain; charset=utf-8")
             self.finish(
                 f"421 This server does not answer to the name `{name}`.\n"
-                f"If the name is yours, start it with `--allow-host {name}`: web pages of that name can then read "
-                "the wheels.\n"
+                "Ask for it by `localhost` or by its address. A proxy in front of it sends `Host: localhost`.\n"
             )
 
     def flush(self, include_footers: bool = False) -> asyncio.Future[None]:

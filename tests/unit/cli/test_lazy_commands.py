@@ -137,3 +137,15 @@ def test_colours_are_asked_for_before_or_behind_a_command(words: list[str]) -> N
             *(word.format(f"--color={when}") for word in words), **{"NO_COLOR": "", "FORCE_COLOR": "", **variables}
         )
         assert ("\x1b[" in result.stderr) is (when == "always")
+
+
+@pytest.mark.parametrize("words", [["{}", "check", "rtx3080"], ["check", "rtx3080", "{}"]])
+def test_a_quiet_command_prints_its_result_without_notes(words: list[str]) -> None:
+    usual, quiet = run("check", "rtx3080"), run(*(word.format("-q") for word in words))
+    assert usual.stderr.startswith("note: ")
+    assert (quiet.stdout, quiet.stderr) == (usual.stdout, "")
+
+
+@pytest.mark.parametrize("words", [["check", "nowhere", "-q"], ["-q", "check", "nowhere"]])
+def test_a_quiet_command_prints_its_errors(words: list[str]) -> None:
+    assert run(*words).stderr == run("check", "nowhere").stderr != ""

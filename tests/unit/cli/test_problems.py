@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from tfdock.cli import main
+from tfdock.cli import console, main
 from tfdock.errors import ExitCode, Incompatible, TfdockError
 from tfdock.host.files import file_error
 from tfdock.knowledge import loader
@@ -134,13 +134,29 @@ def test_what_nobody_expected_is_a_mistake_of_ours_and_ends_with_70(
     monkeypatch.setattr(main, "app", broken)
     # The program ends after `main`, and ignores signals from there on; this process goes on.
     monkeypatch.setattr(main, "signal", mock.Mock())
-    monkeypatch.delenv("TFDOCK_DEBUG", raising=False)
     with pytest.raises(SystemExit) as caught:
         main.main()
     assert caught.value.code == ExitCode.INTERNAL
     said = capsys.readouterr().err
     assert "KeyError: 'ghost'" in said
     assert "[internal-error]" in said
+
+
+@pytest.mark.parametrize(("status", "shown"), [(0, ""), (1, "note: four jobs\n")])
+def test_the_notes_of_a_quiet_command_follow_if_it_fails(
+    status: int, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def noting() -> None:
+        console.say("note: four jobs")
+        sys.exit(status)
+
+    monkeypatch.setattr(main, "app", noting)
+    monkeypatch.setattr(main, "signal", mock.Mock())
+    console.set_verbosity(-1)
+    with pytest.raises(SystemExit):
+        main.main()
+    console.set_verbosity(0)
+    assert capsys.readouterr().err == shown
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)

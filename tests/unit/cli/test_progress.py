@@ -7,6 +7,7 @@ import io
 import pytest
 
 from tfdock import events
+from tfdock.cli import console
 from tfdock.cli.progress import PlainProgress, RunningPhase, Tally, short_names
 from tfdock.cli.terminal_progress import TerminalProgress
 from tfdock.types import BuildId
@@ -221,6 +222,17 @@ def test_on_a_terminal_the_last_lines_of_a_phase_stay_if_it_fails(monkeypatch: p
         shown.close()
     _, stays = screen.getvalue().split("✗")
     assert f"  a command {'x' * 24}…" in stays
+
+
+def test_details_are_the_lines_of_each_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    several = PlainProgress(stream)
+    several.of(ONE)(events.Line(text="gcc -c one.cc"))
+    assert stream.getvalue() == ""
+    monkeypatch.setattr(console, "verbosity", 1)
+    several.of(ONE)(events.Line(text="gcc -c one.cc"))
+    several(events.Line(text="gcc -c two.cc"))
+    assert stream.getvalue() == "tf9-one: gcc -c one.cc\ngcc -c two.cc\n"
 
 
 def test_in_a_pipe_a_line_says_how_far_a_matrix_is(clock: list[float]) -> None:

@@ -570,7 +570,7 @@ def test_a_runtime_library_that_is_missing_is_a_failure_where_a_gpu_is_asked_for
         ({"accelerator": "cpu"}, []),
     ):
         words = (log, "--profile", profile_of(tmp_path, **fields))
-        document = document_of(*words, "--explain-warnings")
+        document = document_of(*words, "-v")
         assert [one["id"] for one in document["findings"]] == ids_found
         assert len(document["warnings"]) == (not ids_found)
         assert ("2 lines look bad but are usually harmless" in run(*words).stdout) is (not ids_found)
@@ -580,7 +580,7 @@ def test_a_runtime_library_that_is_missing_is_a_failure_where_a_gpu_is_asked_for
 
 def test_a_driver_that_is_missing_is_a_failure_where_a_gpu_is_asked_for(tmp_path: Path, log: Path) -> None:
     log.write_text("2025-01-01 00:00:00.1: E cuda_driver.cc:152] failed call to cuInit: UNKNOWN ERROR (303)\n")
-    alone = document_of(log, "--explain-warnings")
+    alone = document_of(log, "-v")
     assert (alone["findings"], alone["suspects"]) == ([], []), "a harmless line is no suspicious one"
     assert [one["id"] for one in alone["warnings"]] == ["libcuda_not_here"]
     (found,) = document_of(log, "--profile", profile_of(tmp_path, gpus=["rtx3080"]))["findings"]
@@ -679,12 +679,12 @@ def test_noise_is_explained_when_asked(log: Path) -> None:
     told, how, hint = run(log).stdout.splitlines()
     assert told == f"{log}: no known failure in 2 lines"
     assert how.startswith("If the build failed nevertheless: `tfdock report --bundle LOG")
-    assert hint == "1 line looks bad but is usually harmless: `--explain-warnings` says why"
-    told = run(log, "--explain-warnings").stdout
+    assert hint == "1 line looks bad but is usually harmless: `-v` says why"
+    told = run(log, "-v").stdout
     assert "harmless:" in told
     assert "as a rule" not in told
     assert "onednn_on" in told
-    document = document_of(log, "--explain-warnings")
+    document = document_of(log, "-v")
     assert (document["findings"], [one["id"] for one in document["warnings"]]) == ([], ["onednn_on"])
 
 

@@ -35,7 +35,7 @@ def test_a_variable_that_is_nearly_a_setting_gets_a_warning(name: str, meant: st
 @pytest.mark.parametrize(
     "name",
     # The last ones are variables of rendered pipelines, of a run's container, and of somebody else.
-    ["TFDOCK_WHEELHOUSE", "TFDOCK_REMOTE_HEADER", "TFDOCK_DEBUG", "TFDOCK_REGISTRY_USER",
+    ["TFDOCK_WHEELHOUSE", "TFDOCK_REMOTE_HEADER", "TFDOCK_REGISTRY_USER",
      "TFDOCK_REGISTRY_READ_TOKEN", "TFDOCK_CACHE_TOKEN", "TFDOCK_CELLS", "TFDOCK_RUN", "TFDOCK_FOO", "WHEELHOUS"],
 )  # fmt: skip
 def test_other_variables_get_no_warning(name: str) -> None:

@@ -281,6 +281,7 @@ def _wanted(
     if not (asking and needless):
         return prepared
     which = "them" if len(needless) > 1 else needless[0].file
+    console.release()
     wanted = typer.confirm(f"Build {which} anyway?", err=True)
     left = prepared if wanted else [build for build in prepared if build not in needless]
     if not left:

@@ -394,5 +394,6 @@ def _confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise ProfileError.of("cache-clean-unasked", "no terminal to ask for confirmation", "add `--yes`")
     # Standard output is for results.
+    console.release()
     if not typer.confirm(question, err=True):
         raise typer.Exit(ExitCode.OK)

@@ -244,6 +244,7 @@ def _asked_way(ways: Sequence[Suggestion], default: int) -> Suggestion | None:
     console.tell("  0  change nothing")
     answer = ""
     while answer not in map(str, range(len(ways) + 1)):
+        console.release()
         answer = typer.prompt(f"Which way, 0 to {len(ways)}", default=str(default), err=True).strip()
     return ways[int(answer) - 1] if int(answer) else None
 

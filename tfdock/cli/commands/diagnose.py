@@ -49,9 +49,6 @@ def diagnose(
             autocompletion=completion.profiles,
         ),
     ] = None,
-    explain_warnings: Annotated[
-        bool, typer.Option("--explain-warnings", help="Also list lines that look bad but are harmless.")
-    ] = False,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with status 1 if a log shows a failure, known or unknown.")
     ] = False,
@@ -68,10 +65,10 @@ def diagnose(
         context = preparer.context(preparer.read(profile))
     diagnoses, problems, codes = _read_all(names, base, context)
     if as_json:
-        document = diagnose_document(diagnoses, with_warnings=explain_warnings)
+        document = diagnose_document(diagnoses, with_warnings=console.verbosity > 0)
         print_json("tfdock.diagnose/1", not problems, document | ({"problems": problems} if problems else {}))
     else:
-        _print(diagnoses, explain_warnings=explain_warnings)
+        _print(diagnoses)
     console.show_problems(problems)
     if exit_code and any(found.failed for found in diagnoses.values()):
         codes.append(ExitCode.BUILD_FAILED)
@@ -110,7 +107,7 @@ def _tell(name: str, text: str) -> None:
     console.tell(console.clean(f"{name}: {text}"))
 
 
-def _print(diagnoses: dict[str, Diagnosis], *, explain_warnings: bool) -> None:
+def _print(diagnoses: dict[str, Diagnosis]) -> None:
     for index, (name, diagnosis) in enumerate(diagnoses.items()):
-        for line in [*([""] if index else []), *lines(diagnosis, name, sys.stdout, warnings=explain_warnings)]:
+        for line in [*([""] if index else []), *lines(diagnosis, name, sys.stdout, warnings=console.verbosity > 0)]:
             console.say(ci_log.here().harmless(line), stream=sys.stdout)  # A log may be a stranger's.

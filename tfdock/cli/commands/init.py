@@ -220,6 +220,7 @@ def _answerable(problems: Sequence[Problem]) -> list[Problem]:
 def _ask(question: str, default: str, read: Callable[[str], _Answer]) -> _Answer:
     """Ask until `read` raises no error for the answer, and return what it makes of it."""
     while True:
+        console.release()
         answer: str = typer.prompt(question, default=default, err=True)
         try:
             return read(answer.strip())

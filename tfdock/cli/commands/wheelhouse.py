@@ -182,17 +182,12 @@ def serve(
     port: Annotated[
         int, typer.Option("--port", help="The port to listen on. 0 chooses a free port.", min=0, max=65535)
     ] = 8080,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option("--allow-host", help="Also answer requests for this host name. Repeatable.", metavar="NAME"),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve the index, the wheels and their constraints over HTTP.
 
-    On loopback, only requests for `localhost`, an IP address, or a name of `--allow-host` are answered. So no other
-    web page can read the wheels through your browser. With another `--host`, all requests are answered unless
-    `--allow-host` is given.
+    On loopback, only requests for `localhost` or an IP address are answered. So no other web page can read the wheels
+    through your browser. With another `--host`, all requests are answered.
     """
     import asyncio  # see above
 
@@ -222,7 +217,7 @@ def serve(
     def seen(line: str) -> None:
         console.say(console.clean(line))
 
-    asyncio.run(server.serve(house, host, port, ready, seen, allow_host or ()))
+    asyncio.run(server.serve(house, host, port, ready, seen))
     console.say("stopped")
 
 
