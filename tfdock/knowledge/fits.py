@@ -64,7 +64,11 @@ def exact_target(accelerator: Accelerator, gpu: str) -> str:
 
 def own_target(release: Release, accelerator: Accelerator, gpu: str) -> str:
     """Return the narrowest target for a GPU that a release takes: with PTX if it knows nothing else."""
-    target = exact_target(accelerator, gpu)
+    return taken_target(release, accelerator, exact_target(accelerator, gpu))
+
+
+def taken_target(release: Release, accelerator: Accelerator, target: str) -> str:
+    """Return the target with PTX if the release makes no SASS without it, else unchanged."""
     return str(replace(Capability.parse(target), ptx=True)) if needs_ptx(release, accelerator, target) else target
 
 

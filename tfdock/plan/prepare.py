@@ -179,7 +179,9 @@ class Preparer:
         # A profile that was made for the wish lacks only the wish's source.
         wish = Wish(fields=self._wish.source) if made else self._wish
         if wish:
-            release = profiles.read(text, said, extended)[0].source.release if wish.source else ""
+            # Only where the wish leaves it open: a profile without a release is fine for one that names it.
+            known = wish.source or (wish.gpus and not wish.release)
+            release = profiles.read(text, said, extended)[0].source.release if known else ""
             # No profile of its own chain is likely to have this name.
             label = str(path) if path.is_absolute() else f"./{path}"
             over = wish.over(label, release, self.knowledge, self._wished_gpus)

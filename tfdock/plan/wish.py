@@ -47,6 +47,11 @@ class Wish:
         """The fields of the source, such as `tensorflow.patches`."""
         return {name: value for name, value in self.fields.items() if name.startswith("tensorflow.")}
 
+    @property
+    def release(self) -> str | None:
+        """The release that the wish names; None if it names none."""
+        return self.fields.get("tensorflow", self.source.get("tensorflow.release"))
+
     def profile(self, knowledge: KnowledgeBase, local: Sequence[str], machine: str, *, allow_untested: bool) -> str:
         """Return a profile for the wish, as `init` writes it; raises ProfileError and Incompatible.
 
@@ -58,11 +63,11 @@ class Wish:
         if not self.gpus:
             fix = "name a profile that it changes, or a GPU: `--gpu rtx5090`, or `--gpu cpu` for none"
             raise ProfileError.of("wish-without-gpu", f"`{self.words}` does not name a GPU", fix)
-        lines = {name: value for name, value in self.fields.items() if name not in self.source}
+        lines = {name: value for name, value in self.fields.items() if name not in {"tensorflow", *self.source}}
         start = starter(
             knowledge,
             self._devices(knowledge, local),
-            tensorflow=lines.pop("tensorflow", self.source.get("tensorflow.release")),
+            tensorflow=self.release,
             python=lines.pop("python", None),
             more=_yaml_lines({**({"allow_untested": "true"} if allow_untested else {}), **lines}),
             machine=machine,
@@ -84,7 +89,7 @@ class Wish:
             gone = sorted((others - {*devices.accelerator.components}) & {*Profile.model_fields})
             gone += [] if devices.accelerator.compilers else ["compiler"]
             lines |= {name: f"{name}: null" for name in ("accelerator", "gpus", *gone)}
-            line = device_line(devices)
+            line = device_line(knowledge, devices, self.release or release)
             lines[line.partition(":")[0]] = line
         source = {"tensorflow.release": release} if self.source else {}
         return "\n".join({**lines, **_yaml_lines({**source, **self.fields})}.values()) + "\n"

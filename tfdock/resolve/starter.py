@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from tfdock.errors import Incompatible, ProfileError, joined
 from tfdock.gpu.devices import dotted, find_gpu, is_target, sorted_targets, spelled, unknown_gpu
-from tfdock.knowledge.fits import exact_target
+from tfdock.knowledge.fits import exact_target, taken_target
 from tfdock.knowledge.gpu_rows import Gpu
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
@@ -113,11 +113,11 @@ def starter(
     check_together(knowledge, devices)
     with _without_places():
         releases = _releases(knowledge, devices, tensorflow, python)
-        draft = [*_lines(devices, releases[0], python), *more.values()]
-        resolution = _newest(knowledge, draft, releases, machine)
+        draft = [*_lines(knowledge, devices, releases[0], python), *more.values()]
+        resolution = _newest(knowledge, draft, devices, releases, machine)
         # Write out every version: today's choice must not change when knowledge grows.
         versions = {name: version for name, version in resolution.components.items() if name not in more}
-        lines = [*_lines(devices, str(resolution.version), resolution.python, versions), *more.values()]
+        lines = [*_lines(knowledge, devices, str(resolution.version), resolution.python, versions), *more.values()]
         text = "".join(f"{line}\n" for line in _commented(devices, lines, newest=tensorflow is None))
         return Starter(text=text, resolution=resolve_text(text, knowledge, machine=machine))
 
@@ -148,10 +148,16 @@ def _releases(knowledge: KnowledgeBase, devices: StarterDevices, asked: str | No
     return sorted(taking, key=Version, reverse=True) or [max(knowledge.releases, key=Version)]
 
 
-def _newest(knowledge: KnowledgeBase, lines: Sequence[str], releases: Sequence[str], machine: str) -> Resolution:
+def _newest(
+    knowledge: KnowledgeBase, lines: Sequence[str], devices: StarterDevices, releases: Sequence[str], machine: str
+) -> Resolution:
     """Return the resolution of a profile with the first release that takes it; raises Incompatible if none does."""
     profile, resolver = read_text("\n".join(lines), knowledge, machine=machine)
-    drafts: Iterator[Change] = ({"tensorflow": release} for release in releases)
+    drafts: Iterator[Change] = (
+        {"tensorflow": release}
+        | ({devices.accelerator.target_field: taken_targets(knowledge, devices, release)} if devices.targets else {})
+        for release in releases
+    )
     resolutions = (resolution for _, resolution in accepted(profile, drafts, resolver.attempt))
     # Only after all were refused: the search for ways out is slow.
     return next(resolutions, None) or resolve_or_suggest(resolver, profile)
@@ -168,13 +174,17 @@ def _without_places() -> Iterator[None]:
 
 
 def _lines(
-    devices: StarterDevices, release: str, python: str | None, versions: Mapping[str, str] | None = None
+    knowledge: KnowledgeBase,
+    devices: StarterDevices,
+    release: str,
+    python: str | None,
+    versions: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Return the profile's lines, with the `versions` of components."""
     # In quotes: YAML would read `2.10` as the number 2.1.
     lines = ["schema: 1", f"tensorflow: {json.dumps(release)}"]
     lines += [f"python: {json.dumps(python)}"] if python else []
-    lines.append(device_line(devices))
+    lines.append(device_line(knowledge, devices, release))
     components = dict(versions or {})
     fields = [name for name in components if name in profiles.Profile.model_fields]
     lines += [f"{name}: {json.dumps(components.pop(name))}" for name in fields]
@@ -183,12 +193,22 @@ def _lines(
     return lines
 
 
-def device_line(devices: StarterDevices) -> str:
-    """Return the line of a profile that names the devices."""
+def taken_targets(knowledge: KnowledgeBase, devices: StarterDevices, release: str) -> list[str]:
+    """Return the listed targets as a release takes them: `compute_35` for `sm_35` where it makes no SASS alone."""
+    try:
+        row, _ = release_named(knowledge, release)
+    except ProfileError:  # of an option; whoever resolves the profile refuses it
+        return list(devices.targets)
+    return [taken_target(row, devices.accelerator, target) for target in devices.targets]
+
+
+def device_line(knowledge: KnowledgeBase, devices: StarterDevices, release: str) -> str:
+    """Return the line of a profile that names the devices, for a release."""
     if devices.gpus:
         return f"gpus: [{', '.join(gpu.gpu for gpu in devices.gpus)}]"
     if devices.targets:
-        return f"{devices.accelerator.target_field}: [{', '.join(devices.targets)}]"
+        targets = taken_targets(knowledge, devices, release)
+        return f"{devices.accelerator.target_field}: [{', '.join(targets)}]"
     return f"accelerator: {devices.accelerator.accelerator}"
 
 

@@ -103,6 +103,12 @@ def test_a_release_or_python_asked_for_is_taken_or_refused_with_its_reasons(made
         made(made_up, "one", python='3.10"\nxla: false')
 
 
+def test_a_capability_gets_ptx_where_the_release_makes_no_code_without_it(desk: Desk) -> None:
+    old, new = made(desk, "3.5", tensorflow="1.15.0"), made(desk, "8.6")
+    assert "compute_capabilities: [compute_35]\n" in old.text
+    assert "compute_capabilities: [sm_86]\n" in new.text
+
+
 def test_words_that_mean_nothing_or_too_much_are_refused(desk: Desk) -> None:
     codes = {"rtx3081": "gpu-unknown", "rtx 6000": "gpu-ambiguous", "-": "gpu-unknown"}
     for word, code in codes.items():

@@ -145,6 +145,11 @@ def test_options_change_a_profile(run: Run, options: list[str], found: str) -> N
     assert Path("my.yaml").read_text() == BASE
 
 
+def test_a_capability_follows_the_release_of_the_profile(run: Run) -> None:
+    result = run("check", "tf1.4-xla-cuda8", "--gpu", "6.1")
+    assert build_id(result) == "tf1.4.0-py3.5-cuda8.0.61-cudnn6.0.21-sm61-ptx61-nocloud-x86_64"
+
+
 def test_a_changed_profile_is_planned_and_rendered_as_one_that_says_the_same(run: Run, tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text(f"{BASE}xla: false\n")
     assert run("plan", "my.yaml", "--set", "xla=false").stdout == run("plan", "other.yaml").stdout
