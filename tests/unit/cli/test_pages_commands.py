@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
+import io
+import json
 import os
 import re
 import shutil
@@ -71,3 +74,13 @@ def test_the_page_about_python_is_true(tmp_path: Path, monkeypatch: pytest.Monke
     found: list[str] = []
     assert doctest.DocTestRunner().run(test, out=found.append).attempted > 5
     assert found == []
+
+
+def test_the_notebook_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    cells = json.loads((ROOT / "docs/machines.ipynb").read_text("utf-8"))["cells"]
+    for cell in (cell for cell in cells if cell["cell_type"] == "code"):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+        assert [line for output in cell["outputs"] for line in output["text"]] == printed.getvalue().splitlines(True)
