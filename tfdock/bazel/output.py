@@ -27,8 +27,8 @@ _NO_SPACE = re.compile(r"No space left on device|ENOSPC")
 _LONG = 600
 # One `\w` before `Error`, not `\w+`, which begins anew at each letter: 37 ms for a line of 4096, not 0.15.
 _ERROR = re.compile(
-    r"\A(?:ERROR\b|FATAL\b|FAILED\b|Error: |Error in |tfdock: |(?:nvcc|ptxas) fatal\b)|"
-    r"\berror:|Killed\b|Segmentation fault\b|\w(?:Error|Exception): "
+    r"\A(?:ERROR\b|FATAL\b|FAILED\b|Error: |Error in |tfdock: |(?:nvcc|ptxas) (?:fatal|error)\b|CMake Error\b|"
+    r"No package ')|\.so[\d.]*: undefined symbol: |\berror:|Killed\b|Segmentation fault\b|\w(?:Error|Exception): "
 )
 # A place in a file, as compilers name it: `a.cc:3:10`, `a.cu(3)`, and as linkers do: `a.cc:(.text+0x1)`.
 _PLACE = r"(?![0-9]{1,4}:)[^\s:(]{1,400}(?::[0-9]{1,7}(?::[0-9]{1,7})?|\([0-9]{1,7}\)|:\(\.[^\s)]{1,200}\))"

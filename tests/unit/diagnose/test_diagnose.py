@@ -197,6 +197,12 @@ def test_each_literal_of_suspicious_lines_leads_to_one(literal: str) -> None:
         f"Module{literal} no",
         f"bash: frob: c{literal}",
         f"x.obj :{literal}2019: no",
+        f"a.so: {literal}no",
+        f"{literal}error   : no",
+        f"{literal}: no",
+        f"/usr/bin/ld: {literal}no",
+        f"x.o{literal}R_X against no",
+        f"{literal}fail: no",
     ]
     assert any(diagnosed(f"{line}\n".encode()).suspects for line in lines)
 
