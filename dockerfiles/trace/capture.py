@@ -15,12 +15,18 @@ computed last is the operation, what a fused one has in it comes before. `value`
 
 The script is `__main__`, as for Python, and imports TensorFlow itself: what it sets before decides as ever. Runs with
 TensorFlow 2.4 and newer, and on the Pythons of these.
+
+TensorFlow 1.4 to 1.15 has no such profiler. Its sessions report on each call, in `RunMetadata`: steps are the calls
+of sessions and of Keras, and what the calls report becomes `session.trace.json`, as chrome://tracing reads it. For
+Python 3.6 and newer.
 """
 
+import contextlib
 import importlib.util
 import inspect
 import json
 import os
+import re
 import runpy
 import signal
 import sys
@@ -197,6 +203,108 @@ class Capture:
         os.register_at_fork(after_in_child=self.forked)
         before_exit(self.end)
         self.start(self.seconds)
+
+
+class SessionCapture(Capture):
+    """The same for TensorFlow 1.x: what its sessions report, in the place of a profiler's session."""
+
+    def install(self):
+        import tensorflow as tf
+        from tensorflow.python.client.session import BaseSession
+
+        v1 = getattr(tf.compat, "v1", tf)  # from 1.13 on
+        self.tensorflow, self.trace, self.in_function = tf.__version__, self.marked, lambda: False
+        self.new_session = lambda: Report(self.folder)
+        run, make_callable = BaseSession.run, getattr(BaseSession, "_make_callable_from_options", None)
+
+        def reported(session, fetches, feed_dict=None, options=None, run_metadata=None):
+            report = self.session
+            if not report:
+                return run(session, fetches, feed_dict, options, run_metadata)
+            wanted, found = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE), run_metadata or v1.RunMetadata()
+            if options:  # the script's own, such as a time limit
+                wanted.MergeFrom(options)
+                wanted.trace_level = v1.RunOptions.FULL_TRACE
+            try:
+                return run(session, fetches, feed_dict, wanted, found)
+            finally:
+                report.add(found.step_stats)
+
+        class Callable:
+            """What Keras calls in the place of a session: it reports where it was made to."""
+
+            def __init__(self, session, options):
+                self.plain = make_callable(session, options)
+                full = type(options)()
+                full.CopyFrom(options)
+                full.run_options.trace_level = v1.RunOptions.FULL_TRACE
+                self.full = make_callable(session, full)
+
+            def __call__(self, *args, **kwargs):
+                report = outer.session
+                if not report:
+                    return self.plain(*args, **kwargs)
+                found = kwargs.pop("run_metadata", None) or v1.RunMetadata()
+                try:
+                    return self.full(*args, run_metadata=found, **kwargs)
+                finally:
+                    report.add(found.step_stats)
+
+        outer = self
+        BaseSession.run = reported
+        self.around(BaseSession, "run")
+        if make_callable:
+            BaseSession._make_callable_from_options = lambda session, options: Callable(session, options)
+            self.around(Callable, "__call__")
+        if hasattr(os, "register_at_fork"):  # Python 3.7
+            os.register_at_fork(after_in_child=self.forked)
+        before_exit(self.end)
+        self.start(self.seconds)
+
+    @contextlib.contextmanager
+    def marked(self, name, step_num, **_):
+        report, began = self.session, time.time()
+        yield
+        if report:
+            report.events.append(event(name, began * 1e6, time.time() * 1e6, step_num=step_num, step_name=step_num))
+
+
+class Report:
+    """The operations of the calls of sessions, as events of chrome://tracing."""
+
+    def __init__(self, folder):
+        self.folder, self.events, self.devices = folder, [], {}
+
+    def start(self, *_):
+        pass
+
+    def add(self, stats):
+        # 1.15 reports what runs on the CPU twice, without its times there.
+        for device in (one for one in stats.dev_stats if one.device != "/host:CPU"):
+            # A GPU's own times are those of its streams; the others tell when the host launched them.
+            number = self.devices.setdefault(device.device, len(self.devices) + 1)
+            for node in device.node_stats:
+                kind = re.search(r" = (\w+)\(", node.timeline_label)
+                kind = kind.group(1) if kind else node.node_name.rpartition(":")[2]
+                begin = node.all_start_micros + node.op_start_rel_micros
+                until = node.all_start_micros + max(node.op_end_rel_micros, node.op_start_rel_micros + 1)
+                name = node.node_name.partition(":")[0]
+                self.events.append(event(kind, begin, until, number, node.thread_id, long_name=f"{name}:{kind}"))
+
+    def export_to_tb(self):
+        if not self.devices:
+            return
+        names = [
+            {"name": "process_name", "ph": "M", "pid": number, "args": {"name": device}}
+            for device, number in self.devices.items()
+        ]
+        found = json.dumps({"traceEvents": names + self.events})
+        Path(self.folder, "session.trace.json").write_text(found)
+
+
+def event(name, begin, until, pid=0, tid=0, **args):
+    args = {key: str(value) for key, value in args.items()}
+    return {"name": name, "ph": "X", "ts": begin, "dur": until - begin, "pid": pid, "tid": tid, "args": args}
 
 
 def profiler(version):
@@ -384,8 +492,18 @@ def run_script(script, arguments):
 
 def main(request, script, *arguments):
     request = json.loads(request)
-    capture = (Collector if "node" in request else Capture)(request)
-    sys.meta_path.insert(0, Import(capture.install))
+    collector = Collector(request) if "node" in request else None
+    capture = collector or Capture(request)
+
+    def imported():
+        nonlocal capture
+        if sys.modules["tensorflow"].__version__.startswith("1."):
+            if collector:
+                sys.exit("tfdock trace: an operation of TensorFlow 1.x cannot be written as a program")
+            capture = SessionCapture(request)
+        capture.install()
+
+    sys.meta_path.insert(0, Import(imported))
     try:
         run_script(script, arguments)
         # As Python does at its end: a program may do its work in other threads.

@@ -24,6 +24,8 @@ import pytest
 from servers import serving
 from waits import FETCH, first_line, run_within, wait_until
 
+from tfdock.knowledge import loader
+
 from . import stand_in
 from .browser import Browser
 from .workshop import OfficialWheels
@@ -321,6 +323,32 @@ def test_a_trace_of_a_sound_script_is_kept_however_it_ends(
     assert (found["facts"]["operations"] != [], found["causes"], status) == (True, [], ENDS[end])
     assert "Svd" not in {one["type"] for one in found["facts"]["operations"]}
     assert ("profiles itself too" in str(found["notes"])) == ("mine" in end)
+
+
+SESSION = """
+import tensorflow.compat.v1 as tf
+tf.disable_eager_execution()
+a = tf.Variable(tf.ones([200, 200]))
+step = tf.assign(a, tf.matmul(a, a) * 0.005)
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for _ in range(20):
+        session.run(step)
+"""
+
+
+def test_what_sessions_report_is_traced_as_for_1x(installed: Place, tmp_path: Path) -> None:
+    """A TensorFlow 1.x has no Python here: its sessions are in 2.18 too."""
+    program = loader.templates()["trace/capture.py"].replace('.startswith("1.")', '.startswith("2.")')
+    (tmp_path / "train.py").write_text(SESSION)
+    request = json.dumps({"folder": str(tmp_path), "skip": 3, "steps": 10, "seconds": 30})
+    run_within(FETCH, [installed.folder / "bin/python", "-c", program, request, "train.py"], cwd=tmp_path)
+    captured = json.loads((tmp_path / "capture.json").read_text())
+    assert (captured["steps"], captured["left_out"], captured["calls"]) == (10, 11, {"Session": 10})
+    found = run_within(FETCH, [sys.executable, "-m", "tfdock", "trace", "--json", tmp_path], cwd=tmp_path)
+    facts = json.loads(found.stdout)["facts"]
+    matmul = next(one for one in facts["operations"] if one["node"] == "MatMul")
+    assert (facts["steps"], matmul["calls"]) == (10, 10)
 
 
 @pytest.mark.parametrize(

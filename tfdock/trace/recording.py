@@ -14,7 +14,8 @@ from tfdock.host.foreign_json import Line
 from tfdock.host.supervise import Stop, Stopper
 from tfdock.host.untrusted_folders import UntrustedPath
 
-_ENDING = ".xplane.pb"
+#: What the profiler of TensorFlow 2 writes, and what `dockerfiles/trace/capture.py` writes of a session of 1.x.
+_ENDINGS = (".xplane.pb", SESSION := "session.trace.json")
 _LOOK_SECONDS = 0.2
 
 
@@ -78,18 +79,18 @@ def profile_in(*places: Path) -> UntrustedPath:
     """Return the newest profile of the first place that has one, a folder or a file. Raises ProfileError for none."""
     for place in (place.resolve() for place in places):
         root = UntrustedPath(place.parent, place.name)
-        if place.is_file() and place.name.endswith(_ENDING):
+        if place.is_file() and place.name.endswith(_ENDINGS):
             return root
         if place.is_file():
-            message = f"{place} is not a profile, whose name ends with `{_ENDING}`"
+            message = f"{place} is not a profile, whose name ends with `{_ENDINGS[0]}`"
             fix = f"give the Python of the script first: `tfdock trace .venv {place.name}`"
             raise ProfileError.of("trace-missing", message, fix)
         # A session that is thrown away leaves an empty file. `/` has no name, and no profile.
         found = (file for file in root.walk() if file.is_plain and file.status.st_size) if place.name else ()
-        if files := [file for file in found if file.name.endswith(_ENDING)]:
+        if files := [file for file in found if file.name.endswith(_ENDINGS)]:
             return root / max(files, key=lambda file: (file.status.st_mtime_ns, file.name)).name
     raise ProfileError.of(
         "trace-missing",
-        f"there is no profile in {places[0]}: no file `*{_ENDING}`",
+        f"there is no profile in {places[0]}: no file `*{_ENDINGS[0]}`",
         "give a folder that TensorFlow's profiler has written, or record a profile: `tfdock trace .venv train.py`",
     )

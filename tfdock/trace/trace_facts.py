@@ -20,13 +20,19 @@ _OWN_MARK = "tfdock_step"
 _BUILDING = "tf.function-graph_building"
 _EAGER, _FUNCTION, _STAGE = "EagerLocalExecute: ", "__inference", "Iterator::"
 #: Parts of the names of events in which XLA compiles: 2.18 and 2.21 on a CPU, and on a GPU. 2.15 has none on a CPU.
-_COMPILING = ("CpuCompiler::", "GpuCompiler::", "JitCompiler::Compile", "RunBackend")
+_COMPILING = ("_XlaCompile", "CpuCompiler::", "GpuCompiler::", "JitCompiler::Compile", "RunBackend")
 #: Types of operations that compute nothing: they pass values, or wait.
 _IDLE = frozenset({
     "_Arg", "_Retval", "_Send", "_Recv", "_HostSend", "_HostRecv", "IteratorGetNext", "IteratorGetNextSync",
     "OptionalGetValue", "OptionalFromValue", "IteratorGetNextAsOptional", "PyFunc", "EagerPyFunc", "PyFuncStateless",
     "StatefulPartitionedCall", "PartitionedCall", "IDLE", "Dataset", "",
 })  # fmt: skip
+#: Operations that wait for the input pipeline, or for a queue of TensorFlow 1.x.
+_WAITING = frozenset({
+    "IteratorGetNext", "IteratorGetNextSync", "QueueDequeueV2", "QueueDequeueManyV2", "QueueDequeueUpToV2",
+})  # fmt: skip
+#: Operations that run a cluster which XLA has compiled from a graph.
+_CLUSTERS = ("_XlaLaunch", "_XlaRun", "XlaLaunch")
 #: Operations, and stages of input, that run Python.
 _PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless", "Generator")
 
@@ -76,12 +82,13 @@ class TraceFacts:
     shortest_seconds: float | None  #: The shortest step.
     longest_seconds: float | None  #: The longest step.
     input_share: float | None  #: The part of a step that waits for input.
-    input_stage: str  #: The slowest stage of the input pipeline; empty without a pipeline.
+    input_stage: str  #: The slowest stage of the input pipeline; for a session, the operation that waits for input.
     python_input: bool  #: A stage of the input pipeline runs Python.
     python_share: float  #: The part of the time in which a Python function runs inside a graph.
     operation_share: float | None  #: The part of the time in which at least one operation computes.
     compile_share: float | None  #: The part of the time in which XLA compiles.
     compilations: int  #: Steps in which XLA compiles; without steps, calls in which XLA compiles.
+    clusters: int  #: Parts of a graph that XLA has compiled, and that ran.
     building_share: float  #: The part of the time in which graphs are traced.
     traced_calls: int  #: Calls of a `tf.function` that traced it again.
     traced_share: float  #: The share of these calls in all `tf.function` calls.
@@ -165,22 +172,24 @@ def facts_of(tables: Mapping[str, bytes]) -> TraceFacts:
     blind = any(event.arg("tf_function_call").endswith("-xla") for event in calls) and not (
         compiling or devices or any(event.has("hlo_op") for event in events)
     )
-    steps, operations = _steps(tables.get("overview_page")), _operations(tables, graph, eager)
+    steps, operations = _steps(tables.get("overview_page"), marks), _operations(tables, graph, eager)
     stages = list(_stages(tables.get("input_pipeline_analyzer")))
     node = next((one for one in operations if one.node), None)
+    waiting = next((event.type for event in graph if event.type in _WAITING), "")
     return TraceFacts(
         steps=len(marks),
         step_seconds=steps.get("steptime_ms_average"),
         shortest_seconds=steps.get("steptime_ms_minimum"),
         longest_seconds=steps.get("steptime_ms_maximum"),
-        input_share=_input_share(steps, events),
-        input_stage=stages[0].stage if stages else "",
+        input_share=_input_share(steps, events, graph, whole),
+        input_stage=stages[0].stage if stages else waiting,
         python_input=any(name in stage.stage for stage in stages for name in _PYTHON)
         or (bool(stages) and any(event.type in _PYTHON for event in graph)),
         python_share=_covered(event for event in graph if event.type in _PYTHON) / whole,
         operation_share=_covered(computing) / whole if events else None,
         compile_share=None if blind else _covered(compiling) / whole,
         compilations=_steps_with(compiling, marks),
+        clusters=len({event.node for event in graph if event.type in _CLUSTERS}),
         building_share=_covered(event for event in events if event.name == _BUILDING) / whole,
         traced_calls=len(traced),
         traced_share=len(traced) / max(len(calls), 1),
@@ -279,8 +288,12 @@ def _number(row: Mapping[str, Any], name: str) -> float:
         raise Malformed("not a number", name) from None
 
 
-def _steps(data: bytes | None) -> dict[str, float]:
-    """Return the figures of steps in seconds; none where xprof saw no step."""
+def _steps(data: bytes | None, marks: Sequence[_Event]) -> dict[str, float]:
+    """Return the figures of steps in seconds; none where xprof saw no step. Without xprof, those of the marks."""
+    if data is None and marks:
+        seconds = [mark.dur / 1e6 for mark in marks]
+        figures = {"average": sum(seconds) / len(seconds), "minimum": min(seconds), "maximum": max(seconds)}
+        return {f"steptime_ms_{name}": value for name, value in figures.items()}
     found = _table(data, 1).p or {}
     figures = {
         name: _number(found, name) / 1000 for name, value in found.items() if "time_ms" in name and _is_number(value)
@@ -292,11 +305,15 @@ def _is_number(value: object) -> bool:
     return str(value).replace(".", "", 1).isdigit()
 
 
-def _input_share(steps: Mapping[str, float], events: Sequence[_Event]) -> float | None:
-    if steps:
-        return steps.get("infeed_time_ms_avg", 0.0) / steps["steptime_ms_average"]
-    # Nothing is waited for where no input pipeline runs.
-    return None if any(event.name.startswith(_STAGE) for event in events) else 0.0
+def _input_share(
+    steps: Mapping[str, float], events: Sequence[_Event], graph: Sequence[_Event], whole: float
+) -> float | None:
+    if "infeed_time_ms_avg" in steps:
+        return steps["infeed_time_ms_avg"] / steps["steptime_ms_average"]
+    if any(event.name.startswith(_STAGE) for event in events):
+        return None
+    # Where no input pipeline is seen, only its consumers tell.
+    return _covered(event for event in graph if event.type in _WAITING) / whole
 
 
 #: Where an operation runs, its type, and its node; empty for an eager call.

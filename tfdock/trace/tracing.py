@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from tfdock.errors import VerificationFailed
+from tfdock.errors import ProfileError, VerificationFailed
 from tfdock.host.files import make_folder
 from tfdock.host.foreign_json import Malformed
 from tfdock.host.supervise import Stop
@@ -16,12 +17,12 @@ from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.installed.interpreter import ending
 from tfdock.knowledge.wheel_rows import SlowCause
 from tfdock.trace.operation_case import OperationCase, chosen, write_case
-from tfdock.trace.recording import Captured, Script, Terminal, profile_in, run_script
+from tfdock.trace.recording import SESSION, Captured, Script, Terminal, profile_in, run_script
 from tfdock.trace.trace_facts import TraceFacts, facts_of
-from tfdock.trace.xprof_tables import read_tables, sample_server, serve_page
+from tfdock.trace.xprof_tables import read_tables, sample_server, serve_page, xprof_python
 
 _SECONDS_WITHOUT_STEPS = 30  #: Seconds to record a script without steps.
-_MOST_JSON = 1 << 20
+_MOST_JSON, _MOST_SESSION = 1 << 20, 1 << 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +52,9 @@ class TraceReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracer:
-    """Reads profiles. It has a Python with xprof, the templates, and the known causes."""
+    """Reads profiles. It has the name of a Python with xprof, the templates, and the known causes."""
 
-    xprof: Path
+    xprof: str
     templates: Mapping[str, str]
     rows: Iterable[SlowCause]
 
@@ -80,7 +81,12 @@ class Tracer:
                 script, f"it has {captured.left_out} steps, which are left out", "`--skip 1`, or more steps"
             )
         # The script's own profile counts where nothing else was kept.
-        found = self.read([folder, *([Path(captured.own_profile)] if captured.own_profile else [])], folder)
+        try:
+            found = self.read([folder, *([Path(captured.own_profile)] if captured.own_profile else [])], folder)
+        except ProfileError as error:  # 1.x reports on the calls of sessions alone
+            raise _nothing(
+                script, "it calls no session", "run the step in a session: eager operations of 1.x report nothing"
+            ) from error
         if case:
             operation = chosen(found.facts.operations, case)
             found = replace(found, case=write_case(script, operation, self.templates, folder, terminal))
@@ -93,14 +99,18 @@ class Tracer:
         Raises VerificationFailed where nothing was recorded.
         """
         make_folder(folder)
-        sample_server(self.xprof, server, folder, seconds, self.templates["trace/sample.py"])
+        sample_server(xprof_python(self.xprof), server, folder, seconds, self.templates["trace/sample.py"])
         return self.read([folder], folder)
 
     def show(
         self, found: TraceReport, stoppable: Callable[[], AbstractContextManager[Stop]], ready: Callable[[str], None]
     ) -> None:
         """Serve xprof's page of a profile until a stop is asked for. Raises VerificationFailed where it cannot."""
-        serve_page(self.xprof, profile_in(Path(found.profile)), self.templates["trace/page.py"], stoppable, ready)
+        profile = profile_in(Path(found.profile))
+        if profile.name == SESSION:
+            message, fix = "xprof shows no session of TensorFlow 1.x", f"open {found.timeline} in chrome://tracing"
+            raise ProfileError.of("trace-unreadable", message, fix)
+        serve_page(xprof_python(self.xprof), profile, self.templates["trace/page.py"], stoppable, ready)
 
     def read(self, places: Sequence[Path], folder: Path) -> TraceReport:
         """Read the newest profile of the first place that has one; leave its timeline in the folder.
@@ -108,7 +118,11 @@ class Tracer:
         Raises ProfileError where there is none, VerificationFailed for a broken one.
         """
         profile = profile_in(*places)
-        tables = read_tables(self.xprof, profile, self.templates["trace/read.py"])
+        if profile.name == SESSION:  # its events are all there is
+            events = profile.read(_MOST_SESSION)
+            tables = {"trace_viewer": events, "timeline": gzip.compress(events, mtime=0)}
+        else:
+            tables = read_tables(xprof_python(self.xprof), profile, self.templates["trace/read.py"])
         try:
             facts = facts_of(tables)
         except Malformed as error:

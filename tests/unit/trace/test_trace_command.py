@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -41,7 +42,9 @@ words = dict(word.split("=") for word in sys.argv[3:])
 place = folder / "plugins/profile/2026_11_28_10_00_00"
 place.mkdir(parents=True)
 (place / "empty.xplane.pb").touch()
-if "own" not in words:
+if words.get("session") == "yes":
+    (folder / "session.trace.json").write_text(os.environ["SESSION"])
+elif not words.keys() & {"own", "session"}:
     (place / "host.xplane.pb").write_bytes(b"a profile")
 if "signal" in words:
     os.kill(os.getpid(), int(words["signal"]))
@@ -115,6 +118,9 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(loader, "templates", lambda: programs)
     program = with_module(tmp_path, "").program
     (tmp_path / "site/xprof").mkdir()
+    profiler = tmp_path / "site/tensorflow/python/profiler"
+    profiler.mkdir(parents=True)
+    (profiler / "trace.py").touch()
     return program
 
 
@@ -128,7 +134,7 @@ def test_the_causes_come_first_and_then_what_takes_long(python: Path) -> None:
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[0] == "TensorFlow 2.18.0: 1 step of 2.0 ms (1.0 ms to 4.0 ms): 75 % waits for input, 18 % computes"
-    assert lines[1] == "slow  75 % of a step waits for input; Map takes most of the pipeline [slow-input]"
+    assert lines[1] == "slow  75 % of a step waits for input, most of it for Map [slow-input]"
     assert lines[2].startswith("      fix: `map(..., num_parallel_calls=tf.data.AUTOTUNE)`")
     told = {line.split()[0]: line for line in lines[3:] if not line.startswith(" ")}
     assert list(told) == ["operations", "kernels", "input", "memory", "timeline", "page"]
@@ -169,6 +175,23 @@ def test_the_exit_status_is_the_scripts_and_what_limits_the_answer_is_noted(
     assert re.findall("^note: (.*)$", result.stdout, re.MULTILINE) == ([note] if note else [])
 
 
+def test_a_session_of_1x_needs_no_xprof(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (python.parent / "site/xprof").rmdir()
+    (python.parent / "site/tensorflow/python/profiler/trace.py").unlink()
+    monkeypatch.setenv(
+        "SESSION", answers([step(0, 0, 100), node("c/run", "_XlaRun", 0, 50)])["trace_viewer"].decode()
+    )
+    result = trace(python, python, "train.py", "session=yes")
+    assert (result.exit_code, "1 step of 0.1 ms" in result.stdout) == (0, True), result.output
+    assert "XLA       1 cluster of the graph ran compiled" in result.stdout
+    assert "page " not in result.stdout
+
+
+def test_a_script_of_1x_without_a_session_is_told(python: Path) -> None:
+    none = trace(python, python, "train.py", "session=no")
+    assert (none.exit_code, "it calls no session [trace-missing]" in none.stderr) == (4, True)
+
+
 def test_a_running_program_is_recorded_through_its_port(python: Path, tmp_path: Path) -> None:
     result = trace(python, "--seconds", "3", "localhost:6009")
     assert result.exit_code == 0, result.stderr
@@ -191,7 +214,7 @@ def test_what_records_nothing_leaves_no_folder_and_no_silence(
 
 
 def shown(python: Path, folder: Path) -> tuple[TraceReport, Tracer]:
-    tracer = Tracer(xprof=python, templates=loader.templates(), rows=())
+    tracer = Tracer(xprof=str(python), templates=loader.templates(), rows=())
     folder.mkdir(parents=True)
     (folder / "host.xplane.pb").write_bytes(b"a profile")
     return tracer.read([folder], folder), tracer
@@ -257,8 +280,7 @@ def without_tables(python: Path) -> None:
 
 
 def without_tensorflow(python: Path) -> None:
-    (python.parent / "site/tensorflow/__init__.py").unlink()
-    (python.parent / "site/tensorflow").rmdir()
+    shutil.rmtree(python.parent / "site/tensorflow")
 
 
 @pytest.mark.parametrize(
@@ -271,7 +293,7 @@ def without_tensorflow(python: Path) -> None:
         (bool, ["a.py"], 2, "a.py is not a profile, whose name ends with `.xplane.pb`"),
         (bool, ["{python}", "lost.py"], 2, "the script lost.py does not exist [source-missing]"),
         (bool, ["{python}", "-m"], 2, "`-m` names no module [source-missing]"),
-        (bool, ["--xprof", "nowhere", "logs"], 2, "there is no Python at nowhere [python-not-found]"),
+        (bool, ["--xprof", "nowhere", "{python}", "a.py"], 2, "there is no Python at nowhere [python-not-found]"),
         (bool, ["{python}", "a.py", "steps=0"], 4, "it has 3 steps, which are left out"),
         (
             bool,

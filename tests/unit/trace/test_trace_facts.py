@@ -99,6 +99,21 @@ def test_without_steps_the_wait_is_none_without_a_pipeline_and_not_known_with_on
     assert facts(event("Iterator::Root::Map", 0, 9)).input_share is None
 
 
+def test_a_session_of_1x_is_told_by_its_events_alone() -> None:
+    events = [
+        *(step(number, 100 * number, 100 * number + 60 + 40 * number) for number in range(2)),
+        node("next", "IteratorGetNext", 0, 50, ""),
+        node("cluster_0/run", "_XlaRun", 100, 140, ""),
+        node("cluster_1/run", "_XlaRun", 150, 160, ""),
+        node("cluster_0/run", "_XlaRun", 170, 180, ""),
+    ]
+    found = facts_of({"trace_viewer": answers(events)["trace_viewer"]})
+    assert (found.step_seconds, found.longest_seconds) == pytest.approx((80e-6, 100e-6))
+    assert found.input_share == pytest.approx(0.25)
+    assert found.input_stage == "IteratorGetNext"
+    assert (found.clusters, found.operation_share) == pytest.approx((2, 0.3))
+
+
 def test_calls_that_trace_and_steps_that_compile_are_counted() -> None:
     found = facts(
         *(step(number, 100 * number, 100 * number + 100) for number in range(4)),

@@ -91,13 +91,13 @@ def test_a_port_where_nobody_listens_is_told_from_one_that_is_no_profiler(tmp_pa
 
 
 def test_a_tensorflow_that_is_too_old_is_told(tmp_path: Path) -> None:
-    for name, text in {"__init__.py": "__version__ = '1.15.0'", "python/profiler/__init__.py": ""}.items():
+    for name, text in {"__init__.py": "__version__ = '2.3.0'", "python/profiler/__init__.py": ""}.items():
         file = tmp_path / "site/tensorflow" / name
         file.parent.mkdir(parents=True)
         file.write_text(text)
     (tmp_path / "train.py").write_text("try:\n import tensorflow\nexcept ImportError:\n print('goes on')")
     request = {"folder": str(tmp_path), "skip": 1, "steps": 1, "seconds": 1}
     done = run(tmp_path, "capture", json.dumps(request), "train.py")
-    says = "tfdock trace: TensorFlow 1.15.0 cannot be recorded, only 2.4 and newer\n"
+    says = "tfdock trace: TensorFlow 2.3.0 cannot be recorded, only 2.4 and newer\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", says)
     assert not (tmp_path / "capture.json").exists()

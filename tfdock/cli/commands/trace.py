@@ -21,7 +21,7 @@ from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json, stop
 from tfdock.host.settings import Settings
 from tfdock.installed.packages import tensorflow_python
 from tfdock.knowledge import loader
-from tfdock.trace.recording import Script, Terminal
+from tfdock.trace.recording import SESSION, Script, Terminal
 from tfdock.trace.registrations import registrations, source_files
 from tfdock.trace.trace_facts import InputStage, TracedKernel, TracedOperation, TraceFacts
 from tfdock.trace.tracing import Tracer, TraceReport
@@ -110,14 +110,18 @@ def trace(
     """
     if case and not script:
         raise typer.BadParameter("`--case` runs the script again: give it with the Python and the script")
-    tracer = Tracer(xprof=xprof_python(xprof), templates=loader.templates(), rows=knowledge_for(settings).slow_causes)
+    tracer = Tracer(xprof=xprof, templates=loader.templates(), rows=knowledge_for(settings).slow_causes)
     sources = source_files(source) if source else []
     # With the process's number: two may start at once.
     folder = out / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
     stopping = partial(stoppable, kept="the recording is lost")
     try:
         if script:
-            run = Script(python=tensorflow_python(place)[0].program, words=script, skip=skip, steps=steps)
+            python, tensorflow = tensorflow_python(place)
+            # Before the script takes its time. What TensorFlow 1.x reports needs no xprof.
+            if (tensorflow / "python/profiler/trace.py").is_file():
+                xprof_python(xprof)
+            run = Script(python=python.program, words=script, skip=skip, steps=steps)
             terminal = Terminal(stoppable=stopping, stdout=_STDERR if as_json else None)
             found = tracer.run(run, folder, terminal, case)
         elif _SERVER.fullmatch(place) and not Path(place).exists():
@@ -142,7 +146,7 @@ def trace(
     raise typer.Exit(found.status if found.status >= 0 else 128 - found.status)
 
 
-def _lines(found: TraceReport, xprof: Path) -> Iterator[str]:
+def _lines(found: TraceReport, xprof: str) -> Iterator[str]:
     style, facts = console.Style(sys.stdout), found.facts
     named = f"TensorFlow {found.script.tensorflow}" if found.script else found.profile
     yield f"{style.strong(console.clean(named))}: {_steps(facts)}"
@@ -156,6 +160,9 @@ def _lines(found: TraceReport, xprof: Path) -> Iterator[str]:
     yield from _table("sources", style, ((kind, console.clean(" ".join(at))) for kind, at in found.sources.items()))
     yield from _table("kernels", style, (_kernel(one) for one in facts.kernels[:_SHOWN]))
     yield from _table("input", style, (_stage(one) for one in facts.stages[:_SHOWN]))
+    if facts.clusters:
+        clusters = "cluster" if facts.clusters == 1 else "clusters"
+        yield f"XLA       {facts.clusters} {clusters} of the graph ran compiled"
     for allocator, peak in facts.memory.items():
         yield f"memory    {console.clean(allocator)} {console.size(peak)} at its peak"
     if case := found.case:
@@ -164,7 +171,9 @@ def _lines(found: TraceReport, xprof: Path) -> Iterator[str]:
     for note in found.notes:
         yield f"note: {console.clean(note)}"
     yield f"timeline  {found.timeline}: open it in chrome://tracing or ui.perfetto.dev"
-    reader = [] if xprof == Path(sys.executable).absolute() else ["--xprof", str(xprof)]
+    if found.profile.endswith(SESSION):
+        return
+    reader = [] if xprof == sys.executable else ["--xprof", xprof]
     yield f"page      `{shlex.join(['tfdock', 'trace', *reader, '--open', found.profile])}`"
 
 
