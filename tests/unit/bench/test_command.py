@@ -193,7 +193,7 @@ def test_a_stop_ends_it_and_its_processes(
 
 
 def test_a_small_difference_that_is_sure_and_one_that_may_be_large_are_told_apart(python: Path) -> None:
-    assert "B is slower, by less than 1 %" in bench(python, "--switch", "FACTOR=1.008").stdout
+    assert "B is slower, by less than 2 %" in bench(python, "--switch", "FACTOR=1.008").stdout
     unsure = compared(one=[-0.1, 0.26, -0.22, 0.18])["one"]
     assert bench_command._verdict(unsure, Style(io.StringIO())).startswith("undecided: ")
 

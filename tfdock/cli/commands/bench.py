@@ -247,5 +247,5 @@ def _verdict(one: Comparison, style: console.Style) -> str:
         )
         return f"undecided: {' to '.join(ends)}"
     if not one.surely_low <= 1 <= one.surely_high:
-        return f"B is {'faster' if one.ratio < 1 else 'slower'}, by less than 1 %"
+        return f"B is {'faster' if one.ratio < 1 else 'slower'}, by less than 2 %"
     return f"equal within {100 * one.excluded:.1f} %"
