@@ -416,7 +416,7 @@ OPENED = {
 # What opens a folder through a link: the user typed its name, or what lies in it is the user's own.
 FOLLOWERS = {
     "host/files.py", "host/untrusted_folders.py", "cli/bundle_report.py",
-    "cli/commands/check.py",
+    "cli/commands/bench.py", "cli/commands/check.py",
     "cli/commands/report.py", "plan/context_folder.py",
 }  # fmt: skip
 WAYS = {

@@ -13,8 +13,8 @@ from statistics import fmean, median, stdev
 from typing import Literal
 
 SUITE = "all together"  #: The name of the line for the geometric mean of all operations.
-#: A smaller difference matters to few. Of 20 comparisons of a TensorFlow with itself, each with 24 pairs, two found an
-#: operation that differed by 1.2 and 1.5 %.
+#: A smaller difference matters to few. Of 20 comparisons of a TensorFlow with itself, each with 24 pairs, two found
+#: an operation that differed by 1.2 and 1.5 %.
 _MEANT = 0.02
 _STEPS = 400  #: Steps of Simpson's rule. The error is below 1e-9 where quantiles are read.
 

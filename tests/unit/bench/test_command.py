@@ -95,6 +95,16 @@ def test_the_document_has_what_the_lines_say(python: Path) -> None:
     assert (found["pairs"], found["suite"]["operation"]) == (4, "all together")
 
 
+def test_a_page_shows_what_the_lines_say(python: Path, tmp_path: Path) -> None:
+    page = tmp_path / "faster.html"
+    result = bench(python, "--switch", "FACTOR=2", "-o", page)
+    assert (result.exit_code, f"wrote {page}" in result.stderr) == (0, True)
+    assert "2.000 to 2.000" in page.read_text()
+    for wrong, why in ((tmp_path, "is a folder"), (tmp_path / "none/a.html", "there is no folder")):
+        refused = bench(python, "-o", wrong)
+        assert (refused.exit_code, why in refused.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("suite", ["models", "dispatch", "start", "xla"])
 def test_a_suite_is_timed_alone(python: Path, suite: str) -> None:
     found = json.loads(bench(python, "--suite", suite, "--json").stdout)

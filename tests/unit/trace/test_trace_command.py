@@ -137,7 +137,7 @@ def test_the_causes_come_first_and_then_what_takes_long(python: Path) -> None:
     assert lines[1] == "slow  75 % of a step waits for input, most of it for Map [slow-input]"
     assert lines[2].startswith("      fix: `map(..., num_parallel_calls=tf.data.AUTOTUNE)`")
     told = {line.split()[0]: line for line in lines[3:] if not line.startswith(" ")}
-    assert list(told) == ["operations", "kernels", "input", "memory", "timeline", "page"]
+    assert list(told) == ["operations", "kernels", "input", "memory", "report", "timeline", "page"]
     assert "  86 %  0.3 ms  1×  MatMul  dense/MatMul (float[8,4];int32[2])" in lines
     assert "  14 %  0.1 ms  1×  Mul  called by Python" in lines
     assert "  0.5 ms  20×  96 registers, 49.2 kB shared, 12 % occupied, tensor cores  sgemm of dense/MatMul" in lines
@@ -149,6 +149,7 @@ def test_the_profile_stays_with_a_timeline_beside_it(python: Path, tmp_path: Pat
     profile, timeline = Path(document["profile"]), Path(document["timeline"])
     assert profile.read_bytes() == b"a profile"
     assert timeline.read_bytes() == b"all of it"
+    assert "1 step of 2.0 ms" in timeline.with_name("report.html").read_text("utf-8")
     assert profile.is_relative_to(timeline.absolute().parent)
     assert timeline.absolute().is_relative_to(tmp_path / "trace")
     assert document["script"]["calls"] == {"train": 20}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import sys
@@ -17,7 +18,7 @@ from tfdock.bench.pairs import COMMON, PAIRS, Side, Timing
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json, stoppable
 from tfdock.errors import ProfileError
-from tfdock.host.files import read_text
+from tfdock.host.files import read_text, write_text
 from tfdock.host.foreign_json import Malformed, matching, parse
 from tfdock.host.settings import Settings
 from tfdock.installed.interpreter import AskedPython
@@ -28,6 +29,15 @@ from tfdock.types import Version
 
 _UNSURE = 0.05  #: If a run cannot exclude a difference of this size, its result is reported as inconclusive.
 _BUSY = 1.5  #: Processes that want a core, divided by the number of cores.
+
+
+def _page_file(output: Path | None) -> Path | None:
+    """Refuse a file that cannot be written, before minutes of measuring."""
+    if output and (output.is_dir() or not output.absolute().parent.is_dir()):
+        raise typer.BadParameter(
+            f"{output} is a folder" if output.is_dir() else f"there is no folder {output.parent}"
+        )
+    return output
 
 
 @app.command(
@@ -82,6 +92,16 @@ def bench(
             metavar="FILE",
         ),
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Also write a page with a plot: one HTML file.",
+            metavar="FILE",
+            callback=_page_file,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print how certain the answer is.
@@ -118,6 +138,8 @@ def bench(
     notes = [*_notes(first, second, load), *doubts(given, knowledge.switches, str(Version(timing.versions[1]).minor))]
     if first.program != second.program and first_folder == second_folder:
         notes.append(f"both Pythons import the TensorFlow in {first_folder}: see PYTHONPATH")
+    if output:
+        _write_page(output, timing, found, notes)
     if as_json:
         print_json("tfdock.bench/1", True, _document(timing, (first, second), found, load, notes))
         return
@@ -125,6 +147,16 @@ def bench(
         console.say(line, stream=sys.stdout)
     for note in notes:
         console.result(f"note: {note}")
+
+
+def _write_page(output: Path, timing: Timing, found: Sequence[Comparison], notes: Sequence[str]) -> None:
+    from tfdock.cli.pages.measured_pages import bench_page  # here: it loads jinja2
+
+    sides = zip(timing.versions, timing.sides, strict=True)
+    cells = [(one.operation, *_cells(one, console.Style(io.StringIO()))) for one in found]
+    page = bench_page([f"tensorflow {version}, {side.name}" for version, side in sides], found, cells, notes)
+    write_text(output, page, follow=True)
+    console.tell(f"wrote {output}")
 
 
 def _variables(asked: Sequence[str], known: Mapping[str, Switch]) -> dict[str, str]:

@@ -19,6 +19,7 @@ import typer
 from tfdock.cli import console
 from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json, stoppable
 from tfdock.host.settings import Settings
+from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.installed.packages import tensorflow_python
 from tfdock.knowledge import loader
 from tfdock.trace.recording import SESSION, Script, Terminal
@@ -28,6 +29,7 @@ from tfdock.trace.tracing import Tracer, TraceReport
 from tfdock.trace.xprof_tables import xprof_python
 
 _STDERR = 2
+_PAGE = "report.html"  #: The same report as a page, beside the timeline.
 _SERVER = re.compile(r"[\w.-]+:\d{1,5}|\[[\da-f:]+\]:\d{1,5}")
 _SHOWN = 8  #: The most operations, kernels and stages in a report for people.
 
@@ -133,6 +135,9 @@ def trace(
             folder.rmdir()  # empty where nothing was recorded
     if sources and (types := list(dict.fromkeys(one.type for one in found.facts.operations[:_SHOWN]))):
         found = replace(found, sources=registrations(sources, types))
+    from tfdock.cli.pages.measured_pages import trace_page  # here: it loads jinja2
+
+    UntrustedPath(folder, _PAGE).write(trace_page(found, _steps(found.facts)).encode())
     if as_json:
         print_json(
             "tfdock.trace/1", found.status == 0, {field.name: getattr(found, field.name) for field in fields(found)}
@@ -170,6 +175,7 @@ def _lines(found: TraceReport, xprof: str) -> Iterator[str]:
         yield f"case      {case.program}: {console.clean(case.type)} takes {took} alone, {traced} in the trace"
     for note in found.notes:
         yield f"note: {console.clean(note)}"
+    yield f"report    {Path(found.timeline).with_name(_PAGE)}"
     yield f"timeline  {found.timeline}: open it in chrome://tracing or ui.perfetto.dev"
     if found.profile.endswith(SESSION):
         return
