@@ -34,6 +34,8 @@ def lines(
 ) -> Iterator[str]:
     """Yield the lines of a diagnosis; with `brief` only the first certain cause, for the end of a failed build."""
     style, columns = console.Style(stream), console.width(stream)
+    # Where a log has nothing else, somebody shows it for these lines.
+    warnings = warnings or bool(diagnosis.warnings and not (brief or diagnosis.failed or diagnosis.success))
     findings = [finding for finding in diagnosis.findings if not (brief and finding.confidence == "low")]
     if findings:
         yield from _finding_list(findings, name, style, columns, brief=brief)

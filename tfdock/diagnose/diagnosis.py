@@ -88,7 +88,7 @@ def diagnosis(seen: LogSightings, knowledge: KnowledgeBase, context: Context | N
     """Return what a log shows: its causes in order, in words."""
     rows, end = knowledge.failures, seen.success
     # Before failures are chosen: a grave warning becomes one of them.
-    sightings = _with_grave_failures(seen.sightings, rows, profile_fixes.accelerator(context) if context else "")
+    sightings = _with_grave_failures(seen, rows, profile_fixes.accelerator(context) if context else "")
     failed = [
         one for one in sightings if rows[one.rule].is_failure and {*rows[one.rule].only_with} <= {*seen.versions}
     ]
@@ -190,18 +190,18 @@ def _is_noise(suspect: SuspectLine, noise: Sequence[Sighting], rows: Mapping[str
     return any(row.reads(place, suspect.text) is not None for row in harmless for place in range(len(row.patterns)))
 
 
-def _with_grave_failures(
-    sightings: Sequence[Sighting], rows: Mapping[str, Failure], accelerator: str
-) -> Sequence[Sighting]:
+def _with_grave_failures(seen: LogSightings, rows: Mapping[str, Failure], accelerator: str) -> Sequence[Sighting]:
     """Return sightings, with warnings turned into the failure that they belong to.
 
-    A warning counts as its failure beside that failure, or where the profile uses its accelerator.
+    A warning counts as its failure beside that failure, or where the profile uses its accelerator; without a profile,
+    where the log shows such an accelerator.
     """
     by_rule: dict[tuple[str, str], Sighting] = {}
-    seen = {sighting.rule for sighting in sightings}
-    for sighting in sightings:
+    failed = {sighting.rule for sighting in seen.sightings}
+    for sighting in seen.sightings:
         grave = rows[sighting.rule].grave
-        rule = grave.row if grave and (grave.row in seen or grave.accelerator == accelerator) else sighting.rule
+        there = accelerator or (grave and grave.beside in seen.versions and grave.accelerator)
+        rule = grave.row if grave and (grave.row in failed or grave.accelerator == there) else sighting.rule
         kind = rule, sighting.values.get(rows[rule].each, "")
         first = by_rule.get(kind)
         by_rule[kind] = _merge(first, sighting) if first else replace(sighting, rule=rule)
@@ -239,6 +239,7 @@ def _finding(
     row = knowledge.failures[sighting.rule]
     # Shortened for sentences only: changes of the profile below need the whole values.
     values = {**row.values, **{name: text[:_LONGEST] for name, text in sighting.values.items()}}
+    told = here.outside() if row.unsure else here.made_of(row.tells)
     only_installed = row.installed and "bazel" not in seen.versions
     mismatch = _profile_mismatch(row, sighting.values, context) if context else ""
     profile = None if mismatch else context
@@ -249,7 +250,7 @@ def _finding(
         confidence=_confidence(sighting, row, seen),
         line=sighting.line,
         excerpt="\n".join(sighting.excerpt),
-        cause=" ".join(filter(None, (row.cause.format(**values), here.outside() if row.unsure else ""))),
+        cause=" ".join(filter(None, (row.cause.format(**values), told))),
         fix=(profile_fixes.fix(row, profile) if profile else "")
         or (row.installed if only_installed else row.fix).format(**values),
         source=knowledge.cited("failures", row),

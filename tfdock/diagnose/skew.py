@@ -126,6 +126,11 @@ class ObservedParts:
         ]
         return f"Outside of what {self.whom} was made with: {joined(outside)}." if outside else ""
 
+    def made_of(self, parts: Iterable[str]) -> str:
+        """Return a sentence on the versions of parts that the release was made with; empty where none is known."""
+        known = [f"{self.parts[part].title} {tested}" for part in parts if (tested := self.tested(part))]
+        return f"{self.whom} was made with {joined(known)}." if known else ""
+
     @property
     def libc(self) -> str:
         """The C library of the system that wrote the log, if it is not glibc; else empty."""

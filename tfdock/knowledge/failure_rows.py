@@ -106,10 +106,11 @@ Relation = Literal["among", "is", "unknown_to", "newest_for"]
 
 
 class Grave(RowPart):
-    """The failure that a harmless line is of, by its id, and the accelerator that makes it one."""
+    """The failure that a harmless line is of, by its id; the accelerator, or part of the log, that makes it one."""
 
     row: str
     accelerator: str
+    beside: str
 
 
 class Remedied(Row):
@@ -129,7 +130,8 @@ class Failure(Remedied):
     `cause` and `fix` are templates of `values`: a group of that name in `patterns` or `facts` (which find nothing by
     themselves), else the words given there. `instead_of` are the rows that say less of the same line. `cascade`: it
     comes of something before it. `unsure`: it stands for a whole class of lines, of which others may be the cause.
-    `only_with` are parts that the log shows as well. `each` is the group whose values are told one by one.
+    `only_with` are parts that the log shows as well. `tells` are parts whose versions, as the release of the log was
+    made with them, are told. `each` is the group whose values are told one by one.
     `installed` is the fix for somebody who built nothing.
 
     `fits` says of a group what it is in a log of that very profile: `among` its targets, the version that it `is`, a
@@ -152,6 +154,7 @@ class Failure(Remedied):
     cascade: bool = False
     unsure: bool = False
     only_with: tuple[str, ...] = ()
+    tells: tuple[str, ...] = ()
     each: str = ""
     fits: dict[str, dict[Relation, str]] = Field(default_factory=dict)
     cause: Template

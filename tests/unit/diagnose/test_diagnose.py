@@ -579,7 +579,7 @@ def test_a_runtime_library_that_is_missing_is_a_failure_where_a_gpu_is_asked_for
         document = document_of(*words, "-v")
         assert [one["id"] for one in document["findings"]] == ids_found
         assert len(document["warnings"]) == (not ids_found)
-        assert ("2 lines look bad but are usually harmless" in run(*words).stdout) is (not ids_found)
+        assert ("cudart_not_here" in run(*words).stdout) is (not ids_found), "nothing else is in the log"
     (found,) = document_of(log, "--profile", profile_of(tmp_path, gpus=["rtx3080"]))["findings"]
     assert (found["line"], found["count"], found["values"]) == (2, 2, {"library": "libcudart.so.11.0"})
 
@@ -589,6 +589,8 @@ def test_a_driver_that_is_missing_is_a_failure_where_a_gpu_is_asked_for(tmp_path
     alone = document_of(log, "-v")
     assert (alone["findings"], alone["suspects"]) == ([], []), "a harmless line is no suspicious one"
     assert [one["id"] for one in alone["warnings"]] == ["libcuda_not_here"]
+    kernel = "kernel reported version is: 460.91.3"
+    assert ids(f"{log.read_text()}{kernel}\n") == ["nvidia_driver_missing"], "a module of the driver is loaded"
     (found,) = document_of(log, "--profile", profile_of(tmp_path, gpus=["rtx3080"]))["findings"]
     assert (found["id"], found["confidence"]) == ("nvidia_driver_missing", "low"), (
         "the trial of a build without a GPU says it too"
@@ -616,6 +618,16 @@ def test_a_log_that_ends_well_is_told_so(tmp_path: Path, log: str, end: tuple[st
     told = run(file).stdout
     assert (f"{file}:{end[1] if end else 0}: it ended well: Bazel built all" in told) is bool(end)
     assert ("no known failure" in told) is (not end and KILLED not in log)
+
+
+def test_a_log_that_shows_its_gpu_or_release_is_told_what_is_missing_and_what_the_release_was_made_with() -> None:
+    shown = "I gpu_device.cc:1561] Found device 0 with properties:"
+    (found,) = diagnosed(f"Using TensorFlow version 2.2.0\n{CUDART}\n{shown}\n").findings
+    assert found.id == "libcudart_not_loaded"
+    assert found.cause.endswith(" TensorFlow 2.2.0 was made with CUDA 10.1 and cuDNN 7.6.")
+    assert not diagnosed(f"{CUDART}\n").findings
+    (found,) = diagnosed("ERROR: No matching distribution found for tensorflow==2.5.1\n").findings
+    assert found.cause.endswith(" TensorFlow 2.5.1 was made with Python 3.6 to 3.9.")
 
 
 def test_the_first_library_that_is_missing_is_the_one_that_is_named() -> None:
@@ -680,11 +692,15 @@ def test_several_logs_and_standard_input_are_each_told_by_name(log: Path) -> Non
     assert [(one["id"], one["file"]) for one in document["findings"]] == [("cc1plus_killed", "-")]
 
 
-def test_noise_is_explained_when_asked(log: Path) -> None:
-    log.write_text("I port.cc:153] oneDNN custom operations are on. You may see\n2.18.0\n")
-    told, how, hint = run(log).stdout.splitlines()
+def test_noise_is_explained_when_asked_and_where_a_log_has_nothing_else(log: Path) -> None:
+    noise = "I port.cc:153] oneDNN custom operations are on. You may see\n2.18.0\n"
+    log.write_text(noise)
+    told, how, *rest = run(log).stdout.splitlines()
     assert told == f"{log}: no known failure in 2 lines"
     assert how.startswith("If the build failed nevertheless: `tfdock report --bundle LOG")
+    assert (rest[1], "onednn_on" in rest[2]) == ("harmless:", True)
+    log.write_text(f"{noise}frob.c:1: error: frobnication\n")
+    *_, hint = run(log).stdout.splitlines()
     assert hint == "1 line looks bad but is usually harmless: `-v` says why"
     told = run(log, "-v").stdout
     assert "harmless:" in told

@@ -115,7 +115,7 @@ program_crash: ERROR: /s/BUILD:4:1: ProtoCompile a failed (Segmentation fault): 
 dll: ImportError: DLL load failed: A dynamic link library (DLL) initialization routine failed.
 dll: ImportError: Could not find 'cudart64_90.dll'.
 dll: OSError: [WinError 126] The specified module could not be found
-op_library: frob.InvalidArgumentError: Invalid name: Frob>Op (Did you use CamelCase?); in OpDef: name: "Frob>Op"
+op_library: frob.NotFoundError: Op type not registered 'Frob' in binary running on x.
 import_name: ImportError: cannot import name 'frob_utils'
 protobuf_version: TypeError: __new__() got an unexpected keyword argument 'serialized_options'
 pip_path: ERROR: Could not install packages due to an OSError: [Errno 2] No such file or directory: 'C:\\v\\frob.h'
@@ -142,7 +142,6 @@ nvcc: nvcc fatal   : Host compiler frobs.
 repository_rule: ERROR: no such package '@frob//cuda': Traceback (most recent call last):
 rule_fail: Error in fail: frob:headers_lib cannot depend on frob:lib
 visibility: ERROR: /s/BUILD:107:1: Target '@llvm//:support' is not visible from target '@org_tensorflow//xla:client'.
-pip_note: ERROR: pip's dependency resolver does not currently take into account all the packages that are installed.
 python: ==> Error: AttributeError: module 'spack.pkg.builtin.tensorflow' has no attribute 'make_jobs'
 starlark: ERROR: /s/WORKSPACE:3:1: name 'http_archive' is not defined
 no_repository: ERROR: no such package '@frob//': The repository named 'frob' could not be resolved.
