@@ -115,7 +115,6 @@ program_crash: ERROR: /s/BUILD:4:1: ProtoCompile a failed (Segmentation fault): 
 dll: ImportError: DLL load failed: A dynamic link library (DLL) initialization routine failed.
 dll: ImportError: Could not find 'cudart64_90.dll'.
 dll: OSError: [WinError 126] The specified module could not be found
-op_library: frob.NotFoundError: Op type not registered 'Frob' in binary running on x.
 import_name: ImportError: cannot import name 'frob_utils'
 protobuf_version: TypeError: __new__() got an unexpected keyword argument 'serialized_options'
 pip_path: ERROR: Could not install packages due to an OSError: [Errno 2] No such file or directory: 'C:\\v\\frob.h'
