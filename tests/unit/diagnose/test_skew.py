@@ -116,7 +116,6 @@ dll: ImportError: DLL load failed: A dynamic link library (DLL) initialization r
 dll: ImportError: Could not find 'cudart64_90.dll'.
 dll: OSError: [WinError 126] The specified module could not be found
 import_name: ImportError: cannot import name 'frob_utils'
-protobuf_version: TypeError: __new__() got an unexpected keyword argument 'serialized_options'
 pip_path: ERROR: Could not install packages due to an OSError: [Errno 2] No such file or directory: 'C:\\v\\frob.h'
 not_permitted: OSError: [Errno 1] Operation not permitted: '/tmp/pip-x-uninstall/lib/frob-1.4.1.egg-info'
 xcode: xcrun: error: unable to lookup item 'Path' in SDK 'macosx12.5.1'
