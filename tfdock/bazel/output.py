@@ -27,7 +27,7 @@ _NO_SPACE = re.compile(r"No space left on device|ENOSPC")
 _LONG = 600
 # One `\w` before `Error`, not `\w+`, which begins anew at each letter: 37 ms for a line of 4096, not 0.15.
 _ERROR = re.compile(
-    r"\A(?:ERROR\b|FATAL\b|FAILED\b|Error: |Error in |tfdock: |(?:nvcc|ptxas) (?:fatal|error)\b|CMake Error\b|"
+    r"\A(?:ERROR\b|FATAL\b|FAILED\b|Error: |Error in |tfdock: |(?:nvcc|nvlink|ptxas) (?:fatal|error)\b|CMake Error\b|"
     r"No package ')|\.so[\d.]*: undefined symbol: |\berror:|Killed\b|Segmentation fault\b|\w(?:Error|Exception): "
 )
 # A place in a file, as compilers name it: `a.cc:3:10`, `a.cu(3)`, and as linkers do: `a.cc:(.text+0x1)`.
