@@ -128,7 +128,6 @@ library_missing: LINK : fatal error LNK1104: cannot open file 'python35.lib'
 undefined_reference: pack_op.lo(pack_op.o) : error LNK2019: unresolved external symbol "void ConcatGPU<T>(C *)"
 option: error: no such file or directory: 'v2'
 not_position_independent: /usr/bin/ld: a.o: relocation R_X86_64_PC32 against symbol `frob' can not be used
-twice_defined: frob.cc:(.text+0x0): multiple definition of `frob'
 dangling_link: ERROR: /s/BUILD:1:1: Couldn't build file: libfrob.so.2 is a dangling symbolic link
 cmake_export: CMake Error: install(EXPORT "frob" ...) requires target "absl_flags" that is not in any export set.
 cmake_package: No package 'frob' found. Perhaps you should add the directory to the PKG_CONFIG_PATH variable
@@ -136,7 +135,6 @@ cmake: CMake Error at frob/CMakeLists.txt:9 (message):
 header_missing: a/interpreter_builder.h:26: error: frob/frob.h: No such file or directory
 undefined_at_import: _frob.so: undefined symbol: _ZN4frob6String8allocateEm
 compiler_crash: nvcc error   : 'cudafe++' died with status 0xC0000005 (ACCESS_VIOLATION)
-nvcc: nvcc fatal   : Host compiler frobs.
 repository_rule: ERROR: no such package '@frob//cuda': Traceback (most recent call last):
 rule_fail: Error in fail: frob:headers_lib cannot depend on frob:lib
 visibility: ERROR: /s/BUILD:107:1: Target '@llvm//:support' is not visible from target '@org_tensorflow//xla:client'.
