@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from bed import bed
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 from official import UnreachableError, official_wheel
+from waits import FETCH, run_within
 
 pytest_plugins = ["limits"]
 
@@ -99,3 +103,13 @@ def official_wheels() -> OfficialWheels:
             pytest.skip(f"PyPI cannot be reached: {error}")
 
     return wheel
+
+
+@pytest.fixture(scope="module")
+def xprof(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A Python that has xprof."""
+    folder = tmp_path_factory.mktemp("xprof")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    run_within(FETCH, [str(folder / "bin/python"), "-m", "pip", "install", "-q", "xprof==2.24.2"]).check_returncode()
+    yield folder / "bin/python"
+    shutil.rmtree(folder)  # 350 MB

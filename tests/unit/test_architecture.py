@@ -406,8 +406,8 @@ OPENED = {
         "bazel/cache/exchange.py", "bazel/remote/relay.py", "bazel/remote/remote_session.py",
         "builder/held_caches.py", "builder/bazel_phases.py", "builder/seal_phase.py", "host/background.py",
         "images/runtime/runtime_trial.py", "offline/bundle_writer.py", "offline/fetch.py", "run/containers.py",
-        "run/disk_space.py", "run/journal.py", "run/results.py", "trace/xprof_tables.py", "verify/trial.py",
-        "verify/trial_container.py",
+        "run/disk_space.py", "run/journal.py", "run/results.py", "trace/container_place.py",
+        "trace/xprof_tables.py", "verify/trial.py", "verify/trial_container.py",
     },
     "open already, and bounded": {
         "builder/build_summary.py", "report/report_bundle.py", "engine/engine_archives.py",

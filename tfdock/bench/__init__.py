@@ -2,5 +2,5 @@
 
 `pairs` times both in pairs of processes, and `comparison` decides what the pairs show.
 
-Imports: `knowledge`, `host`, `installed`.
+Imports: `knowledge`, `host`, `installed`, `verify`.
 """

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tfdock.knowledge.tables import KnowledgeBase
     from tfdock.plan.prepare import Preparer
     from tfdock.plan.wish import Wish
+    from tfdock.verify.wheel_in_container import WheelInContainer
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -337,3 +338,35 @@ def local_engine() -> Engine:
     from tfdock.engine.docker_engine import DockerEngine
 
     return DockerEngine()
+
+
+def is_wheel(place: str) -> bool:
+    """Return whether a place on the command line is a wheel, and no Python."""
+    return place.endswith(".whl")
+
+
+@contextmanager
+def installed_wheels(
+    settings: Settings, wheels: Sequence[str], phase: str, kept: str, *, with_gpu: bool
+) -> Iterator[list[WheelInContainer]]:
+    """Yield these wheels, installed in one container; one that is named twice is one.
+
+    `kept` is what a stop leaves. Raises EngineError without an engine, and what `WheelInContainer.install` raises.
+    """
+    from tfdock.cli.progress import PlainProgress
+    from tfdock.verify.trial_container import trial_environment
+    from tfdock.verify.wheel_in_container import WheelInContainer
+    from tfdock.wheel.wheel_file import inspected
+
+    paths = [Path(wheel) for wheel in dict.fromkeys(wheels)]
+    inspections = [inspected(path) for path in paths]
+    log = settings.cache_dir.absolute() / "verify" / f"{inspections[0].wheel.sha256[:16]}.{phase}.log"
+    with stoppable(kept=kept) as stop:
+        engine, listen = local_engine(), PlainProgress(sys.stderr)  # no redrawn line: a script prints between
+        with trial_environment(engine, settings, listen, stop, log, paths[0].name, phase) as environment:
+            found = []
+            for number, (path, inspection) in enumerate(zip(paths, inspections, strict=True)):
+                one = WheelInContainer(environment, knowledge_for(settings), path, inspection, number)
+                one.install([other for other in inspections if other is not inspection], with_gpu=with_gpu)
+                found.append(one)
+            yield found

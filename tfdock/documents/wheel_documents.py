@@ -110,8 +110,8 @@ class VerifyDocument(TypedDict):
 class BenchSideJson(TypedDict):
     """A TensorFlow that was timed."""
 
-    python: str  #: The interpreter's path.
-    version: str  #: The version of that Python.
+    python: str  #: The interpreter's path; of a wheel in a container, the wheel.
+    version: str  #: The version of that Python; of a container's, `3.11`.
     tensorflow: str  #: The version of its TensorFlow.
     variables: Mapping[str, str]  #: Variables that only this side got.
 

@@ -12,14 +12,13 @@ from typing import Annotated, Any, TypedDict
 
 from tfdock.errors import ProfileError, VerificationFailed
 from tfdock.host.foreign_json import Line, Malformed, below, parse
-from tfdock.host.hardware import ask, last_line
 from tfdock.host.untrusted_folders import UntrustedPath
-from tfdock.trace.recording import Script, Terminal, run_script
+from tfdock.trace.recording import Script
 from tfdock.trace.trace_facts import TracedOperation
 
 LONGEST = "longest"  #: The name of the longest operation.
 _CALL = "StatefulPartitionedCall/"  #: A function's call; it precedes the names of the function's parts.
-_MOST_JSON, _SECONDS = 1 << 20, 300.0
+_MOST_JSON = 1 << 20
 _SMALL = 64  #: Numbers in an input that steers the operation; the values of larger inputs are data.
 #: Inputs that a program cannot invent.
 _UNMADE = ("resource", "variant", "string")
@@ -66,27 +65,25 @@ def chosen(operations: Sequence[TracedOperation], name: str) -> TracedOperation:
 
 
 def write_case(
-    script: Script, operation: TracedOperation, templates: Mapping[str, str], folder: Path, terminal: Terminal
+    script: Script, operation: TracedOperation, templates: Mapping[str, str], folder: Path
 ) -> OperationCase:
     """Run a script until it makes the operation, write the operation into `case.py` of a folder, and time it.
 
     Raises VerificationFailed if the operation cannot be written, or does not run.
     """
     request = {
-        "folder": str(folder.absolute()),
         "node": operation.node.rpartition(_CALL)[2],
         "type": operation.type,
         "fused": "Fused" in operation.type,
     }
-    run_script(script, templates["trace/capture.py"], request, terminal)
+    script.place.run(script.words, templates["trace/capture.py"], request, folder)
     found: _Collected | None = UntrustedPath(folder, "operation.json").load(_Collected, _MOST_JSON)
     if found is None:
         raise _unwritten(operation, "the script makes no such operation: TensorFlow makes some itself")
     document = {"steps": found.steps, "leaves": list(_leaves(operation, found.leaves))}
     program = UntrustedPath(folder, "case.py")
     program.write(templates["trace/case.py"].replace("@CASE@", json.dumps(document, indent=1)).encode())
-    answer = ask(str(script.python), str(program.path.absolute()), seconds=_SECONDS)
-    said = last_line(answer.text)
+    said = script.place.time_case(program.path.absolute())
     try:
         timed: _Timed = parse(_Timed, said)
     except Malformed as error:

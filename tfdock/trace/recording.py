@@ -8,15 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tfdock.errors import ProfileError
 from tfdock.host.foreign_json import Line
+from tfdock.host.hardware import ask, last_line
 from tfdock.host.supervise import Stop, Stopper
 from tfdock.host.untrusted_folders import UntrustedPath
 
 #: What the profiler of TensorFlow 2 writes, and what `dockerfiles/trace/capture.py` writes of a session of 1.x.
 _ENDINGS = (".xplane.pb", SESSION := "session.trace.json")
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS, _CASE_SECONDS = 0.2, 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,48 +33,83 @@ class Captured:
     own_profile: Line | None  #: The folder of a profile that the script made itself.
 
 
+class ScriptPlace(Protocol):
+    """Where a script runs: with a Python of this machine, or with a wheel in a container (`container_place`)."""
+
+    @property
+    def name(self) -> str:
+        """The Python or the wheel, as a command takes it."""
+
+    @property
+    def sees_this_machine(self) -> bool:
+        """Whether the script can name files of this machine."""
+
+    def run(self, words: Sequence[str], program: str, request: Mapping[str, object], folder: Path) -> int:
+        """Run a script under `program`, which gets the request and leaves its files in the folder.
+
+        Returns the script's exit status, below 0 the number of the signal that ended it. Raises Interrupted.
+        """
+
+    def time_case(self, program: Path) -> str:
+        """Return the last line that a program prints."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A script, the Python that runs it, and which of its steps are recorded."""
+    """A script, where it runs, and which of its steps are recorded."""
 
-    python: Path
+    place: ScriptPlace
     words: Sequence[str]  #: The script and its arguments, or `-m`, a module and its arguments.
     skip: int  #: Steps that are left out at the start.
     steps: int  #: Steps that are recorded.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terminal:
-    """Where a script's output goes, and the stop requests of the user."""
-
-    stoppable: Callable[[], AbstractContextManager[Stop]]
-    stdout: int | None = None  #: A file descriptor; None for the caller's own output.
-
-
-def run_script(script: Script, program: str, request: Mapping[str, object], terminal: Terminal) -> int:
-    """Run a script under `program`; return its exit status, -2 for SIGINT.
-
-    The script has the caller's folder and environment. Ctrl-C reaches the script and the caller, SIGTERM is passed
-    on; a second signal, or some seconds, kill the script. Raises Interrupted then, and ProfileError without a script.
-    """
-    name = script.words[0]
+def check_script(words: Sequence[str]) -> None:
+    """Raise ProfileError if these words name no script."""
+    name = next(iter(words), "")
     if name != "-m" and not Path(name).is_file():
         raise ProfileError.of("source-missing", f"the script {name} does not exist", "check its path")
-    if [*script.words] == ["-m"]:
+    if [*words] == ["-m"]:
         raise ProfileError.of("source-missing", "`-m` names no module", "name one: `-m mine.train`")
-    command = [str(script.python), "-c", program, json.dumps(request), *script.words]
-    with terminal.stoppable() as stop:
-        process = subprocess.Popen(command, stdout=terminal.stdout)
-        stopper = Stopper(stop, gently=lambda: process.terminate() if stop.terminated else None, by_force=stop.check)
-        try:
-            while True:
-                with suppress(subprocess.TimeoutExpired):
-                    return process.wait(_LOOK_SECONDS)
-                stopper.tick()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                process.wait()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonPlace:
+    """A Python of this machine. The script has the caller's folder and environment.
+
+    Ctrl-C reaches the script and the caller, SIGTERM is passed on; a second signal, or some seconds, kill the script.
+    """
+
+    python: Path
+    stoppable: Callable[[], AbstractContextManager[Stop]]
+    stdout: int | None = None  #: A file descriptor for the script's output; None for the caller's own output.
+    sees_this_machine: bool = True
+
+    @property
+    def name(self) -> str:
+        """The Python."""
+        return str(self.python)
+
+    def run(self, words: Sequence[str], program: str, request: Mapping[str, object], folder: Path) -> int:
+        """See `ScriptPlace`."""
+        asked = json.dumps({**request, "folder": str(folder.absolute())})
+        with self.stoppable() as stop:
+            process = subprocess.Popen([self.name, "-c", program, asked, *words], stdout=self.stdout)
+            gently, by_force = lambda: process.terminate() if stop.terminated else None, stop.check
+            stopper = Stopper(stop, gently=gently, by_force=by_force)
+            try:
+                while True:
+                    with suppress(subprocess.TimeoutExpired):
+                        return process.wait(_LOOK_SECONDS)
+                    stopper.tick()
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    process.wait()
+
+    def time_case(self, program: Path) -> str:
+        """See `ScriptPlace`."""
+        return last_line(ask(self.name, str(program), seconds=_CASE_SECONDS).text)
 
 
 def profile_in(*places: Path) -> UntrustedPath:

@@ -17,7 +17,7 @@ from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.installed.interpreter import ending
 from tfdock.knowledge.wheel_rows import SlowCause
 from tfdock.trace.operation_case import OperationCase, chosen, write_case
-from tfdock.trace.recording import SESSION, Captured, Script, Terminal, profile_in, run_script
+from tfdock.trace.recording import SESSION, Captured, Script, profile_in
 from tfdock.trace.trace_facts import TraceFacts, facts_of
 from tfdock.trace.xprof_tables import read_tables, sample_server, serve_page, xprof_python
 
@@ -58,24 +58,21 @@ class Tracer:
     templates: Mapping[str, str]
     rows: Iterable[SlowCause]
 
-    def run(self, script: Script, folder: Path, terminal: Terminal, case: str = "") -> TraceReport:
+    def run(self, script: Script, folder: Path, case: str = "") -> TraceReport:
         """Record a script into a folder, and read it; write the operation `case` as a program, if one is named.
 
         Raises VerificationFailed where nothing was recorded, or the operation cannot be written; Interrupted.
         """
         make_folder(folder)
-        request = {
-            "folder": str(folder.absolute()),
-            "skip": script.skip,
-            "steps": script.steps,
-            "seconds": _SECONDS_WITHOUT_STEPS,
-        }
-        status = run_script(script, self.templates["trace/capture.py"], request, terminal)
+        request = {"skip": script.skip, "steps": script.steps, "seconds": _SECONDS_WITHOUT_STEPS}
+        status = script.place.run(script.words, self.templates["trace/capture.py"], request, folder)
         captured: Captured | None = UntrustedPath(folder, "capture.json").load(Captured, _MOST_JSON)
         if captured is None:
             raise _nothing(
                 script, f"{shlex.join(script.words)} ends with {ending(status)} before or while it imports TensorFlow"
             )
+        if not script.place.sees_this_machine:  # a path in a container names another file here
+            captured = replace(captured, own_profile=None)
         if not captured.steps and captured.left_out >= script.skip and not captured.own_profile:
             raise _nothing(
                 script, f"it has {captured.left_out} steps, which are left out", "`--skip 1`, or more steps"
@@ -89,7 +86,7 @@ class Tracer:
             ) from error
         if case:
             operation = chosen(found.facts.operations, case)
-            found = replace(found, case=write_case(script, operation, self.templates, folder, terminal))
+            found = replace(found, case=write_case(script, operation, self.templates, folder))
         notes = (*_script_notes(script, captured, status), *found.notes)
         return replace(found, status=status, script=captured, notes=notes)
 
@@ -140,7 +137,9 @@ class Tracer:
 
 
 def _nothing(script: Script, why: str, fix: str = "") -> VerificationFailed:
-    alone = f"its output says why; run the script alone: `{shlex.join([str(script.python), *script.words])}`"
+    alone = "its output says why"
+    if script.place.sees_this_machine:
+        alone += f"; run the script alone: `{shlex.join([script.place.name, *script.words])}`"
     return VerificationFailed.of("trace-missing", f"nothing was recorded: {why}", fix or alone)
 
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from packaging.requirements import InvalidRequirement
 
 from tfdock import events
 from tfdock.engine.engine_machine import GpuAccess, gpu_access
-from tfdock.engine.protocol import ImageInfo
+from tfdock.engine.protocol import ContainerState, ImageInfo
 from tfdock.errors import (
     EngineError,
     EngineHung,
@@ -43,6 +43,7 @@ from tfdock.verify.trial_container import (
 )
 from tfdock.verify.trial_plan import (
     RUN,
+    Result,
     Trial,
     is_known_runtime,
     judge_results,
@@ -53,6 +54,8 @@ from tfdock.verify.trial_plan import (
 )
 from tfdock.wheel.inspection import Inspection
 
+_T = TypeVar("_T")
+
 _LONGEST = 1 << 16  #: Characters of a line that can hold a result.
 _OUTCOMES = ("passed", "failed", "skipped")
 _MOST = 1000  #: Most results that are stored: a wheel can print any number of them.
@@ -62,6 +65,8 @@ class WheelTrial(TrialContainers):
     """One wheel's trial in an environment. The wheel's own code runs there, so it could forge the results."""
 
     _alternatives = ("give a folder of wheels: `tfdock verify --dependencies DIR`",)
+    _other_image = "name an image with {}: `runtime: …` in the profile"
+    _work = "work"  #: The name of the folder that the wheel is installed in.
 
     def __init__(
         self,
@@ -91,6 +96,10 @@ class WheelTrial(TrialContainers):
         """
         runtime = built_in or self._image(image)
         known = not built_in and image is not None and is_known_runtime(self._knowledge, image)
+        return self._in_container(runtime, self._try_wheel, known=known)
+
+    def _in_container(self, runtime: ImageInfo, do: Callable[[ImageInfo, Path, GpuAccess], _T], *, known: bool) -> _T:
+        """Do something with a runtime image and the fetched requirements; without a GPU if the engine gives none."""
         access = gpu_access(self._accelerator, self._environment.info)
         try:
             dependencies = self._dependencies(runtime, known=known, with_gpu=not access.missing)
@@ -102,13 +111,13 @@ class WheelTrial(TrialContainers):
             dependencies = self._dependencies(runtime, known=known, with_gpu=False)
         if not access.missing:
             try:
-                return self._try_wheel(runtime, dependencies, access)
+                return do(runtime, dependencies, access)
             # Each is an EngineError, and none of them says anything about GPUs.
             except (EngineHung, EngineLost, EngineUnavailable):
                 raise
             except EngineError as error:  # its GPU runtime is there, and has no GPU to give
                 access = GpuAccess(missing=error.problems[0].message)
-        return self._try_wheel(runtime, dependencies, access)
+        return do(runtime, dependencies, access)
 
     def _linked(self) -> tuple[str, ...]:
         """Return the accelerator's libraries that the wheel links; none if the profile names an image of its own."""
@@ -120,13 +129,13 @@ class WheelTrial(TrialContainers):
             raise ProfileError.of(
                 "runtime-unknown",
                 f"no known image has a Python for {self._inspection.wheel.python_tag}",
-                "name an image with this Python: `runtime: …` in the profile",
+                self._other_image.format("this Python"),
             )
         if linked := self._linked():
             raise ProfileError.of(
                 "runtime-lacks-libraries",
                 f"the wheel links {', '.join(linked)}, which {image} does not have",
-                "name an image with these libraries and the wheel's Python: `runtime: …` in the profile",
+                self._other_image.format("these libraries and the wheel's Python"),
             )
         reference = str(self._environment.settings.mirrored(image))
         if self._environment.given is not None:
@@ -187,14 +196,22 @@ class WheelTrial(TrialContainers):
             # A folder of wheels is used as it is, so no limit was applied.
             limits=() if self._request.dependencies else limits_of(self._knowledge, self._inspection),
         )
+        state, results = self._run_tasks(image, dependencies, access, plan)
+        return judge_results(self._knowledge, self._inspection, plan, results, describe_end(state))
+
+    def _run_tasks(
+        self, image: ImageInfo, dependencies: Path, access: GpuAccess, plan: Trial
+    ) -> tuple[ContainerState, dict[str, Result]]:
+        """Run a plan's tasks in a container; return how it ended, and the results of the tasks, at least one."""
         mark = f"tfdock-{secrets.token_hex(8)}"
         # Two names: the try with a GPU may have left files of its own.
-        work = self._container_folder("work" if access.missing else "work-with-gpu")
+        work = self._container_folder(self._work if access.missing else f"{self._work}-with-gpu")
+        self.installed = Mount(source=work.mount_source, target=f"{HERE}/{self._work}")
         mounts = [
             read_only_mount(self._write_request(plan, mark), "verify"),
             read_only_mount(self._wheel, f"wheel/{self._wheel.name}"),
             read_only_mount(dependencies, "dependencies"),
-            Mount(source=work.mount_source, target=f"{HERE}/work"),
+            self.installed,
         ]
         words = (f"{HERE}/verify/run.py", f"{HERE}/verify/request.json")
         command = python_command(self._tags, *words)
@@ -215,7 +232,7 @@ class WheelTrial(TrialContainers):
             raise runtime_unfit(describe_end(state, self._environment.supervisor.output.tail))
         if unfit:
             raise runtime_unfit(unfit)
-        return judge_results(self._knowledge, self._inspection, plan, results, describe_end(state))
+        return state, results
 
     def _write_request(self, plan: Trial, mark: str) -> Path:
         """Write the scripts and their input into a folder; return it."""
@@ -229,7 +246,7 @@ class WheelTrial(TrialContainers):
             "mark": mark,
             "wheel": f"{HERE}/wheel/{self._wheel.name}",
             "dependencies": f"{HERE}/dependencies",
-            "work": f"{HERE}/work",
+            "work": f"{HERE}/{self._work}",
             "facts": plan.facts,
             "checks": [asdict(task) for task in plan.tasks],
         }

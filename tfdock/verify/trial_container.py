@@ -157,6 +157,10 @@ class TrialContainers:
     """The containers of a trial, for wheels with those tags of Python and ABI (`cp311`, `cp311`)."""
 
     _alternatives: tuple[str, ...] = ()  #: Fixes for a machine that cannot fetch anything.
+    #: The fix for a container that needs more memory.
+    _more_memory = (
+        "give the machine more memory; `--no-run`, or `verify: {run: false}` in the profile, leaves the trial out"
+    )
 
     def __init__(self, environment: TrialEnvironment, python_tag: str, abi_tag: str) -> None:
         self._environment, self._tags = environment, (python_tag, abi_tag)
@@ -306,8 +310,7 @@ class TrialContainers:
                 "out-of-memory",
                 f"the kernel killed a process for memory while the wheel was tried in "
                 f"{(spec.memory or 0) / GIB:.1f} GiB",
-                "give the machine more memory; `--no-run`, or `verify: {run: false}` in the profile, "
-                "leaves the trial out",
+                self._more_memory,
             )
         self._environment.engine.remove(state.id)
         return state

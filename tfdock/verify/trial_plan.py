@@ -18,13 +18,14 @@ from tfdock.gpu.opened_libraries import (
 )
 from tfdock.gpu.verdict import runs
 from tfdock.knowledge.fits import toolkit_floor
+from tfdock.knowledge.image_rows import RuntimeRow
 from tfdock.knowledge.rows import Accelerator
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.knowledge.wheel_rows import Probe, RuntimeLibrary
 from tfdock.types import Capability, ImageRef, Version
 from tfdock.verify.checks import Check, Status
 from tfdock.wheel.facts import merged
-from tfdock.wheel.identity import normal_version
+from tfdock.wheel.identity import normal_version, runs_on_python
 from tfdock.wheel.inspection import Inspection
 
 #: The checks that run the wheel, in order. The wheel's own code reports their results, and may lie.
@@ -195,6 +196,14 @@ def linked_to_accelerator(knowledge: KnowledgeBase, inspection: Inspection) -> t
 def is_known_runtime(knowledge: KnowledgeBase, image: ImageRef) -> bool:
     """Return whether the knowledge base lists this image for trials of wheels."""
     return any(ImageRef.parse(row.image) == image for row in knowledge.runtimes.values())
+
+
+def clean_runtime(knowledge: KnowledgeBase, wheels: Sequence[Inspection]) -> RuntimeRow | None:
+    """Return the known image with a Python that all these wheels are for; None if there is none."""
+    tags = [(one.wheel.python_tag, one.wheel.abi_tag) for one in wheels]
+    rows = [row for python, row in knowledge.runtimes.items() if all(runs_on_python(*tag, python) for tag in tags)]
+    # The newest: the Python that most people have, if the wheels are for several.
+    return rows[-1] if rows else None
 
 
 def _stem(library: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfdock.errors import NetworkError, ProfileError, TfdockError, VerificationFailed, WheelRefused
 from tfdock.gpu.opened_libraries import own_libraries, unsearched_folders
@@ -21,14 +21,10 @@ from tfdock.verify import checks as statics
 from tfdock.verify.checks import Check, passed
 from tfdock.verify.trial import WheelTrial
 from tfdock.verify.trial_container import TrialEnvironment, TrialRequest
-from tfdock.verify.trial_plan import skip_all
+from tfdock.verify.trial_plan import clean_runtime, skip_all
 from tfdock.wheel.facts import GpuCode, WheelError, merged
-from tfdock.wheel.identity import runs_on_python
 from tfdock.wheel.inspection import Inspection
 from tfdock.wheel.wheel_file import inspected
-
-if TYPE_CHECKING:
-    from tfdock.resolve.resolution import Resolution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +112,14 @@ def verify_wheel(
     # The static checks stand by themselves, and need no engine.
     if request.run or environment is None:
         return verification
-    image = _runtime(knowledge, inspection, request.resolution)
+    clean = clean_runtime(knowledge, [inspection])
+    image = ImageRef.parse(clean.image) if clean else None
+    if request.resolution and request.resolution.runtime_asked:
+        image = request.resolution.runtime
     trial = WheelTrial(environment, knowledge, wheel, inspection, request)
     built_in = trial.built_in()
-    clean = str(image) if image else None
-    verification = replace(verification, runtime=next(iter(built_in.tags), built_in.id) if built_in else clean)
+    name = str(image) if image else None
+    verification = replace(verification, runtime=next(iter(built_in.tags), built_in.id) if built_in else name)
     try:
         run_checks = trial.checks(image, built_in)
     # The wheel is not to blame, so its checks are skipped, not failed.
@@ -137,16 +136,6 @@ def unsound_wheel(knowledge: KnowledgeBase, error: WheelRefused) -> Verification
         raise error
     checks = statics.unsound_checks(knowledge, error.__cause__)
     return Verification(checks=(*checks, *skip_all("the file is not a sound wheel")))
-
-
-def _runtime(knowledge: KnowledgeBase, inspection: Inspection, resolution: Resolution | None) -> ImageRef | None:
-    """Return the profile's image, else the known image with a Python that the wheel is for."""
-    if resolution and resolution.runtime_asked:
-        return resolution.runtime
-    tags = inspection.wheel.python_tag, inspection.wheel.abi_tag
-    rows = [row for python, row in knowledge.runtimes.items() if runs_on_python(*tags, python)]
-    # The newest: the Python that most people have, if the wheel is for several.
-    return ImageRef.parse(rows[-1].image) if rows else None
 
 
 def refusal(verifications: Sequence[Verification], kept: Sequence[Path]) -> VerificationFailed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import signal
 import sys
@@ -31,9 +32,17 @@ for line in sys.stdin:
 """
 
 
+TEMPLATES = loader.templates()
+
+
+def answer_with(worker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a program answer in the place of TensorFlow."""
+    monkeypatch.setattr(loader, "templates", lambda: {**TEMPLATES, "bench/worker.py": worker})
+
+
 @pytest.fixture
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(loader, "templates", lambda: {"bench/worker.py": PROGRAM})
+    answer_with(PROGRAM, monkeypatch)
     return with_module(tmp_path, "").program
 
 
@@ -78,7 +87,7 @@ def test_a_preset_is_given_and_a_switch_that_nobody_knows_noted(python: Path) ->
 
 
 def test_flags_of_xla_stand_behind_those_of_the_caller(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "templates", lambda: {"bench/worker.py": PROGRAM.replace('"VERSION"', '"XLA_FLAGS"')})
+    answer_with(PROGRAM.replace('"VERSION"', '"XLA_FLAGS"'), monkeypatch)
     monkeypatch.setenv("XLA_FLAGS", "--own=1")
     lines = bench(python, "--switch", "--xla_dump_to=/x").stdout.splitlines()
     assert lines[0].startswith("A  tensorflow --own=1,")
@@ -164,7 +173,9 @@ def test_a_run_measures_or_prints_results(words: list[str], python: Path) -> Non
     [
         (["PYTHON", "--vs", sys.executable], 2, "has no TensorFlow"),
         (["nowhere"], 2, "there is no Python at nowhere"),
-        (["tensorflow-2.18.0-cp311-cp311-linux_x86_64.whl"], 2, ".venv/bin/pip install tensorflow-2.18.0-cp311"),
+        (["lost-2.18.0-cp311-cp311-linux_x86_64.whl"], 2, "wheel not found: lost-2.18.0-cp311"),
+        (["PYTHON", "--vs", "a.whl"], 2, "compare a wheel with a wheel, or a Python with a Python"),
+        (["a.whl", "--vs", "PYTHON"], 2, "compare a wheel with a wheel, or a Python with a Python"),
         (["PYTHON", "--switch", "FACTOR"], 2, "`FACTOR` is no switch with a value"),
         (["PYTHON", "--switch", "FACTOR=1", "--switch", "FACTOR=2"], 2, "`FACTOR` is given twice"),
         (["PYTHON", "--switch", "CUDA_VISIBLE_DEVICES=0"], 2, "`CUDA_VISIBLE_DEVICES` is -1 on both sides"),
@@ -194,9 +205,10 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(
 def test_a_stop_ends_it_and_its_processes(
     python: Path, tmp_path: Path, number: signal.Signals, code: int, begun: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = f"{begun}import os\ntry:\n os.mkdir('{tmp_path}/first')\n os.kill(os.getppid(), {number.value})\n"
+    kill = f"os.kill({os.getpid()}, {number.value})"
+    first = f"{begun}import os\ntry:\n os.mkdir('{tmp_path}/first')\n {kill}\n"
     silent = f"{first}except FileExistsError:\n pass\nimport time\ntime.sleep(600)"
-    monkeypatch.setattr(loader, "templates", lambda: {"bench/worker.py": silent})
+    answer_with(silent, monkeypatch)
     result = bench(python)
     assert (result.exit_code, "stopped on request; its figures are lost" in result.stderr) == (code, True)
     assert processes_of(tmp_path) == []

@@ -13,8 +13,9 @@ import pytest
 
 from tfdock.bench import pairs
 from tfdock.bench.comparison import compare
-from tfdock.bench.pairs import Side, Timing
+from tfdock.bench.pairs import Side, Timing, on_this_machine
 from tfdock.errors import VerificationFailed
+from tfdock.knowledge import loader
 from tfdock.knowledge.wheel_rows import BenchOperation
 
 OPERATIONS = [
@@ -47,16 +48,20 @@ def side(log: Path, name: str, seconds: float = 0.002) -> Side:
 
 
 def timing(log: Path, worker: str = PROGRAM, second: float = 0.003) -> Timing:
-    return Timing(sides=(side(log, "A"), side(log, "B", second)), operations=OPERATIONS, worker=worker)
+    programs = {**loader.templates(), "bench/worker.py": worker}
+    return Timing(sides=(side(log, "A"), side(log, "B", second)), operations=OPERATIONS, programs=programs)
+
+
+HERE = on_this_machine(Path(sys.executable), lambda: None)
 
 
 def test_both_sides_get_the_same_turns_and_neither_is_always_first(tmp_path: Path) -> None:
     log, counted = tmp_path / "log", list[int]()
     found = timing(log)
     found.finished = counted.append
-    found.run(4)
+    found.run(4, HERE)
     assert sorted(counted) == [1, 2, 3, 4]
-    assert found.versions == ["9.9", "9.9"]
+    assert found.versions == ("9.9", "9.9")
     turns = Counter(log.read_text().split("\n")[:-1])
     assert set(turns.values()) == {4 * 32}, "each operation, on each side"
     assert {round(one.ratio, 6) for one in compare(found.figures)} == {1.5}
@@ -66,7 +71,7 @@ def test_the_order_within_a_turn_is_drawn_and_reversed_in_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pairs, "_AT_ONCE", 1)
-    timing(tmp_path / "log").run(2)
+    timing(tmp_path / "log").run(2, HERE)
     asked = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
     both = [(asked[at], asked[at + 1]) for at in range(0, len(asked), 2)]
     assert all(one[1] == other[1] and one[0] != other[0] for one, other in both), "one operation, then the other side"
@@ -83,7 +88,7 @@ def test_first_calls_are_asked_for_once_in_the_order_of_rows_and_each_side_is_fi
     monkeypatch.setattr(pairs, "_AT_ONCE", 1)
     found = timing(tmp_path / "log")
     found.operations = [row.model_copy(update={"once": True}) for row in OPERATIONS]
-    found.run(2)
+    found.run(2, HERE)
     asked = (tmp_path / "log").read_text().splitlines()
     assert asked == ["B 0", "A 0", "B 1", "A 1", "B 2", "A 2", "A 0", "B 0", "A 1", "B 1", "A 2", "B 2"]
     assert {round(one.ratio, 6) for one in compare(found.figures)} == {1.5}
@@ -95,7 +100,7 @@ def test_a_side_starts_when_the_other_one_has_started(tmp_path: Path, monkeypatc
     worker = PROGRAM.replace(
         "request =", f"{write.format('begins')}import time; time.sleep(0.2)\n{write.format('ready')}request ="
     )
-    timing(tmp_path / "log", worker).run(1)
+    timing(tmp_path / "log", worker).run(1, HERE)
     assert (tmp_path / "log").read_text().splitlines()[:4] == ["B begins", "B ready", "A begins", "A ready"]
 
 
@@ -127,7 +132,7 @@ def test_a_process_that_ends_or_says_nothing_is_named_with_its_last_words(
     monkeypatch.setattr(pairs, "_START_SECONDS", 3.0)
     monkeypatch.setattr(pairs, "_BLOCK_SECONDS", 0.5)
     with pytest.raises(VerificationFailed) as caught:
-        timing(tmp_path / "log", worker).run(4)
+        timing(tmp_path / "log", worker).run(4, HERE)
     (problem,) = caught.value.problems
     assert problem.code == "tensorflow-trial"
     assert f"{sys.executable} {says}" in problem.message
@@ -139,7 +144,7 @@ def test_a_process_that_ends_or_says_nothing_is_named_with_its_last_words(
 def test_what_an_environment_prints_at_its_start_is_no_answer(tmp_path: Path) -> None:
     noisy = "print('hello'); print('and more', end='')\n" + PROGRAM.replace('print("tfdock:', 'print("\\ntfdock:')
     found = timing(tmp_path / "log", noisy)
-    found.run(2)
+    found.run(2, HERE)
     assert {round(one.ratio, 6) for one in compare(found.figures)} == {1.5}
 
 
@@ -149,7 +154,7 @@ def test_each_pair_has_a_core_and_one_thread(tmp_path: Path) -> None:
         'request = json.loads(sys.argv[1]); open(os.environ["LOG"] + str(os.getpid()), "w").write('
         'str(request["core"]) + os.environ["OMP_NUM_THREADS"] + os.environ["CUDA_VISIBLE_DEVICES"])',
     )
-    timing(tmp_path / "log", worker).run(2)
+    timing(tmp_path / "log", worker).run(2, HERE)
     cores = sorted(os.sched_getaffinity(0))[:2]
     said = {path.read_text() for path in tmp_path.glob("log?*")}
     assert said <= {f"{core}1-1" for core in cores}

@@ -22,7 +22,7 @@ from tfdock.errors import Interrupted, VerificationFailed
 from tfdock.host.supervise import Stop
 from tfdock.knowledge import loader
 from tfdock.trace import xprof_tables
-from tfdock.trace.recording import Script, Terminal, run_script
+from tfdock.trace.recording import PythonPlace
 from tfdock.trace.tracing import Tracer, TraceReport
 
 from ..installed.test_environment import with_module
@@ -294,6 +294,9 @@ def without_tensorflow(python: Path) -> None:
         (bool, ["a.py"], 2, "a.py is not a profile, whose name ends with `.xplane.pb`"),
         (bool, ["{python}", "lost.py"], 2, "the script lost.py does not exist [source-missing]"),
         (bool, ["{python}", "-m"], 2, "`-m` names no module [source-missing]"),
+        (bool, ["a.whl"], 2, "name the script that runs with the wheel: `tfdock trace a.whl train.py`"),
+        (bool, ["a.whl", "lost.py"], 2, "the script lost.py does not exist [source-missing]"),
+        (bool, ["a.whl", "--", "a.py"], 2, "wheel not found: a.whl"),
         (bool, ["--xprof", "nowhere", "{python}", "a.py"], 2, "there is no Python at nowhere [python-not-found]"),
         (bool, ["{python}", "a.py", "steps=0"], 4, "it has 3 steps, which are left out"),
         (
@@ -377,10 +380,8 @@ STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 def run(program: str, folder: Path, stop: Stop) -> int:
     (folder / "a.py").touch()
-    script = Script(python=Path(sys.executable), words=[str(folder / "a.py")], skip=3, steps=20)
-    return run_script(
-        script, f"{program}\nimport time; time.sleep(60)", {}, Terminal(stoppable=lambda: nullcontext(stop))
-    )
+    place = PythonPlace(python=Path(sys.executable), stoppable=lambda: nullcontext(stop))
+    return place.run([str(folder / "a.py")], f"{program}\nimport time; time.sleep(60)", {}, folder)
 
 
 def test_sigterm_reaches_the_script(tmp_path: Path) -> None:

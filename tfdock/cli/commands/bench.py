@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,20 +15,30 @@ from typing import Annotated, Any
 import typer
 
 from tfdock.bench.comparison import SUITE, Comparison, compare
-from tfdock.bench.pairs import COMMON, PAIRS, Side, Timing
+from tfdock.bench.pairs import COMMON, PAIRS, Side, Timing, TimingPlace, on_this_machine
 from tfdock.cli import console
-from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json, stoppable
+from tfdock.cli.app import (
+    AsJson,
+    app,
+    command,
+    installed_wheels,
+    is_wheel,
+    knowledge_for,
+    print_json,
+    stoppable,
+)
 from tfdock.errors import ProfileError
 from tfdock.host.files import read_text, write_text
 from tfdock.host.foreign_json import Malformed, matching, parse
 from tfdock.host.settings import Settings
-from tfdock.installed.interpreter import AskedPython
 from tfdock.installed.packages import tensorflow_python
 from tfdock.knowledge import loader
 from tfdock.knowledge.switch_rows import Switch, doubts, variables
 from tfdock.types import Version
+from tfdock.verify.trial import MarkedLines
 
 _UNSURE = 0.05  #: If a run cannot exclude a difference of this size, its result is reported as inconclusive.
+_KEPT = "its figures are lost"
 _BUSY = 1.5  #: Processes that want a core, divided by the number of cores.
 
 
@@ -41,10 +52,11 @@ def _page_file(output: Path | None) -> Path | None:
 
 
 @app.command(
-    epilog="Examples: `tfdock bench old --vs new`; `tfdock bench .venv --switch TF_ENABLE_ONEDNN_OPTS=0`; "
-    "`tfdock bench .venv` shows the smallest difference that this machine can measure; `tfdock bench .venv --suite "
-    "start`; `tfdock bench --table here.json --table there.json`. Exit status: 0 measured, whichever is faster; 2 no "
-    "Python with a TensorFlow; 4 TensorFlow exited during the measurement."
+    epilog="Examples: `tfdock bench old --vs new`; `tfdock bench old.whl --vs new.whl`; `tfdock bench .venv --switch "
+    "TF_ENABLE_ONEDNN_OPTS=0`; `tfdock bench .venv` shows the smallest difference that this machine can measure; "
+    "`tfdock bench .venv --suite start`; `tfdock bench --table here.json --table there.json`. Exit status: 0 "
+    "measured, whichever is faster; 2 no Python with a TensorFlow; 4 TensorFlow exited during the measurement; "
+    "6 no engine for wheels."
 )
 @command("tfdock.bench/1", "knowledge")
 def bench(
@@ -52,15 +64,17 @@ def bench(
     python: Annotated[
         str | None,
         typer.Argument(
-            help="The Python with the first TensorFlow, or the folder of its environment.", metavar="[PYTHON]"
+            help="The Python with the first TensorFlow, the folder of its environment, or a wheel, which runs in a "
+            "container.",
+            metavar="[PYTHON|WHEEL]",
         ),
     ] = None,
     against: Annotated[
         str | None,
         typer.Option(
             "--vs",
-            help="The Python with the second TensorFlow. The default is the first one again.",
-            metavar="PYTHON",
+            help="The Python or the wheel with the second TensorFlow. The default is the first one again.",
+            metavar="PYTHON|WHEEL",
         ),
     ] = None,
     switches: Annotated[
@@ -121,27 +135,23 @@ def bench(
     if not operations:
         suites = dict.fromkeys(f"`{row.suite}`" for row in knowledge.bench_operations)
         raise typer.BadParameter(f"no suite `{suite}`; there are {', '.join(suites)}")
-    asked = first, first_folder = tensorflow_python(python)
-    second, second_folder = tensorflow_python(against) if against is not None else asked
     load = os.getloadavg()[0]
-    timing = Timing(
-        sides=(Side(python=first.program), Side(python=second.program, variables=given)),
-        operations=operations,
-        worker=loader.templates()["bench/worker.py"],
-        finished=lambda count: console.tell(f"pair {count} of {pairs}") if count % 2 == 0 or count == pairs else None,
-    )
-    console.tell(f"{pairs} pairs of processes, about {pairs * 8 // 60 + 1} min")
-    with stoppable(kept="its figures are lost") as stop:
-        timing.check = stop.check
-        timing.run(pairs)
+    against = python if against is None else against
+    with _timed(settings, python, against, given) as (sides, place, notes):
+        timing = Timing(
+            sides=sides,
+            operations=operations,
+            programs=loader.templates(),
+            finished=lambda done: console.tell(f"pair {done} of {pairs}") if done % 2 == 0 or done == pairs else None,
+        )
+        console.tell(f"{pairs} pairs of processes, about {pairs * 8 // 60 + 1} min")
+        timing.run(pairs, place)
     found = list(compare(timing.figures))
-    notes = [*_notes(first, second, load), *doubts(given, knowledge.switches, str(Version(timing.versions[1]).minor))]
-    if first.program != second.program and first_folder == second_folder:
-        notes.append(f"both Pythons import the TensorFlow in {first_folder}: see PYTHONPATH")
+    notes += [*_busy(load), *doubts(given, knowledge.switches, str(Version(timing.versions[1]).minor))]
     if output:
         _write_page(output, timing, found, notes)
     if as_json:
-        print_json("tfdock.bench/1", True, _document(timing, (first, second), found, load, notes))
+        print_json("tfdock.bench/1", True, _document(timing, found, load, notes))
         return
     for line in _lines(timing, found):
         console.say(line, stream=sys.stdout)
@@ -169,31 +179,60 @@ def _variables(asked: Sequence[str], known: Mapping[str, Switch]) -> dict[str, s
     return found
 
 
-def _notes(first: AskedPython, second: AskedPython, load: float) -> Iterator[str]:
-    """Yield what limits the answer."""
-    if first.minor != second.minor:
-        yield f"the Pythons differ, {first.minor} and {second.minor}: calls from Python show this too"
+_Timed = tuple[tuple[Side, Side], TimingPlace, list[str]]
+
+
+@contextmanager
+def _timed(settings: Settings, first: str, second: str, given: Mapping[str, str]) -> Iterator[_Timed]:
+    """Yield both sides, where they run, and what limits the answer."""
+    if is_wheel(first) != is_wheel(second):
+        raise typer.BadParameter("compare a wheel with a wheel, or a Python with a Python")
+    if not is_wheel(first):
+        with stoppable(kept=_KEPT) as stop:
+            sides, notes = _pythons(first, second, given)
+            yield sides, on_this_machine(sides[0].python, stop.check), notes
+        return
+    with installed_wheels(settings, [first, second], "bench", _KEPT, with_gpu=False) as wheels:
+        one, other = wheels[0], wheels[-1]
+
+        def run(program: str, request: str, marked: MarkedLines) -> None:
+            mounts = [wheel.installed for wheel in wheels[1:]]
+            one.run([str(one.python), "-c", program, request], mounts=mounts, variables=COMMON, tap=marked)
+
+        baseline = Side(python=one.python, version=one.python_version, wheel=first)
+        compared = Side(python=other.python, version=other.python_version, wheel=second, variables=given)
+        yield (baseline, compared), TimingPlace(run=run, variables=COMMON), []
+
+
+def _pythons(first: str, second: str, given: Mapping[str, str]) -> tuple[tuple[Side, Side], list[str]]:
+    """Return two Pythons of this machine, and what limits their comparison."""
+    asked = one, one_folder = tensorflow_python(first)
+    other, other_folder = tensorflow_python(second) if second != first else asked
+    notes = []
+    if one.minor != other.minor:
+        notes.append(f"the Pythons differ, {one.minor} and {other.minor}: calls from Python show this too")
+    if one.program != other.program and one_folder == other_folder:
+        notes.append(f"both Pythons import the TensorFlow in {one_folder}: see PYTHONPATH")
+    baseline = Side(python=one.program, version=one.version)
+    return (baseline, Side(python=other.program, version=other.version, variables=given)), notes
+
+
+def _busy(load: float) -> Iterator[str]:
+    """Yield a note if other programs limit the answer."""
     if load > _BUSY * len(os.sched_getaffinity(0)):
         yield f"the machine was busy before ({load:.1f} processes wanted a core): other programs widen the intervals"
 
 
-def _document(
-    timing: Timing,
-    pythons: tuple[AskedPython, AskedPython],
-    found: Sequence[Comparison],
-    load: float,
-    notes: Sequence[str],
-) -> dict[str, Any]:
-    sides = zip(timing.sides, pythons, timing.versions, strict=True)
+def _document(timing: Timing, found: Sequence[Comparison], load: float, notes: Sequence[str]) -> dict[str, Any]:
     return {
         "sides": [
             {
-                "python": str(side.python),
-                "version": python.version,
+                "python": side.place,
+                "version": side.version,
                 "tensorflow": tensorflow,
                 "variables": side.variables,
             }
-            for side, python, tensorflow in sides
+            for side, tensorflow in zip(timing.sides, timing.versions, strict=True)
         ],
         "pairs": len(timing.figures),
         "load": round(load, 2),

@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from datetime import datetime
 from functools import partial
@@ -17,12 +17,22 @@ from typing import Annotated
 import typer
 
 from tfdock.cli import console
-from tfdock.cli.app import AsJson, app, command, knowledge_for, print_json, stoppable
+from tfdock.cli.app import (
+    AsJson,
+    app,
+    command,
+    installed_wheels,
+    is_wheel,
+    knowledge_for,
+    print_json,
+    stoppable,
+)
 from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.installed.packages import tensorflow_python
 from tfdock.knowledge import loader
-from tfdock.trace.recording import SESSION, Script, Terminal
+from tfdock.trace.container_place import ContainerPlace
+from tfdock.trace.recording import SESSION, PythonPlace, Script, ScriptPlace, check_script
 from tfdock.trace.registrations import registrations, source_files
 from tfdock.trace.trace_facts import InputStage, TracedKernel, TracedOperation, TraceFacts
 from tfdock.trace.tracing import Tracer, TraceReport
@@ -30,6 +40,7 @@ from tfdock.trace.xprof_tables import xprof_python
 
 _STDERR = 2
 _PAGE = "report.html"  #: The same report as a page, beside the timeline.
+_KEPT = "the recording is lost"
 _SERVER = re.compile(r"[\w.-]+:\d{1,5}|\[[\da-f:]+\]:\d{1,5}")
 _SHOWN = 8  #: The most operations, kernels and stages in a report for people.
 
@@ -37,8 +48,9 @@ _SHOWN = 8  #: The most operations, kernels and stages in a report for people.
 @app.command(
     context_settings={"allow_interspersed_args": False},
     epilog="Examples: `tfdock trace .venv train.py --epochs 1`, `tfdock trace --steps 5 .venv -m mine.train`, "
+    "`tfdock trace tensorflow-2.18.0-….whl train.py`, "
     "`tfdock trace logs/` reads a recorded profile, `tfdock trace localhost:6009` records a running program. "
-    "Exit status: the script's; 2 no TensorFlow or no xprof, 4 nothing was recorded.",
+    "Exit status: the script's; 2 no TensorFlow or no xprof, 4 nothing was recorded, 6 no engine for a wheel.",
 )
 @command("tfdock.trace/1", "knowledge")
 def trace(
@@ -46,9 +58,10 @@ def trace(
     place: Annotated[
         str,
         typer.Argument(
-            help="The Python that runs the script, or the folder of its environment. Without a script: the folder of "
-            "a recorded profile, or the host and port of a program's profiler.",
-            metavar="PYTHON|PROFILE|HOST:PORT",
+            help="The Python that runs the script, the folder of its environment, or a wheel, whose script runs in "
+            "a container. Without a script: the folder of a recorded profile, or the host and port of a program's "
+            "profiler.",
+            metavar="PYTHON|WHEEL|PROFILE|HOST:PORT",
         ),
     ],
     script: Annotated[
@@ -112,20 +125,19 @@ def trace(
     """
     if case and not script:
         raise typer.BadParameter("`--case` runs the script again: give it with the Python and the script")
+    if is_wheel(place) and not script:
+        raise typer.BadParameter(f"name the script that runs with the wheel: `tfdock trace {place} train.py`")
     tracer = Tracer(xprof=xprof, templates=loader.templates(), rows=knowledge_for(settings).slow_causes)
     sources = source_files(source) if source else []
     # With the process's number: two may start at once.
     folder = out / f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
-    stopping = partial(stoppable, kept="the recording is lost")
     try:
         if script:
-            python, tensorflow = tensorflow_python(place)
-            # Before the script takes its time. What TensorFlow 1.x reports needs no xprof.
-            if (tensorflow / "python/profiler/trace.py").is_file():
-                xprof_python(xprof)
-            run = Script(python=python.program, words=script, skip=skip, steps=steps)
-            terminal = Terminal(stoppable=stopping, stdout=_STDERR if as_json else None)
-            found = tracer.run(run, folder, terminal, case)
+            script = script[script[0] == "--" :]  # click keeps the one that stands before a script
+            check_script(script)
+            with _script_place(settings, place, xprof, as_json=as_json) as runs_in:
+                run = Script(place=runs_in, words=script, skip=skip, steps=steps)
+                found = tracer.run(run, folder, case)
         elif _SERVER.fullmatch(place) and not Path(place).exists():
             found = tracer.sample(place, folder, seconds)
         else:
@@ -146,9 +158,26 @@ def trace(
         for line in _lines(found, tracer.xprof):
             console.result(line)
     if show:
-        tracer.show(found, stopping, lambda address: console.tell(f"{address}  Ctrl-C ends it"))
+        tracer.show(found, partial(stoppable, kept=_KEPT), lambda address: console.tell(f"{address}  Ctrl-C ends it"))
     # As a shell has it: of a script that a signal ended, 128 and the signal's number.
     raise typer.Exit(found.status if found.status >= 0 else 128 - found.status)
+
+
+@contextmanager
+def _script_place(settings: Settings, place: str, xprof: str, *, as_json: bool) -> Iterator[ScriptPlace]:
+    """Yield where a script runs: a Python of this machine, or a wheel in a container."""
+    if not is_wheel(place):
+        python, tensorflow = tensorflow_python(place)
+        # Before the script takes its time. What TensorFlow 1.x reports needs no xprof.
+        if (tensorflow / "python/profiler/trace.py").is_file():
+            xprof_python(xprof)
+        stopping = partial(stoppable, kept=_KEPT)
+        yield PythonPlace(python=python.program, stoppable=stopping, stdout=_STDERR if as_json else None)
+        return
+    xprof_python(xprof)
+    show = partial(console.say, stream=sys.stderr if as_json else sys.stdout)
+    with installed_wheels(settings, [place], "trace", _KEPT, with_gpu=True) as (wheel,):
+        yield ContainerPlace(wheel=wheel, name=place, show=show)
 
 
 def _lines(found: TraceReport, xprof: str) -> Iterator[str]:

@@ -1,0 +1,115 @@
+"""Install wheels in a container as their trial does, and run programs with them there, without a network.
+
+The programs run a stranger's code: they get the trial's user, limits and mounts, and their reports may be lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tfdock.engine.engine_machine import GpuAccess
+from tfdock.engine.protocol import ImageInfo
+from tfdock.errors import ProfileError, VerificationFailed
+from tfdock.knowledge.tables import KnowledgeBase
+from tfdock.run.supervisor import OutputTap
+from tfdock.types import ExpectedFiles, ImageRef, Mount
+from tfdock.verify.trial import WheelTrial
+from tfdock.verify.trial_container import HERE, TrialEnvironment, TrialRequest, check_not_stopped
+from tfdock.verify.trial_plan import clean_runtime, plan_trial
+from tfdock.wheel.inspection import Inspection
+
+MADE = f"{HERE}/made"  #: The folder in the container for results.
+
+
+class WheelInContainer(WheelTrial):
+    """A wheel in a container's folder. `number` tells several wheels of one container apart."""
+
+    _alternatives = ("install the wheel in an environment, and name that",)
+    _other_image = "install it in an environment that has {}, and name that"
+    _more_memory = "install the wheel in an environment, and name that: there is no limit"
+
+    def __init__(
+        self,
+        environment: TrialEnvironment,
+        knowledge: KnowledgeBase,
+        wheel: Path,
+        inspection: Inspection,
+        number: int,
+    ) -> None:
+        super().__init__(environment, knowledge, wheel, inspection, TrialRequest())
+        self._work = f"wheel-{number}"
+
+    def install(self, others: Sequence[Inspection], *, with_gpu: bool) -> None:
+        """Install it in the clean image that fits it and the `others`; with a GPU only if the engine gives one.
+
+        Raises NetworkError, ProfileError, or VerificationFailed if pip refuses it.
+        """
+        if not with_gpu:
+            self._accelerator = None
+        row = clean_runtime(self._knowledge, [self._inspection, *others])
+        if row is None and others:
+            names = " and ".join(one.wheel.python_tag for one in (self._inspection, *others))
+            message = f"no known image has a Python for both wheels, {names}"
+            raise ProfileError.of("runtime-unknown", message, "install each in an environment, and name those")
+        image = self._image(ImageRef.parse(row.image) if row else None)
+        self.python_version = row.python if row else ""
+        self._in_container(image, self._install, known=True)
+
+    def _install(self, image: ImageInfo, dependencies: Path, access: GpuAccess) -> None:
+        plan = plan_trial(self._knowledge, self._inspection, xla=None, without_gpu=access.missing)
+        (install,) = (task for task in plan.tasks if task.check == "install")
+        _, results = self._run_tasks(image, dependencies, access, replace(plan, tasks=(install,)))
+        if (result := results["install"]).outcome != "passed":
+            message = f"{self._wheel.name} cannot be installed: {result.reason}"
+            raise VerificationFailed.of(
+                "tensorflow-trial", message, f"`tfdock verify {self._wheel}` checks the wheel"
+            )
+        self._runtime, self._access = image, access
+
+    @property
+    def python(self) -> Path:
+        """The Python of its environment, in the container."""
+        return Path(self.installed.target, "environment/bin/python")
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        mounts: Sequence[Mount] = (),
+        workdir: str = "/",
+        variables: Mapping[str, str] | None = None,
+        tap: OutputTap | None = None,
+        expected: Sequence[ExpectedFiles] = (),
+    ) -> Path:
+        """Run a command in a new container; return the folder with its `expected` results, copied out of `MADE`.
+
+        Raises EngineLost if the container was killed, OutOfMemory, and BuildFailed for results that are refused.
+        """
+        kept, home = self._environment.folder / "kept", self.installed.target
+        made = Mount(
+            source=self._container_folder("made").mount_source,
+            target=MADE,
+            given=True,
+            results=tuple(expected),
+            results_folder=str(kept),
+        )
+        environment = {"HOME": f"{home}/home", "TMPDIR": f"{home}/tmp", "PYTHONUNBUFFERED": "1", **(variables or {})}
+        spec = self._spec(
+            "program",
+            self._runtime,
+            tuple(command),
+            [self.installed, made, *mounts],
+            environment,
+            network="none",
+            access=self._access,
+        )
+        state = self._run_container(replace(spec, workdir=workdir), f"a program with {self._wheel.name}", tap)
+        check_not_stopped(state, "that ran the program")
+        return kept
+
+    @property
+    def last_line(self) -> str:
+        """The last line that the last program printed; empty if it printed none."""
+        return next((line for line in reversed(self._environment.supervisor.output.tail) if line.strip()), "")
