@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tfdock.bench import pairs
 from tfdock.bench.comparison import compare
-from tfdock.bench.pairs import Side, Timing, on_this_machine
+from tfdock.bench.pairs import Side, Timing, TimingPlace, on_this_machine
 from tfdock.errors import VerificationFailed
 from tfdock.knowledge import loader
 from tfdock.knowledge.wheel_rows import BenchOperation
+from tfdock.verify.trial import MarkedLines
 
 OPERATIONS = [
     BenchOperation(operation=name, program="matmul", sizes=(2,), source=("here",)) for name in ("one", "two", "three")
@@ -158,3 +161,45 @@ def test_each_pair_has_a_core_and_one_thread(tmp_path: Path) -> None:
     cores = sorted(os.sched_getaffinity(0))[:2]
     said = {path.read_text() for path in tmp_path.glob("log?*")}
     assert said <= {f"{core}1-1" for core in cores}
+
+
+BLOCKS = [[[0.001, 0.002]]] * 3
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ([{"versions": ["1", "2"], "blocks": BLOCKS[:2]}], "gives an invalid answer"),
+        ([{"versions": ["1", "2"], "blocks": [[], *BLOCKS[:2]]}], "gives an invalid answer"),
+        ([{"versions": ["1", "2"], "blocks": [[[0.001, -1]]] * 3}], "gives an invalid answer"),
+        ([{"versions": ["\x1b[31m", "2"], "blocks": BLOCKS}], "gives an invalid answer"),
+        (["nonsense"], "gives an invalid answer"),
+        ([{"versions": ["1", "2"], "blocks": BLOCKS}], "ends"),
+        ([{"side": 1, "why": "ends", "status": -4, "said": "a\n\x1b[31mred\n"}], "ends with SIGILL: \ufffd[31mred"),
+    ],
+)
+def test_what_a_wheel_in_a_container_answers_is_read_with_care(answers: list[object], says: str) -> None:
+    def lie(_program: str, _request: str, marked: MarkedLines) -> None:
+        marked.feed("".join(f"{marked.mark} {json.dumps(answer)}\n" for answer in answers).encode())
+
+    sides = (Side(python=Path("/tfdock/python"), wheel="a.whl"), Side(python=Path("/tfdock/python"), wheel="b.whl"))
+    found = Timing(sides=sides, operations=OPERATIONS, programs=loader.templates())
+    with pytest.raises(VerificationFailed) as caught:
+        found.run(2, TimingPlace(run=lie, variables={}))
+    (problem,) = caught.value.problems
+    of = "b.whl" if "SIGILL" in says else "a.whl"
+    assert (problem.message, problem.fix) == (f"TensorFlow of {of} {says}", f"ask why: `tfdock verify {of}`")
+
+
+def test_variables_stand_behind_those_of_the_place_and_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--of-this-machine=1")
+    asked: list[Any] = []
+
+    def keep(_program: str, request: str, marked: MarkedLines) -> None:
+        asked.extend(json.loads(request)["sides"])
+        marked.feed(f"{marked.mark} {json.dumps({'versions': ['1', '2'], 'blocks': BLOCKS})}\n".encode())
+
+    sides = (Side(python=Path("/a")), Side(python=Path("/b"), variables={"XLA_FLAGS": "--more=1"}))
+    found = Timing(sides=sides, operations=OPERATIONS, programs=loader.templates())
+    found.run(1, TimingPlace(run=keep, variables={"XLA_FLAGS": "--own=1", "OTHER": "x"}))
+    assert asked == [["/a", {}], ["/b", {"XLA_FLAGS": "--own=1 --more=1"}]]
