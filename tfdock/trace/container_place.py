@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfdock.errors import EngineError
 from tfdock.host.files import make_folder
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.trace.recording import SESSION
@@ -26,14 +28,36 @@ _RESULTS = (
 )
 
 
+def script_folder(words: Sequence[str]) -> Path:
+    """Return the folder that a container sees: the script's, or with `-m` the current one.
+
+    Raises EngineError (`mount-refused`) for a folder through which a container would reach programs of this machine.
+    """
+    found = Path.cwd() if words[0] == "-m" else Path(words[0]).parent.resolve()
+    why = "your home folder lies in it" if Path.home().resolve().is_relative_to(found) else ""
+    if not why:
+        files = UntrustedPath(found.parent, found.name).walk()
+        # A program listens behind a socket, perhaps the engine. Read-only mounts do not hinder a connection.
+        kinds = stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK
+        strange = (file.name for file in files if not any(kind(file.status.st_mode) for kind in kinds))
+        why = next((f"{name} is a socket, pipe or device" for name in strange), "")
+    if why:
+        message, fix = (
+            f"a stranger's wheel does not get the folder {found}: {why}",
+            "move the script into a new folder",
+        )
+        raise EngineError.of("mount-refused", message, fix)
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerPlace:
-    """A wheel in a container. `show` gets each line that the script prints."""
+    """A wheel in a container that sees the `folder`. `show` gets each line that the script prints."""
 
     wheel: WheelInContainer
-    name: str
+    folder: Path
     show: Callable[[str], object]
-    sees_this_machine: bool = False
+    python: Path | None = None
 
     def feed(self, data: bytes) -> None:
         """Read some bytes of output: each line of it comes to `shown_line` too."""
@@ -45,13 +69,11 @@ class ContainerPlace:
 
     def run(self, words: Sequence[str], program: str, request: Mapping[str, object], folder: Path) -> int:
         """See `ScriptPlace`. The working folder is the script's, with `-m` the caller's, and read-only."""
-        script = Path(words[0])
-        source = Path.cwd() if words[0] == "-m" else script.parent.resolve()
-        words = [words[0] if words[0] == "-m" else script.name, *words[1:]]
+        words = [words[0] if words[0] == "-m" else Path(words[0]).name, *words[1:]]
         asked = json.dumps({**request, "folder": MADE})
         kept = self.wheel.run(
             ["/bin/sh", "-c", _KEEP_STATUS, "sh", str(self.wheel.python), "-c", program, asked, *words],
-            mounts=[read_only_mount(source, "script")],
+            mounts=[read_only_mount(self.folder, "script")],
             workdir=f"{HERE}/script",
             tap=self,
             expected=_RESULTS,

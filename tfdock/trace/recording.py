@@ -37,12 +37,8 @@ class ScriptPlace(Protocol):
     """Where a script runs: with a Python of this machine, or with a wheel in a container (`container_place`)."""
 
     @property
-    def name(self) -> str:
-        """The Python or the wheel, as a command takes it."""
-
-    @property
-    def sees_this_machine(self) -> bool:
-        """Whether the script can name files of this machine."""
+    def python(self) -> Path | None:
+        """The Python of this machine; None in a container, whose paths name nothing here."""
 
     def run(self, words: Sequence[str], program: str, request: Mapping[str, object], folder: Path) -> int:
         """Run a script under `program`, which gets the request and leaves its files in the folder.
@@ -83,18 +79,12 @@ class PythonPlace:
     python: Path
     stoppable: Callable[[], AbstractContextManager[Stop]]
     stdout: int | None = None  #: A file descriptor for the script's output; None for the caller's own output.
-    sees_this_machine: bool = True
-
-    @property
-    def name(self) -> str:
-        """The Python."""
-        return str(self.python)
 
     def run(self, words: Sequence[str], program: str, request: Mapping[str, object], folder: Path) -> int:
         """See `ScriptPlace`."""
         asked = json.dumps({**request, "folder": str(folder.absolute())})
         with self.stoppable() as stop:
-            process = subprocess.Popen([self.name, "-c", program, asked, *words], stdout=self.stdout)
+            process = subprocess.Popen([str(self.python), "-c", program, asked, *words], stdout=self.stdout)
             gently, by_force = lambda: process.terminate() if stop.terminated else None, stop.check
             stopper = Stopper(stop, gently=gently, by_force=by_force)
             try:
@@ -109,7 +99,7 @@ class PythonPlace:
 
     def time_case(self, program: Path) -> str:
         """See `ScriptPlace`."""
-        return last_line(ask(self.name, str(program), seconds=_CASE_SECONDS).text)
+        return last_line(ask(str(self.python), str(program), seconds=_CASE_SECONDS).text)
 
 
 def profile_in(*places: Path) -> UntrustedPath:

@@ -71,7 +71,7 @@ class Tracer:
             raise _nothing(
                 script, f"{shlex.join(script.words)} ends with {ending(status)} before or while it imports TensorFlow"
             )
-        if not script.place.sees_this_machine:  # a path in a container names another file here
+        if not script.place.python:
             captured = replace(captured, own_profile=None)
         if not captured.steps and captured.left_out >= script.skip and not captured.own_profile:
             raise _nothing(
@@ -138,8 +138,8 @@ class Tracer:
 
 def _nothing(script: Script, why: str, fix: str = "") -> VerificationFailed:
     alone = "its output says why"
-    if script.place.sees_this_machine:
-        alone += f"; run the script alone: `{shlex.join([script.place.name, *script.words])}`"
+    if script.place.python:
+        alone += f"; run the script alone: `{shlex.join([str(script.place.python), *script.words])}`"
     return VerificationFailed.of("trace-missing", f"nothing was recorded: {why}", fix or alone)
 
 

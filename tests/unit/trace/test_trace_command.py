@@ -103,6 +103,7 @@ SLOW = answers(
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A Python that has a TensorFlow and an xprof; the working folder is a new one."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/nonexistent")
     for name in ("train.py", "a.py"):
         (tmp_path / name).touch()
     (tmp_path / "tables").mkdir()
@@ -284,6 +285,15 @@ def without_tensorflow(python: Path) -> None:
     shutil.rmtree(python.parent / "site/tensorflow")
 
 
+def with_pipe(_python: Path) -> None:
+    Path("below").mkdir()
+    os.mkfifo("below/pipe")
+
+
+def at_home(_python: Path) -> None:
+    os.environ["HOME"] = str(Path.cwd())  # the fixture puts it back
+
+
 @pytest.mark.parametrize(
     ("break_it", "words", "status", "says"),
     [
@@ -297,6 +307,9 @@ def without_tensorflow(python: Path) -> None:
         (bool, ["a.whl"], 2, "name the script that runs with the wheel: `tfdock trace a.whl train.py`"),
         (bool, ["a.whl", "lost.py"], 2, "the script lost.py does not exist [source-missing]"),
         (bool, ["a.whl", "--", "a.py"], 2, "wheel not found: a.whl"),
+        (with_pipe, ["a.whl", "a.py"], 6, "below/pipe is a socket, pipe or device [mount-refused]"),
+        (with_pipe, ["a.whl", "-m", "a"], 6, "below/pipe is a socket, pipe or device [mount-refused]"),
+        (at_home, ["a.whl", "a.py"], 6, "your home folder lies in it [mount-refused]"),
         (bool, ["--xprof", "nowhere", "{python}", "a.py"], 2, "there is no Python at nowhere [python-not-found]"),
         (bool, ["{python}", "a.py", "steps=0"], 4, "it has 3 steps, which are left out"),
         (

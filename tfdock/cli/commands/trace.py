@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from datetime import datetime
@@ -31,7 +31,7 @@ from tfdock.host.settings import Settings
 from tfdock.host.untrusted_folders import UntrustedPath
 from tfdock.installed.packages import tensorflow_python
 from tfdock.knowledge import loader
-from tfdock.trace.container_place import ContainerPlace
+from tfdock.trace.container_place import ContainerPlace, script_folder
 from tfdock.trace.recording import SESSION, PythonPlace, Script, ScriptPlace, check_script
 from tfdock.trace.registrations import registrations, source_files
 from tfdock.trace.trace_facts import InputStage, TracedKernel, TracedOperation, TraceFacts
@@ -135,7 +135,7 @@ def trace(
         if script:
             script = script[script[0] == "--" :]  # click keeps the one that stands before a script
             check_script(script)
-            with _script_place(settings, place, xprof, as_json=as_json) as runs_in:
+            with _script_place(settings, place, script, xprof, as_json=as_json) as runs_in:
                 run = Script(place=runs_in, words=script, skip=skip, steps=steps)
                 found = tracer.run(run, folder, case)
         elif _SERVER.fullmatch(place) and not Path(place).exists():
@@ -164,7 +164,9 @@ def trace(
 
 
 @contextmanager
-def _script_place(settings: Settings, place: str, xprof: str, *, as_json: bool) -> Iterator[ScriptPlace]:
+def _script_place(
+    settings: Settings, place: str, words: Sequence[str], xprof: str, *, as_json: bool
+) -> Iterator[ScriptPlace]:
     """Yield where a script runs: a Python of this machine, or a wheel in a container."""
     if not is_wheel(place):
         python, tensorflow = tensorflow_python(place)
@@ -175,9 +177,10 @@ def _script_place(settings: Settings, place: str, xprof: str, *, as_json: bool) 
         yield PythonPlace(python=python.program, stoppable=stopping, stdout=_STDERR if as_json else None)
         return
     xprof_python(xprof)
+    folder = script_folder(words)
     show = partial(console.say, stream=sys.stderr if as_json else sys.stdout)
     with installed_wheels(settings, [place], "trace", _KEPT, with_gpu=True) as (wheel,):
-        yield ContainerPlace(wheel=wheel, name=place, show=show)
+        yield ContainerPlace(wheel=wheel, folder=folder, show=show)
 
 
 def _lines(found: TraceReport, xprof: str) -> Iterator[str]:
