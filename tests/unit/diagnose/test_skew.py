@@ -139,7 +139,8 @@ repository_rule: ERROR: no such package '@frob//cuda': Traceback (most recent ca
 rule_fail: Error in fail: frob:headers_lib cannot depend on frob:lib
 visibility: ERROR: /s/BUILD:107:1: Target '@llvm//:support' is not visible from target '@org_tensorflow//xla:client'.
 python: ==> Error: AttributeError: module 'spack.pkg.builtin.tensorflow' has no attribute 'make_jobs'
-starlark: ERROR: /s/WORKSPACE:3:1: name 'http_archive' is not defined
+starlark: ERROR: /s/WORKSPACE:3:1: name 'frob_archive' is not defined
+repository_rule: ERROR: An error occurred during the fetch of repository 'local_config_frob':
 no_repository: ERROR: no such package '@frob//': The repository named 'frob' could not be resolved.
 macro: .\\tensorflow/stream_executor/rng.h(66): error C2589: 'constant': illegal token on right side of '::'
 templates: ./core/framework/variant.h(343): error: constexpr constructor calls non-constexpr function "A::A()"
