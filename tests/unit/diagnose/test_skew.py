@@ -109,7 +109,7 @@ def test_an_unknown_error_still_says_what_it_belongs_to_and_what_is_out_of_step(
 #: Errors of which no row knows the cause, most of them out of public threads, below the kind that they are of.
 KINDS = """
 killed: frob.exe: error: bad_alloc
-compiler_crash: a.cc(1): fatal error C1001: An internal error has occurred in the compiler.
+compiler_crash: fatal error: error in backend: Cannot select: frob
 program_crash: bash: line 1: 88 Segmentation fault: 11  bazel-out/host/bin/external/protobuf_archive/js_embed
 program_crash: ERROR: /s/BUILD:4:1: ProtoCompile a failed (Segmentation fault): protoc failed: error executing command
 dll: ImportError: DLL load failed: A dynamic link library (DLL) initialization routine failed.
