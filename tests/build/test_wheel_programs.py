@@ -86,7 +86,7 @@ def test_a_script_is_recorded_with_a_wheel_and_touches_nothing(
     assert outcome.code == 3, outcome.told
     found = outcome.document
     assert (found["script"]["tensorflow"], found["script"]["steps"]) == ("2.18.0", 20)
-    assert found["facts"]["operations"][0]["type"] in ("_MklMatMul", "_FusedMatMul", "_MklFusedMatMul", "MatMul")
+    assert "MatMul" in str([one["type"] for one in found["facts"]["operations"]])
     assert Path(found["profile"]).is_relative_to(tmp_path / "out")
     assert found["case"]["seconds"] > 0
     assert "mine.txt: Read-only file system" in outcome.stderr
