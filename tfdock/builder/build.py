@@ -82,7 +82,7 @@ def build(session: BuildSession, request: BuildRequest, listen: events.Listener)
 
 
 def _found_or_pulled(session: BuildSession, request: BuildRequest, listen: events.Listener) -> BuildResult | None:
-    """Return the finished build of a plan from the wheelhouse, else from a registry. No engine is asked."""
+    """Return the finished build of a plan from the wheelhouse, else from a registry. No engine is contacted."""
     # A forced build wants no finished wheel, and a build from a bundle asks no network.
     done = None if request.force else session.up_to_date(request.prepared)
     if done or request.force or request.inputs or not (session.pulls and session.settings.registries):

@@ -25,7 +25,7 @@ from tfdock.host.supervise import Limit, Stop
 from tfdock.profile.units import DURATION, parse_seconds
 from tfdock.types import ImageRef
 
-# Imported where they are used: a command waits for no engine's SDK, tables or planner that it does not use.
+# Imported where they are used: a command loads no engine SDK, tables or planner that it does not use.
 if TYPE_CHECKING:
     from tfdock.engine.protocol import Engine
     from tfdock.knowledge.tables import KnowledgeBase
@@ -61,7 +61,7 @@ Trust = Annotated[
 
 
 def _folder(text: str) -> Path:
-    # An empty text comes from a shell variable that is not set; Path would take it for the current folder.
+    # An unset shell variable gives an empty text. `Path` would read an empty text as the current folder.
     if not text:
         raise typer.BadParameter("the name of the folder is empty; write `.` for the current folder")
     return Path(text)
@@ -211,7 +211,7 @@ def command(schema: str, *options: str) -> Callable[[_F], _F]:
                     print_json(schema, False, {"problems": error.problems})
                 raise typer.Exit(error.exit_code) from error
             except typer.Abort as error:
-                # The line of a question is still open: nobody has ended it.
+                # The cursor is still on the line of the question.
                 console.say("\ninterrupted")
                 raise typer.Exit(ExitCode.INTERRUPTED) from error
 
@@ -223,7 +223,7 @@ def command(schema: str, *options: str) -> Callable[[_F], _F]:
 
 
 def _with_options(function: Callable[..., Any], options: Iterable[str]) -> inspect.Signature:
-    """Return the signature that typer reads a command's options from: options in place of `settings`."""
+    """Return the signature from which typer reads the options. Options replace the parameter `settings`."""
     signature = inspect.signature(function, eval_str=True)
     own = {name: parameter for name, parameter in signature.parameters.items() if name not in ("settings", "wish")}
     # `--json` stands last in the help.
@@ -247,7 +247,7 @@ def profile_names(profiles: Sequence[str] | None, wish: Wish) -> list[str]:
 def print_json(schema: str, ok: bool, document: dict[str, Any]) -> None:
     """Print a document of this schema on standard output."""
     sys.stdout.write(document_text({"schema": schema, "ok": ok, **document}))
-    sys.stdout.flush()  # a full disk is reported here; when Python exits, nobody could
+    sys.stdout.flush()  # flush now: an error on a full disk could not be reported while Python exits
 
 
 # --- time limits and stop requests ----------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def limit_from_now(text: str) -> Limit:
     if not re.fullmatch(DURATION, text, re.ASCII):
         raise typer.BadParameter(f"`{text}` is not a duration; write it like `5h30m`")
     seconds = parse_seconds(text)
-    # Monotonic: a clock that is set meanwhile must not move the deadline.
+    # A monotonic clock: setting the system clock must not move the deadline.
     return Limit(seconds, time.monotonic() + seconds)
 
 
@@ -276,14 +276,15 @@ def check_matrix_options(matrix: Path | None, **options: object) -> None:
 def stoppable(kept: str | None = None) -> Iterator[Stop]:
     """Count SIGINT and SIGTERM instead of dying; the build reads the count twice a second.
 
-    `kept` is a sentence that tells the user what is kept. It replaces the sentence of a build.
+    `kept` is a sentence that tells the user what is kept. The sentence replaces the message for a stopped build.
     """
     stop = Stop(kept=kept) if kept else Stop()
 
     def request(number: int, _frame: object) -> None:
-        # Only count: a handler runs between any two instructions, and must take no lock.
+        # Only count: a signal handler runs between any two instructions, so it must not take a lock.
         stop.requests += 1
-        if stop.requests > 2:  # an engine that hangs may keep the second from being heard; the journal knows the rest
+        # an engine that hangs may delay the second signal; the journal lists what is left to remove
+        if stop.requests > 2:
             raise KeyboardInterrupt
         # The exit codes of SIGINT and SIGTERM differ, and a service that stops a job may send both.
         stop.terminated = stop.terminated or number == signal.SIGTERM

@@ -23,7 +23,7 @@ from tfdock.host.supervise import Limit, Stop
 from tfdock.knowledge.tables import KnowledgeBase
 from tfdock.plan.prepare import PreparedBuild, Preparer
 
-# A build that succeeds needs no diagnosis, and rich is for terminals alone: a pipe and CI do not wait for it.
+# Imported on use: a successful build needs no diagnosis, and only terminals need rich.
 if TYPE_CHECKING:
     from tfdock.cli.terminal_progress import TerminalProgress
     from tfdock.diagnose.diagnosis import Diagnosis
@@ -95,7 +95,7 @@ def prepare_all(
 
 def ask_engine(session: BuildSession, prepared: Sequence[PreparedBuild], *, force: bool) -> None:
     """Raise EngineUnavailable if one of the builds needs an engine and there is none."""
-    # A wheel out of a registry needs no engine: there each build finds out by itself.
+    # A wheel from a registry needs no engine, so each build looks for the engine itself.
     if session.pulls and session.settings.registries:
         return
     house, plans = session.wheelhouse, [build.plan for build in prepared]
@@ -133,7 +133,7 @@ class Building:
         return self._side_by_side(prepared)
 
     def _in_turn(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
-        """Build one after another. Each build has the machine, and a fold of the CI log, to itself."""
+        """Build one after another. Each build uses the whole machine and gets its own section of the CI log."""
         if self.expected is not None:
             self.progress.expect(self.expected, 1)
         session = self.session
@@ -150,13 +150,13 @@ class Building:
         return results
 
     def _side_by_side(self, prepared: Sequence[PreparedBuild]) -> list[Result]:
-        # One build at a time, the usual case, needs no schedule.
+        # Usually builds run one at a time, and no schedule is needed.
         from tfdock.builder.parallel import Ledger, build_side_by_side
         from tfdock.plan.resources import at_once
 
         plans = [build.plan for build in prepared]
         machine = plans[0].machine
-        with suppress(TfdockError):  # without an engine each build says so itself
+        with suppress(TfdockError):  # if there is no engine, each build reports the error itself
             machine = self.session.machine(plans[0])
         costs = [plan.resolution.release.cost for plan in plans]
         count = at_once(costs, machine, None if self.at_once == "auto" else int(self.at_once))
@@ -165,7 +165,7 @@ class Building:
         def build_one(place: int) -> Result:
             profile = prepared[place]
             listen = self.progress.of(profile.plan.build_id)
-            # A session of its own: no two threads talk to the engine over one connection.
+            # Each thread has its own session: two threads must not share a connection to the engine.
             session = replace(self.session, allotted=ledger.allot, at_once=count)
             return self._report_end(self._build(session, profile, listen))
 
@@ -181,7 +181,7 @@ class Building:
             session.stop.check()
             done = None if self.force else session.up_to_date(prepared)
             if done is None:
-                # What is up to date loads neither an engine's SDK nor the modules that build.
+                # A build that is up to date loads neither an engine's SDK nor the build modules.
                 from tfdock.builder.build import build
 
                 done = build(session, request, listen)
@@ -225,10 +225,10 @@ def _diagnosis(
     if log is None:
         return None
     known = Context(knowledge=session.knowledge)
-    # Changes are offered for a profile that is a file here: not for the cell of a matrix, nor what a bundle holds.
+    # Changes are offered only for profile files on this machine, not for cells of a matrix or profiles in a bundle.
     if not is_cell and Path(prepared.file).is_file():
         preparer = Preparer(session.settings, hardware.local_machine(), knowledge=session.knowledge)
-        # The profile may be gone by now: then the diagnosis does without it.
+        # The profile may have been deleted meanwhile. The diagnosis then runs without a profile.
         with suppress(TfdockError, OSError):
             known = preparer.context(prepared.written)
     context = replace(known, resolution=prepared.plan.resolution, resources=prepared.plan.resources)
@@ -236,7 +236,7 @@ def _diagnosis(
 
 
 def _success_row(prepared: PreparedBuild, result: BuildResult) -> Result:
-    # Here: it reads the wheel, and a build that fails has none.
+    # Imported here: the module reads the wheel, and a failed build has no wheel.
     from tfdock.wheel.wheel_file import install_command
 
     record = result.record
@@ -252,7 +252,7 @@ def _success_row(prepared: PreparedBuild, result: BuildResult) -> Result:
             for path, wheel in wheels
         ],
         "record": str(result.record_path),
-        "log": str(result.log_path) if result.log_path.is_file() else None,  # none came with what was pulled
+        "log": str(result.log_path) if result.log_path.is_file() else None,  # the pulled image had no record
         "seconds": record["seconds"],
         "cache": record.get("bazel"),
         "attempts": record["attempts"],
@@ -297,7 +297,7 @@ def failed(file: str, build_id: str | None, status: str, error: TfdockError, log
         "record": None,
         "log": str(log) if log else None,
         "seconds": {},
-        # Of a build that compiled.
+        # Only for a build that compiled.
         "cache": asdict(figures) if figures else None,
         "attempts": 0,
         "exit_code": int(error.exit_code),
@@ -336,6 +336,6 @@ def show_result(result: Result, *, brief: bool = False, again: bool = False) -> 
     for title, text in summary_text.lines(cache) if cache and took else ():
         console.tell(f"  {title:<7}  {text}", indent=" " * 9)
     for wheel in result["wheels"]:
-        # Its path is the last that the command prints.
+        # The command prints the path of the bundle last.
         console.say(f"  wheel    {console.size(wheel['size'])}")
     console.say(f"  record   {result['record']}")

@@ -32,7 +32,7 @@ def write_bundle(
     """Write a report bundle that only its user can read. Print its contents and its path."""
     preparer = preparer_for(settings)
     house = Wheelhouse(settings.wheelhouse.absolute())
-    # An environment is a subject by itself: TensorFlow in it may have been built by anybody.
+    # An environment needs no failed run: anybody may have built the TensorFlow in it.
     subject = (
         ReportSubject(name="environment")
         if python is not None and name is None and profile is None
@@ -55,10 +55,10 @@ def write_bundle(
         raise typer.BadParameter(f"`{console.clean(str(output))}` is the input: name another file with `-o`")
     packed = bundle(subject, settings, preparer)
     path = output or Path(packed.name)
-    if not as_json:  # Before it is there, the user sees what it holds.
+    if not as_json:  # Show the contents before the file is written.
         for line in _lines(packed):
             console.tell(line)
-    # A link is followed only where the user chose the name: in a shared folder, it may be a trap.
+    # Follow a link only if the user chose the name: in a shared folder, another user may have made the link.
     write_bytes(path, packed.data, mode=0o600, follow=output is not None)
     if as_json:
         files = [{"name": name, "size": len(data)} for name, data in packed.files.items()]
@@ -69,7 +69,7 @@ def write_bundle(
 
 
 def _is_same(output: Path, file: Path) -> bool:
-    # By the file itself, because two paths may lead to it.
+    # Compare the files, not the paths: two paths may lead to the same file.
     return output.exists() and file.exists() and output.samefile(file)
 
 

@@ -1,4 +1,4 @@
-"""Talk to the CI service that runs the job: annotations, folds, step outputs and a summary.
+"""Write for the CI service that runs the job: annotations, folded sections, step outputs and a summary.
 
 GitHub's runner reads commands from all output of a step. GitLab folds its log page at marker lines. On other
 machines, nothing is written.
@@ -19,18 +19,18 @@ from typing import TextIO
 
 from tfdock.errors import Problem, clean
 
-ANNOTATIONS = 9  #: GitHub shows ten errors of a step. One of them is GitHub's own: the step failed.
+ANNOTATIONS = 9  #: GitHub shows ten errors of a step. GitHub itself adds one of them: the step failed.
 _WARNINGS = 4  #: The most warnings to annotate. Errors often come later and need room.
 SUMMARY_BYTES = 900_000  #: GitHub drops a step's summary if it is larger than 1 MiB.
 _MESSAGE = 4_000  #: Characters of an annotation; GitHub cuts at 4,096.
-_CELL = 300  #: Characters of a cell: the whole text stands in the log.
+_CELL = 300  #: The most characters of a cell; the log has the whole text.
 
 
 class CiService:
     """The CI service that runs the job. This base class, for terminals and unknown services, writes nothing."""
 
     def harmless(self, text: str) -> str:
-        """Return text for the log that the service cannot take for a command."""
+        """Return text that the service cannot read as a command in its log."""
         return text
 
     @contextmanager
@@ -64,8 +64,8 @@ def service_of(environment: Mapping[str, str]) -> CiService:
 
 # --- GitHub ---------------------------------------------------------------------------------------------------------
 
-# What the runner takes for a command: `::` where a line begins, and the older `##[` anywhere in it. It ends lines at
-# a carriage return as well.
+# The runner reads `::` at the start of a line, and the older `##[` anywhere in a line, as a command. The runner also
+# ends lines at a carriage return.
 _COMMAND = re.compile(r"(^|\r)(\s*):(?=:)", re.MULTILINE)
 
 
@@ -83,7 +83,7 @@ class GitHub(CiService):
 
     @contextmanager
     def fold(self, title: str, /) -> Iterator[None]:
-        """Open a group. Groups do not nest: inside a group, nothing is opened."""
+        """Open a group. Groups do not nest: inside a group, no further group is opened."""
         self._say(f"::group::{escaped(title)}")
         try:
             yield
@@ -103,7 +103,7 @@ class GitHub(CiService):
         self._add("GITHUB_OUTPUT", text)
 
     def summary(self, heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]], /) -> None:
-        """Add a table to the step's summary. Count the rows that do not fit."""
+        """Add a table to the step's summary. A last line counts the rows that do not fit."""
         file = self.environment.get("GITHUB_STEP_SUMMARY")
         used = Path(file).stat().st_size if file and Path(file).exists() else 0
         self._add("GITHUB_STEP_SUMMARY", markdown(heading, columns, rows, room=SUMMARY_BYTES - used))
@@ -155,7 +155,7 @@ def _below(file: str | None, workspace: str) -> str:
     """Return a file as the repository names it; an empty text for a file that is not in it."""
     if not file or not workspace:
         return file or ""
-    # Not `resolve`: the repository knows a file by its path, also where that is a link.
+    # Not `resolve`: the repository lists a link under the link's own path.
     path = Path(os.path.normpath(Path(file).absolute()))
     return path.relative_to(workspace).as_posix() if path.is_relative_to(workspace) else ""
 
@@ -167,8 +167,8 @@ def _between_marks(value: str) -> str:
 
 # --- Markdown -------------------------------------------------------------------------------------------------------
 
-# Whatever might be markup, or become a link: all but what never is. A reference to a character is text, wherever it
-# stands.
+# Escape every character that could be markup or part of a link. A character reference is always text, never
+# markup.
 _MARKUP = re.compile(r"[^\w\s.,:/=+()-]|:(?=//)|(?<=[Ww]{3})\.|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
@@ -183,7 +183,7 @@ def cell(text: str) -> str:
 def markdown(heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> str:
     """Return a table in at most `room` bytes of UTF-8; an empty text if there is no room for its head."""
     head = f"### {cell(heading)}\n\n{_row(columns)}|{' --- |' * len(columns)}\n"
-    # The line that counts the rest has its room from the beginning.
+    # Space for the line that counts the other rows is reserved first.
     left = room - len(head.encode()) - len(_more(len(rows)).encode())
     kept: list[str] = []
     for row in rows:
@@ -208,7 +208,7 @@ def _more(count: int) -> str:
 
 # --- GitLab ---------------------------------------------------------------------------------------------------------
 
-_ERASE = "\x1b[0K"  #: Erases the line of the mark on GitLab's log page, so that nobody sees it.
+_ERASE = "\x1b[0K"  #: This sequence hides the marker line on GitLab's log page.
 
 
 @dataclass
@@ -222,7 +222,7 @@ class GitLab(CiService):
     def fold(self, title: str, /) -> Iterator[None]:
         """Open a folded section with a name that is unique in the job."""
         self._folds += 1
-        # A job may run several commands, and a section's name must be its own.
+        # A job may run several commands, and each section needs a unique name.
         name = f"tfdock_{os.getpid()}_{self._folds}"
         self._mark(f"section_start:{int(time.time())}:{name}[collapsed=true]", clean(title, keep="", instead=" "))
         try:

@@ -24,7 +24,7 @@ def _from_knowledge(names: Callable[[KnowledgeBase], Iterable[str]]) -> Complete
             known = names(loader.knowledge(here.knowledge, here.cache_dir))
         except TfdockError:
             return []
-        # `--gpu rtx3080,h1` goes on after the comma.
+        # In `--gpu rtx3080,h1`, completion starts after the comma.
         before, comma, last = incomplete.rpartition(",")
         return sorted(f"{before}{comma}{name}" for name in known if name.startswith(last))
 

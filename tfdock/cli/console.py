@@ -18,9 +18,9 @@ from tfdock.errors import clean as clean
 
 _PLAIN_WIDTH = 80  #: Columns of a terminal of unknown width.
 _ENDLESS = 1 << 30  #: Columns of a pipe. Its reader, such as `grep` or a CI log, wraps the lines or needs them whole.
-_LEAST_WIDTH = 20  #: The narrowest wrapping. One word on each line is hard to read.
+_LEAST_WIDTH = 20  #: The narrowest wrapping. In a very narrow terminal, each line would have one word.
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
-# A word, or words between backticks: what is to be typed as it stands is not torn apart. Before it, what parts it.
+# A word, or a code span between backticks. Text to be typed is not broken. The gap before the word.
 _WORD = re.compile(r"(\s*)((?:`[^`\n]*`|\S)+)")
 _ONE = re.compile(r"\x1b\[[0-9;]*m|.", re.DOTALL)
 
@@ -32,7 +32,7 @@ _held: deque[str] = deque(maxlen=1000)
 
 def colour_wanted(stream: TextIO) -> bool:
     """Return whether to colour: NO_COLOR and FORCE_COLOR decide, else the stream must be a capable terminal."""
-    # no-color.org: any value counts but an empty one. Here it also wins over FORCE_COLOR.
+    # no-color.org: any value except an empty text switches colours off. NO_COLOR also overrides FORCE_COLOR.
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -92,7 +92,7 @@ def tell(text: str, *, stream: TextIO | None = None, indent: str = "  ") -> None
 def result(text: str, *, indent: str = "  ", strange: bool = False) -> None:
     """Print a line of the result: unchanged for programs, wrapped for a screen.
 
-    With `strange`, the text comes from elsewhere, and is changed so that a CI service does not take it for a command.
+    With `strange`, the text is untrusted and is changed so that a CI service does not read it as a command.
     """
     for line in wrapped(text, width(sys.stdout), indent):
         say(ci_log.here().harmless(line) if strange else line, stream=sys.stdout)
@@ -112,9 +112,9 @@ def width(stream: TextIO) -> int:
 
 
 def _asked_columns() -> int:
-    """Return COLUMNS; 0 where it is not a width."""
+    """Return COLUMNS; 0 if its value is not a width."""
     asked = os.environ.get("COLUMNS", "")
-    # At most six digits: the variable may hold anything, and so long a line is nobody's.
+    # At most six digits: the variable may have any value, and no terminal is wider.
     return int(asked) if re.fullmatch("[0-9]{1,6}", asked) else 0
 
 
@@ -154,7 +154,7 @@ def _wrapped_line(text: str, columns: int, indent: str) -> Iterator[str]:
         yield text
         return
     begin = text[: len(text) - len(text.lstrip(" "))]
-    # However deep the indentation, something must fit behind it.
+    # Some text must fit, however deep the indentation is.
     rest = f"{begin}{indent}"[: columns // 2]
     line, empty = begin[: columns // 2], True
     for gap, word in _words(text, columns - len(rest)):
@@ -172,7 +172,7 @@ def _words(text: str, room: int) -> Iterator[tuple[str, str]]:
         if columns_of(word) <= room:
             yield gap, word
             continue
-        # A code span at its spaces, of which those inside a line stay as many as they are; a word anywhere.
+        # Break a code span at its spaces, and a word anywhere. Spaces inside a line are not changed.
         for inner, part in re.findall(r"(\s*)(\S+)", word):
             pieces = list(_pieces(part, room))
             yield inner or gap, pieces[0]
@@ -272,7 +272,7 @@ def _cells(rows: Sequence[Sequence[str]], room: int) -> list[list[str]]:
     widths = [max(columns_of(row[column]) for row in before) for column in range(len(before[0]))]
     left = sum(widths) + 2 * len(widths)
     if room - left < min(_LEAST_WIDTH, max(columns_of(row[-1]) for row in rows)):
-        # What comes before leaves no room: the last cell goes below it.
+        # The other cells leave no space, so the last cell goes on the next line.
         return [head + _below(row[-1], room) for head, row in zip(_cells(before, room), rows, strict=True)]
     return [
         _beside("  ".join(map(_pad, head, widths)), row[-1], left, room)
@@ -309,7 +309,7 @@ class ReadProgress:
         self.total: int | None = None
         self._stream, self._name, self._verb = stream, clean(name), verb
         self._shown = redraws(stream)
-        # Counted from now, so that a file that is read at once shows no progress.
+        # Start the clock now, so that a file that is read quickly shows no progress.
         self._count, self._drawn = 0, time.monotonic()
 
     def __enter__(self) -> ReadProgress:
@@ -333,7 +333,7 @@ class ReadProgress:
 
     def _draw(self, text: str) -> None:
         if self._shown:
-            # One column is left free: many terminals wrap once the last one is written.
+            # Leave one column free: many terminals wrap after a character in the last column.
             self._stream.write(f"\r\033[K{text[: width(self._stream) - 1]}")
             self._stream.flush()
 

@@ -70,10 +70,10 @@ def _finding_list(
 
 def _finding(finding: Finding, name: str, style: console.Style, columns: int, *, brief: bool) -> Iterator[str]:
     head = f"{style.bad(finding.id)} {style.faint(f'[{finding.stage}, {_SURE[finding.confidence]}]')}"
-    # The search counts a failure no further than this.
+    # The search stops counting a failure at this number.
     times = f", {finding.count}{' times or more' if finding.count >= 100 else ' times'}" if finding.count > 1 else ""
     yield from console.wrapped(f"{head} {console.clean(name)}:{finding.line}{times}", columns)
-    for line in () if brief else finding.excerpt.split("\n"):  # the message above has it already
+    for line in () if brief else finding.excerpt.split("\n"):  # the error message above already shows this line
         yield from console.wrapped(f"  | {_short(line)}", columns, "  ")
     asked = f" {finding.asked[0].upper()}{finding.asked[1:]}." if finding.asked and not finding.misfit else ""
     yield from _labelled("cause", f"{finding.cause}{asked}", style.strong, columns)
@@ -119,7 +119,7 @@ def _unknown_lines(diagnosis: Diagnosis, name: str, style: console.Style, column
 
 
 def _warning_hint(warnings: Sequence[Finding], style: console.Style, columns: int) -> Iterator[str]:
-    """Yield a hint that lines of the log look bad and are harmless."""
+    """Yield a hint that some lines of the log look bad but are harmless."""
     count = sum(warning.count for warning in warnings)
     if count:
         much = "1 line looks bad but is" if count == 1 else f"{count:,} lines look bad but are"

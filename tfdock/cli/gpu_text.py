@@ -42,7 +42,7 @@ def requested_gpus(base: KnowledgeBase, words: Sequence[str]) -> tuple[Requested
     here = _local_names(base)
     named = gpus_named(base, others) if others else ()
     gpus = gpus_named(base, [*others, *here])
-    # The driver here says nothing of a GPU that the user named for another machine.
+    # This machine's driver is irrelevant for a GPU that the user named for another machine.
     return tuple(RequestedGpus(gpu=gpu, host=None if gpu in named else hardware.local_host()) for gpu in gpus)
 
 

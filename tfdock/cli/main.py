@@ -21,10 +21,10 @@ from tfdock.errors import ExitCode, Problem
 
 def main() -> None:
     """Run the command line; the only place where an unexpected error becomes an exit code."""
-    # Planning makes many small objects that live to the end: looking for garbage among them takes a tenth of it.
+    # Planning makes many small objects that live to the end. Garbage collection would take a tenth of the time.
     gc.set_threshold(100_000)
     open_streams()
-    # As git and uv have it.
+    # git and uv do the same.
     if sys.argv[1:2] == ["help"]:
         sys.argv[1:] = [*sys.argv[2:], "--help"]
     try:
@@ -43,7 +43,7 @@ def main() -> None:
         console.show_problems([problem])
         sys.exit(code)
     finally:
-        # The result is printed: while Python takes itself down, a signal would only give it another exit code.
+        # The result is printed. A signal while Python exits would only change the exit code.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
 
@@ -51,19 +51,19 @@ def main() -> None:
 class _Output(io.FileIO):
     """A standard stream whose reader may close it (`| head`): the rest is dropped, and the command goes on.
 
-    Nothing else would do: the command line's library turns a broken pipe into exit status 1, which says "a build
-    failed", and a build must not die of a log that nobody reads any more, or that a full disk does not take.
+    The command line's library would turn a broken pipe into exit status 1, which means "a build failed". A build must
+    not fail because its log has no reader or the disk is full.
     """
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
-            # 2 is standard error. A result that is lost is an error, which `main` reports.
+            # 2 is standard error. A lost result is an error, and `main` reports it.
             if not isinstance(error, BrokenPipeError) and self.fileno() != 2:
                 raise
             _abandon(self.fileno())
-            # The descriptor leads to nowhere now, so that this write succeeds.
+            # The descriptor now leads to the null device, so this write succeeds.
             return super().write(data)
 
 
@@ -71,30 +71,30 @@ def open_streams() -> None:
     """Open the standard streams that the caller closed. A reader of the output may end early."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # The lowest free descriptor, so the stream's own; what we start shall find it open as well.
+            # `open` returns the lowest free descriptor, which is the stream's. Child processes inherit it.
             stream = io.TextIOWrapper(io.FileIO(os.devnull, mode), encoding="utf-8")
             os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is getattr(sys, f"__{name}__"):  # else somebody put his own in its place, such as a test
+        if stream is getattr(sys, f"__{name}__"):  # otherwise the stream was replaced, for example by a test
             setattr(sys, name, _forgiving(stream))
 
 
 def _forgiving(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     """Return the same stream through `_Output`."""
     return io.TextIOWrapper(
-        # Python's own stream still has the descriptor, and closes it.
+        # Python's original stream still has the descriptor and closes it.
         io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
-        # A name of a file may hold letters that this encoding lacks.
+        # A file name may have characters that this encoding lacks.
         errors="backslashreplace" if stream.errors == "strict" else stream.errors,
         line_buffering=stream.line_buffering,
     )
 
 
 def _abandon(descriptor: int) -> None:
-    """Redirect a broken stream to nowhere, so that Python does not complain when it exits."""
+    """Redirect a broken stream to the null device, so that Python reports no error when it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
@@ -103,7 +103,7 @@ def _abandon(descriptor: int) -> None:
 def _unexpected(error: Exception) -> tuple[Problem, ExitCode]:
     """Return the problem and exit code of an unexpected error, such as standard output on a full disk."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        # Otherwise Python fails again at its exit, when it flushes what is left.
+        # Otherwise Python fails again when it flushes the stream at exit.
         _abandon(sys.stdout.fileno())
         problem = Problem(
             "disk-full",

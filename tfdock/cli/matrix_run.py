@@ -55,7 +55,7 @@ class CellSelection:
             make_folder(self.report)
 
     def cells(self, settings: Settings, preparer: Preparer, check: Callable[[], None]) -> Cells:
-        """Return the selected cells. With `missing`, each cell has the place of its wheel."""
+        """Return the selected cells. With `missing`, each cell also has the place of its wheel."""
         cells = self.planned(settings, preparer, check)
         return locate_wheels(cells, settings, check) if self.missing else cells
 
@@ -133,7 +133,7 @@ def report_of(
         rows,
         exit_code=combined_exit_code(result["exit_code"] for result in results),
         seconds=time.monotonic() - started,
-        # Without a zone, because JUnit's schema takes none.
+        # Without a time zone, because JUnit's schema allows none.
         finished=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S"),
         by=by,
     )
@@ -172,7 +172,7 @@ def finish_matrix(
 ) -> int:
     """Write the report, print the outcome of a matrix, and pass the results and the other JSON keys to `tell`.
 
-    Return the exit code of `tell`. It gets the exit code of the matrix, or of a report that cannot be written.
+    Return the exit code of `tell`. `tell` gets the exit code of the matrix, or of a failed report.
     """
     unwritten = _write_report(report, choice.report) if choice.report else 0
     code = combined_exit_code([report["exit_code"], unwritten])
@@ -204,7 +204,7 @@ def _write_report(report: matrix_report.Document, folder: Path) -> int:
     for name, text in FILES.items():
         try:
             write_text(folder / name, text(report))
-        except TfdockError as error:  # the results are printed all the same
+        except TfdockError as error:  # the results are still printed
             console.show_problems(error.problems)
             code = int(error.exit_code)
     return code

@@ -15,7 +15,7 @@ from tfdock.plan.estimate import remaining
 
 HEARTBEAT_SECONDS = 60.0  #: Seconds without output after which a pipe gets a line. CI systems kill silent jobs.
 _SHOWN_LINES = 6
-_GROWTH = 0.1  #: If the total of actions grows by more than this part in half of the time, it is not believed.
+_GROWTH = 0.1  #: If the total of actions grows by more than this fraction in half of the time, the total is not used.
 #: If the count of actions does not change for this many seconds, there is no estimate. A last action may take an
 #: hour.
 _STILL = 30.0
@@ -36,7 +36,7 @@ class RunningPhase:
 
     def take(self, event: events.Event) -> None:
         """Take one event."""
-        # Any other event is one of work.
+        # All other events report work.
         self.waits_for = event.waits_for if isinstance(event, events.Tick) else ""
         match event:
             case events.PhaseStarted():
@@ -51,7 +51,7 @@ class RunningPhase:
                 now = time.monotonic()
                 if event.done != self._progress.done:
                     self._counted = now
-                # One in a hundred, so that an hour of it is no long list.
+                # Keep one in a hundred, so that an hour of output stays a short list.
                 if event.total and (not self._totals or event.total > self._totals[-1][1] * 1.01):
                     self._totals.append((event.done, event.total))
                 self._progress = event
@@ -61,7 +61,7 @@ class RunningPhase:
                 if action and self.lines and output.action(self.lines[-1]) == action:
                     self.lines.pop()
                 self._action = action or self._action
-                # How wide a tab is depends on its column, which a redrawn line does not know.
+                # The width of a tab depends on its column, and a redrawn line may start at any column.
                 self.lines.append(clean(event.text.expandtabs()))
             case _:
                 pass
@@ -79,10 +79,10 @@ class RunningPhase:
 
     @property
     def _knows_total(self) -> bool:
-        """Whether the total was about the same when half as many actions were done.
+        """Whether the total has hardly changed since half as many actions were done.
 
-        Bazel finds actions as it goes: its older versions are never more than some hundred ahead. How long they take
-        tells nothing: the last tenth may take half of the time.
+        Bazel discovers actions during the build. Its older versions know only some hundred actions in advance. The
+        actions so far do not predict the time: the last tenth may take half of it.
         """
         if not self._totals:
             return False
@@ -96,7 +96,7 @@ class RunningPhase:
         if self.phase is None:
             return None
         since, progress = time.monotonic() - self._counted, self._progress
-        # As of the last count: otherwise the time left would grow with each second of a long action.
+        # Use the time of the last count. Otherwise the estimate would grow with each second of a long action.
         total = progress.total if self._knows_total else 0
         seconds = remaining(self.phase.expected, self._counted - self._started, progress.done, total)
         if seconds is None or seconds <= since or self._stands_still:
@@ -164,7 +164,7 @@ class Tally:
         known = [seconds for seconds in (*each, *waiting) if seconds is not None]
         if not known or len(known) < len(each) + len(waiting):
             return None
-        # Nothing is over before its longest build is.
+        # The total cannot be shorter than its longest build.
         return max(sum(known) / self._at_once, *known)
 
 
@@ -198,7 +198,7 @@ class PlainProgress:
         self._several.pop(name, None)
         if self._tally:
             self._tally.over(name, status)
-            # A copy: other threads remove builds meanwhile.
+            # Iterate over a copy: other threads remove builds meanwhile.
             self._say(self._tally.summary({name: progress._going for name, progress in list(self._several.items())}))
 
     def __call__(self, event: events.Event) -> None:

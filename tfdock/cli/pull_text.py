@@ -44,12 +44,12 @@ class LocalGpus:
         if not self._here:
             return
         base = knowledge_for(self._settings)
-        if wheel.name not in self._inspections:  # it was here before
+        if wheel.name not in self._inspections:  # the wheel was already on this machine
             with wheel.open("rb") as file:
                 self._read(file, wheel.name)
         try:
             requests = requested_gpus(base, ["local"])
-        # No row knows this GPU, so that there is nothing to say of it.
+        # The knowledge base has no row for this GPU, so nothing is printed.
         except ProfileError:
             return
         style, facts = console.Style(sys.stderr), facts_of_wheel(base, self._inspections[wheel.name])

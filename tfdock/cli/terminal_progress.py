@@ -29,8 +29,8 @@ class TerminalProgress:
     """
 
     def __init__(self, stream: TextIO) -> None:
-        # What is printed above the display goes through it as well, paths and commands to paste among them: as it
-        # stands, without line breaks where the terminal ends.
+        # Text above the display, such as paths and commands to paste, is also printed through the display, without
+        # wrapping.
         self._console = Console(
             file=stream, highlight=False, markup=False, soft_wrap=True, no_color=not colour_wanted(stream)
         )
@@ -39,12 +39,12 @@ class TerminalProgress:
         self._several: dict[str, RunningPhase] = {}
         self._names: dict[str, str] = {}
         self._tally: Tally | None = None
-        # Several builds report from threads of their own, and rich draws in one more.
+        # Each of several builds reports from its own thread, and rich draws in another thread.
         self._lock = threading.Lock()
         self._live = Live(
             console=self._console,
             refresh_per_second=5,
-            # Nothing of the display stays: finished phases have been printed above it.
+            # The display is erased at the end: finished phases have been printed above it.
             transient=True,
             get_renderable=self._drawn,
             redirect_stdout=sys.stdout.isatty(),  # else the result is for a file or a program
@@ -86,7 +86,7 @@ class TerminalProgress:
                 self._heading = heading = event.build_id
         if heading:
             self._live.console.print(Text(heading, style="bold"))
-        # Printed without the lock: rich holds a lock of its own while it draws, and `_drawn` then takes ours.
+        # Print without our lock: while rich draws, it holds its own lock, and `_drawn` then takes ours.
         match event:
             case events.PhaseEnded():
                 mark, style = ("✓", "green") if event.ok else ("✗", "bold red")
@@ -171,7 +171,7 @@ def _head(going: RunningPhase, name: str = "", holder: str = "") -> Text:
         f" {going.elapsed:>8}  ",
         no_wrap=True,
     )
-    # First, where it is not cut off.
+    # First in the row, so that it is not cut off.
     head.append(f"{name}  " if name else "", style="dim")
     if going.waits_for:
         return head.append(f"waits for {holder or clean(going.waits_for)}", style="dim")

@@ -88,7 +88,7 @@ def _environment_tls() -> TLSConfig | bool:
 def remote_engine_address() -> str | None:
     """Return the address of an engine on another machine, with its origin; None for this machine.
 
-    No engine is asked.
+    No engine is contacted.
     """
     try:
         address = find_address(None)

@@ -70,7 +70,7 @@ def advise(
 
 
 def _check_python(text: str | None) -> None:
-    """Raise ProfileError for a text that is not a version; it must not reach a profile."""
+    """Raise ProfileError for a text that is not a version: the text would become part of a profile."""
     if text is not None and not re.fullmatch(r"\d+\.\d+", text, re.ASCII):
         message, fix = f"`--python {text}` is not a version of Python", "write it as `3.11`"
         raise ProfileError.of("profile-bad-value", message, fix, field="python")
@@ -158,14 +158,14 @@ def _lines(base: KnowledgeBase, advice: Advice, output: Path | None) -> Iterator
 
 
 def _no_build(advice: Advice) -> AdvisedWheel | None:
-    """Return the official wheel that makes a build needless: of the release, or of any release if none was given."""
+    """Return an official wheel that makes a build unnecessary: of the given release, or of any release by default."""
     if advice.needs_no_build:
         return advice.wheel
     return advice.instead if advice.asked is None else None
 
 
 def _verdict(advice: Advice, wheel: AdvisedWheel | None, style: console.Style) -> str:
-    """Return the answer in a sentence: whether a build is needed, and whether one is known that does better."""
+    """Return the answer in a sentence: whether a build is needed, and whether a better build is known."""
     whom = "all of them" if len(advice.gpus) > 1 else "it"
     if wheel:
         narrow = wheel is advice.wheel and any(service.limits for service in advice.gpus)
@@ -198,7 +198,10 @@ def _pythons(versions: Sequence[str]) -> str:
 
 
 def _profile(advice: Advice, style: console.Style) -> Iterator[tuple[str, str]]:
-    """Yield the profile at the left edge, to be pasted. Wide lines are continued so that they mean the same."""
+    """Yield the profile without an indent, ready to paste.
+
+    Long lines are continued without a change of their meaning.
+    """
     offer = advice.offer
     assert offer is not None
     version = str(offer.resolution.version)
@@ -327,7 +330,7 @@ def _again(
 
 
 def _fixes_without_profile(advice: Advice) -> Iterator[str]:
-    """Yield the fixes that are left where no profile can be offered."""
+    """Yield the fixes for a case in which no profile can be offered."""
     names = [service.gpu.gpu for service in advice.gpus]
     if len(names) > 1 and (advice.mixed or advice.apart):
         yield from (f"`{_again(advice, gpus=[name])}`" for name in names)
@@ -357,7 +360,7 @@ def _starts(advice: Advice) -> bool:
 
 
 def _tried_fixes(advice: Advice) -> Iterator[str]:
-    """Yield fixes that were tried, as commands where the command line can express them."""
+    """Yield tested fixes, as commands if the command line can express them."""
     commands = []
     for problem in advice.refused:
         ways = [way.change for way in problem.ways if {*way.change} <= {"python", "tensorflow"}]

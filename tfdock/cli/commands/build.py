@@ -95,7 +95,7 @@ def build(
             "--time-limit",
             help="Stop all builds cleanly after this time, such as `5h30m`, and keep the cache.",
             metavar="TIME",
-            # Counted from the start, because planning takes of the time as well.
+            # Measured from the start, because planning also takes time.
             parser=limit_from_now,
         ),
     ] = None,
@@ -165,7 +165,7 @@ def build(
         from tfdock.cli.matrix_run import CellSelection, build_matrix, cells_to_do, finish_matrix
 
         choice = CellSelection(file=matrix, only=only or (), missing=missing, report=report)
-        # A report that cannot be written is told before hours of work.
+        # Report an unwritable report folder before hours of work.
         choice.begin()
         with stoppable() as stop:
             cells = choice.cells(settings, preparer, stop.check)
@@ -178,7 +178,7 @@ def build(
                 building = Building(session=session, progress=progress, at_once=at_once, force=force, note=note)
                 done, outcome = build_matrix(cells, todo, building)
             ended += done
-            # Also after Ctrl-C: the report says what became of each cell until then.
+            # Also after Ctrl-C: the report has the outcome of each cell until then.
             raise typer.Exit(finish_matrix(outcome, choice, lambda more: _print_results(done, more, as_json=as_json)))
     names = profiles or []
     if not bundle:
@@ -190,12 +190,12 @@ def build(
     prepared, results, order = prepare_all(planner, names)
     for result in results:
         show_result(result)
-    # A lock and a bundle were made on purpose.
+    # Skip the offer: the user made the lock or the bundle on purpose.
     asking = not (as_json or force or locked or bundle) and sys.stdin.isatty() and sys.stderr.isatty()
     prepared = _wanted(prepared, preparer, settings, asking=asking)
     if detach and prepared:
         note = _detach(session_with(Stop()), prepared, force=force)
-    # A signal that comes after the last build must not cut off its answer, so this is printed within.
+    # Print inside the handler's scope: a signal after the last build must not cut off the output.
     with notified(at_end) as ended, stoppable() as stop:
         with shown_progress() as progress:
             session = session_with(stop)
@@ -257,19 +257,20 @@ def notified(command: str | None) -> Iterator[list[Result]]:
 def _wanted(
     prepared: list[PreparedBuild], preparer: Preparer, settings: Settings, *, asking: bool
 ) -> list[PreparedBuild]:
-    """Tell of each build that is not there yet what somebody should know; return what to build.
+    """Print notes about each missing build, and return the builds to run.
 
-    Where an official wheel would do, ask once on a terminal; what nobody wants then is left out.
+    If an official wheel is enough, ask once on a terminal, and drop the builds that the user declines.
     """
     house = Wheelhouse(settings.wheelhouse)
-    # Nobody else publishes a source of one's own.
+    # There is no official wheel for a user's own source.
     new = [build for build in prepared if not build.written.profile.source.is_own]
     # By sizes: each build reads its wheel itself, and once is enough.
     plans = ((build, build.plan) for build in new)
     new = [build for build, plan in plans if not house.has(plan.build_id, plan.fingerprint, plan.trust.name)]
     if not new:
         return prepared
-    from tfdock.plan.notes import official_note, python_note  # here: it loads what advice is made of
+    # imported on use: the module loads everything that advice needs
+    from tfdock.plan.notes import official_note, python_note
 
     needless = []
     for build in new:
@@ -341,9 +342,9 @@ def _plan_bundle(
 
 
 def _planner(settings: Settings, preparer: Preparer, *, locked: bool) -> Callable[[str], PreparedBuild]:
-    """Return what plans a profile: from its lock file with `locked`."""
+    """Return the function that plans a profile; with `locked`, from the lock file."""
     if not locked:
         return preparer.prepare
-    from tfdock.builder.locking import prepare_locked  # it loads the client of registries
+    from tfdock.builder.locking import prepare_locked  # this import loads the registry client
 
     return lambda name: prepare_locked(name, preparer, settings, console.show_problems)

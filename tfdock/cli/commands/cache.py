@@ -38,7 +38,7 @@ Toolchain = Annotated[
 
 @cache_group.callback()
 def _of_this_machine() -> None:
-    # No docstring: it would stand in the help of the group.
+    # No docstring: typer would print it in the help of the group.
     where = remote_engine_address()
     if where:
         console.tell(
@@ -74,7 +74,7 @@ def _toolchain(listing: Listing) -> dict[str, Any]:
     return {
         "key": listing.disk.key,
         "domain": listing.disk.domain,
-        # Why the domain is not `release`, or what shares `release` on purpose.
+        # The reason why the domain is not `release`, or the source that shares `release` on purpose.
         "reasons": trust.get("reasons", []) if isinstance(trust, dict) else [],
         "toolchain": described,
         "size": listing.size,
@@ -104,19 +104,19 @@ def _is_held(lock: Path) -> bool:
     if not lock.exists():
         return False
     try:
-        # With others: two such looks are in nobody's way.
+        # A shared lock: several commands may look at the same time.
         with held(lock, "", alone=False):
             return False
     except Locked:
         return True
-    except OSError:  # nobody can build in a cache that nobody can write to
+    except OSError:  # a cache that is not writable cannot be in use by a build
         return False
 
 
 def _moment(seconds: float | None) -> str | None:
     if seconds is None:
         return None
-    # Files may have any time: those of the year 19391 were used last by the end of what can be written.
+    # Files may have any time. A time after the last possible date counts as this date.
     return datetime.fromtimestamp(max(0.0, min(seconds, _LAST)), UTC).isoformat(timespec="seconds")
 
 
@@ -186,12 +186,12 @@ def verify(
     results = []
     with stoppable(kept="no checked entry was changed") as stop:
         for disk in _select_disks(cache, toolchain):
-            # Builds may go on while entries are read, and not while they are removed.
+            # Builds may run while entries are read, but not while entries are removed.
             with disk.held(alone=repair):
                 console.say(f"hashing {console.size(folder_size(disk.folder))} of {disk.key}")
                 results.append(verify_cache(disk, repair=repair, check=stop.check))
     findings = [finding for result in results for finding in result.findings]
-    # With `--repair`, nothing that was found is there any more.
+    # With `--repair`, all damaged entries have been removed.
     ok = repair or not any(finding.harms for finding in findings)
     if as_json:
         rows = [
@@ -217,7 +217,7 @@ def _finding(finding: Any) -> dict[str, Any]:
 
 def _select_disks(cache: CacheFolder | None, toolchain: str | None) -> list[DiskCache]:
     disks = cache.disks() if cache else []
-    # A toolchain alone means its caches in all domains.
+    # A toolchain key without a domain means the caches of all domains.
     chosen = [disk for disk in disks if toolchain in (None, disk.key, disk.toolchain)]
     if toolchain and not chosen:
         raise ProfileError.of(
@@ -371,7 +371,7 @@ def clean(
         named = ", ".join(str(disk.folder) for disk in chosen)
         _confirm(f"remove {named}, {console.size(size)}?", yes=yes)  # before the lock: builds do not wait for it
         with ExitStack() as locks:
-            # All locks before the first removal: a build that holds one of them is met in time.
+            # Take all locks before the first removal, so that a running build stops the command in time.
             for disk in chosen:
                 locks.enter_context(disk.held(alone=True))
             for disk in chosen:
@@ -388,7 +388,7 @@ def clean(
 
 
 def _confirm(question: str, *, yes: bool) -> None:
-    """Ask the user and exit on a no. Without a terminal, raise ProfileError unless `--yes` is given."""
+    """Ask the user, and exit if the answer is no. Without a terminal, raise ProfileError unless `--yes` is given."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -103,7 +103,7 @@ def pull(
     as_json: AsJson = False,
 ) -> None:
     """Download only missing entries, and keep only entries with the right digest."""
-    # Mirrors are for reading: a push goes where its name says.
+    # Mirrors are only read: a push goes to the registry in the name.
     image = settings.mirrored(parse_reference(reference, _REFERENCE_FIX))
     cache = CacheFolder.opened(settings.cache_dir)
     with _exchange(cache, image) as (exchange, stop):
@@ -120,7 +120,7 @@ def _select_toolchains(
 ) -> tuple[CacheFolder, list[str]]:
     """Return the cache and the disk caches to push: of these toolchains or all, in these trust domains.
 
-    There may be none: a build that stops before it compiles leaves such a cache.
+    The list may be empty: a build that stops before it compiles leaves an empty cache.
     """
     cache = CacheFolder.existing(settings.cache_dir)
     disks = cache.disks() if cache else []
@@ -134,7 +134,7 @@ def _select_toolchains(
             f"the cache {settings.cache_dir} has {missing}",
             f"toolchains in it: {', '.join(here) or 'none yet, so build first'}; see `tfdock cache list`",
         )
-    # A key that is named in full names its domain as well.
+    # A full key includes the domain.
     chosen = [key for key in dict.fromkeys(wanted) if in_domains(key, domains) or key in toolchains]
     if wanted and not chosen:
         present = sorted({split_key(key)[1] for key in wanted})

@@ -1,4 +1,4 @@
-"""The `check` command. It needs no engine, but says what one cannot do; it needs a network only with `--online`."""
+"""The `check` command. It needs no engine, but reports what an engine cannot do. Only `--online` needs a network."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def check(
         result = again()
         fixable = fix and any(problem.ways for problem in result.problems)
         results.append(_fix(preparer, result, again, yes=yes, asking=asking) if fixable else result)
-    # A refused profile needs no engine, and may be a stranger's: then nothing of this machine is called.
+    # A refused profile needs no engine and may be untrusted, so no program of this machine is called.
     facts = quick_facts() if any(result.build_id for result in results) else None
     engine = engine_findings(facts, settings) if facts else []
     results = [replace(result, engine=engine) if result.build_id else result for result in results]
@@ -97,7 +97,7 @@ def check(
     codes = [result.exit_code for result in results]
     for result in () if as_json else results:
         _show(result)
-    # Once for all profiles: it is about none of them.
+    # Print it once: the problem does not concern a single profile.
     if not as_json:
         console.show_problems(_lacking(engine))
     if as_json:
@@ -109,9 +109,9 @@ def check(
 class _CheckResult:
     """The result of one profile: `file` as the user named it, `path` where it is.
 
-    `machine` holds the checks of this machine, and `engine` those of its engine, if one answers. They are empty for
-    a refused profile, also where this machine's GPUs are the reason. `fixed` is the change that `--fix` wrote. So
-    many problems were `told` before it asked.
+    `machine` holds the checks of this machine, and `engine` those of its engine, if one answers. They are empty for a
+    refused profile, even if this machine's GPUs are the reason. `fixed` is the change that `--fix` wrote. `told` is
+    the number of problems that were printed before the question.
     """
 
     file: str
@@ -152,9 +152,12 @@ class _CheckResult:
 
 
 def _lacking(checks: Iterable[PreflightCheck]) -> list[Problem]:
-    """Return what this machine or its engine lacks, as warnings: it concerns the build here, not the profile."""
+    """Return as warnings what this machine or its engine lacks.
+
+    They concern a build on this machine, not the profile.
+    """
     lacking = [check.problem for check in checks if check.status in ("warning", "failed")]
-    # The build may run elsewhere, where there is enough of what lacks here.
+    # The build may run on another machine that lacks nothing.
     return [replace(problem, message=f"this machine: {problem.message}", severity="warning") for problem in lacking]
 
 
@@ -165,10 +168,11 @@ def _check_profile(
         wanted = preparer.resolve(name)
     except TfdockError as error:
         return _CheckResult(file=name, exit_code=int(error.exit_code), problems=error.problems)
-    # Drivers' tools can take seconds: nobody waits for them who builds for the CPU.
+    # The drivers' tools can take seconds, so a CPU build does not call them.
     host = hardware.local_host() if wanted.resolution.accelerator.toolkit else None
     machine = machine_findings(wanted, preparer.knowledge, host=host, machine=preparer.machine, places=places)
-    # `gpus: local` that this machine's driver cannot serve contradicts itself; memory and disk may be another's.
+    # `gpus: local` means this machine, so a driver that is too old is an error. Memory and disk may be another
+    # machine's.
     against = [check for check in machine if check.status == "failed" and check.exit_code is ExitCode.INCOMPATIBLE]
     if against:
         problems = [placed(replace(check.problem, field="gpus"), wanted.written.document, name) for check in against]
@@ -186,7 +190,7 @@ def _check_profile(
     )
 
 
-# --- write a way out ------------------------------------------------------------------------------------------------
+# --- write a fix ------------------------------------------------------------------------------------------------
 
 
 def _fix(
@@ -206,16 +210,16 @@ def _fix(
 def _write_way_out(
     preparer: Preparer, name: str, problems: Sequence[Problem], *, yes: bool, asking: bool
 ) -> Change | None:
-    """Write a way out of the problems into a profile, show it, and return its change; None if nobody wants one.
+    """Write a fix for the problems into a profile, show it, and return its change; None if the user declines.
 
-    Raise ProfileError (`fix-not-taken`) where nobody may choose, or the file cannot be changed.
+    Raise ProfileError (`fix-not-taken`) if no fix may be chosen, or the file cannot be changed.
     """
     ways = [*{way.text: way for problem in problems for way in problem.ways}.values()]
     written = preparer.read(name)
     path, style = Path(written.file), console.Style(sys.stderr)
     if name == STDIN or path.parent == loader.profiles() or not os.access(path, os.W_OK):
         raise _not_taken(name, "you may not write to this profile", "save it as a file of yours: `NAME.yaml`")
-    # What nobody chose must not change whom the wheel serves, allow the untested, or hide what a parent says.
+    # An automatic fix must not change the GPUs, allow untested combinations, or override a parent profile.
     harmless = [way for way in ways if not (written.extended or way.question or {*way.change} & {*DEVICES})]
     if not (yes or asking):
         raise _not_taken(name, "there is no terminal to ask which way to take", "`--fix --yes` takes the first")
@@ -250,7 +254,7 @@ def _asked_way(ways: Sequence[Suggestion], default: int) -> Suggestion | None:
 
 
 def _changed_text(written: WrittenProfile, change: Change) -> str:
-    """Return the text with the change, and with nothing else that counts; raises ProfileError."""
+    """Return the text with this change and no other effect. Raises ProfileError."""
     text = edited(written.text, *as_yaml(change, written.profile))
     with suppress(ProfileError):
         if profiles.read(text, written.file, written.extended)[0] == changed(written.profile, change):
@@ -295,7 +299,7 @@ def _show(result: _CheckResult) -> None:
         console.show_problems(result.problems[result.told :])
         return
     style, unverified = console.Style(sys.stdout), result.resolution.unverified
-    # With `--online`, a profile that can be built may name downloads that are gone.
+    # With `--online`, a valid profile may still need downloads that no longer exist.
     told = [style.bad("not ok") if result.exit_code else style.good("ok")]
     told += [f"about {console.rough_duration(result.expected.total)}"] if result.expected else []
     told += ["image unverified"] if unverified else []
@@ -306,7 +310,7 @@ def _show(result: _CheckResult) -> None:
     for note in result.notes:
         console.tell(f"note: {note}")
     for row in result.online:
-        # The error of a row that is not well says what was found.
+        # A row with a problem has the finding in its error.
         console.result(
             f"  {row.status:<11}  {row.kind:<7}  {row.name}  {'' if row.exit_code else row.found}".rstrip()
         )

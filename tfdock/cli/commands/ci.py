@@ -23,7 +23,7 @@ app.add_typer(group)
 
 
 class PipelineService(StrEnum):
-    """Whose pipeline it is."""
+    """The CI service of the pipeline."""
 
     GITHUB = "github"
     GITLAB = "gitlab"
@@ -61,7 +61,7 @@ def render(
 ) -> None:
     """The pipeline plans and builds the wheels, and continues builds that a time limit stopped."""
     setting = pipeline_files.not_carried(settings, file)
-    # Before the cells are planned: without that knowledge they may be refused.
+    # Check this before the cells are planned: without the knowledge folder they may be refused.
     console.show_problems([setting] if setting else [])
     (pipeline,) = pipeline_files.render([service.value], file, output, settings)
     written = list(pipeline_files.write(pipeline, force=force))
@@ -108,7 +108,7 @@ def check(
 
 
 def _show(pipelines: list[Pipeline], *, ok: bool) -> None:
-    """Print in what the files differ, or their names if none does."""
+    """Print the differences of the files, or the names of the files if there is no difference."""
     files = [rendered for pipeline in pipelines for rendered in pipeline.files]
     for rendered in files:
         if rendered.state != "fresh":

@@ -56,7 +56,7 @@ def diagnose(
 ) -> None:
     """The log is of a build, or of a program that imports TensorFlow."""
     names = logs or [_STANDARD_INPUT]
-    # Waiting for what somebody types would look like a program that hangs.
+    # Waiting for typed input would look like a program that hangs.
     if not logs and sys.stdin.isatty():
         raise typer.BadParameter("name a log, or send one to standard input")
     base, context = knowledge_for(settings), None

@@ -75,7 +75,7 @@ def doctor(
     if attempt:
         raise typer.BadParameter("`--try` needs `--python`: `tfdock doctor --python .venv --try`")
     plans, refused, problems = _plan_all(settings, profiles or [], allow_untested=allow_untested)
-    # What is refused for itself can be built on no machine: there is nothing to compare with this one.
+    # An invalid profile cannot be built on any machine, so this machine is not compared with it.
     compare = plans or not profiles or fix
     checks = examine(settings, local_engine(), plans, knowledge_for(settings), fix=fix) if compare else []
     checks = [*checks, *refused]
@@ -188,7 +188,7 @@ def _show_checks(checks: Iterable[PreflightCheck], style: console.Style) -> None
 def _answer(checks: list[PreflightCheck], profiles: list[str], style: console.Style) -> str:
     failed = [check for check in checks if check.status == "failed"]
     warnings = sum(check.status == "warning" for check in checks)
-    # What no profile is named for stands in the way of all of them.
+    # A check without a profile's name affects all profiles.
     concerned = {check.profile for check in failed}
     names = ", ".join(name for name in profiles if None in concerned or not failed or name in concerned)
     if failed and all(check.name == _REFUSED for check in failed):

@@ -57,7 +57,7 @@ def fetch(
     with stoppable(kept="finished downloads stay in the cache") as stop, shown_progress() as listen:
         session = session_for(settings, preparer.knowledge, stop)
         if output is None:
-            # It exits with the codes of all profiles.
+            # The exit status combines the codes of all profiles.
             _warm(names, preparer, session, listen, locked=locked, as_json=as_json)
         bundle = Bundler(output, preparer, session, listen, locked=locked).make(names)
     _show_bundle(bundle)

@@ -72,7 +72,7 @@ def pack(
 ) -> None:
     """The file is an OCI image layout. The same wheels always give the same bytes."""
     asked = RequestedImages(names=tuple(names), together=_tag(together), moving=not no_moving_tags)
-    # Before wheels of gigabytes are read: a name that is taken is refused at once.
+    # Check before wheels of gigabytes are read, so that a name in use is refused at once.
     image_pack.check_pack_target(output)
     with _select(settings, asked, "nothing was written", allow_untested=allow_untested) as (selection, shipped, stop):
         size = until_stopped(lambda: image_pack.pack(shipped, selection.stream, output, stop.check), stop)
@@ -152,7 +152,7 @@ def _select(
     try:
         with (
             stoppable(kept) as stop,
-            # Held open: a wheel that is replaced meanwhile stays the one that was hashed.
+            # Keep the file open: if the wheel is replaced meanwhile, the hashed content is still used.
             WheelSelection(house, _planner(settings, allow_untested=allow_untested), stop.check) as selection,
         ):
             builds = until_stopped(lambda: selection.builds(asked.names), stop)
@@ -199,7 +199,7 @@ def _image_rows(shipped: Shipment) -> list[dict[str, Any]]:
 
 
 def _split_names(names: Sequence[str], registries: Sequence[str]) -> tuple[tuple[str, ...], ImageRef]:
-    """Return the builds and the repository: the last name if it is one, else the first of `registries`."""
+    """Return the builds and the repository. The last name is the repository, or else the first of `registries`."""
     *builds, last = names
     if _is_repository(last):
         if not builds:
@@ -221,10 +221,10 @@ def _split_names(names: Sequence[str], registries: Sequence[str]) -> tuple[tuple
 def _is_repository(name: str) -> bool:
     """Return whether a name is no file and begins with a host, as in `localhost:5000/wheels`."""
     host, slash, _ = name.partition("/")
-    # As Docker tells a host from a name: by a dot, a colon, or `localhost`.
+    # Docker recognises a host by a dot, a colon, or the name `localhost`.
     looks = "://" in name or (bool(slash) and host not in (".", "..") and ("." in host or ":" in host))
     looks = looks or name.startswith("localhost/")
-    # A file that is there is meant, whatever its name looks like.
+    # An existing file always counts as a file, whatever its name looks like.
     return looks and not name.endswith((".whl", ".yaml", ".yml")) and not Path(name).exists()
 
 

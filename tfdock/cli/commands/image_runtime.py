@@ -90,7 +90,7 @@ def runtime(
     as_json: AsJson = False,
 ) -> None:
     """Use the image with `docker run … python`. It does not run as root."""
-    # Before anything is fetched: names and switches that cannot be are refused now.
+    # Refuse invalid names and switches before anything is fetched.
     names = (_parse_name(tag, "--tag"), _parse_name(push, "--push"))
     known = knowledge_for(settings).switches
     try:
@@ -156,9 +156,9 @@ def _known_build(choosing: WheelSelection, name: str) -> WheelBuild | None:
 
 
 def _verified_build(environment: TrialEnvironment, base: KnowledgeBase, wheel: ImageWheel, path: Path) -> WheelBuild:
-    """Verify a wheel without a record, and return a build that says only what the wheel itself shows.
+    """Verify a wheel without a record, and return a build that has only facts from the wheel.
 
-    Raises VerificationFailed (`wheel-refused`), and what hinders the trial.
+    Raises VerificationFailed (`wheel-refused`), and the errors of the trial.
     """
     inspection = inspected(path, traces=build_traces())
     verification = verify_wheel(environment, base, path, inspection, TrialRequest())

@@ -77,7 +77,7 @@ def init(
         )
     devices = _devices(base, gpu or named, asking=asking)
     start = _starter(base, devices, tensorflow, python, asking=asking)
-    # Where there is no such file, editors would complain about the line.
+    # If the file is missing, editors would report an error for the line.
     text = (_SCHEMA_LINE if (path.parent / _SCHEMA_FILE).is_file() else "") + start.text
     write_profile(path, text)
     if as_json:
@@ -99,7 +99,7 @@ def _new_file(name: str) -> Path:
         message, fix = f"`{name}` names no profile", "give a name: `tfdock init my` writes my.yaml"
         raise ProfileError.of("file-error", message, fix)
     path = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
-    # `exists` follows a link: one that leads nowhere would be written through.
+    # Not `exists`: it follows a link, and a broken link would be written through.
     if path.exists() or path.is_symlink():
         raise ProfileError(_file_exists(path))
     if not path.parent.is_dir():
@@ -116,8 +116,8 @@ def _file_exists(path: Path) -> Problem:
 def write_profile(path: Path, text: str) -> None:
     """Write a new file, whole or not at all. Raises ProfileError (`init-file-exists`, `file-error`) and DiskFull."""
     try:
-        path.open("x").close()  # the name is ours, or somebody else's already
-        # No half profile, and no empty one, keeps the name.
+        path.open("x").close()  # another file may have this name already
+        # Remove a partial or empty profile.
         try:
             write_atomically(path, text.encode())
         except BaseException:
@@ -133,13 +133,13 @@ def write_profile(path: Path, text: str) -> None:
         raise ProfileError.of("file-error", message, fix) from error
 
 
-# --- answers, from flags, from this machine, or from somebody at a terminal ---------------------------------------
+# --- answers from flags, from this machine, or from a user at a terminal ---------------------------------------
 
 
 def _gpus_of_name(base: KnowledgeBase, name: str, *, asking: bool) -> list[str]:
-    """Return the GPU that the name of a profile is; empty where it is none.
+    """Return the GPU that a profile's name means; empty if the name is not a GPU.
 
-    Raise ProfileError where the name looks like a GPU that is not known, and nobody can be asked.
+    Raise ProfileError if the name looks like an unknown GPU and there is no terminal to ask.
     """
     if means_gpu(base, name):
         return [name]
@@ -179,7 +179,7 @@ def _devices(base: KnowledgeBase, asked: list[str] | None, *, asking: bool) -> S
 
 
 def _default(local: Sequence[str]) -> str:
-    """Return the default answer: this machine's GPUs, `local` where they are many, or the word for none."""
+    """Return the default answer: this machine's GPUs, `local` if there are many, or `cpu`."""
     names = ", ".join(local)
     return (names if len(names) <= _ROOM else _LOCAL) or _NO_GPU
 
@@ -192,7 +192,7 @@ def _starter(
     def with_values(release: str | None, version: str | None) -> Starter:
         return starter(base, devices, tensorflow=release, python=version, machine=platform.machine())
 
-    # With the Python that was given: where no release has it, there is nothing to ask for.
+    # Use the given Python: if no release supports it, the question makes no sense.
     start = with_values(tensorflow, python)
     if not asking:
         return start
@@ -206,7 +206,7 @@ def _starter(
 
 
 def _answerable(problems: Sequence[Problem]) -> list[Problem]:
-    """Return problems without the fixes that cannot be an answer to the question."""
+    """Return the problems, without fixes that do not answer the question."""
     return [
         replace(
             problem,
@@ -218,7 +218,7 @@ def _answerable(problems: Sequence[Problem]) -> list[Problem]:
 
 
 def _ask(question: str, default: str, read: Callable[[str], _Answer]) -> _Answer:
-    """Ask until `read` raises no error for the answer, and return what it makes of it."""
+    """Ask until `read` accepts the answer, and return the result of `read`."""
     while True:
         console.release()
         answer: str = typer.prompt(question, default=default, err=True)

@@ -55,9 +55,9 @@ def inspect_(
 ) -> None:
     """List the GPU code by architecture, and the libraries with their requirements."""
     base = knowledge_for(settings)
-    gpus = requested_gpus(base, gpu) if gpu else ()  # a misspelt name is told before anybody waits
+    gpus = requested_gpus(base, gpu) if gpu else ()  # report a misspelt name before long work
     with console.ReadProgress(sys.stderr, wheel.name) as reading:
-        # Only the judgement of a GPU needs the traces, and looking for them takes time.
+        # Only the verdict on a GPU needs the traces, and the search takes time.
         inspection = inspected(wheel, traces=[XLA_TRACE.encode()] if gpus else (), progress=reading)
     sound = not _damages(inspection)
     if as_json:
@@ -87,7 +87,7 @@ def _damages(inspection: Inspection) -> list[str]:
 
 
 def _clean_list(texts: Iterable[str]) -> str:
-    """Return texts from a wheel, which may hold anything, for a terminal."""
+    """Return texts from an untrusted wheel in a form that is safe for a terminal."""
     return ", ".join(map(console.clean, texts))
 
 
@@ -131,7 +131,7 @@ def _extras(inspection: Inspection) -> dict[str, list[str]]:
     extras: dict[str, list[str]] = {extra: [] for extra in inspection.metadata.provides_extra}
     for line in inspection.metadata.requires_dist:
         installed, _, marker = map(str.strip, line.partition(";"))
-        # A marker may hold more than the extra, such as `and python_version < "3.12"`.
+        # A marker may have more conditions than the extra, such as `and python_version < "3.12"`.
         for extra in extras.keys() & set(_EXTRA.findall(marker)):
             extras[extra].append(installed)
     return extras

@@ -57,9 +57,9 @@ def _print_list(lines: Iterable[str]) -> None:
         return
     environment = {"LESS": "FRX", **os.environ}  # as git: colours, and a short text stays on the screen
     with subprocess.Popen(pager, shell=True, stdin=subprocess.PIPE, env=environment) as process:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the pager's
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pager handles Ctrl-C
         process.communicate("".join(f"{line}\n" for line in text).encode(sys.stdout.encoding, "backslashreplace"))
-    if process.returncode == 127:  # the shell has named what it did not find
+    if process.returncode == 127:  # the shell has already reported the missing program
         _print(text)
 
 
@@ -121,7 +121,7 @@ def _gpu_list(base: KnowledgeBase, gpus: Sequence[Gpu], facts: dict[tuple[str, s
 
 
 def _box_name(base: KnowledgeBase, gpu: Gpu) -> str:
-    """Return the name on the box; empty where it is the same as ours."""
+    """Return the marketing name; empty if tfdock uses the same name."""
     name = title(base, gpu)
     return "" if name == gpu.gpu else name
 
@@ -165,7 +165,10 @@ def _range(versions: Sequence[str]) -> str:
 
 
 def _notes(release: ReleaseFor, *, elsewhere: bool) -> str:
-    """Return notes on a release. The official wheel is of no use `elsewhere`, beside another kind of CPU."""
+    """Return notes on a release.
+
+    `elsewhere` means another kind of CPU, for which the official wheel does not work.
+    """
     wheel = {"native": "official wheel runs", "native-same-major": "official wheel runs", "ptx-jit": "JIT"}
     notes = [] if release.tested else ["not the tested version"]
     notes += [] if release.xla else ["with `xla: false`"]
@@ -183,7 +186,7 @@ def _title(accelerator: Accelerator) -> str:
 
 
 def _driver(base: KnowledgeBase, facts: TargetFacts) -> str:
-    """Return the newer driver of those that the GPU and its first toolkit need: `570.86.16 or newer (WSL2: 570)`."""
+    """Return the driver that both the GPU and its first toolkit accept: `570.86.16 or newer (WSL2: 570)`."""
     if facts.embedded:
         return "part of the board's operating system"
     known = f"{facts.driver_max} is the last that knows the GPU" if facts.driver_max else ""
@@ -322,7 +325,10 @@ def explain(
 
 
 def _explained(base: KnowledgeBase, name: str | None) -> tuple[dict[str, Any], Iterable[str]]:
-    """Return what a name means, as a document and as lines; all names without one. Raises ProfileError."""
+    """Return the meaning of a name as a document and as lines; without a name, the list of all names.
+
+    Raises ProfileError.
+    """
     if name is None:
         codes = sorted(base.codes.values(), key=lambda row: row.code)
         switches, sets = base.switches.values(), presets(base.switches)
@@ -334,7 +340,7 @@ def _explained(base: KnowledgeBase, name: str | None) -> tuple[dict[str, Any], I
             "presets": [{"preset": name, "sets": values} for name, values in sorted(sets.items())],
         }
         return document, console.table(rows, indent="")
-    # Errors show codes in brackets, which are copied with them.
+    # Errors show codes in brackets, and users copy the brackets too.
     code = base.codes.get(name.strip("[]").lower())
     if code:
         problems = _problems_of(base, code)
@@ -400,8 +406,8 @@ def _code_json(row: ErrorCode) -> dict[str, Any]:
 
 
 def _problems_of(base: KnowledgeBase, row: ErrorCode) -> tuple[Problem, ...]:
-    """Return the problems of the row's own profile, as they are today and not when the row was written."""
-    # A code of an engine or a registry has no profile that could show it.
+    """Return the current problems of the row's example profile, not the recorded problems."""
+    # No profile can show an error of an engine or a registry.
     if row.profile is None:
         return ()
     try:

@@ -45,7 +45,7 @@ def lock(
     as_json: AsJson = False,
 ) -> None:
     """Builds the image, compiles nothing."""
-    # Before the first lock: two profiles that share one would replace each other's.
+    # Check before the first lock is written: two profiles with one lock file would overwrite each other's pins.
     names = profile_names(profiles, wish)
     check_names(names)
     preparer = preparer_for(settings, allow_untested=allow_untested, wish=wish)

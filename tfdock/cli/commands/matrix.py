@@ -103,18 +103,18 @@ def matrix(
     with stoppable("nothing was changed") as stop:
         cells = choice.planned(settings, preparer, stop.check)
         if earlier is not None:
-            # Before `smoke`: a few of the changed cells are wanted, not the changed ones of a few.
+            # Filter before `smoke`, so that `smoke` chooses from the changed cells only.
             cells = cells.where(lambda cell: earlier.get(cell.name) != cell.fingerprint)
         if smoke:
             cells = cells.smoke()
-        # Only these formats say where wheels are: the others need not ask registries.
+        # Only these formats print where wheels are, so the other formats query no registry.
         if missing or wanted in ("table", "json"):
             cells = _locate(cells, settings, stop.check, missing=missing)
     _print_cells(cells, wanted, shards)
 
 
 def _locate(cells: Cells, settings: Settings, check: Callable[[], None], *, missing: bool) -> Cells:
-    """Return the cells with where the wheel of each is; with `missing`, only those whose wheel is nowhere."""
+    """Return the cells, each with the place of its wheel; with `missing`, only the cells without a wheel."""
     warn_registry(cells, settings)
     cells = locate_wheels(cells, settings, check, failed=unanswered if missing else _warn_unreachable)
     if not missing:
@@ -128,7 +128,7 @@ def _locate(cells: Cells, settings: Settings, check: Callable[[], None], *, miss
 
 
 def _warn_unreachable(error: NetworkError) -> None:
-    """Print why a registry could not be asked, as a warning."""
+    """Warn that a registry could not be queried, with the reason."""
     warning = replace(error.problems[0], severity="warning", why="its wheels count as missing")
     console.show_problems([warning])
 
@@ -147,7 +147,7 @@ def _print_cells(cells: Cells, wanted: Format, shards: int | None) -> None:
             console.say(gitlab_line(planned), stream=sys.stdout)
         case "table":
             for line in table_lines(cells, planned, sharded=shards is not None):
-                # A reason is whatever somebody has written, and a job's log has both streams.
+                # A reason may be any text, and a job's log shows both streams.
                 console.result(line, strange=True)
     if not cells.wanted:
         console.say(f"{console.clean(cells.file)}: nothing to build")
@@ -195,7 +195,7 @@ def table_lines(cells: Cells, jobs: Sequence[Job], *, sharded: bool) -> Iterator
     style = console.Style(sys.stdout)
     statuses = Counter(cell.status for cell in cells.cells)
     counts = ", ".join(f"{statuses[status]} {word}" for status, word in _WORDS.items() if statuses[status])
-    # A column of one value would break the rows of a narrow terminal.
+    # A column with a single value would only make the rows too wide for a narrow terminal.
     runners = {", ".join(cell.runner) for cell in cells.wanted}
     where = f"; on {next(iter(runners))}" if len(runners) == 1 else ""
     yield f"{style.strong(console.clean(cells.file))}  {counts or 'no cells'}{_expected_time(cells)}{where}"
@@ -213,7 +213,7 @@ def table_lines(cells: Cells, jobs: Sequence[Job], *, sharded: bool) -> Iterator
     if rows:
         head = ("wheel", "is", "expected", *(["job"] if sharded else []), *(["on"] if not where else []))
         yield from console.table([tuple(map(style.strong, head)), *rows])
-    # One reason is told once, with all the cells that have it.
+    # Each reason is printed once, with all its cells.
     for alike in _grouped(cell for cell in cells.cells if not cell.wanted):
         first = alike[0]
         where, reason = ":".join(map(str, first.place)), console.clean(first.reason)
@@ -223,7 +223,7 @@ def table_lines(cells: Cells, jobs: Sequence[Job], *, sharded: bool) -> Iterator
 
 
 def _grouped(cells: Iterable[Cell]) -> Iterable[list[Cell]]:
-    """Return the cells with one status, reason and place together, in the order of the first of each."""
+    """Group the cells by status, reason and place, in the order of the first cell of each group."""
     groups: dict[tuple[object, ...], list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.status, cell.reason, cell.code, cell.place), []).append(cell)
@@ -241,7 +241,7 @@ def _fields_of_all(cells: Sequence[Cell]) -> str:
 
 def summary_table(cells: Cells) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
     """Return the table of jobs for the page of a CI job: heading, columns, rows."""
-    # Nobody may have looked where the wheels are: then none is known to be missing.
+    # If no wheels were looked up, no wheel is known to be missing.
     rows: list[tuple[str, ...]] = [
         (cell.name, "to build", _cost(cell), ", ".join(cell.runner)) for cell in cells.wanted
     ]

@@ -1,7 +1,7 @@
 """The `plan`, `render` and `schema` commands. They need neither an engine nor a network.
 
-They are apart from `check` because a plan reads build records: that loads the package for locks, and `check` must
-start quickly.
+They are in a module of their own because a plan reads build records, which loads the lock package; `check` must start
+quickly.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def plan(
 
 
 def _short_lines(prepared: PreparedBuild, expected: PhaseEstimate | None) -> Iterator[str]:
-    """Yield what somebody asks before a build: what it makes, of what, and what that costs."""
+    """Yield the facts to know before a build: its result, its inputs, and its cost."""
     style = console.Style(sys.stdout)
     plan, resolution = prepared.plan, prepared.plan.resolution
     titles = resolution.accelerator.titles
@@ -140,7 +140,7 @@ def _plan_lines(prepared: PreparedBuild, *, why: bool) -> Iterator[str]:
 
 
 def _cost_rows(plan: BuildPlan, expected: PhaseEstimate | None) -> list[tuple[str, str]]:
-    """Return what a build takes of the machine, and its time. No engine is asked."""
+    """Return the memory, CPU and time that a build needs. No engine is contacted."""
     limits, machine = plan.resources, plan.machine
     rows = [
         ("jobs", f"{limits.jobs} at once, on {limits.cpus} of {machine.cpus} cores; fewer on a smaller engine"),
@@ -206,7 +206,7 @@ def schema(
     if name is None or name in ("profile", "matrix"):
         names = completion.of_fields(loader.knowledge())
         document = matrix_file.json_schema(names) if name == "matrix" else profile.json_schema(names)
-        # No document around it: editors read the schema as it is.
+        # Printed without an envelope: editors read the plain schema.
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
         return
     if name not in NAMES:

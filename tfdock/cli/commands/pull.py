@@ -93,7 +93,7 @@ def pull(
     _check_names(names, wish, matrix, platform=platform)
     check_matrix_options(matrix, only=only, report=report)
     finder = _ImageFinder(settings, wish, platform=platform, allow_untested=allow_untested)
-    items = [finder.item(name) for name in names or ()]  # a misspelt name is told before anybody waits
+    items = [finder.item(name) for name in names or ()]  # report a misspelt name before long work
     with stoppable("completed downloads are kept") as stop:
         if matrix:
             code = _pull_matrix(
@@ -141,10 +141,11 @@ class _PullItem:
 
 
 class _NotInRegistries(NetworkError):
-    """No registry has the image, and all have answered; or none can have it."""
+    """All registries have answered and none has the image, or no registry can have it."""
 
 
-# --- what is asked for ----------------------------------------------------------------------------------------------
+# --- what the names mean
+# ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +177,13 @@ class _ImageFinder:
         for image in images:
             try:
                 stored = find_image(image, self.platform or local_platform(), check)
-            # Another repository may have it: one that does not answer ends nothing yet.
+            # Another repository may have the image, so continue after a repository that does not answer.
             except NetworkError as error:
                 down.append(error)
                 continue
             if stored:
                 return stored
-        # Whoever did not answer may have it, so that nobody can say that it is missing.
+        # A silent repository may have the image, so the image does not count as missing.
         if down:
             raise down[0]
         places = ", ".join(f"`{image}`" for image in images)
@@ -205,7 +206,8 @@ class _ImageFinder:
             plan = cells.prepared(cell).plan
             refused = native_refusal(plan)
             if refused:
-                # For one machine's CPU alone: in a matrix that is no error, since others cannot have it.
+                # The cell is for one machine's CPU only. In a matrix this is no error, because no registry can have
+                # the wheel.
                 raise _NotInRegistries(*refused.problems)
             return self._look_up(cell.name, plan, repositories, check)
 
@@ -248,7 +250,7 @@ class _ImageFinder:
 
 
 def _or_image(problem: Problem) -> Problem:
-    """Return a problem about a missing profile with the other meanings of the name as fixes."""
+    """Return a problem about a missing profile. Its fixes are the other meanings of the name."""
     if problem.code != "profile-not-found" or problem.line:
         return problem
     return replace(problem, fixes=(*problem.fixes, "an image: `host/name:tag`, such as `ghcr.io/me/wheels:nightly`"))
@@ -317,14 +319,14 @@ def _pull_item(settings: Settings, item: _PullItem, stop: Stop) -> list[dict[str
 
 @dataclass
 class _Waiting:
-    """Print once that a registry is silent, before the first byte has come."""
+    """Print once that a registry does not answer, before the first byte arrives."""
 
     name: str
     reading: console.ReadProgress
     reported: bool = False
 
     def __call__(self, silent: float) -> None:
-        """Take the seconds without an answer."""
+        """Report the seconds without an answer."""
         if silent > _SILENT and not (self.reported or self.reading.total):
             self.reported = True
             console.say(f"waiting for an answer about {self.name}")

@@ -88,7 +88,7 @@ def report(
 ) -> None:
     """Print the phases, the use of the cache, the executed actions, and the cause of cache misses."""
     if bundle:
-        # Packing a report loads the planner and the wheelhouse, which a page of a record does not need.
+        # Packing a report loads the planner and the wheelhouse; the page of a record needs neither.
         from tfdock.cli.bundle_report import write_bundle
 
         return write_bundle(record, profile, python, settings, output, as_json=as_json)
@@ -98,7 +98,7 @@ def report(
     document = _load_record(path)
     try:
         lines, page = list(_lines(document)), _page(document, path.parent) if output else ""
-    # A record may be damaged or a stranger's: any field may lack, or be of another type.
+    # A record may be damaged or untrusted: any field may be missing or have another type.
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise _unreadable(path) from error
     if as_json:
@@ -107,7 +107,7 @@ def report(
     else:
         for line in lines:
             console.say(line, stream=sys.stdout)
-    if output:  # After the text: a page that cannot be written loses nothing.
+    if output:  # Write the page after the text, so that a failure loses no output.
         write_text(output, page, follow=True)
         console.say(f"page  {output}")
     return None

@@ -1,6 +1,6 @@
 """The `shell` command: open the image of a build.
 
-It is apart from `build`, so that an up-to-date build need not load the modules that build.
+It is in a module of its own, so that `build` can skip the build modules if everything is up to date.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _ShellCommand(TyperCommand):
     epilog="Examples: `tfdock shell rtx3080`, then `bazel build …`; `tfdock shell --debug debug`, then "
     "`gdb python3`; `tfdock shell --gpu rtx3080 nvidia-smi`. "
     "Options of tfdock come before the command; `--` ends them.",
-    # What follows the command's first word is the command's, its options included.
+    # Everything after the command's first word belongs to the command, even options.
     context_settings={"allow_interspersed_args": False},
 )
 @command("tfdock.shell/1", "cache_dir", "knowledge", "allow_paths", "allow_endpoints")
@@ -73,7 +73,7 @@ def shell(
     preparer = preparer_for(settings, trusted=trust)
     request = BuildRequest(prepared=preparer.prepare(profile))
     with shown_progress() as listen:
-        # No handler for signals: the terminal is the container's, and Ctrl-C is for what runs there.
+        # No signal handler: the terminal belongs to the container, and Ctrl-C is for the program in it.
         session = session_for(settings, preparer.knowledge, Stop())
         words = tuple(command or ("/bin/bash",))
         status = builds.shell(session, request, listen, words, listen.close, gpu=gpu, debug=debug)

@@ -101,9 +101,9 @@ def _print_log(run: RunState, settings: Settings, *, follow: bool) -> None:
             log.readline()
         else:
             log.seek(0)
-        # A reader that leaves, such as `grep -m1`, ends the command: the output leads elsewhere then.
+        # A reader that stops early, such as `grep -m1`, ends the command; its output has been redirected by then.
         while follow and goes_on and os.path.samestat(os.fstat(1), reader):
-            # Asked before it reads: what came before the end is read then.
+            # Check for the end before reading, so that all output before the end is still read.
             goes_on = run.run in living_runs(settings.state_dir)
             lines.feed(log.read())
             time.sleep(_LOOK if goes_on else 0)
@@ -120,10 +120,10 @@ def _runs(settings: Settings) -> list[RunState]:
 
 
 def _find(name: str | None, settings: Settings) -> RunState:
-    """Return the run of that name: the newest that has not ended, else the one that ended last."""
+    """Return the run of this name: the newest running one, or else the last run that ended."""
     runs, names = _runs(settings), {name}
     if name and not any(name in (run.run, run.build_id) for run in runs):
-        with suppress(TfdockError):  # of a profile, also builds whose documents do not name it
+        with suppress(TfdockError):  # for a profile, also find builds whose documents do not name the profile
             names.add(preparer_for(settings).prepare(name).plan.build_id)
     named = [
         run

@@ -238,7 +238,7 @@ def _table(title: str, style: console.Style, rows: Iterable[tuple[str, ...]]) ->
 
 
 def _operation(one: TracedOperation) -> tuple[str, ...]:
-    # A function's call stands before the names of all that is in it.
+    # The call of a function precedes the names of the operations in it.
     node = one.node.removeprefix("StatefulPartitionedCall/") or "called by Python"
     told = console.clean(f"{one.type}  {node} {one.inputs}".strip())
     return f"{100 * one.share:.0f} %", _milliseconds(one.seconds), f"{one.calls}×", told

@@ -125,7 +125,7 @@ def _options(base: KnowledgeBase, wheel: Path, sha256: str) -> tuple[str, ...] |
 def _verify_wheel(
     settings: Settings, base: KnowledgeBase, wheel: Path, inspection: Inspection, wanted: TrialRequest
 ) -> Verification:
-    """Run all checks; without an engine, only those that need none."""
+    """Run all checks; without an engine, only the checks of the file."""
     if wanted.run:
         return verify_wheel(None, base, wheel, inspection, wanted)
     log = _log(settings, inspection)
@@ -141,11 +141,11 @@ def _verify_wheel(
 
 def _log(settings: Settings, inspection: Inspection) -> Path:
     """Return the path of the log of a wheel's trial."""
-    # By content: another wheel may have the same name.
+    # Compare the content: another wheel may have the same name.
     return settings.cache_dir.absolute() / "verify" / f"{inspection.wheel.sha256[:16]}.log"
 
 
-# --- what is told ---------------------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------------------
 
 
 def _document(

@@ -38,7 +38,7 @@ app.add_typer(group)
 def _open_wheelhouse(settings: Settings) -> Iterator[store.Wheelhouse]:
     """Yield the wheelhouse. Raise ProfileError if it does not exist, and for errors with its files."""
     root = settings.wheelhouse.absolute()
-    # No folder is made here: a misspelt name must not look like an empty wheelhouse.
+    # Create no folder: a misspelt name must not look like an empty wheelhouse.
     if not root.is_dir():
         raise ProfileError.of(
             "wheelhouse-not-found",
@@ -210,7 +210,7 @@ def serve(
             print_json("tfdock.wheelhouse-serve/1", True, {"url": f"{address.url}simple/", "commands": commands})
         else:
             console.result(f"{address.url}simple/")
-        # A program that has started the server waits for this line.
+        # Programs that start the server wait for this line.
         sys.stdout.flush()
         _show_address(address, wanted)
 
@@ -234,7 +234,7 @@ def _example(folder: Path, files: Iterable[str]) -> str:
 def _installing(address: ServerAddress, wanted: str) -> Iterator[tuple[str, str]]:
     """Yield how pip and uv install from the index, and the wheel's requirements from their usual index."""
     url = f"{address.url}simple/"
-    # pip takes plain HTTP from this machine only, unless it is told.
+    # By default, pip accepts plain HTTP only from this machine.
     trusted = "" if address.loopback else f"--trusted-host {address.name} "
     yield "pip", f"pip install {trusted}--extra-index-url {url} {shlex.quote(wanted)}"
     yield "uv", f"uv pip install --index {url} {shlex.quote(wanted)}"

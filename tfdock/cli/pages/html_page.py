@@ -22,7 +22,7 @@ _CODE = re.compile(r"`([^`\n]+)`")
 def render_page(template: str, values: Mapping[str, object]) -> str:
     """Fill a template of this folder with `values`. All text is escaped. The same values give the same text."""
     css = (_PAGES / "page.css").read_text("utf-8")
-    # A browser takes the style with this hash alone: not even one that came into the page by a mistake of ours.
+    # A browser accepts only the style with this hash, even if a bug puts another style into the page.
     css_hash = f"sha256-{base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()}"
     page = _environment().get_template(template)
     return page.render(values, css=css, css_hash=css_hash).rstrip() + "\n"
@@ -33,15 +33,15 @@ def _environment() -> Environment:
     # A command that writes no page must not load jinja2.
     from jinja2 import FileSystemLoader, StrictUndefined, sandbox
 
-    # Values may come from a stranger: a template can call nothing dangerous on them, and change none.
+    # Values may be untrusted, so a template can neither change them nor call dangerous methods.
     environment = sandbox.ImmutableSandboxedEnvironment(
         loader=FileSystemLoader(_PAGES),
-        # A misspelt name in a template is an error instead of an empty place.
+        # A misspelt name in a template raises an error instead of rendering nothing.
         undefined=StrictUndefined,
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        # Every value passes here, so that none is forgotten.
+        # Every value passes through this function, so that none stays unescaped.
         finalize=_clean,
     )
     environment.filters["spans"] = _spans
@@ -49,11 +49,11 @@ def _environment() -> Environment:
 
 
 def _spans(text: str) -> list[tuple[bool, str]]:
-    """Return the text in pieces: whether a piece stands between backticks, and what it says."""
+    """Split the text into pieces: (whether the piece is between backticks, the text)."""
     return [(bool(index % 2), part) for index, part in enumerate(_CODE.split(text)) if part]
 
 
 def _clean(value: object) -> object:
-    """Return text without controls and marks of direction, which turn or hide their surroundings; keep markup."""
+    """Remove control characters and direction marks, which can reorder or hide text; keep markup."""
     # Markup, a subclass of `str`, is escaped already.
     return console.clean(value.expandtabs()) if type(value) is str else value

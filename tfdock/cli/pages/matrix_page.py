@@ -66,7 +66,7 @@ def junit(report: Document) -> str:
         {
             "name": _xml(f"{report['by']} {report['matrix']}"),
             "timestamp": report["finished"],
-            # Which machine it was is nobody's business.
+            # The host name is private.
             "hostname": "localhost",
             "tests": str(len(report["cells"])),
             "failures": str(kinds["failed"]),
@@ -75,7 +75,7 @@ def junit(report: Document) -> str:
             "time": f"{report['seconds']:.3f}",
         },
     )
-    # JUnit's schema wants these elements in this order, also where they are empty.
+    # JUnit's schema requires these elements in this order, even if they are empty.
     ElementTree.SubElement(suite, "properties")
     for cell in report["cells"]:
         _test_case(suite, cell)
@@ -89,7 +89,7 @@ def junit(report: Document) -> str:
 def _test_case(suite: Element, cell: Mapping[str, Any]) -> None:
     outcome = OUTCOMES[cell["status"]]
     took = f"{sum(cell['seconds'].values()):.3f}"
-    # Whoever groups test cases does so by the class: the release.
+    # Tools group test cases by class, so the class is the release.
     release = str(cell["build_id"] or cell["status"]).partition("-")[0]
     case = SubElement(suite, "testcase", {"name": _xml(cell["name"]), "classname": _xml(release), "time": took})
     message = _xml(f"{outcome.word}: {what(cell)}")
@@ -109,7 +109,7 @@ def _lines(cell: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _xml(text: object) -> str:
-    """Return text without what XML cannot hold, escaped or not: controls, halves of characters."""
+    """Remove the characters that XML does not allow: control characters and lone surrogates."""
     return console.clean(str(text).expandtabs())
 
 

@@ -68,7 +68,7 @@ def timeline(profile: TraceProfile) -> Timeline | None:
     span = max(max(action.start + action.seconds for action in actions) - begin, 0.001)
     longest = sorted(actions, key=lambda action: -action.seconds)[:_MOST]
     drawn = sorted(longest, key=lambda action: (action.lane, action.start))
-    # Lanes in which nothing but Bazel's own work was done are not drawn.
+    # Lanes that only have Bazel's own work are not drawn.
     lanes = {lane: index for index, lane in enumerate(sorted({action.lane for action in drawn}))}
     kinds = colours(Counter(action.mnemonic for action in actions if action.how == "executed"))
     height = _TOP + len(lanes) * (_LANE + _GAP) + _AXIS
@@ -128,14 +128,14 @@ def _ticks(span: float) -> Iterator[AxisTick]:
     """Yield a few round times."""
     step = next(step for step in _steps() if span / step <= _TICKS)
     for index in range(int(span / step) + 1):
-        if 100 * index * step / span < 93:  # its label has room
+        if 100 * index * step / span < 93:  # there is room for the label
             yield AxisTick(x=round(100 * index * step / span, 3), label=console.duration(index * step))
 
 
 def _steps() -> Iterator[float]:
     yield from (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
     step = 60.0
-    # Without end: a build may take days.
+    # No upper limit: a build may take days.
     while True:
         yield from (step, 2 * step, 5 * step, 10 * step, 30 * step)
         step *= 60
