@@ -126,7 +126,7 @@ class TerminalProgress:
         ]
 
     def _holder(self, waiting: RunningPhase) -> str:
-        """Return which build of this command another one waits for, where only one is in that phase; else nothing."""
+        """Return the build that the others wait for, if exactly one is in this phase; else nothing."""
         busy = [
             self._names[name]
             for name, going in self._several.items()

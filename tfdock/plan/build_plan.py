@@ -16,7 +16,7 @@ from tfdock.plan.trust_domain import IN_RELEASE, Domain
 from tfdock.plan.trust_domain import as_json as trust_json
 from tfdock.types import NOWHERE, BuildId, ExpectedFiles, Machine, Mount, Remote
 
-if TYPE_CHECKING:  # a plan holds them; who runs a plan need not know how they are decided
+if TYPE_CHECKING:  # plans contain these types; code that runs a plan imports them from here
     from tfdock.plan.render import BuildContext
     from tfdock.profile.profile import Resources as Requested
     from tfdock.resolve.resolution import Resolution
@@ -27,7 +27,8 @@ EPOCH = 315532800
 
 #: Variables of every container besides the release's own: nothing of the caller's machine.
 CONTAINER_ENVIRONMENT = {
-    # The caller's uid has no home and no name in the image. Bazel and Python ask for both.
+    # The caller's uid has no home and no name in the image. Both variables are set: Bazel reads one, Python the
+    # other.
     "HOME": "/tmp",
     "USER": "tfdock",
     # The language and the zone of a machine would show in output and file times.
@@ -38,7 +39,7 @@ CONTAINER_ENVIRONMENT = {
     "SOURCE_DATE_EPOCH": str(EPOCH),
 }
 
-# Paths inside the containers: the same everywhere, because they end up in what is compiled.
+# Paths inside the containers. They are the same on every machine, because compiled files contain them.
 SOURCE = "/tf/tensorflow"
 OUTPUT = "/tf/output"
 STAGING = "/tf/staging"
@@ -146,7 +147,7 @@ def with_resources(plan: BuildPlan, resources: BuildResources, knowledge: Knowle
     startup = bazel_options(knowledge, bazel, "heap", {"heap_mib": resources.heap // MIB})
     local = _local_flags(plan.resolution, knowledge, resources)
     starting, flags = (*startup, *plan.startup_options, "--"), (*plan.bazel_flags, *local)
-    # The fetch phase has a network, so it gets no disk cache: it could carry foreign results into it.
+    # The fetch phase has a network, so it gets no disk cache: it could write foreign results into the cache.
     disk_cache = bazel_options(knowledge, bazel, "disk_cache", {"path": DISK_CACHE})
     # Before the profile's own flags, so that those win.
     fetching = (*starting, *bazel_options(knowledge, bazel, "fetch", {}), *flags, "--", *plan.targets)
@@ -201,7 +202,7 @@ def _phase(name: str, words: tuple[str, ...], plan: BuildPlan) -> Phase:
 
 
 def _local_flags(resolution: Resolution, knowledge: KnowledgeBase, resources: BuildResources) -> tuple[str, ...]:
-    """Return flags that depend on this machine, not on what is built: outside the fingerprint."""
+    """Return the flags that depend on this machine only. The fingerprint leaves them out."""
     values = {"jobs": resources.jobs, "cpus": resources.cpus, "memory_mib": resources.for_actions // MIB}
     return (
         *bazel_options(knowledge, resolution.bazel, "output", {}),
@@ -213,7 +214,7 @@ def _local_flags(resolution: Resolution, knowledge: KnowledgeBase, resources: Bu
 
 def in_domain(plan: BuildPlan, domain: Domain, knowledge: KnowledgeBase) -> BuildPlan:
     """Return the same plan in another trust domain."""
-    # The domain decides the mount of the cache and the uploads, so the phases are made anew.
+    # The domain decides the cache mount and the uploads, so the phases are computed again.
     moved = replace(plan, trust=domain, remote=within(plan.remote, domain))
     return with_resources(moved, plan.resources, knowledge)
 
@@ -225,7 +226,7 @@ def within(remote: Remote, domain: Domain) -> Remote:
 
 
 def _told(plan: BuildPlan, knowledge: KnowledgeBase) -> tuple[str, ...]:
-    """Return options that make Bazel write down what it does."""
+    """Return the options that make Bazel write its logs and profiles."""
     return tuple(
         option
         for purpose, file in TOLD.items()
@@ -241,7 +242,7 @@ def toolchain_key(toolchain: bytes) -> str:
 
     `toolchain` is the file that the image's toolchain step wrote: packages by version, all else in the image by its
     bytes. Bazel does not track tools outside its workspace, so objects of two compilers must not meet in one cache.
-    The base's digest is not in it: a base that was rebuilt with the same content has another digest.
+    The key leaves out the digest of the base image: a rebuilt image with the same content has another digest.
     """
     # The 2 is the version of the key: a higher one leaves all caches behind.
     return hashlib.sha256(b"2\n" + toolchain).hexdigest()[:16]

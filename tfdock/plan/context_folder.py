@@ -21,7 +21,7 @@ _PIECE = 1 << 20
 def write(context: BuildContext, tree: Path | None, folder: Path) -> list[str]:
     """Write the context, in place of an earlier context by tfdock; return the written paths, sorted.
 
-    Refuses a folder by another program, and a link in its own folder. Files that others put there stay.
+    Refuses a folder of another program, and a link in tfdock's own folder. Files that others put there stay.
     """
     # Listed before anything is written: the folder may lie inside the checkout.
     sources = [file.relative_to(tree).as_posix() for file in tree_files(tree)] if tree else []
@@ -56,7 +56,7 @@ def _copy(checkout: UntrustedFolder, name: str, ours: UntrustedFolder) -> None:
 
 
 def _empty(ours: UntrustedFolder) -> None:
-    """Remove what the list names. Raises ProfileError for a folder with something in it and no list."""
+    """Remove the files that the list names. Raises ProfileError for a folder with something in it and no list."""
     try:
         with ours.open(_MARK) as file:
             text = file.read(_LARGEST)
@@ -65,7 +65,7 @@ def _empty(ours: UntrustedFolder) -> None:
             raise _not_our_folder(ours.path, "exists and was not written by `tfdock render`") from None
         return
     for path in text.decode("utf-8", "surrogateescape").splitlines():
-        # The list is a file like any other, and may name folders, and paths outside.
+        # The list is an untrusted file: it may name folders, or paths outside this folder.
         with suppress(ValueError, IsADirectoryError):
             ours.remove(path)
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 PHASES = ("image", "fetch", "compile", "seal", "verify")
 #: Machines with equally many cores count as alike if the smaller memory is at least this fraction of the larger.
 _SAME_MEMORY = 0.8
-#: The weight of Bazel's pace is the finished part times this: from one half on, the pace alone decides.
+#: The weight of Bazel's pace is the finished fraction times this factor. From one half on, only the pace counts.
 _BELIEVED = 2.0
-_FIRST = 0.02  #: Below this part of the actions, Bazel's pace is not used: the first actions are small.
+_FIRST = 0.02  #: Bazel's pace is not used below this fraction of the actions: the first actions are small.
 _EARLY = 5.0  #: Before these seconds, Bazel's pace is not used either.
 _MOST = 1e9  #: A record with a larger figure is damaged.
 
@@ -47,7 +47,7 @@ class PhaseEstimate:
         return {"seconds": round(self.total), "source": self.source}
 
     def after(self, phase: str) -> float:
-        """Return the seconds of all phases after that one."""
+        """Return the seconds of all phases after this phase."""
         later = PHASES[PHASES.index(phase) + 1 :] if phase in PHASES else ()
         return sum(self.seconds.get(name, 0.0) for name in later)
 
@@ -61,8 +61,8 @@ def expectation(
 ) -> PhaseEstimate | None:
     """Return the probable duration of a build; None without a similar record and figure.
 
-    The best record counts; of several best records, the newest. First come records of this build id
-    on such a machine, then of this build id elsewhere, then of the same release on such a machine.
+    The best record counts; of several best records, the newest. Prefer records of this build id on a similar machine,
+    then of this build id on any machine, then of the same release on a similar machine.
     """
     candidates = [
         (rank, str(record.get("finished")), record)
@@ -71,7 +71,7 @@ def expectation(
     ]
     if not candidates:
         return _by_default(resolution, resources.jobs, knowledge)
-    # Rank and time only: two records that are alike in both cannot be compared.
+    # Sort by rank and time only: records themselves have no order.
     rank, finished, record = max(candidates, key=lambda candidate: candidate[:2])
     figures = {name: _figure(record["seconds"].get(name)) for name in PHASES}
     seconds = {name: value for name, value in figures.items() if value is not None}
@@ -99,7 +99,7 @@ def _ranks(resolution: Resolution, machine: Machine, record: Record) -> Iterator
     if not _figure(seconds.get("compile")) or not _figure(where.get("cpus")):
         return
     here = _same_class(machine, where)
-    # A build that took most of its results from a cache says little of a build without that cache.
+    # A build with most results from a cache does not predict a build without a cache.
     bazel = figures if isinstance(figures := record.get("bazel"), Mapping) else {}
     cached = (_figure(bazel.get("hits")) or 0) > (_figure(bazel.get("executed")) or 0)
     if cached and not (here and record.get("build_id") == resolution.build_id):
@@ -132,7 +132,7 @@ def _weight_of(record: Record) -> float | None:
 
 
 def _figure(value: object) -> float | None:
-    """Return a valid figure of a record, else None: records are files, at times damaged or of another version."""
+    """Return a valid figure of a record, otherwise None: a record may be damaged or of another version."""
     # In Python `True` is an int.
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -164,9 +164,9 @@ def _known(resolution: Resolution, knowledge: KnowledgeBase, name: str) -> float
 def remaining(expected: float | None, elapsed: float, done: int, total: int) -> float | None:
     """Return the seconds left of a phase; None if unknown.
 
-    `expected` is what an earlier phase took, `done` of `total` are Bazel's actions so far. If both are known, their
-    two totals are multiplied with weights, not added: with a warm cache one of them is easily wrong by a factor of a
-    hundred.
+    `expected` is the duration of an earlier phase; `done` of `total` are Bazel's actions so far. If both estimates
+    are known, the result is their weighted geometric mean: with a warm cache one of them may be wrong by a factor of
+    a hundred.
     """
     part = min(done / total, 1.0) if total else 0.0
     if part < _FIRST or elapsed < _EARLY:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 _MOST = 1 << 30  #: Bytes of one file of a checkout.
 _DEEPEST = 200  #: Nested folders. TensorFlow's tree has 15.
-#: Not part of a local source: history, and what an earlier ./configure or a user left, which would change the build
-#: without standing in the plan.
+#: Not part of a local source: the history, and files of an earlier ./configure or of a user. They would change the
+#: build, but the plan does not show them.
 _LEFT_OUT = {".git", "__pycache__", ".tf_configure.bazelrc", "python_bin_path.sh", ".bazelrc.user"}
 
 
@@ -45,7 +45,7 @@ def tree_files(root: Path) -> Iterator[Path]:
             raise ProfileError.of("file-too-large", message, "give a folder with TensorFlow's source only")
         # `os.walk` counts links to folders among the folders. They belong to the source as links.
         links = [name for name in folders if (here / name).is_symlink() and not name.startswith("bazel-")]
-        # In place and sorted: `os.walk` goes into what is left in this list, in its order.
+        # Changed in place and sorted: `os.walk` visits the folders that remain in this list, in this order.
         folders[:] = sorted(name for name in folders if _belongs(here / name))
         # bazel-bin and its siblings are links that an earlier build left at the top.
         names = [name for name in (*files, *links) if name not in _LEFT_OUT and not name.startswith("bazel-")]
@@ -53,7 +53,7 @@ def tree_files(root: Path) -> Iterator[Path]:
 
 
 def _belongs(folder: Path) -> bool:
-    """Return whether a folder is source: not what is left out, and not a wheelhouse or a rendered context of ours."""
+    """Return whether a folder is source: not a folder to leave out, a wheelhouse, or a rendered context."""
     ours = (folder / ".tfdock").exists() or (folder / ".tfdock-context").exists()
     return folder.name not in _LEFT_OUT and not folder.is_symlink() and not ours
 
@@ -67,13 +67,13 @@ def listing_hash(listing: Mapping[str, str]) -> str:
     """Return the hash of a checkout that `tree_listing` listed."""
     total = hashlib.sha256()
     for path, identity in listing.items():
-        # No path holds NUL, so it is clear where a path ends.
+        # No path contains NUL, so NUL marks the end of a path.
         total.update(f"{path}\0{identity}\n".encode("utf-8", "surrogateescape"))
     return total.hexdigest()
 
 
 def tree_listing(root: Path) -> dict[str, str]:
-    """Return every file of a checkout, by its path in it, with its identity: executable bit and content.
+    """Return path -> identity (executable bit and content) of every file of a checkout.
 
     Raises ProfileError for anything else than files and links.
     """
@@ -117,7 +117,7 @@ def _check_plain(status: os.stat_result, path: Path) -> None:
 def context_archive(
     context: BuildContext, tree: Path | None, beside: Mapping[str, Path] | None = None
 ) -> Iterator[bytes]:
-    """Yield the context as a tar stream, so that equal contexts are equal bytes.
+    """Yield the context as a tar stream; equal contexts give equal bytes.
 
     Members are sorted, owned by root, and have one time. `beside` are further files, by their paths in it.
     """
@@ -136,7 +136,7 @@ def context_archive(
 
 def _tree_entry(name: str, folder: UntrustedFolder, file: str) -> Iterator[bytes]:
     status = folder.status(file)
-    # git keeps this bit alone of a mode.
+    # git records only this bit of a mode.
     info = _entry(name, 0o755 if status.st_mode & stat.S_IXUSR else 0o644)
     if stat.S_ISLNK(status.st_mode):
         info.type, info.linkname = tarfile.SYMTYPE, folder.link(file)

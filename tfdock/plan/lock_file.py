@@ -72,7 +72,11 @@ class Pin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
-    """A profile's lock. `choices` are what the profile resolved to, to say what changed; `knowledge` its version."""
+    """A profile's lock.
+
+    `choices` are the resolved values of the profile, for messages about changes; `knowledge` is the version of the
+    knowledge base.
+    """
 
     profile: str
     build_id: str
@@ -125,7 +129,7 @@ def to_text(lock: Lock) -> str:
 
 def _word(text: str) -> str:
     """Return a YAML string on one line, written as JSON."""
-    # JSON's strings are YAML's too. U+2028 and its like would end a line for YAML, so they are escaped.
+    # JSON's strings are YAML's too. U+2028 and similar characters would end a line in YAML, so they are escaped.
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
@@ -140,7 +144,7 @@ def from_text(text: str, file: str) -> Lock:
     choices = _child(node, "choices", "map")
     pins = tuple(_pin(row) for row in _child(node, "pins", "list").items)
     seen: set[tuple[int, str]] = set()
-    # Two rows for one thing would leave open which of them holds.
+    # Two rows for one pin would be ambiguous.
     for pin, row in zip(pins, node.entries["pins"].items, strict=True):
         if pin.key in seen:
             raise _malformed(row, f"{pin} is pinned twice")
@@ -161,7 +165,7 @@ def _pin(row: yaml_nodes.Node) -> Pin:
     pin = Pin(kind=_text(row, "pin"), name=_text(row, "name"), value=_text(row, "value"), origin=_text(row, "from"))
     if pin.kind not in KINDS:
         raise _malformed(row, f"unknown kind of pin `{yaml_nodes.shown(pin.kind)}`; there are {', '.join(KINDS)}")
-    # Names of images and the Dockerfile get these values, so they are checked.
+    # Image names and the Dockerfile use these values, so they are checked.
     if pin.kind in ("base", "runtime") and not _DIGEST.fullmatch(pin.value):
         raise _malformed(row, f"{pin} is pinned by `sha256:` and 64 hexadecimal digits")
     if pin.kind == "source" and not (_DIGEST.fullmatch(pin.value) or COMMIT.fullmatch(pin.value)):
@@ -239,7 +243,7 @@ def installed(toolchain: bytes, pins: bytes, requirements: Mapping[str, bytes]) 
                 pin = Pin(kind="requirement", name=name, value=f"{version} sha256:{value}", origin="image")
             case _:
                 continue
-        # A container wrote these lines: a lock cannot hold what is not printable.
+        # A container wrote these lines, so refuse unprintable characters: a lock cannot contain them.
         if not (pin.name + pin.value).isprintable():
             raise _unprintable(pin)
         by_key[pin.key] = pin
@@ -280,7 +284,7 @@ def _choices(choices: Iterable[Choice]) -> dict[str, str]:
 
     Base and source are pins of their own, and show in the wheel's own local version.
     """
-    pins = ("base", "source", "evidence")  # what is reported of a build changes nothing in it
+    pins = ("base", "source", "evidence")  # reports about a build do not change the build
     return {
         choice.field: choice.value
         for choice in choices
@@ -291,16 +295,16 @@ def _choices(choices: Iterable[Choice]) -> dict[str, str]:
 
 
 def pinned(resolution: Resolution, pins: Iterable[Pin]) -> Resolution:
-    """Return the resolution with its images by digest and its source at one commit, as far as there are pins.
+    """Return the resolution with images by digest and the source at one commit, if there are pins for them.
 
-    The build id stays: it names the request. The fingerprint follows from the pins.
+    The build id does not change: it names the request. The fingerprint follows from the pins.
     """
     rows = {(pin.kind, pin.name): pin for pin in pins}
     base, source, runtime = resolution.base, resolution.source, resolution.runtime
     choices = {choice.field: choice for choice in resolution.choices}
     row = rows.get(("base", str(base)))
     if row is not None and not base.digest:
-        # By digest alone: the tag may stand for another image by now.
+        # Only by digest: the tag may name another image by now.
         base = ImageRef(base.repository, base.registry, digest=row.value)
         choices["base"] = Choice(
             field="base", value=str(base), source="lock", reason=f"{row.name} when it was locked"
@@ -340,7 +344,7 @@ def compare(locked: Iterable[Pin], now: Iterable[Pin]) -> tuple[LockDifference, 
 def moved(
     locked: Iterable[Pin], now: Iterable[Pin], file: str, *, severity: Severity = "error", why: str = ""
 ) -> Problem | None:
-    """Return the refusal, or a warning, for pins that have changed: `now` was found where `locked` came from."""
+    """Return the refusal, or a warning, for changed pins: `now` was found at the source of `locked`."""
     differences = compare(locked, now)
     if not differences:
         return None
@@ -368,11 +372,11 @@ def _lines(difference: LockDifference) -> Iterator[str]:
 
 
 def unpinned(lock: Lock, resolution: Resolution) -> Problem | None:
-    """Return the refusal for inputs without a row in the lock, as far as they are known before the build."""
+    """Return the refusal for inputs without a row in the lock, for all inputs that are known before the build."""
     source = resolution.source
     rows = {(pin.kind, pin.name) for pin in lock.pins}
     lacking = [] if ("base", str(resolution.base)) in rows else [f"base {resolution.base}"]
-    # An archive or a checkout has no refs: its place names it.
+    # An archive or a checkout has no refs, so its place is its name.
     sources = source.refs or (source.location,)
     if not any(("source", name) in rows for name in sources):
         lacking.append(f"source {' or '.join(sources)}")
@@ -391,7 +395,7 @@ def unpinned(lock: Lock, resolution: Resolution) -> Problem | None:
 
 
 def outdated(lock: Lock, plan: BuildPlan, file: str) -> Problem | None:
-    """Return the refusal for a lock whose choices differ from what the profile resolves to now.
+    """Return the refusal for a lock whose choices differ from the profile's present resolution.
 
     `plan` was made with the lock's pins. Choices that do not decide the wheel's bytes may change.
     """
@@ -406,7 +410,7 @@ def outdated(lock: Lock, plan: BuildPlan, file: str) -> Problem | None:
 
 
 def altered(lock: Lock, plan: BuildPlan, knowledge: str, file: str) -> Problem | None:
-    """Return the refusal for a plan that differs in other parts than choices and pins."""
+    """Return the refusal for a plan that differs in anything except choices and pins."""
     if lock.fingerprint == plan.fingerprint:
         return None
     changed = "its flags, its environment or its Dockerfile have changed"

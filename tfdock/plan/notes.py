@@ -30,7 +30,7 @@ def official_note(base: KnowledgeBase, profile: Profile, resolution: Resolution)
 
 
 def python_note(preparer: Preparer, written: WrittenProfile, resolution: Resolution) -> str:
-    """Return the note that the wheel is for another Python than this one; empty if the user chose the Python."""
+    """Return the note that the wheel is for another Python than tfdock's own; empty if the user chose the Python."""
     here = "{}.{}".format(*sys.version_info)
     chosen = not preparer.chose_python(written.file) or here not in resolution.release.pythons
     if chosen or resolution.python == here:

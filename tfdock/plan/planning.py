@@ -20,7 +20,7 @@ from tfdock.resolve.resolution import Resolution
 from tfdock.resolve.tools import NATIVE_SHARED, OF_OTHER_CPUS
 from tfdock.types import NOWHERE, Machine, Remote
 
-# Part of every fingerprint: where a field gets another meaning, a higher number separates old and new.
+# Part of every fingerprint. Raise the number when a field changes its meaning, to separate old and new fingerprints.
 FINGERPRINT_SCHEMA = 1
 
 
@@ -38,7 +38,7 @@ def make_plan(
     """Decide commands, mounts and limits. Pure: the same arguments give the same plan.
 
     `resources` are the profile's part of that machine. `remote` has this machine's settings for remote caches
-    and executors. A `trusted` build shares the cache of `release`, whatever it is made of.
+    and executors. A `trusted` build shares the cache of `release`, whatever its source.
     """
     domain = trust_domain(profile, resolution, knowledge, remote)
     if trusted and not domain.is_release:
@@ -79,13 +79,13 @@ def make_plan(
 def fingerprint(resolution: Resolution, context: BuildContext) -> str:
     """Return a hash of all fields that decide the wheel's bytes: 64 hexadecimal digits.
 
-    Not in it: resources, caches, verification, paths of this machine, mirrors, and this program's version.
+    The fingerprint leaves out resources, caches, verification, paths of this machine, mirrors, and tfdock's version.
     """
     fields = {
         "schema": FINGERPRINT_SCHEMA,
         "source": hashlib.sha256(source_identity(resolution.source)).hexdigest(),
         "patches": [hashlib.sha256(patch).hexdigest() for patch in resolution.source.patches.values()],
-        # Without a pin the name is all that is known of the base.
+        # Without a pin, only the name of the base is known.
         "base": resolution.base.digest or str(resolution.base),
         "versions": {
             "tensorflow": str(resolution.version),
@@ -99,11 +99,11 @@ def fingerprint(resolution: Resolution, context: BuildContext) -> str:
         "startup": list(resolution.startup),
         "package": [resolution.release.wheel.target, *resolution.package],
         "context": {path: hashlib.sha256(data).hexdigest() for path, data in context.files.items()},
-        # Without a platform as before there was one.
+        # Without a platform, the text is the same as before platforms were supported.
         "wheel": [resolution.wheel_name, resolution.local_version, *filter(None, [resolution.platform])],
         "epoch": EPOCH,
     }
-    # Sorted and without spaces: the same fields are the same text.
+    # Sorted and without spaces, so that the same fields give the same text.
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -112,7 +112,7 @@ def fingerprint(resolution: Resolution, context: BuildContext) -> str:
 
 
 def remote_of(profile: Cache, machine: Remote) -> Remote:
-    """Return the profile's endpoints, and this machine's for those that the profile leaves out.
+    """Return the profile's endpoints. This machine's settings replace missing ones.
 
     Uploads need the consent of both: the profile may be a stranger's.
     """
@@ -162,7 +162,7 @@ def check_remote(remote: Remote, bazel: str, options: remote_flags.Options, *, n
             field="cache",
         )
     for role, endpoint in remote.endpoints:
-        # No option of that purpose: this Bazel's words for it are not known.
+        # No option is passed: the name of the option in this Bazel version is not known.
         if not options(f"remote_{role}", {"url": ""}):
             raise Incompatible.of(
                 "remote-bazel-too-old",

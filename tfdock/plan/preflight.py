@@ -29,11 +29,11 @@ SKIPPED: Final = "skipped"
 #: The minimum API version, from Docker 20.10. The engine's own version is not used: podman counts differently.
 OLDEST_API = Version("1.41")
 
-#: Below this part of the estimated disk a build is refused; below the whole it gets a warning.
+#: Below this fraction of the estimated disk space a build is refused; below the estimate it gets a warning.
 _CERTAINLY = 0.6
 
-# Of a machine, before it is known what will be built there: what most builds of TensorFlow with CUDA want, and what
-# not even the smallest does without.
+# Disk space for a machine before any profile is known: for most CUDA builds of TensorFlow, and for the smallest
+# build.
 _DISK_ADVISED, _DISK_LEAST = 60 * GIB, 5 * GIB
 _MEMORY_ADVISED, _MEMORY_LEAST = 16 * GIB, 3 * GIB
 
@@ -89,7 +89,7 @@ def machine_findings(
 ) -> tuple[PreflightCheck, ...]:
     """Return the checks of this machine, without its engine: driver and GPUs, memory, disk.
 
-    None, and no places, stand for facts that could not be gathered: their checks are skipped.
+    None, or an empty list of places, means that a fact is unknown: its checks are skipped.
     """
     checks = (
         *device_checks(plan.resolution, knowledge, host, for_this_machine=plan.for_this_machine),
@@ -114,9 +114,9 @@ class DriverFloor:
 def device_checks(
     resolution: Resolution, knowledge: KnowledgeBase, host: Host | None, *, for_this_machine: bool
 ) -> Iterator[PreflightCheck]:
-    """Yield checks of driver and GPUs against what is built; none for a build without accelerator.
+    """Yield checks of driver and GPUs against the build; none for a build without an accelerator.
 
-    They stop a build for the GPUs of this machine. Any other build may be for another machine's GPUs.
+    These checks stop a build for this machine's GPUs. Any other build may be for another machine's GPUs.
     """
     for check in _device_checks(resolution, knowledge, host):
         stops = for_this_machine and check.status == WARNING
@@ -134,7 +134,7 @@ def _device_checks(resolution: Resolution, knowledge: KnowledgeBase, host: Host 
     if accelerator.accelerator in host.troubles:
         yield trouble_check(host, accelerator.accelerator)
     gpus = [gpu for gpu in host.gpus if gpu.accelerator == accelerator.accelerator]
-    # Cards that are alike are told once.
+    # Identical cards are reported once.
     distinct = {(gpu.name, gpu.target): gpu for gpu in gpus}.values()
     checks = [_gpu_check(resolution, knowledge, gpu) for gpu in distinct]
     yield from checks
@@ -145,7 +145,7 @@ def _device_checks(resolution: Resolution, knowledge: KnowledgeBase, host: Host 
 
 
 def trouble_check(host: Host, accelerator: str) -> PreflightCheck:
-    """Return the check for a failed driver tool: a driver is installed, but nothing will run on it."""
+    """Return the check for a failed driver tool: a driver is installed, but GPU programs will not run."""
     return PreflightCheck(
         name="driver",
         code="driver-broken",
@@ -209,12 +209,12 @@ def driver_floors(
 
 
 def _floors_of_targets(resolution: Resolution, knowledge: KnowledgeBase, *, wsl: bool) -> Iterator[DriverFloor]:
-    """Yield the lowest minimum of the GPUs it is built for: it may run on any of them."""
+    """Yield the lowest minimum driver of the GPUs of the build: the wheel may run on any of them."""
     accelerator, targets = resolution.accelerator, resolution.targets
     gpus = [Capability.parse(target).dotted for target in targets] if accelerator.capabilities else targets
     floors = [(gpu_driver(knowledge, accelerator.accelerator, gpu, wsl=wsl), gpu) for gpu in gpus]
     known = [(floor, gpu) for floor, gpu in floors if floor]
-    # If one target works with any driver, there is no lowest one to tell.
+    # If one target works with any driver, there is no minimum driver.
     if known and len(known) == len(floors):
         version, gpu = min(known)
         why = f"which is the first that knows GPUs of {gpu}"
@@ -226,7 +226,7 @@ def _needed_ptx(resolution: Resolution, knowledge: KnowledgeBase, gpus: Sequence
     if not resolution.accelerator.capabilities or not verdict.code_of(resolution.targets)[1]:
         return None
     runs = [_judge_gpu(resolution, knowledge, gpu) for gpu in gpus]
-    # Where every GPU here has machine code, the driver compiles nothing.
+    # If the build has machine code for every GPU of this machine, the driver compiles nothing.
     if runs and not any(run is None or run.runs == "ptx-jit" for run in runs):
         return None
     name = resolution.accelerator.toolkit or ""
@@ -249,7 +249,7 @@ def _newer_driver(
         accepted = [Version(version) for version in support.accepted] if support else []
         floors = ((version, toolkit_floor(knowledge, name, version, wsl=wsl)) for version in accepted)
         fitting = max((version for version, needs in floors if needs and needs <= here), default=None)
-        # This does not promise that the rest of the profile fits: the rules decide that.
+        # The rest of the profile may still not fit: the rules decide this.
         ways += (
             [f"or build with {title} {fitting}, the newest of this release that driver {here} runs"]
             if fitting
@@ -291,7 +291,7 @@ def _gpu_check(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) 
 
 
 def _judge_gpu(resolution: Resolution, knowledge: KnowledgeBase, gpu: LocalGpu) -> verdict.Verdict | None:
-    """Return how a GPU runs what is built; None if its target is not known."""
+    """Return how a GPU runs the build; None if the GPU's target is not known."""
     return judge(knowledge, resolution.accelerator, gpu.target, resolution.targets) if gpu.target else None
 
 
@@ -360,7 +360,10 @@ def _jobs(count: int) -> str:
 
 
 def disk_checks(places: Sequence[WritableFolder], needed: int) -> Iterator[PreflightCheck]:
-    """Yield one check for each file system: its folders must fit together. `needed` is a build's whole disk."""
+    """Yield one check for each file system:
+
+    all its folders must fit on it together. `needed` is a build's whole disk.
+    """
     if not places:
         yield PreflightCheck(name="disk", status=SKIPPED, found="the folders of the build are not known")
     for group in file_systems(places):
@@ -374,7 +377,7 @@ def any_disk_checks(places: Sequence[WritableFolder]) -> Iterator[PreflightCheck
 
 
 def _disk_check(group: Sequence[WritableFolder], needed: int, least: int) -> PreflightCheck:
-    """Compare the free space of one file system with its share of what a build needs, and needs at least."""
+    """Compare the free space of one file system with the space that the build needs on it, and the minimum."""
     free = min((place.free for place in group if place.free is not None), default=None)
     names = joined(f"{place.what} ({place.path})" for place in group)
     if free is None:
@@ -396,14 +399,17 @@ def _disk_check(group: Sequence[WritableFolder], needed: int, least: int) -> Pre
         status=FAILED,
         found=found,
         needed=wanted,
-        # The need is an estimate, so a user who knows better may correct it.
+        # The need is an estimate, so a user may correct it.
         fixes=(fix, "set `resources: {disk: …}` if you know the real need"),
         exit_code=ExitCode.RESOURCES,
     )
 
 
 def file_systems(places: Iterable[WritableFolder]) -> list[list[WritableFolder]]:
-    """Return the places that need space, grouped by file system in their order; an unknown one stands alone."""
+    """Return the places that need space, grouped by file system in order.
+
+    A place on an unknown file system is its own group.
+    """
     groups: dict[object, list[WritableFolder]] = {}
     for place in (place for place in places if place.share):
         groups.setdefault(place.filesystem or id(place), []).append(place)
@@ -411,7 +417,7 @@ def file_systems(places: Iterable[WritableFolder]) -> list[list[WritableFolder]]
 
 
 def folder_checks(places: Iterable[WritableFolder]) -> Iterator[PreflightCheck]:
-    """Yield a check for each folder that cannot be written to, however much is free there."""
+    """Yield a check for each folder that is not writable, regardless of its free space."""
     for place in places:
         if place.trouble:
             yield PreflightCheck(

@@ -50,9 +50,9 @@ STDIN = "-"  #: The name of the profile that comes from standard input.
 class WrittenProfile:
     """A profile, read once.
 
-    `extended` are the texts of the profiles that it extends, by their names; `local` are its inputs from this
-    machine. `tree` is its local checkout, if it exists here. `options` are command-line options that changed it.
-    `lock_path` is the path of its lock, None if it cannot have a lock.
+    `extended` maps the names of extended profiles to their texts; `local` are the profile's inputs from this machine.
+    `tree` is the profile's local checkout, if it exists on this machine. `options` are the command-line options that
+    changed the profile. `lock_path` is the path of its lock, None if it cannot have a lock.
     """
 
     file: str
@@ -100,7 +100,7 @@ class PreparedBuild:
 
     @property
     def tree(self) -> Path | None:
-        """The local checkout that it builds, if it names one."""
+        """The local checkout that the profile builds, if it names one."""
         return self.written.tree
 
 
@@ -119,8 +119,8 @@ class Preparer:
     ) -> None:
         """Prepare for one machine. `trusted` builds share the disk cache of `release`, whatever their inputs.
 
-        Without `knowledge`, that of the settings is read. `wish` changes each profile. The profile
-        that is made for a wish alone has the wish's words as its name.
+        Without `knowledge`, that of the settings is read. `wish` changes each profile. A profile made from options
+        only has the options as its name.
         """
         self.machine = settings.granted(machine)
         self.allowed = settings.allow_paths
@@ -176,7 +176,7 @@ class Preparer:
         made = bool(self._wish) and name == self._wish.words
         project, said = Project.of(path, self.allowed), name if made else str(path)
         extended = extended_texts(text, path, project)
-        # A profile that was made for the wish lacks only the wish's source.
+        # A profile made from options lacks only the source that the options name.
         wish = Wish(fields=self._wish.source) if made else self._wish
         if wish:
             # Only where the wish leaves it open: a profile without a release is fine for one that names it.
@@ -188,7 +188,7 @@ class Preparer:
             extended[label], text, said = text, over, self._wish.words
         profile, document = profiles.read(text, said, extended)
         own = {".".join(field.split(".")[:2]) for field in wish.source}
-        # Files that an option names lie in this folder and its project.
+        # Files named by an option must be in this folder or its project.
         project = Project.of(Path("option"), self.allowed) if own else project
 
         def folder(field: str) -> Path:
@@ -198,7 +198,7 @@ class Preparer:
         try:
             local, tree = read_local(profile.source, folder, file, project)
         except ProfileError as error:
-            # The reader of the checkout knows the field, the document knows its line.
+            # The checkout's reader knows the field; the document knows the line of the field.
             raise ProfileError(*(placed(problem, document, file) for problem in error.problems)) from error
         return WrittenProfile(
             file=file,
@@ -217,9 +217,9 @@ class Preparer:
         return lock_path(name, self._wish.words)
 
     def _text(self, name: str) -> tuple[Path, str]:
-        """Return where a profile stands, and its text."""
+        """Return the path of a profile and its text."""
         if self._wish and name == self._wish.words:
-            return Path("options"), self._made_text  # a file of this folder, whatever is in the words
+            return Path("options"), self._made_text  # a file of this folder, whatever the options are
         if name == STDIN:
             return Path("<stdin>"), self._piped_text
         path = find_profile(name, self.knowledge)
@@ -236,7 +236,7 @@ class Preparer:
 
     @property
     def _wished_gpus(self) -> tuple[str, ...]:
-        # Only then: the tools of the drivers need not run for any other wish.
+        # Only for `local`: other options need no run of the drivers' tools.
         return self._local_gpus if "local" in self._wish.gpus else ()
 
     @cached_property
@@ -254,13 +254,16 @@ class Preparer:
             resolution = resolve_or_suggest(resolver, profile)
             resources = size(profile.resources, resolution.release.cost, self.machine)
         except Incompatible as error:
-            # Problems of one profile share their ways out: each is told once.
+            # Problems of one profile share their fixes, so each fix is printed once.
             ways = {way.text: way for problem in error.problems for way in problem.ways}
             return replace(context, problems=error.problems, ways=tuple(ways.values()))
         return replace(context, resolution=resolution, resources=resources)
 
     def _check_endpoints(self, profile: Profile, document: Node, file: str) -> None:
-        """Refuse endpoints of the profile's own: this process would connect to whatever a stranger names."""
+        """Refuse endpoints that the profile names:
+
+        this process would connect to any address in an untrusted profile.
+        """
         asked = {"remote": profile.cache.remote, "executor": profile.cache.executor}
         refused = {name: address for name, address in asked.items() if address and not self._allows(parse(address))}
         if refused:
@@ -272,13 +275,13 @@ class Preparer:
         return tuple(local_words(self.knowledge, local_gpus()))
 
     def _resolver(self, written: WrittenProfile) -> Resolver:
-        """Return what resolves a profile that was read, and changed versions of it, for this machine."""
+        """Return the resolver of a profile and of changed versions of this profile, for this machine."""
         return Resolver(
             document=written.document,
             knowledge=self.knowledge,
             file=written.file,
             local=written.local,
-            # Only then: the tools of the drivers need not run for any other profile.
+            # Only for `local`: other profiles need no run of the drivers' tools.
             local_gpus=self._local_gpus if written.profile.for_this_machine else (),
             machine=platform.machine(),
             allow_untested=self._allow_untested,
@@ -331,14 +334,14 @@ def find_profile(name: str, knowledge: KnowledgeBase | None = None) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    # A matrix lies among the shipped profiles, and is none.
+    # The shipped matrix is in the same folder, but is not a profile.
     if path.suffix not in (".yaml", ".yml") and path.name == name and f"{name}.yaml" != loader.MATRIX:
         for folder in (Path(), Path("profiles"), loader.profiles()):
             if (folder / f"{name}.yaml").is_file():
                 return folder / f"{name}.yaml"
     shipped = [file.stem for file in loader.profile_files()]
     stems = dict.fromkeys((name, name.removesuffix(path.suffix)))
-    # A file of that name with another ending is what was meant, before any shipped profile.
+    # Suggest a file of this name with another ending before any shipped profile.
     beside = [file for stem in stems for end in (".yaml", ".yml") if Path(file := f"{stem}{end}").is_file()]
     stem = name.removesuffix(path.suffix) if path.suffix in (".yaml", ".yml") else name
     if not beside and stem not in shipped and knowledge and means_gpu(knowledge, stem):
@@ -379,9 +382,9 @@ def _gpu_is_no_profile(name: str) -> Problem:
 def lock_path(name: str, options: str = "") -> Path:
     """Return the path of a profile's lock: beside the profile; in the current folder for a shipped profile.
 
-    `my.yaml` has `my.lock`, everything else its whole name and `.lock`. Changed by `options` it has another:
-    `my-python-3.12.lock`. Options without a profile have one here, such as `gpu-rtx5090.lock`. Raises ProfileError,
-    also for a profile from standard input.
+    The lock of `my.yaml` is `my.lock`; for other names, `.lock` is appended. A profile changed by `options` has its
+    own lock: `my-python-3.12.lock`. Options without a profile have a lock in this folder, such as `gpu-rtx5090.lock`.
+    Raises ProfileError, also for a profile from standard input.
     """
     if name == STDIN:
         raise ProfileError.of("profile-not-found", "a profile from standard input has no lock", "save it to a file")
@@ -398,13 +401,13 @@ def lock_path(name: str, options: str = "") -> Path:
 def _slug(options: str) -> str:
     """Return options as part of a file's name."""
     slug = "-".join(re.findall(r"[\w.]+", options))
-    # Other options must not have the same lock, and a file's name has an end.
+    # Other options must have another lock, and the length of a file name is limited.
     plain = len(slug) < 100 and not re.search(r"[^\w.\- =,]", options)
     return slug if plain else f"{slug[:80]}-{hashlib.sha256(options.encode()).hexdigest()[:8]}"
 
 
 def _no_profile_text(name: str) -> str:
-    """Return what is in the place of a profile."""
+    """Return the content of a profile file."""
     if not name:
         return "the name of the profile is empty"
     if Path(name).is_dir():
@@ -438,7 +441,7 @@ def extended_texts(text: str, path: Path, project: Project) -> dict[str, str]:
     """Return the texts of the profiles that this profile extends, by their names."""
     others: dict[str, str] = {}
     file = str(path)
-    # A circle ends here. `merged` refuses it with its place.
+    # A circle ends here. `merged` refuses the value, with its line.
     while (parent := profiles.extended_by(text, file)) is not None and (name := parent.raw) not in others:
         if len(others) == profiles.MAX_EXTENDS:
             raise profiles.extends_too_far(parent, file)
@@ -452,8 +455,8 @@ def read_local(
 ) -> tuple[LocalSource, Path | None]:
     """Hash the checkout and read the patches a profile names.
 
-    `folder` returns the folder that the path of a field (`tensorflow.path`) is relative to. Returns both, and
-    where the checkout lies. Raises ProfileError for a file that is missing, or outside of the project.
+    `folder` returns the folder that the path of a field (`tensorflow.path`) is relative to. Returns both and the path
+    of the checkout. Raises ProfileError for a file that is missing, or outside of the project.
     """
     tree = None
     if source.path is not None:
@@ -484,7 +487,7 @@ def read_local(
 
 @contextmanager
 def _named_by(file: str, field: str) -> Iterator[None]:
-    """Refuse a file with the field that names it."""
+    """Refuse a file, and report the field that names the file."""
     try:
         yield
     except ProfileError as error:

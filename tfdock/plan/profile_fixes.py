@@ -1,7 +1,7 @@
-"""Changes of a profile after a failure of its build, and the words for what the profile asks.
+"""Changes of a profile after its build failed, and the text that describes the profile's choices.
 
-A change comes from the failure's row. It is offered only if the profile with it is accepted, as `tfdock check` would,
-and the build is another one with it.
+A change comes from the failure's row. A change is offered only if `tfdock check` accepts the changed profile, and its
+build differs.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _NUMBER = re.compile(r"(?:sm|compute|lto)_(\d+[a-z]?)|(gfx\w+)|(\d+\.\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The profile that was built, as far as it is known.
+    """The profile that was built, if it is known.
 
-    `resolution` is None where it is refused as it stands, for `problems`, and `ways` are those out of it. `attempt`
-    decides a changed profile, and gives None where it is refused; without it no change is offered.
+    `resolution` is None if the profile is refused for `problems`; `ways` are the fixes for this refusal. `attempt`
+    resolves a changed profile, and returns None if it is refused. Without `attempt` no change is offered.
     """
 
     knowledge: KnowledgeBase
@@ -59,11 +59,12 @@ class Context:
     ways: tuple[Suggestion, ...] = ()
 
 
-# --- what it asks ---------------------------------------------------------------------------------------------------
+# --- the profile's choices
+# ---------------------------------------------------------------------------------------------------
 
 
 def asked(row: Remedied, context: Context) -> str:
-    """Return what the profile asks that bears on a failure: `your profile asks sm_120 and CUDA 12.5.1`."""
+    """Return the profile's choices that matter for a failure: `your profile asks sm_120 and CUDA 12.5.1`."""
     words = [word for subject in row.asks if (word := _word(subject, context))]
     return f"your profile asks {joined(words)}" if words else ""
 
@@ -103,7 +104,7 @@ def _decided(subject: str, resolution: Resolution) -> str:
 
 
 def _written(subject: str, profile: Profile, knowledge: KnowledgeBase) -> str:
-    """Return the same for a refused profile, from its text."""
+    """Return the same text for a refused profile, read from the profile's text."""
     if subject == "release":
         return f"TensorFlow {profile.source.release}"
     if subject == "targets":
@@ -130,7 +131,8 @@ def _gpu(name: str, knowledge: KnowledgeBase) -> str:
     return f"{exact_target(row, gpu.target)} ({name})" if gpu and row else name
 
 
-# --- what it is -----------------------------------------------------------------------------------------------------
+# --- facts of the build
+# -----------------------------------------------------------------------------------------------------
 
 
 def targets(context: Context) -> tuple[str, ...]:
@@ -176,10 +178,10 @@ def number(target: str) -> str:
 
 
 def changes(row: Remedied, values: Mapping[str, str], context: Context) -> tuple[Suggestion, ...]:
-    """Return the row's changes of the profile that are accepted, each of other fields."""
+    """Return the row's accepted changes of the profile; no two change the same fields."""
     if context.profile is None or context.attempt is None:
         return ()
-    # The profile is refused as it stands, so the ways out of the refusal come first.
+    # The unchanged profile is refused, so the fixes for the refusal come first.
     if context.resolution is None:
         return context.ways if row.changes else ()
     suggestions: dict[frozenset[str], Suggestion] = {}
@@ -198,7 +200,7 @@ def changes(row: Remedied, values: Mapping[str, str], context: Context) -> tuple
 
 
 def _changes_the_build(profile: Profile, after: Resolution, context: Context) -> bool:
-    """Return whether something is decided in another way for a changed profile than for the one that failed."""
+    """Return whether a changed profile resolves to another build than the failed profile."""
     before = context.resolution
     if before is None or context.profile is None:
         return False
@@ -213,7 +215,7 @@ def _changes_the_build(profile: Profile, after: Resolution, context: Context) ->
 
 
 def fix(row: Remedied, context: Context) -> str:
-    """Return the fix where fewer jobs would help and there is only one; empty where the row's own words hold."""
+    """Return the fix if fewer jobs would help but there is only one job; empty if the row's own fix applies."""
     halves = any(
         isinstance(value, Mapping) and "half" in value for change in row.changes for value in change.values()
     )
@@ -274,7 +276,7 @@ def _without_target(text: str, context: Context, profile: Profile) -> Iterator[C
     rest = [target for target in context.resolution.targets if number(target) != gone]
     if rest and len(rest) < len(context.resolution.targets):
         yield {field: rest}
-        # A GPU beside the list may need the target that goes: so also without the GPUs.
+        # A GPU beside the list may need the removed target, so also try the change without the GPUs.
         if profile.gpus:
             yield {field: rest, "gpus": None}
 
@@ -285,7 +287,7 @@ def _has(toolkit: str, version: str, target: str, context: Context) -> bool:
         return True
     wanted, resolution = number(target), context.resolution
     row = context.knowledge.toolkits.get((toolkit, str(Version(version).minor)))
-    # For a target that the build has not, another toolkit changes nothing.
+    # If the build lacks the target, another toolkit changes nothing.
     asked = resolution is not None and any(number(listed) == wanted for listed in resolution.targets)
     return bool(asked and row and wanted in row.targets)
 

@@ -1,7 +1,7 @@
 """Bazel's flags for a remote cache and executor. Pure.
 
-The compile container has no network. In it, a program of ours listens on its loopback and hands each connection to a
-Unix socket in the run's folder; outside, the relay takes it to the endpoint and nowhere else, and adds TLS and
+The compile container has no network. In the container, a forwarder listens on the loopback and passes each connection
+to a Unix socket in the run's folder. Outside, the relay connects the socket to the endpoint only, and adds TLS and
 credentials. So Bazel uses plain addresses on its own loopback for every endpoint.
 """
 
@@ -38,7 +38,7 @@ def flags(remote: Remote, options: Options) -> tuple[str, ...]:
     chosen += options("remote_grpc_cache", {}) if remote.cache and not remote.cache.http else ()
     chosen += options("remote", {"upload": str(remote.upload).lower()})
     chosen += options("remote_instance", {"instance": remote.instance}) if remote.instance else ()
-    # Without an executor this machine's own number of jobs holds.
+    # Without an executor, this machine's number of jobs applies.
     chosen += options("remote_jobs", {"jobs": remote.jobs or DEFAULT_JOBS}) if remote.executor else ()
     return tuple(chosen)
 

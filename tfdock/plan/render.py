@@ -1,7 +1,7 @@
 """`Resolution` -> `BuildContext`: the Dockerfile and the files it copies, the same bytes every time.
 
-Templates lay out, this module decides. Values reach a template only as narrow types and through quoting filters;
-`finalize` refuses whatever could end a line.
+Templates lay out, this module decides. Template values have narrow types and pass through quoting filters. `finalize`
+refuses characters that could end a line.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def render(resolution: Resolution, templates: Mapping[str, str]) -> BuildContext
 def toolchain_inputs(resolution: Resolution) -> str:
     """Return a hash of an image's inputs before the source: equal for builds with the same toolchain."""
     values = {name: value for name, value in _values(resolution).items() if not name.startswith("source")}
-    # They reach only stages behind the toolchain, so equal toolchains keep one hash.
+    # Only the stages after the toolchain use them, so equal toolchains have the same hash.
     del values["build_id"], values["edits"], values["patches"]
     return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -99,7 +99,7 @@ def _check_templates(resolution: Resolution, templates: Mapping[str, str]) -> No
 
 
 def bazel_address(resolution: Resolution) -> str:
-    """Return where the image build downloads Bazel: its installer, or what bazelisk takes in TensorFlow's images.
+    """Return the address of Bazel for the image build: its installer, or bazelisk's file in TensorFlow's images.
 
     Empty if the profile's own base has Bazel.
     """
@@ -148,7 +148,10 @@ def _values(resolution: Resolution) -> dict[str, object]:
 
 
 def _archives(resolution: Resolution) -> list[list[str]]:
-    """Return the words of `archive.sh` for each archive of the image; archives go where the toolkit stands."""
+    """Return the arguments of `archive.sh` for each archive of the image.
+
+    Archives are unpacked into the toolkit's folder.
+    """
     prefix = resolution.paths.get(resolution.accelerator.toolkit or "", "")
     return [
         [row.url, row.sha256, prefix, *(word.format_map({"prefix": prefix}) for word in row.arguments)]
@@ -157,7 +160,7 @@ def _archives(resolution: Resolution) -> list[list[str]]:
 
 
 def _held(resolution: Resolution) -> list[str]:
-    """Return the words for `holds.sh`, `TITLE=VERSION=COMMAND`, for each part whose version the plan promises."""
+    """Return the arguments of `holds.sh`, `TITLE=VERSION=COMMAND`, for each part with a promised version."""
     accelerator = resolution.accelerator
     asked = {choice.field: choice.value for choice in resolution.choices if choice.source == "profile"}
     folders = {f"{name}_path": path for name, path in resolution.paths.items()}
@@ -182,12 +185,12 @@ def _held(resolution: Resolution) -> list[str]:
 
 
 def _tools(resolution: Resolution) -> list[str]:
-    """Return the programs whose bytes identify the toolchain, as far as they are in the image."""
+    """Return the programs in the image whose bytes identify the toolchain."""
     paths = resolution.paths
     tools = {paths[name] for name in ("clang", "gcc", "python") if name in paths}
     folders = {f"{name}_path": path for name, path in paths.items()}
     for tool in resolution.accelerator.tools:
-        # For a release that downloads its toolkit there is none in the image.
+        # If a release downloads its toolkit, the image contains no toolkit.
         with contextlib.suppress(KeyError):
             tools.add(tool.format_map(folders))
     return sorted(tools)
@@ -209,9 +212,9 @@ def _environment(templates: tuple[tuple[str, str], ...], filters: Filters = ()) 
 
     environment = ImmutableSandboxedEnvironment(
         loader=DictLoader(dict(templates)),
-        # A name that is missing is an error: an empty word could make another command.
+        # A missing name is an error: an empty word could change the command.
         undefined=StrictUndefined,
-        # Escaping is for HTML. Here each filter quotes for its own reader.
+        # Escaping is for HTML. Each filter quotes for the program that reads its output.
         autoescape=False,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -232,7 +235,7 @@ def _environment(templates: tuple[tuple[str, str], ...], filters: Filters = ()) 
 def _finalize(value: object) -> object:
     if value is None:
         raise ValueError("a template printed nothing in place of a value")
-    # Includes arrive here as markup with lines of their own; everything else is one line.
+    # Includes arrive here as markup and may have several lines; all other values have one line.
     return value if isinstance(value, bool | int) else _one_line(str(value))
 
 
@@ -250,7 +253,7 @@ def _json_words(words: Sequence[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a value of ENV or LABEL in quotes, in which the builder expands nothing."""
+    """Return a value of ENV or LABEL in quotes, so that the builder does not expand it."""
     return '"' + re.sub(r'([\\"$])', r"\\\1", _one_line(text)) + '"'
 
 
@@ -259,5 +262,5 @@ def _words(words: Sequence[str], pattern: re.Pattern[str]) -> str:
     for word in words:
         if not pattern.match(word):
             raise ValueError(f"not a package: {word!r}")
-    # Sorted: another order in a row would be another layer of the image.
+    # Sorted, because another order would give another image layer.
     return " ".join(sorted(words))

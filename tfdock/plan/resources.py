@@ -1,11 +1,12 @@
 """The part of a machine that a build uses, alone or beside others: jobs, Bazel's own memory, the container's limits.
 
 Bazel does not see control groups, and its estimates for a compile or a link are far too low for TensorFlow
-(bazelbuild/bazel#17368: 50 MB for a link that took 8 GB). No Bazel of a TensorFlow release can limit links
-separately from compilations: so the number of jobs keeps both within the memory.
+(bazelbuild/bazel#17368: 50 MB for a link that took 8 GB). No Bazel version of a TensorFlow release can limit links
+separately from compilations, so the number of jobs limits the memory of both.
 
-A build is sized when it is planned, for this machine (`Preparer.resolve_written`); when it starts and again before it
-compiles, for its share of the engine's machine (`BuildSession.fitted`); and after a kill for memory (`after_memory`).
+A build gets its resources in three places. Planning uses this machine (`Preparer.resolve_written`). The start and the
+compile phase use the build's share of the engine's machine (`BuildSession.fitted`). A retry after an out-of-memory
+kill uses `after_memory`.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ MIB = 1 << 20
 GIB = 1 << 30
 _RESERVE_MEMORY = 1 * GIB  #: Bytes left to the machine beside the build container.
 LEAST_HEAP = 1 * GIB  #: The smallest Java heap of Bazel for a tree of TensorFlow's size.
-#: The largest heap below `_MUCH`. By default Java would take a quarter of the memory, and keep it.
+#: The largest heap below `_MUCH`. By default, Java would take a quarter of the memory and not return it.
 _ENOUGH_HEAP = 2 * GIB
-#: From so much memory on, a heap for the whole of TensorFlow's analysis takes little from the compilers.
+#: Above this much memory, a heap for TensorFlow's whole analysis leaves enough for the compilers.
 #:
 #: tensorflow/tensorflow issue 89272: 823 packages, 58,036 targets, 34,286 actions.
 _MUCH, _MUCH_HEAP = 24 * GIB, 4 * GIB
@@ -52,7 +53,7 @@ class BuildResources:
 
     @property
     def for_actions(self) -> int:
-        """Bytes that are left to compilers and linkers."""
+        """Bytes that remain for compilers and linkers."""
         return max(self.memory - self.heap, 0)
 
 
@@ -70,14 +71,17 @@ def size(requested: Requested, cost: Cost, machine: Machine) -> BuildResources:
     Raises Incompatible if the profile requests less memory than Bazel and one job need.
     """
     memory = usable(machine.memory) if requested.memory == "auto" else parse_bytes(requested.memory)
-    # `auto` is not refused here: swap may carry a single job, as the check before a build says.
+    # `auto` is not refused here: one job may fit with swap, and the check before a build reports this.
     if requested.memory != "auto" and memory < least_memory(cost):
         raise Incompatible(_too_small(requested.memory, cost))
     return _sized(requested, cost, cpus=machine.cpus, memory=memory)
 
 
 def share(requested: Requested, cost: Cost, machine: Machine, part: MachineShare) -> BuildResources:
-    """Return the same for a part of a machine, whatever the profile asks. The kernel shares out the cores by load."""
+    """Return the resources for a part of a machine; the profile's own values are ignored.
+
+    The kernel shares out the cores by load.
+    """
     # `auto` takes the whole share. A number asks for less at most.
     wanted = parse_bytes(requested.memory) if requested.memory != "auto" else part.memory
     sized = _sized(requested, cost, cpus=machine.cpus, memory=min(wanted, part.memory))
@@ -87,7 +91,7 @@ def share(requested: Requested, cost: Cost, machine: Machine, part: MachineShare
 def at_once(costs: Sequence[Cost], machine: Machine, asked: int | None) -> int:
     """Return how many of the builds run in parallel: the requested number, or the best number by default.
 
-    Never more than fit: each of as many equal shares has room for Bazel and one job.
+    The number is limited so that each equal share has enough memory for Bazel and one job.
     """
     worth = max(machine.cpus // _CORES_A_BUILD, min(_AT_LEAST, machine.cpus))
     builds = min(len(costs), asked if asked is not None else worth)
@@ -99,9 +103,10 @@ def at_once(costs: Sequence[Cost], machine: Machine, asked: int | None) -> int:
 
 
 def next_share(machine: Machine, running: Sequence[MachineShare], more: int) -> MachineShare:
-    """Return the part of the machine's free resources that one of `more` builds gets.
+    """Return the share of the machine's free resources for one of `more` builds.
 
-    All memory together stays within the machine's. So do all jobs within its cores, except that every build has one.
+    All memory together stays within the machine's. All jobs together also fit its cores, but every build has at least
+    one job.
     """
     jobs = machine.cpus - sum(part.jobs for part in running)
     memory = usable(machine.memory) - sum(part.memory for part in running)
@@ -116,7 +121,7 @@ def usable(memory: int) -> int:
 
 
 def least_memory(cost: Cost) -> int:
-    """Return the least bytes with which one job at a time is sure to end."""
+    """Return the fewest bytes with which one job at a time always fits."""
     return LEAST_HEAP + cost.memory_per_job_mib * MIB
 
 
@@ -147,7 +152,7 @@ def jobs_in(memory: int, cost: Cost, cpus: int) -> int:
     """
     job = cost.memory_per_job_mib * MIB
     link = max(cost.memory_per_link_mib * MIB, job)
-    # A link takes the place of one job, so the others fit into what it leaves.
+    # A link replaces one job, so the other jobs must fit into the remaining memory.
     return max(1, min(cpus, 1 + (memory - link) // job))
 
 
@@ -176,7 +181,7 @@ def more_memory(resources: BuildResources, cost: Cost) -> int:
 
 
 def least_free(total: int) -> int:
-    """Return the bytes that must stay free on a disk of so many bytes while a build runs there.
+    """Return the bytes that must stay free on a disk of this size while a build runs on it.
 
     A fiftieth is little on a small disk and needlessly much on a large one. So it is at least 1 GiB, at most 4 GiB,
     and never more than a twentieth of the disk.

@@ -1,7 +1,7 @@
 """Trust domains: which builds share a disk cache, and which may replace each other. Pure.
 
 A build writes to the cache of its own domain only. It also reads the cache of the domain `release`. So a build can
-change the results of another build only where both have the same domain.
+change the results of another build only if both have the same domain.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Domain:
     name: str = RELEASE
     reasons: tuple[str, ...] = ()
     shared: bool = False  #: The user shares on purpose (`--trust`).
-    #: Domains of the same build without its last patches, most patches first. What ran in them is of the same source,
-    #: at whatever commit.
+    #: Domains of the same build without its last patches, most patches first. Their builds have the same source,
+    #: possibly at another commit.
     with_fewer_patches: tuple[str, ...] = ()
 
     @property
@@ -62,7 +62,7 @@ def split_key(key: str) -> tuple[str, str]:
 
 
 def in_domains(key: str, domains: Iterable[str]) -> bool:
-    """Return whether a disk cache is in one of the domains: `release`, `all`, or a name or the beginning of one."""
+    """Return whether a disk cache is in one of the domains: `release`, `all`, a name, or the start of a name."""
     domain = split_key(key)[1]
     return any(
         asked in ("all", domain) or (domain != RELEASE and len(asked) >= _SHORTEST and domain.startswith(asked))
@@ -86,20 +86,21 @@ def recorded(record: Mapping[str, Any]) -> str:
 
 
 def replaces(domain: str, other: str) -> bool:
-    """Return whether a build of a domain may take the place of one of another, which is not so for `release`.
+    """Return whether a build of one domain may replace a build of another. A build of `release` may not be replaced.
 
-    Others may: who edits the options of a profile, or moves a checkout, has another domain and the same build id.
+    Other domains may replace each other: edited options or a moved checkout give another domain with the same build
+    id.
     """
     return domain == RELEASE or other != RELEASE
 
 
 def stands_for(record: Mapping[str, Any], domain: str, *, pulled: bool) -> bool:
-    """Return whether a record's build may stand for one of the same fingerprint in a domain.
+    """Return whether a recorded build may be used for a build with the same fingerprint in a domain.
 
-    One in `release` may, and one in the same domain. For a domain besides `release`, so may what was pulled: the
-    settings name its registry, and the domain of a checkout has another name on each machine.
+    A build in `release` or in the same domain may. Outside `release`, a pulled build may too: the settings name its
+    registry, and a checkout's domain has another name on each machine.
     """
-    # What was pulled never stands for `release` unless its record says `release`.
+    # A pulled build counts as `release` only if its record says `release`.
     return recorded(record) in (RELEASE, domain) or (pulled and domain != RELEASE)
 
 
@@ -108,10 +109,10 @@ def trust_domain(
 ) -> Domain:
     """Return the domain of a build.
 
-    It is `release` for the official source of a release without patches, on a base image that the knowledge chooses,
-    with options that run no program, and with no remote endpoint but those of the settings. Else its name follows
-    from what differs. The content of a checkout is not part of the name: an edited checkout keeps its cache. `remote`
-    is what this machine's settings say.
+    It is `release` under four conditions: the official source of a release without patches; a base image from the
+    knowledge base; options that run no program; and only remote endpoints from the settings. Otherwise the
+    differences decide its name. The content of a checkout is not part of the name: an edited checkout keeps its
+    cache. `remote` has the remote endpoints of this machine's settings.
     """
     foreign = [
         *_source(resolution),
@@ -129,18 +130,18 @@ def trust_domain(
     return Domain(
         name=_named(identities),
         reasons=tuple(reason for _, reason in foreign),
-        # Without any difference it is `release`, which each domain reads.
+        # Without any difference the domain is `release`, and every domain reads its cache.
         with_fewer_patches=tuple(_named(one) for one in reversed(fewer) if one),
     )
 
 
 def of_bundle(images: str) -> Domain:
-    """Return the domain of a bundle, from the sha256 of its images: others made them, from unknown sources."""
+    """Return the domain of a bundle, from the sha256 of its images: the source of these images is unknown."""
     return Domain(name=_named([["bundle", images]]), reasons=("the image comes out of a bundle",))
 
 
 def _named(identities: list[list[str]]) -> str:
-    # Parts in quotes: two different lists cannot become one text.
+    # Parts are quoted, so that two different lists never give the same text.
     text = json.dumps(identities, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -151,17 +152,17 @@ _Found = Iterator[tuple[list[str], str]]  #: The part of the name, and the reaso
 def _source(resolution: Resolution) -> _Found:
     source = resolution.source
     known = resolution.release.commits.get(str(resolution.version))
-    # A tag can be moved, so it is the commit that makes a source the release.
+    # A tag can be moved, so only the commit identifies the release's source.
     if source.official and known is not None and source.commit == known:
         return
     if source.kind == "path":
         # The real folder: two links to one checkout share its domain.
         yield ["path", source.folder or source.location], "the source is a local checkout"
     elif source.kind == "archive":
-        # By its bytes where they are known: the same archive may lie at several addresses.
+        # Identified by its bytes if they are known: several addresses may serve the same archive.
         yield ["archive", source.sha256 or source.location], f"the source is the archive {source.location}"
     else:
-        # A branch's commit changes. All its builds share one domain nevertheless.
+        # A branch's commit changes. All its builds still share one domain.
         reason = f"the source is {source.location} at {' or '.join(source.refs)}"
         yield ["git", source.location, *source.refs], reason
 
@@ -188,7 +189,7 @@ def _options(profile: Profile, knowledge: KnowledgeBase) -> _Found:
 
 
 def _remote(profile: Profile, remote: Remote) -> _Found:
-    """Yield servers and tenants of remote caches that only the profile names: what they say enters the disk cache."""
+    """Yield servers and tenants of remote caches that only the profile names: their results enter the disk cache."""
     for url in (profile.cache.remote, profile.cache.executor):
         endpoint = parse(url) if url else None
         if endpoint and endpoint not in (remote.cache, remote.executor):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tfdock.resolve.starter import StarterDevices
 
 NAMED = ("tensorflow", "python", "cuda")  #: Fields with an option of their own.
-#: Values that stay as written: lists, maps, numbers, and the words of YAML.
+#: Values that are not quoted: lists, maps, numbers, and YAML keywords.
 _YAML = re.compile(r"[\[{].*[\]}]|true|false|null|[-+]?\d+(\.\d+)?", re.DOTALL)
 
 
@@ -55,8 +55,8 @@ class Wish:
     def profile(self, knowledge: KnowledgeBase, local: Sequence[str], machine: str, *, allow_untested: bool) -> str:
         """Return a profile for the wish, as `init` writes it; raises ProfileError and Incompatible.
 
-        It has the release's own source; `over` sets another. `local` are this machine's GPUs, which the word `local`
-        stands for, and `machine` is its CPU.
+        Its source is the release's own; `over` sets another source. `local` are this machine's GPUs, which the word
+        `local` stands for, and `machine` is its CPU.
         """
         from tfdock.resolve.starter import starter  # here: most commands name a profile
 
@@ -77,14 +77,14 @@ class Wish:
     def over(self, name: str, release: str, knowledge: KnowledgeBase, local: Sequence[str]) -> str:
         """Return a profile that extends the named profile and sets the fields of the wish; raises ProfileError.
 
-        `release` is the release of the named profile. A profile may name nothing else of its source.
+        `release` is the release of the named profile. A profile may name no other field of its source.
         """
         from tfdock.resolve.starter import device_line  # here, as above
 
         lines = {"extends": f"extends: {json.dumps(name, ensure_ascii=False)}"}
         if self.gpus:
             devices = self._devices(knowledge, local)
-            # The profile's own devices go, and the versions and compilers that only another accelerator has.
+            # Remove the profile's own devices, and the versions and compilers of other accelerators.
             others = {part for row in knowledge.accelerators.values() for part in row.components}
             gone = sorted((others - {*devices.accelerator.components}) & {*Profile.model_fields})
             gone += [] if devices.accelerator.compilers else ["compiler"]
@@ -105,7 +105,7 @@ class Wish:
 
 
 NO_WISH = Wish()
-DEVICES = ("gpus", "accelerator", *TARGET_FIELDS)  #: Fields that `--gpu` says.
+DEVICES = ("gpus", "accelerator", *TARGET_FIELDS)  #: Fields that `--gpu` sets.
 
 
 def wish_of(*, gpu: Sequence[str] | None, sets: Sequence[str] | None, **fields: str | None) -> Wish:
@@ -118,7 +118,7 @@ def wish_of(*, gpu: Sequence[str] | None, sets: Sequence[str] | None, **fields: 
         if not (equals and value.strip() and re.fullmatch(r"[A-Za-z][\w-]*(\.[\w-]+){0,3}", name, re.ASCII)):
             fix = "write a profile's field and its value: `--set resources.memory=16GiB`, `--set xla=false`"
             raise ProfileError.of("wish-malformed", f"`--set {text}` is not `FIELD=VALUE`", fix)
-        # One part of a field cannot be set beside the whole of it.
+        # A field and a part of this field cannot both be set.
         twice = [other for other in said if f"{other}.".startswith(f"{name}.") or f"{name}.".startswith(f"{other}.")]
         release = name.startswith("tensorflow.") and twice == ["tensorflow"] and name != "tensorflow.release"
         own = name in ("extends", "schema")
@@ -128,7 +128,7 @@ def wish_of(*, gpu: Sequence[str] | None, sets: Sequence[str] | None, **fields: 
             raise ProfileError.of("wish-malformed", f"`--set {text}`: `{name}` {why}", fix)
         said[name] = value.strip()
         if _YAML.fullmatch(said[name]):
-            yaml_nodes.parse(said[name], f"--set {text}")  # below, its error would have no place
+            yaml_nodes.parse(said[name], f"--set {text}")  # later, the error would have no line
     if said.get("tensorflow", "").startswith("{"):
         fix = "`--set 'tensorflow.patches=[fix.patch]'`, `--set tensorflow.ref=master`"
         raise ProfileError.of("wish-malformed", "`tensorflow` is set by its parts", fix)
@@ -157,7 +157,7 @@ def _yaml_lines(fields: Mapping[str, str]) -> dict[str, str]:
         inner = tree
         for step in path:
             inner = inner.get(step, {}) if isinstance(inner, dict) else {}
-        # In a list or map that was given whole, the reader of the profile names the number.
+        # For a whole list or map, the profile reader reports the number of the entry.
         if isinstance(inner, dict) and last in inner:
             inner[last] = json.dumps(inner[last])
     return {name: f"{name}: {_flow(value)}" for name, value in tree.items()}

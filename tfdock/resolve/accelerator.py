@@ -50,11 +50,11 @@ def accelerator_of(question: Question) -> Accelerator | None:
             f"the accelerator `{asked}` is not known",
             why=f"known: {', '.join(sorted(known))}",
         )
-        # Nothing else can be held against an accelerator that nobody knows.
+        # No other rule applies to an unknown accelerator.
         return None
     if not _devices_are_known(question):
         return None
-    # Each field once: several GPUs of this machine come from one field.
+    # List each field once: several GPUs of this machine come from one field.
     evidence = list(dict.fromkeys(_evidence(question)))
     names = {asked} if asked else {name for _, name in evidence}
     for path, name in evidence:
@@ -70,7 +70,7 @@ def accelerator_of(question: Question) -> Accelerator | None:
         )
     if len(notes.problems) > before:
         return None
-    # Sorted: sets have no order, and the same profile must give the same answer.
+    # Sorted: sets have no order, and the same profile must give the same result.
     name = next(iter(sorted(names)), "cpu")
     reason = f"`{evidence[0][0]}` asks for it" if evidence else "no GPU is requested"
     notes.choose("accelerator", name, "profile" if asked or evidence else "default", "as asked" if asked else reason)
@@ -93,7 +93,7 @@ def _devices_are_known(question: Question) -> bool:
             problem = unknown_gpu(question.knowledge, name)
             notes.refuse(problem.code, path, problem.message, fix=problem.fixes)
     for field, path, target in _asked_targets(question):
-        # Every word would match where a family has no pattern for its targets.
+        # If a family has no pattern for its targets, every word would match.
         rows = [row for row in question.knowledge.accelerators.values() if row.target_pattern]
         owners = [row for row in rows if row.target_field == field]
         if any(row.matches(target) for row in owners):
@@ -124,7 +124,7 @@ def _evidence(question: Question) -> Iterable[tuple[str, str]]:
     yield from ((path, gpu.accelerator) for path, _, gpu in asked_gpus(question) if gpu)
 
 
-# --- what the profile says ------------------------------------------------------------------------------------------
+# --- the profile's values ------------------------------------------------------------------------------------------
 
 
 def component_fields(question: Question) -> dict[str, str]:
@@ -158,7 +158,7 @@ def asked_gpus(question: Question) -> list[tuple[str, str, Gpu | None]]:
     rows: list[tuple[str, str, Gpu | None]] = []
     for path, name in places:
         if name == "local":
-            # A GPU whose name is newer than the rows is named by its target.
+            # A GPU that is newer than the rows is named by its target.
             local = ((word, find_gpu(knowledge, word) or bare_gpu(knowledge, word)) for word in question.local_gpus)
             rows += [(path, word, row) for word, row in local]
         else:
@@ -173,7 +173,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
     """Choose targets, components and compiler; note every conflict between them."""
     notes, asked = question.notes, asked_components(question)
     _refuse_unused(question, accelerator, asked)
-    # Only a doubt: the row of the release may simply not speak of this family yet.
+    # Only a doubt: the release's row may not cover this family yet.
     if accelerator.components and not any(name in release.components for name in accelerator.components):
         notes.doubt(
             "accelerator-untested",
@@ -189,7 +189,7 @@ def devices_of(question: Question, release: Release, accelerator: Accelerator) -
         components={},
         asked=asked,
         fields=component_fields(question),
-        # A list says everything. GPUs beside it are only held against it.
+        # A list of targets is complete. GPUs beside the list are only checked against it.
         targets=listed or _targets_of(release, accelerator, gpus),
         compiler_asked=bool(question.profile.compiler),
         xla=question.profile.xla,
@@ -243,11 +243,11 @@ def _refuse_unused(question: Question, accelerator: Accelerator, asked: Mapping[
 def _refuse_other_machines(
     question: Question, gpus: Sequence[tuple[str, Gpu]], listed: Sequence[RequestedBuild]
 ) -> None:
-    """Refuse GPUs that are sold with another CPU than the build's; beside other GPUs they are only a waste."""
+    """Refuse GPUs that are sold with another kind of CPU; beside other GPUs, only warn about them."""
     knowledge, here = question.knowledge, question.machine
     devices = [(path, gpu.gpu, gpu, True) for path, gpu in gpus]
     bare = [(requested.path, gpu) for requested in listed if (gpu := bare_gpu(knowledge, requested.target))]
-    # Only where no named GPU and no listed target is of this machine's kind.
+    # Refuse only if no named GPU and no listed target fits this kind of machine.
     if not gpus and all(machine_of(knowledge, gpu) not in (None, here) for _, gpu in bare):
         # A GPU that is not embedded may come out for another machine later.
         devices += [
@@ -259,7 +259,7 @@ def _refuse_other_machines(
         if machine in (None, here):
             continue
         base = "" if any(row.machine == machine for row in knowledge.images) else ", with a base image of yours"
-        # Somebody who writes the version of CUDA there has such a GPU hardly ever.
+        # A user who writes the CUDA version in this field rarely has such a GPU.
         mistaken = gpu.target in asked_components(question).values()
         why = f"{gpu.target} is the version of another field here; a compute capability is the GPU's (`tfdock gpus`)"
         question.notes.find(
@@ -284,7 +284,7 @@ def _targets_of(release: Release, accelerator: Accelerator, gpus: Sequence[tuple
 
 
 def _official_targets(question: Question, combination: Combination) -> list[RequestedBuild]:
-    """Return the official wheel's list, for a profile that asks for none."""
+    """Return the official wheel's list of targets, for a profile without targets."""
     official = combination.release.official_targets.get(combination.accelerator.accelerator, ())
     if not official:
         question.notes.refuse(
@@ -303,15 +303,15 @@ def _official_targets(question: Question, combination: Combination) -> list[Requ
 
 
 def _supported_official_targets(question: Question, combination: Combination) -> Combination:
-    """Return the official list without targets that this build cannot have: the profile did not ask for them.
+    """Return the official list without the targets that this build cannot have: the profile did not request them.
 
-    With XLA on, which an old official wheel was built without, the oldest GPUs of its list are not used.
+    XLA does not use the oldest GPUs in the list of an old official wheel that was built without XLA.
     """
     if not combination.targets or not combination.targets[0].official:
         return combination
     rules = (*DEVICE_RULES, release_uses_the_target)
-    # Each target by itself, so that one which fails takes no other with it.
-    # If none is left the whole list stays: its findings say why.
+    # Check each target separately, so that a failed target does not remove others.
+    # If no target remains, return the whole list: its findings give the reasons.
     able = [
         wanted for wanted in combination.targets if not _has_finding(replace(combination, targets=[wanted]), rules)
     ] or combination.targets
@@ -334,10 +334,10 @@ def _target_reason(gpus: Sequence[tuple[str, Gpu]], listed: Sequence[RequestedBu
 
 
 def _with_toolkit(question: Question, combination: Combination) -> Combination:
-    """Choose toolkit and compiler: those of the profile, else the first pair that compiles for the targets."""
+    """Choose toolkit and compiler: the profile's, or else the first pair that compiles for the targets."""
     versions = _candidates(combination, combination.accelerator.toolkit)
     compilers = _compilers(question, combination)
-    # The release's own compiler is kept as long as any version of the toolkit serves it.
+    # Use the release's own compiler as long as any version of the toolkit works with it.
     pairs = (
         _with_compiler(question, replace(combination, components={**combination.components, **version}), compiler)
         for compiler in compilers
@@ -358,7 +358,7 @@ def _with_libraries(question: Question, combination: Combination) -> Combination
 
 
 def _with_versions(combination: Combination, name: str) -> Iterator[Combination]:
-    # The second only where nothing of the first works.
+    # Try the second compiler only if no toolkit works with the first.
     for version in chain(_candidates(combination, name), _beside_toolkit(combination, name)):
         yield replace(combination, components={**combination.components, **version})
 
@@ -366,14 +366,14 @@ def _with_versions(combination: Combination, name: str) -> Iterator[Combination]
 def _first_without_finding(candidates: Iterable[Combination], rules: Sequence[Rule]) -> Combination:
     """Return the first candidate without a finding; else the first, whose findings will be reported.
 
-    For an official list it is enough that a part of it works.
+    For an official list, it is enough if a part of the list works.
     """
     tried = []
     for combination in candidates:
         if not _has_finding(combination, rules):
             return combination
         tried.append(combination)
-    # None serves the whole list, so the first that serves a part of it.
+    # No toolkit serves the whole list, so take the first one that serves a part of the list.
     for combination in tried:
         if any(
             wanted.official and not _has_finding(replace(combination, targets=[wanted]), rules)
@@ -396,8 +396,8 @@ def _candidates(combination: Combination, name: str | None) -> list[dict[str, st
     tested = Version(support.tested)
     others = sorted({Version(text) for text in support.accepted} - {tested})
     newer, older = [each for each in others if each > tested], [each for each in others if each < tested]
-    # Newer before older: what a GPU lacks in the tested version is mostly in a later one.
-    # A library follows the toolkit that is asked for, even to a version that is reported as untested.
+    # Newer before older: if the tested version lacks support for a GPU, a later version mostly has it.
+    # A library follows the requested toolkit, even to a version that is reported as untested.
     follows = name != combination.accelerator.toolkit
     last = [Version(text) for text in support.uncertain] if follows else []
     return [{name: full_version(combination, name, str(each))} for each in (tested, *newer, *reversed(older), *last)]
@@ -406,7 +406,7 @@ def _candidates(combination: Combination, name: str | None) -> list[dict[str, st
 def _beside_toolkit(combination: Combination, name: str) -> Iterator[dict[str, str]]:
     """Yield versions of a library that were used beside the chosen toolkit: by releases' tables, then in reports.
 
-    None where the profile names the version, or Bazel has a closed list.
+    None if the profile names the version, or Bazel has a closed list.
     """
     knowledge, toolkit = combination.knowledge, combination.accelerator.toolkit or ""
     own, chosen = combination.release.components.get(name, Support()), combination.toolkit_version
@@ -443,7 +443,7 @@ def full_version(combination: Combination, name: str, asked: str) -> str:
 def _choose_component(question: Question, combination: Combination, name: str | None) -> None:
     notes, release = question.notes, combination.release
     known = name in combination.asked or name in release.components
-    # Without its toolkit nothing is known of a build, so `allow_untested` does not help.
+    # Without its toolkit nothing is known about a build, so `allow_untested` does not help.
     if not name or not (known or name == combination.accelerator.toolkit):
         return
     support, value = release.components.get(name, Support()), combination.components.get(name, "")
@@ -466,7 +466,7 @@ def _choose_component(question: Question, combination: Combination, name: str | 
         tested = replace(
             combination, components={**combination.components, name: full_version(combination, name, support.tested)}
         )
-        # What the tested version lacks is the reason for another one.
+        # The reason for another version is the support that the tested version lacks.
         why = next((finding.message for rule in (*DEVICE_RULES, *LIBRARY_RULES) for finding in rule(tested)), "")
         reason = f"the nearest to the tested {support.tested}: {why}"
         notes.choose(name, value, f"releases.yaml {release.release}", reason)
@@ -488,8 +488,11 @@ def _compilers(question: Question, combination: Combination) -> list[str]:
 
 
 def _is_available(question: Question, combination: Combination, compiler: str) -> bool:
-    """Return whether the release has a compiler at hand: the toolkit's own always, another one in a known version."""
-    # nvcc has no row in compilers.yaml: it is as new as its toolkit.
+    """Return whether the release can use a compiler:
+
+    the toolkit's own always, another one only in a known version.
+    """
+    # nvcc has no row in compilers.yaml: it has the version of its toolkit.
     own_version = any(name == compiler for name, _ in question.knowledge.compilers)
     return not own_version or bool(_version_of(question, combination.release, compiler))
 
@@ -498,7 +501,7 @@ def _version_of(question: Question, release: Release, compiler: str) -> str:
     """Return the version of a compiler that is not the toolkit's: the profile's, else the release's."""
     host = question.profile.host_compiler
     if isinstance(host, HostCompiler) and host.name == compiler and (host.version or host.path):
-        # A compiler at a path of its own: its version is not known, so no row may speak for it.
+        # The profile gives the compiler's path, so its version is unknown and no row applies to it.
         return str(Version(host.version).parts[0]) if host.version else "of unknown version"
     if any(name == compiler for name, _ in question.knowledge.compilers):
         return release.compilers.get(compiler, "")
@@ -538,7 +541,7 @@ def _choose_compiler(question: Question, combination: Combination) -> None:
             "the release's own GPU compiler",
         )
     else:
-        # What the release's own compiler cannot do is the reason for another one.
+        # The reason for another compiler is the support that the release's own compiler lacks.
         instead = _with_compiler(question, combination, default or "")
         reason = next((finding.message for rule in DEVICE_RULES for finding in rule(instead)), "")
         notes.choose("compiler", combination.compiler, "compilers.yaml", reason)

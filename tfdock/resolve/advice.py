@@ -1,7 +1,7 @@
 """From GPUs and a release: how the official wheel runs on them, and the smallest build that runs better.
 
-Everything is computed from knowledge rows. A profile is offered only after it was resolved and accepted. It names the
-requested release, or else the nearest release that accepts it.
+Everything is computed from knowledge rows. A profile is offered only after it has been resolved and accepted. The
+profile names the requested release, or else the nearest release that accepts the profile.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class AdvisedWheel:
     version: str  #: The version.
     pythons: tuple[str, ...]  #: The Pythons of the wheel.
     targets: tuple[str, ...]  #: The targets of its GPU code; empty if no code for such GPUs is known.
-    requirement: str  #: What to tell pip.
+    requirement: str  #: The arguments for pip.
     installs: tuple[str, ...]  #: The Pythons for which this command installs a working TensorFlow.
     needs: tuple[str, ...] = ()  #: Requirements that pip does not install, such as `CUDA 11.2`.
     pins: tuple[str, ...] = ()  #: Extra requirements for pip, if the newest version of a library has dropped a GPU.
@@ -217,7 +217,7 @@ def same_official(knowledge: KnowledgeBase, profile: Profile, resolution: Resolu
     if resolution.image.machine != OFFICIAL_MACHINE or not release.official_targets.get(accelerator.accelerator):
         return None
     gpus = gpus_named(knowledge, profile.named_gpus) if profile.named_gpus else ()
-    # Of this machine's GPUs, and of what is compiled for others, only the targets are known.
+    # Only the targets are known of this machine's GPUs and of listed targets.
     targets = dict.fromkeys(dotted(target) for target in resolution.targets)
     others = [target for target in targets if target not in {gpu.target for gpu in gpus}]
     names = (*profile.named_gpus, *others)
@@ -228,7 +228,7 @@ def same_official(knowledge: KnowledgeBase, profile: Profile, resolution: Resolu
     compatibilities = [wanted.on_official(release, gpu) for gpu in wanted.gpus]
     wheel = wanted.official_wheel(release, str(resolution.version), compatibilities)
     tested = {name: release.components.get(name, Support()).tested for name in resolution.components}
-    # Who builds for another CUDA has that one.
+    # A user who builds for another CUDA has this CUDA installed.
     if any(version and not same_minor(resolution.components[name], version) for name, version in tested.items()):
         return None
     return SameOfficial(wheel=wheel, gpus=names, limited=any(one.limits for one in compatibilities))
@@ -265,8 +265,8 @@ def cover(
 ) -> tuple[str, ...]:
     """Return the fewest targets that serve all GPUs natively; empty if `able` (numbers, `86`) lacks one.
 
-    SASS serves its own major version upwards. One target for each major version, that of its lowest GPU, is the
-    minimum. Embedded GPUs run their own code alone. If `able` lacks a number, the next lower number of the major
+    SASS serves its own major version upwards. The minimum is one target for each major version: the target of its
+    lowest GPU. Embedded GPUs run their own code alone. If `able` lacks a number, the next lower number of the major
     version serves.
     """
     accelerator = knowledge.accelerators[gpus[0].accelerator]
@@ -298,7 +298,7 @@ def cover(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """What a wheel is wanted for: GPUs, and a Python if it matters. The accelerator is that of the first GPU."""
+    """The purpose of a wheel: GPUs, and a Python if it matters. The accelerator is that of the first GPU."""
 
     knowledge: KnowledgeBase
     gpus: Sequence[Gpu]
@@ -321,7 +321,7 @@ class _Wanted:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of GPUs that a profile can name; of the others only the target is known."""
+        """The names that a profile can use; other GPUs have only a known target."""
         return tuple(gpu.gpu for gpu in self.gpus if gpu.gpu in self.knowledge.gpus)
 
     def machine(self, gpu: Gpu) -> str:
@@ -388,7 +388,7 @@ class _Wanted:
         """Return how the release's official wheel serves a GPU."""
         accelerator = self.knowledge.accelerators[gpu.accelerator]
         compatibility = serve(self.knowledge, gpu, facts_of_release(self.knowledge, release, accelerator))
-        # A GPU of another kind of machine has its reason already.
+        # For a GPU of another kind of machine, a reason has been given already.
         beside = self.machine(gpu) != OFFICIAL_MACHINE
         if beside or release.official_targets.get(gpu.accelerator):
             return compatibility
@@ -409,7 +409,7 @@ class _Wanted:
             if not self._may_take(other):
                 continue
             accepted, _ = self.try_release(other, other.newest)
-            # Code for these very GPUs, and libraries that know them, are worth a release that is farther away.
+            # Machine code and libraries for exactly these GPUs justify a more distant release.
             if accepted and self._has_code_for_each(accepted):
                 return accepted, refused
             near = near or accepted
@@ -435,9 +435,9 @@ class _Wanted:
             for xla in (True, False):
                 try:
                     wanted = replace(draft, targets=targets, xla=xla)
-                    # One search for ways out is enough, and it is slow.
+                    # One search for fixes is enough, because the search is slow.
                     found = wanted.resolve(self.knowledge, suggest=suggest and not first)
-                    # Resolved once more with its choices written out: what is offered must be accepted as it stands.
+                    # Resolve once more with all choices written out: the offered text itself must be accepted.
                     exact = replace(
                         wanted, chosen=tuple(_changed_choices(release, found)), source=_fork_of(release, found)
                     )
@@ -465,7 +465,7 @@ class _Wanted:
         ptx = release.capability_format == "dotted"
         able = self._compilable_targets(release)
         whom = "all of them" if len(self.gpus) > 1 else "it"
-        # First the lowest GPUs' own targets, then lower ones where no toolkit compiles for those.
+        # First the targets of the lowest GPUs, then lower targets if no toolkit compiles for the first ones.
         fewest = (cover(self.knowledge, self.gpus, ptx=ptx, able=known) for known in (None, able))
         for targets in dict.fromkeys(fewest):
             if targets == exact and not bare:
@@ -475,18 +475,18 @@ class _Wanted:
                 yield field, f"[{', '.join(targets)}]", comment
 
     def _exact_targets(self, release: Release) -> tuple[str, ...]:
-        """Return a target for each GPU alone, as the release takes them."""
+        """Return each GPU's own target, in the release's notation."""
         return sorted_targets(own_target(release, self.accelerator, gpu.target) for gpu in self.gpus)
 
     def _compilable_targets(self, release: Release) -> set[str]:
-        """Return what any toolkit that the release accepts can compile for (`86`, `gfx90a`)."""
+        """Return the targets that any toolkit of the release can compile for (`86`, `gfx90a`)."""
         name = self.accelerator.toolkit or ""
         minors = {str(Version(version).minor) for version in taken_versions(release.components.get(name, Support()))}
         rows = [row for key, row in self.knowledge.toolkits.items() if key[0] == name and key[1] in minors]
         return {number for row in rows for number in row.targets}
 
     def _may_take(self, release: Release) -> bool:
-        """Return whether it is worth resolving: the release uses such GPUs, and a toolkit that can serve them."""
+        """Return whether a release is worth resolving: it uses such GPUs, and one of its toolkits supports them."""
         able = self._compilable_targets(release)
         served = (
             bool(cover(self.knowledge, self.gpus, able=able))
@@ -514,7 +514,7 @@ class _Wanted:
         serving = {gpu.gpu: judge(self.knowledge, self.accelerator, gpu.target, targets).by for gpu in self.gpus}
         entries = []
         for target in targets:
-            # `compute_86` is SASS and PTX, and both take room.
+            # `compute_86` is SASS and PTX, and both add to the size.
             both = self.accelerator.capabilities and Capability.parse(target).ptx
             size = sass.value + (ptx.value if both and ptx else 0) if sass else None
             number = target.partition("_")[2]
@@ -563,14 +563,14 @@ def _nothing_published(knowledge: KnowledgeBase, release: Release, accelerator: 
 
 
 def _by_nearness(knowledge: KnowledgeBase, release: Release) -> list[Release]:
-    """Return the other releases: newer ones from the next on, then older ones from the next on."""
+    """Return the other releases: first newer ones in ascending order, then older ones in descending order."""
     order = sorted(knowledge.releases.values(), key=lambda row: Version(row.release))
     place = order.index(release)
     return [*order[place + 1 :], *reversed(order[:place])]
 
 
 def _fork_of(release: Release, resolution: Resolution) -> str:
-    """Return the comment for a source that is not the release's own; empty for its own."""
+    """Return the comment for a source that is not the release's own; otherwise an empty text."""
     source = resolution.source
     return "" if source.location == release.repository else f"From {source.location}, {source.refs[0]}."
 

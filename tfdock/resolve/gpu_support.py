@@ -1,7 +1,6 @@
 """The facts about a GPU from several knowledge rows: its compilers, releases and drivers.
 
-Nothing here is written down anywhere: it is computed from the rows each time, so that a new toolkit or release is
-there as soon as its row is.
+All facts are computed from the rows each time, so a new row of a toolkit or release counts at once.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class TargetFacts:
     driver_max: str | None  #: The newest driver for the GPU; null if no driver has dropped the GPU.
     toolkit_driver: str | None  #: The oldest driver that runs the code of its first toolkit.
     toolkit_driver_windows: str | None  #: The same on Windows.
-    needs_driver: str | None  #: The required driver: the newer one of both.
+    needs_driver: str | None  #: The required driver: the newer of the two.
     needs_driver_windows: str | None  #: The same on Windows.
     reports: tuple[str, ...]  #: Sentences about such GPUs in forks of TensorFlow and at users.
     open_modules: bool  #: Whether the GPU needs the driver's open kernel modules.
@@ -108,7 +107,7 @@ def release_named(knowledge: KnowledgeBase, asked: str) -> tuple[Release, str]:
 
 
 def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str, name: str = "") -> TargetFacts:
-    """Return the facts of a GPU's target (`8.6`, `gfx90a`), or of one of its GPUs, which may need a later driver."""
+    """Return the facts of a target (`8.6`, `gfx90a`), or of a GPU with this target, which may need a later driver."""
     family = accelerator.accelerator
     written = exact_target(accelerator, target)
     number = target_number(written)
@@ -121,7 +120,7 @@ def target_facts(knowledge: KnowledgeBase, accelerator: Accelerator, target: str
     architecture = architecture_of(knowledge, family, target)
 
     def drivers(*, wsl: bool) -> tuple[Version | None, Version | None]:
-        """Return the oldest driver that knows the GPU, and that of its first toolkit."""
+        """Return the oldest driver that supports the GPU, and the oldest driver for its first toolkit."""
         knows = gpu_driver(knowledge, family, target, name, wsl=wsl)
         first = able[0] if able else None
         return knows, toolkit_floor(knowledge, first.toolkit, Version(first.version), wsl=wsl) if first else None
@@ -164,7 +163,7 @@ def _releases(knowledge: KnowledgeBase, family: str, target: str, minors: tuple[
             version
             for version in taken_versions(support)
             if _minor(version, minors)
-            # A toolkit without library or image cannot be built with, whatever it compiles.
+            # A toolkit without a library or an image cannot be used for a build.
             and _has_libraries(knowledge, accelerator, release, version, target)
             and _has_image(knowledge, accelerator, release, version)
         )
@@ -202,7 +201,7 @@ def _has_image(knowledge: KnowledgeBase, accelerator: Accelerator, release: Rele
 def _has_libraries(
     knowledge: KnowledgeBase, accelerator: Accelerator, release: Release, toolkit: str, target: str
 ) -> bool:
-    """Return whether each library of the release has a version for toolkit and target, as far as is known."""
+    """Return whether each library of the release has a known version for toolkit and target."""
     supports = [
         (name, release.components.get(name)) for name in accelerator.components if name != accelerator.toolkit
     ]
@@ -217,7 +216,7 @@ def _has_one(
     knowledge: KnowledgeBase, accelerator: Accelerator, name: str, version: str, toolkit: str, target: str
 ) -> bool:
     rows = libraries(knowledge, name, version)
-    # Without a row nothing is known against it.
+    # Without a row, the library is assumed to work.
     return not rows or any(is_made_for(row, toolkit) and has_code_for(row, accelerator, target) for row in rows)
 
 
@@ -228,7 +227,7 @@ def taken_versions(support: Support) -> list[str]:
 
 
 def _minor(version: str, minors: Iterable[str]) -> bool:
-    """Return whether a version is one of some minor versions; `11` is known to be `11.2` as much as any of them."""
+    """Return whether a version belongs to one of these minor versions. `11` matches `11.2` and all other 11.x."""
     return any(Version(minor).matches(Version(version).minor) for minor in minors)
 
 
@@ -272,13 +271,13 @@ def release_words(knowledge: KnowledgeBase, facts: TargetFacts) -> str:
 def _range_words(ranges: Sequence[tuple[str, str]], is_open: bool) -> str:
     words = [first if first == last else f"{first} to {last}" for first, last in ranges]
     if is_open:
-        # Nothing newer is known to refuse it, so the last range has no end.
+        # No newer release is known to refuse the target, so the last range is open.
         words[-1] = f"{ranges[-1][0]} or newer"
     return ", ".join(words)
 
 
 def spans(versions: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the first and the last of each run of versions without a gap among those known."""
+    """Return the first and last version of each unbroken run of known versions."""
     order = sorted(set(known), key=Version)
     wanted, ranges = set(versions), list[tuple[str, str]]()
     for version, before in zip(order, [None, *order], strict=False):

@@ -14,16 +14,16 @@ from tfdock.types import Choice, Version
 
 Words = Mapping[str, str]
 _NAMED = 3  #: The maximum of reports named.
-OF_THE_BASE = ("glibc", "musl")  #: Parts of a build that come only from its base image.
+OF_THE_BASE = ("glibc", "musl")  #: Parts of a build that only the base image provides.
 
 
 class Reports:
     """The reports on builds with these facts: `release`, `accelerator`, `toolkit`, `machine`, `python`, parts.
 
     An empty fact is not known. `options` are Bazel's, as the profile has them. `fork` is the fork that is built, such
-    as `ROCm/tensorflow-upstream`: builds of another source say nothing of it. A report that says no tool is of the
-    release's own: `tools` are the release's compilers.
-    `titles` are names of parts, for messages. `edits` mend what is known to fail in the source's version.
+    as `ROCm/tensorflow-upstream`. Builds of other sources are no evidence for a fork. A report without a tool used
+    the release's own compilers: `tools`. `titles` are names of parts, for messages. `edits` fix known failures of the
+    source's version.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Reports:
             if (row.fork or "") == facts["fork"] or (row.outcome == "fails" and not row.fork)
         ]
         rows = [row for row in self._known if row.agrees(facts)]
-        # A report that says no accelerator or toolkit may be of any.
+        # A report without an accelerator or toolkit matches any.
         told = [
             row
             for row in rows
@@ -54,13 +54,13 @@ class Reports:
 
     @property
     def is_built(self) -> bool:
-        """Whether somebody built it without an edit that tfdock does not make."""
+        """Whether somebody built it using only edits that tfdock makes."""
         return bool(self._built or self._covered)
 
     def judged(self, doubt: RuleFinding) -> RuleFinding | None:
-        """Judge a doubt about a part: None if somebody built it, a warning if its version lies between builds.
+        """Judge a doubt about a part: None if somebody built it, a warning if its version is between built versions.
 
-        Else the doubt stays, and its `why` names who built the part with an edit.
+        Otherwise the doubt stays, and its `why` names who built the part with an edit.
         """
         if any(row.is_exactly(doubt.part, self._facts) for row in (*self._built, *self._covered)):
             return None
@@ -74,10 +74,10 @@ class Reports:
         return replace(doubt, why=sentences(doubt.why, by))
 
     def _around(self, part: str) -> tuple[str, str]:
-        """Return a part with its version, and the builds that show it neither too new nor too old, or nothing.
+        """Return a part's version and the builds that show it is neither too new nor too old.
 
-        It is not too new if this or an older release was built with one as new. It is not too old if this or a newer
-        release was built with one as old.
+        It is not too new if this or an older release was built with a version at least as new. It is not too old if
+        this or a newer release was built with a version at least as old.
         """
         tool, text = tool_and_version(self._facts.get(part, ""))
         support = self._knowledge.releases[self._facts["release"]].components.get(part)
@@ -85,7 +85,7 @@ class Reports:
         if not text or part == "python" or (support and support.closed):
             return "", ""
         release, parts = Version(self._facts["release"]), Version(text).parts
-        # A report of cuDNN 8 says nothing of 8.2; one of 9.1 serves 9.1.85.
+        # A report of cuDNN 8 is no evidence for 8.2; a report of 9.1 is evidence for 9.1.85.
         exact, parts = 1 if tool else min(2, len(parts)), _series(tool, parts)
         known = [
             (of, held, _series(tool, held.parts), rows)
@@ -114,9 +114,9 @@ class Reports:
                 yield of, held, [row]
 
     def failures(self, places: Mapping[str, str]) -> Iterator[RuleFinding]:
-        """Yield what is known to fail. `places` maps a part to the field that asks for it.
+        """Yield the known failures. `places` maps a part to the field that asks for it.
 
-        It is a doubt where an edit mends it and no build is known that took no other changes.
+        It is only a doubt if an edit fixes it but no build with just this edit is known.
         """
         for row in self._failed + ([] if self._covered else self._mended):
             of = [*(f"{self._titles.get(name, '')} {self._facts[name]}".strip() for name in row.parts), *row.options]
@@ -133,7 +133,7 @@ class Reports:
                 yield self._failure(row, path, f"{message} is known to fail")
 
     def failures_of_base(self, name: str, version: str) -> Iterator[RuleFinding]:
-        """Yield what is known to fail with a base image's C library or C++ compiler; the part is its path."""
+        """Yield known failures with a base image's C library or C++ compiler; the path is the part."""
         part, facts = name if name in OF_THE_BASE else "host_compiler", self._with_part(name, version)
         rows = [row for row in self._known if part in row.parts and row.agrees(facts)]
         for row in rows:
@@ -152,11 +152,11 @@ class Reports:
         return tuple(edit for row in rows.values() for edit in self._mending(row))
 
     def _mending(self, row: ReportedBuild) -> list[Edit]:
-        """Return the edits for what is known to fail; none where somebody built without."""
+        """Return the edits for known failures; none if somebody built without an edit."""
         return [one for one in self._edits if one.is_for(row, self._facts["version"]) and not self._who_built(row)]
 
     def _by_edits(self, rows: Iterable[ReportedBuild], failing: Iterable[ReportedBuild]) -> list[ReportedBuild]:
-        """Return the builds that took only the edits that are made here for what fails."""
+        """Return the builds that used only the edits that tfdock makes for the failures."""
         made = {edit.edit for row in failing for edit in self._mending(row)}
         return [row for row in rows if row.edits and {*row.edits} <= made]
 
@@ -180,7 +180,7 @@ class Reports:
         )
 
     def _who_built(self, row: ReportedBuild) -> list[ReportedBuild]:
-        """Return the builds of the same parts with the same options, without an edit."""
+        """Return the builds of the same parts with the same options and without an edit."""
         wanted = {_config(option) for option in row.options}
         return [
             built
@@ -233,18 +233,18 @@ def _sure_builds(knowledge: KnowledgeBase) -> dict[tuple[str, str], list[tuple[V
 
 
 def _tested(release: Release, part: str, tool: str) -> Iterable[str]:
-    """Return the versions of a part that a release's row says it is built with or was tested with."""
+    """Return the versions of a part with which a release is built or was tested, by its row."""
     if part == "bazel":
         return (release.bazel, *release.tested_bazel)
     if part == "host_compiler":
         return (*filter(None, [release.compilers.get(tool)]), *release.tested_compilers.get(tool, ()))
     support = release.components.get(part, Support())
-    # What Bazel would download is not tested for that.
+    # A download by Bazel is not tested for this.
     return support.accepted if not support.closed else (support.tested,) if support.tested else ()
 
 
 def _series(tool: str, parts: tuple[int, ...]) -> tuple[int, ...]:
-    """Return what of a version decides: of a compiler its major version, once the others only mend it."""
+    """Return the part of a version that matters: for a compiler the major version, if later numbers only fix bugs."""
     return parts[:1] if tool and parts[0] >= 5 else parts
 
 

@@ -17,7 +17,7 @@ MAX_WORDS = 8  #: Longer lists of targets or CPU features are hashed in names.
 class WheelNameParts:
     """The parts of names. `components` are (name, version) pairs in their order; `compiler` only if unusual.
 
-    `project` is its name as a file has it (`my_tensorflow`), if it is not the release's own.
+    `project` is the project name in file spelling (`my_tensorflow`), if it is not the release's own.
     """
 
     version: Version
@@ -40,16 +40,16 @@ class WheelNameParts:
         """`tf2.18.0-py3.11-cuda12.5.1-cudnn9.3.0-sm86-x86_64`, at most 128 characters."""
         release = f"tf{self.version}" + "".join(f".{word}" for word in self._source)
         parts = [release, f"py{self.python}"]
-        # Without components, as for the CPU, the accelerator tells what the build is for.
+        # Without components, as for the CPU, the accelerator is part of the name.
         parts += [f"{name}{version}" for name, version in self.components] or [self.accelerator]
         return BuildId(
-            # A wheel's file begins with the project, so that its local version need not say it.
+            # A wheel's file name begins with the project, so the local version leaves the project out.
             _fitting(lambda most: "-".join((*parts, *self._words(most), *self._project(most), self.machine)))
         )
 
     @property
     def local_version(self) -> str | None:
-        """The difference of this wheel from the official wheel of that version (`cuda12.5.sm86`); None without one.
+        """The difference of this wheel from the official one (`cuda12.5.sm86`); None without a difference.
 
         At most 128 characters, as the wheel's whole name must be a file's.
         """
@@ -67,23 +67,23 @@ class WheelNameParts:
     def _words(self, most: int) -> list[str]:
         """Return targets and the build's other differences; a list of more than `most` words is hashed."""
         words = _short_list([word for target in self.targets for word in _target_words(target)], most)
-        # `portable` is the default, and says nothing.
+        # `portable` is the default and adds nothing to the name.
         features = () if isinstance(self.cpu, str) else self.cpu
         words += ["native"] if self.cpu == "native" else []
-        # Words are joined by `.` and `-`: within a word neither may stand.
+        # Words are joined by `.` and `-`, so a word must not contain them.
         words += _short_list([re.sub(r"[^a-z0-9]", "", name) for name in features], most)
         words += ["dbg"] if self.debug else []
         words += [self.compiler] if self.compiler else []
         words += [] if self.xla else ["noxla"]
         words += [] if self.cloud else ["nocloud"]
-        # In their order: the same patches in another order may give another source.
+        # The order counts: the same patches in another order may give another source.
         words += [f"p{_short_hash(b''.join(self.source.patches.values()))}"] if self.source.patches else []
         return words
 
 
 def source_identity(source: Source) -> bytes:
     """Return the identity of a source, for fingerprints and names; without its patches."""
-    # Where a hashed source lies does not matter: its content is the same everywhere.
+    # The place of a hashed source does not matter: its content is the same everywhere.
     parts = (source.kind, source.sha256 or "", source.commit or "", *(() if source.sha256 else (source.location,)))
     # A commit is the source, whichever name led to it.
     refs = () if source.commit else source.refs
@@ -107,7 +107,7 @@ def _fitting(join: Callable[[int], str]) -> str:
 
 def _short_list(words: Sequence[str], most: int) -> list[str]:
     if len(words) > most:
-        # The number of words tells at a glance that the list is long.
+        # The number of words shows that the list is long.
         return [f"x{len(words)}", _short_hash(" ".join(words).encode())]
     return list(words)
 

@@ -15,15 +15,15 @@ from tfdock.profile.profile import Profile
 from tfdock.resolve.resolution import Resolution
 from tfdock.types import Version
 
-#: Field of the profile -> its new value; None leaves it out. `bazel.version` is a field of a field.
+#: Field of the profile -> its new value; None removes the field. `bazel.version` is a field of a field.
 Change = Mapping[str, object]
-Attempt = Callable[[Profile], Resolution | None]  #: Decides a changed profile; None where it is refused.
+Attempt = Callable[[Profile], Resolution | None]  #: Resolves a changed profile; None if it is refused.
 #: Text that YAML reads as text without quotes.
 _PLAIN = re.compile(r"(?!(?i:true|false|yes|no|on|off|null|none|y|n)$)(?:[A-Za-z_/-][\w./:=+@-]*|[1-9]\d*[A-Za-z]+)")
 
 
 def accepted(profile: Profile, changes: Iterable[Change], attempt: Attempt) -> Iterator[tuple[Change, Resolution]]:
-    """Yield the changes that make a profile acceptable, in their order, and the resolution of the changed profile."""
+    """Yield in order each change that makes a profile acceptable, with the resolution of the changed profile."""
     for change in changes:
         resolution = attempt(changed(profile, change))
         if resolution is not None:
@@ -31,11 +31,11 @@ def accepted(profile: Profile, changes: Iterable[Change], attempt: Attempt) -> I
 
 
 def changed(profile: Profile, change: Change) -> Profile:
-    """Return the profile with the fields of a change set, or left out where the new value is None."""
+    """Return the profile with the fields of a change set; a field whose new value is None is removed."""
     update: dict[str, Any] = {}
     for path, value in change.items():
         field, _, inner = path.partition(".")
-        # A change may set several fields of one map: the later ones build on the earlier.
+        # A change may set several fields of one map, so each starts from the result of the one before.
         model = update.get(field, getattr(profile, field))
         # Leaving a field out is setting its default.
         default = type(profile).model_fields[field].get_default(call_default_factory=True)
@@ -80,7 +80,7 @@ def mentioned_accelerators(profile: Profile, knowledge: KnowledgeBase) -> list[A
 
 
 def asked_version(profile: Profile, component: str) -> Any:
-    """Return the version that a profile requests of a component, in any field; None without one."""
+    """Return the version of a component that a profile requests in any field; None without a request."""
     return profile.components.get(component) or getattr(profile, component, None)
 
 
@@ -94,7 +94,7 @@ def known_versions(knowledge: KnowledgeBase, release: Release | None, component:
 
 
 def by_distance(versions: Iterable[str], asked: str | None, first: str | None = None) -> list[str]:
-    """Return versions, those nearest to `asked` first, newer before older; `first` goes before all."""
+    """Return the versions sorted by distance to `asked`, newer before older; `first` comes before all."""
     known = sorted(set(versions), key=Version)
     at = next(
         (index for index, version in enumerate(known) if asked and Version(version) >= Version(asked)), len(known)
@@ -112,9 +112,9 @@ def component_titles(knowledge: KnowledgeBase) -> dict[str, str]:
 
 
 def describe_change(change: Change, profile: Profile) -> str:
-    """Return what to write, then what to remove: `cuda: "12.8.0"` and `python: "3.11"`, and remove `base`.
+    """Return fields to write, then to remove: `cuda: "12.8.0"` and `python: "3.11"`, and remove `base`.
 
-    A map is complete, with all that the profile has in it: replacing it loses nothing.
+    A map has all its fields of the profile, so replacing the map loses nothing.
     """
     values, maps = as_yaml(change, profile)
     given = [path for path, value in values.items() if value is not None]
@@ -125,7 +125,7 @@ def describe_change(change: Change, profile: Profile) -> str:
 
 
 def as_yaml(change: Change, profile: Profile) -> tuple[dict[str, str | None], dict[str, str | None]]:
-    """Return the values of a change as YAML writes them, None for what goes; and the maps of which it sets parts."""
+    """Return the values of a change in YAML, None for removed fields; and the maps that the change sets in part."""
     after = changed(profile, change)
     maps = {path.partition(".")[0] for path in change if "." in path}
     whole = {field: _complete_map(field, change, after) for field in maps}
@@ -138,10 +138,10 @@ def as_yaml(change: Change, profile: Profile) -> tuple[dict[str, str | None], di
 def _complete_map(field: str, change: Change, after: Profile) -> Mapping[str, object]:
     """Return a map of the changed profile, its new entries last."""
     model = getattr(after, field)
-    # `exclude_unset`: defaults that nobody wrote are no part of what is replaced.
+    # `exclude_unset`: defaults that the user did not write are not part of the replaced value.
     values = model if isinstance(model, dict) else model.model_dump(mode="json", by_alias=True, exclude_unset=True)
     inner = {name: change.get(f"{field}.{name}", value) for name, value in values.items()}
-    # Python's sort is stable, so all other entries keep their order.
+    # Python's sort is stable, so the other entries stay in order.
     order = sorted(inner, key=lambda name: f"{field}.{name}" in change)
     return {name: inner[name] for name in order if inner[name] is not None}
 

@@ -11,7 +11,7 @@ from tfdock.profile.profile import Profile
 from tfdock.profile.yaml_nodes import Node
 from tfdock.types import Choice
 
-UNTESTED = "try a build that is not known to work"  #: The question of a way that takes `allow_untested`.
+UNTESTED = "try a build that is not known to work"  #: The question of a fix that needs `allow_untested`.
 
 
 class TrialRefused(Exception):
@@ -22,9 +22,9 @@ class TrialRefused(Exception):
 class RuleFinding:
     """The finding of a rule: a code, the field at fault, the problem, the reasons.
 
-    `weight` is `error` (cannot work), `failing` (somebody saw it fail), `doubt` (nobody is known to have tested it)
-    or `warning` (works, but). `fix` is for a problem that no change of the profile solves. `part` is the part
-    in doubt: somebody may have built it (`grades.Reports`).
+    `weight` is `error` (cannot work), `failing` (seen to fail), `doubt` (no known test) or `warning` (works with a
+    limit). `fix` is for a problem that no change of the profile solves. `part` is the part in doubt: somebody may
+    have built it (`grades.Reports`).
     """
 
     code: str
@@ -53,9 +53,9 @@ def by_place(problems: Iterable[Problem]) -> list[Problem]:
 
 @dataclass(slots=True, kw_only=True)
 class Notes:
-    """Choices and problems in the making. A `trial` only asks whether there is a problem, and stops at the first.
+    """Choices and problems in the making. A `trial` stops at the first problem.
 
-    `held` are doubts about parts, until `settle` knows the whole combination.
+    `held` collects doubts about parts until `settle` judges the whole combination.
     """
 
     document: Node
@@ -80,7 +80,7 @@ class Notes:
             return
         allowed = {"warning": True, "doubt": self.allow_untested, "failing": self.allow_failing}
         refused = not allowed.get(finding.weight, False)
-        # A trial only asks whether there is a problem: stopping here makes suggestions affordable.
+        # A trial only finds out whether there is a problem: stopping here makes suggestions fast enough.
         if refused and self.trial:
             raise TrialRefused
         place = self.problems if refused else self.untested if finding.weight == "doubt" else self.warnings
@@ -102,9 +102,9 @@ class Notes:
                 self.find(replace(finding, part=""))
 
     def stop_if_refused(self) -> None:
-        """Raise Incompatible with all problems so far, from the top of the profile to its end."""
+        """Raise Incompatible with all problems so far, in the order of the profile's lines."""
         if self.problems:
-            # Nothing more will be known: what is held stays in doubt.
+            # No further evidence will come, so the held doubts remain doubts.
             self.settle()
             raise Incompatible(*by_place(self.problems))
 

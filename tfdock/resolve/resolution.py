@@ -53,9 +53,10 @@ from tfdock.wheel.identity import file_name
 class Resolution:
     """Everything that is decided about a build before it is planned.
 
-    `edits` change the source, so that what is known to fail does not.
-    `runtime` is the image in which the wheel is tried, None where none is known; the profile may have asked for it.
-    `untested` is what nobody is known to have tested and the profile allows; `warnings` work, and one should know.
+    `edits` change the source to prevent known failures.
+    `runtime` is the image for the trial of the wheel, by the profile or the knowledge base; None if none is known.
+    `untested` are combinations without a known test that the profile allows; `warnings` are limits of a working
+    build.
     """
 
     version: Version
@@ -113,8 +114,8 @@ class Resolution:
 class Resolver:
     """Resolves a profile and changed versions of it, all with the same knowledge, machine and files.
 
-    `document` gives each problem its line. `local_gpus` name this machine's GPUs (`local_words`), for `gpus: local`.
-    `allow_untested` comes from the command line and allows what the profile does not.
+    `document` provides the line of each problem. `local_gpus` name this machine's GPUs (`local_words`), for `gpus:
+    local`. `allow_untested` is the command-line option, which also applies if the profile lacks the field.
     """
 
     document: Node
@@ -145,7 +146,7 @@ class Resolver:
                 document=self.document,
                 file=self.file,
                 allow_untested=allowed,
-                # What fails in the release's own tree may be mended in another.
+                # Another tree may have fixed a failure of the release's own tree.
                 allow_failing=profile.source.is_own or bool(profile.allow_failing),
                 trial=trial,
             ),
@@ -156,7 +157,7 @@ class Resolver:
 
 
 class _Parts(NamedTuple):
-    """What the image, the names and the contract follow from."""
+    """The values from which the image, the names and the contract are derived."""
 
     release: Release
     version: Version
@@ -184,7 +185,7 @@ class _Decision:
         release, version = self._release()
         self._check_python(release)
         accelerator = accelerator_of(self.question)
-        # Which GPUs, toolkit and image are meant depends on it: nothing further can be said.
+        # GPUs, toolkit and image depend on this value, so no further check is possible.
         if accelerator is None:
             self.notes.stop_if_refused()
         assert accelerator is not None
@@ -207,7 +208,7 @@ class _Decision:
         self.notes.settle(lambda doubt: None if doubt.path in known else reports.judged(doubt))
         for finding in failures:
             self.notes.find(finding)
-        # All problems up to here are told at once. An image is sought only for what can be built.
+        # Report all problems up to here at once. Search for an image only if the build is possible.
         self.notes.stop_if_refused()
         bases = Bases(
             question=self.question, release=release, devices=devices, reports=reports, host_compiler=host_compiler
@@ -257,7 +258,7 @@ class _Decision:
         try:
             environment, flags, package = contract.environment(), self._flags(contract), contract.package()
         except MissingFact as missing:
-            # First, with the field that asked for it; a row that is wrong is told otherwise.
+            # Report the requesting field first; a wrong row gets another message.
             self._refuse_without_tool(missing, image, base, devices)
             self._refuse_placeholder(missing)
         self.notes.stop_if_refused()
@@ -324,7 +325,7 @@ class _Decision:
             )
             self.notes.stop_if_refused()
         assert release is not None
-        # A source of one's own may have a version that was never released.
+        # A custom source may have a version that was never released.
         official = not (source.git or source.archive or source.path or source.ref)
         if len(asked.parts) < 3 and release.patches:
             version = Version(release.newest)
@@ -356,9 +357,9 @@ class _Decision:
             self.notes.doubt("python-unsupported", "python", message, why=why, part="python")
 
     def _tree(self, release: Release, accelerator: Accelerator) -> tuple[Fork | None, Release]:
-        """Return the fork that is built, and the release's row for its tree; None for TensorFlow's own or another."""
+        """Return the fork and the release's row for its tree; None for TensorFlow's own or an unknown source."""
         fork, asked = self.knowledge.fork(release, accelerator.accelerator), self.profile.source
-        # Whose tree a checkout holds is not known.
+        # The origin of a checkout's tree is not known.
         address = asked.git or asked.archive
         if fork is None or (address and not fork.has(address)):
             return None, self.knowledge.own_releases[release.release]
@@ -367,7 +368,7 @@ class _Decision:
     def _doubt_repository(
         self, release: Release, accelerator: Accelerator, fork: Fork | None, reports: Reports
     ) -> None:
-        """Doubt a repository that is not the fork of which the tables speak, unless somebody built it."""
+        """Doubt a repository that is not the fork in the tables, unless somebody built it."""
         known = self.knowledge.fork(release, accelerator.accelerator)
         if known and not fork and not reports.is_built:
             title = accelerator.titles.get(accelerator.accelerator, accelerator.accelerator)
@@ -379,7 +380,7 @@ class _Decision:
     def _reports(
         self, release: Release, version: Version, devices: ChosenDevices, host_compiler: str, fork: Fork | None
     ) -> Reports:
-        """Return what is reported of such builds. A tool that nobody asked for is there without its version."""
+        """Return the reports about such builds. A tool that was not requested has no version in the result."""
         host, toolkit = self.profile.host_compiler, devices.compiler_version
         asked = host.version if isinstance(host, HostCompiler) else None
         configs = [f"--config={name}" for name in self.profile.bazel.configs]
@@ -415,22 +416,22 @@ class _Decision:
         return asked | {"": self.profile.release_field}
 
     def _python_and_image(self, bases: Bases, bazel: str) -> tuple[str, ImageRow | None]:
-        """Choose the profile's Python; else the newest in a base image, or else one that can be compiled into one."""
+        """Choose the profile's Python; else the newest in an image; else one that an image can compile."""
         release, devices = bases.release, bases.devices
         rows = self._images(release, devices)
         names = [self.profile.base_image or name_with(row, devices.components) for row in rows]
         rows = [self._with_compiler(row, name) for row, name in zip(rows, names, strict=True)]
         found = [bases.findings(row, name) for row, name in zip(rows, names, strict=True)]
-        # If the build is known to fail in each of them, the first tells why.
+        # If the build is known to fail in all images, report the reason of the first.
         fails = [any(finding.weight != "warning" for finding in findings) for findings in found]
         rows = [row for row, failing in zip(rows, fails, strict=True) if not failing] or rows
         asked = self.profile.python
         pythons = [asked] if asked else sorted(release.pythons, key=Version, reverse=True)
         held = self._pythons_of_base(release)
-        # A base of one's own has the Python that it has.
+        # The Python of a custom base image is fixed.
         pythons.sort(key=lambda python: python not in held)
         fitting = [(python, row) for python in pythons for row in rows if self._has(row, python)]
-        # First images with the compiler that is asked for; those that lack no Python; those whose versions are known.
+        # Prefer images with the requested compiler, then images with the Python, then images with known versions.
         fitting.sort(key=lambda pair: (self._lacks_compiler(pair[1]), pair[1].interpreter, bool(pair[1].unknown)))
         python, image = fitting[0] if fitting else (pythons[0], None)
         if image is None and self.profile.base_image and rows:
@@ -456,7 +457,7 @@ class _Decision:
         return python, image
 
     def _pythons_of_base(self, release: Release) -> tuple[str, ...]:
-        """Return the Pythons of the profile's own base; none where they are not known, or Bazel brings the Python."""
+        """Return the Pythons of the profile's own base; none if they are unknown, or Bazel downloads Python."""
         if release.pythons_closed:
             return ()
         if self.profile.provides is not None:
@@ -465,7 +466,7 @@ class _Decision:
         return row.pythons if row and exact else ()
 
     def _provided(self, image: ImageRow, provides: Mapping[str, str], host_compiler: str, bazel: str) -> ImageRow:
-        """Return the row of a base that has all that builds: as the known one, but nothing is installed."""
+        """Return the row of a base image with all build tools: like the known row, but nothing is installed."""
         base = self.profile.base_image
         host = self.profile.host_compiler
         placed = isinstance(host, HostCompiler) and bool(host.path)
@@ -496,7 +497,7 @@ class _Decision:
         return image.model_copy(update={**nothing, "template": "own", "compilers": provides, "paths": paths})
 
     def _has(self, row: ImageRow, python: str) -> bool:
-        """Return whether an image has a Python, or can be given it."""
+        """Return whether an image has a Python, or the Python can be installed."""
         listed = not row.pythons or python in row.pythons
         return listed and (not row.interpreter or python in self.knowledge.interpreters)
 
@@ -517,11 +518,11 @@ class _Decision:
         ]
         fitting = [row for row in rows if fits(row)]
         if self.profile.base_image:
-            # A base of one's own brings the components that no row's image has.
+            # A custom base image provides components that no known image has.
             lacking: dict[str, object] = {"components": {}, "archives": (), "holds": {}}
             fitting = fitting or [own for row in rows if fits(own := row.model_copy(update=lacking))]
             like, exact = distribution_of(self.knowledge, self.profile.base_image)
-            # What a plain distribution lacks is best known from a row for images of it.
+            # The row for images of a plain distribution lists the packages to install.
             same = [row for row in fitting if exact and distribution_of(self.knowledge, row.image)[0] is like]
             return same or fitting
         return [row for row in fitting if not missing_tag(self.knowledge, name_with(row, devices.components))]
@@ -570,7 +571,7 @@ class _Decision:
     ) -> None:
         """Refuse a tool that the base image lacks.
 
-        The field that asked for the tool is at fault, and not the row that reads its path.
+        Blame the field that requested the tool, not the row that reads the tool's path.
         """
         tool, _, path = missing.fact.strip("'").rpartition("_")
         if path != "path" or tool in image.paths:
@@ -610,7 +611,7 @@ class _Decision:
         return reference
 
     def _check_source_archives(self, release: Release) -> None:
-        """Doubt a release whose source downloads an archive that nobody is known to have any more."""
+        """Doubt a release whose source downloads an archive that no known server has any more."""
         for row in source_archives_of(self.knowledge, release):
             if not row.urls:
                 self.notes.doubt(
@@ -621,9 +622,9 @@ class _Decision:
                 )
 
     def _check_image_versions(self, image: ImageRow, base: ImageRef, devices: ChosenDevices) -> None:
-        """Refuse another major version of a component than the image holds; warn of others, and doubt the unknown."""
+        """Refuse another major version than the image's; warn about a minor one, and doubt an unknown one."""
         if self.profile.base_image:
-            return  # what it holds is seen when the image is built
+            return  # the image build checks the image's versions
         fields, titles = component_fields(self.question), devices.accelerator.titles
         for name, held in image.holds.items():
             asked = devices.components.get(name, "")
@@ -644,7 +645,7 @@ class _Decision:
                 message=f"the version of {title} in the base image is not known; the plan assumes {planned}",
                 why=f"{base} can change; the build stops if it has another minor version",
                 fix=f"name an image with {title} {planned}: `base: …`",
-                # A profile that asks for a version is promised it.
+                # If a profile requests a version, the build must use it.
                 weight="doubt" if name in asked_components(self.question) else "warning",
             )
             self.notes.find(finding)
@@ -668,7 +669,7 @@ class _Decision:
         return host.name, host.version
 
     def _lacks_compiler(self, image: ImageRow) -> bool:
-        """Return whether an image's compilers are known, and the one that is asked for is none of them."""
+        """Return whether an image's compilers are known and the requested compiler is not among them."""
         name, asked = self._asked_compiler
         held = _versions_of(name, image.paths)
         return bool(name and held) and not any(same_minor(version, asked) for version in held)
@@ -691,17 +692,17 @@ class _Decision:
         return image.model_copy(update=update)
 
     def _path_of(self, name: str, version: str, base: ImageRef, paths: Mapping[str, str], release: Release) -> str:
-        """Return where an image has a compiler in a version: under that version, or as the release's own compiler.
+        """Return the path of a compiler version in an image: by its version, or the release's own compiler.
 
-        If it is not known which versions an image has, or the image is the profile's own, Debian's and Ubuntu's path
-        is assumed. Empty if there is none, which is refused.
+        If the image's versions are unknown, or the profile names the image, the path of Debian and Ubuntu is assumed.
+        Empty if there is no such image; the profile is then refused.
         """
         listed = _versions_of(name, paths)
         own = [path for held, path in listed.items() if same_minor(held, version)]
         tested, package = release.compilers.get(name), packaged(self.knowledge, name, version)
         if own:
             return own[0]
-        # The row names one compiler without a version: it is the release's.
+        # The row names one compiler without a version: the release's own.
         if not listed and name in paths and tested and same_minor(tested, version):
             return paths[name]
         if package and (not listed or self.profile.base_image):
@@ -732,9 +733,9 @@ class _Decision:
         else:
             own, tag = release.repository, release.tag.format_map({"version": str(version)})
             commits = release.commits
-        # A ref that stands there twice is tried once.
+        # A repeated ref is tried once.
         refs = tuple(dict.fromkeys((asked.ref or tag, *asked.fallback)))
-        # Spelt in another way it is the same repository.
+        # Another spelling names the same repository.
         location = own if fork else asked.git or own
         # Only the release's own tag in its own repository has a known commit.
         commit = commits.get(str(version)) if refs == (tag,) and location == own else None
@@ -754,7 +755,7 @@ class _Decision:
             commit=commit,
             leaves_failed_compile=asked.fallback_on == "compile",
             patches=patches,
-            # A fallback may be what is built in the end, so the source is no longer the release.
+            # The build may use a fallback, so the source no longer counts as the release.
             official=location == own and refs == (tag,),
         )
 
@@ -762,7 +763,7 @@ class _Decision:
 
     def _xla(self) -> bool:
         asked = "xla" in self.profile.model_fields_set
-        # Written with its default value it is still the profile's choice.
+        # A field with its default value is still the profile's choice.
         self.notes.choose("xla", str(self.profile.xla).lower(), *_asked_or_default(asked, "TensorFlow's own default"))
         return self.profile.xla
 
@@ -792,7 +793,8 @@ class _Decision:
     ) -> dict[str, str]:
         """Return the facts for conditions (`when:`) and placeholders of the contract's rows.
 
-        `base` are versions that the base image decides. Where the C++ compiler's is known, there is a `gcc_major`.
+        `base` are versions that the base image decides. `gcc_major` is set if the C++ compiler's major version is
+        known.
         """
         release, devices, debug = parts.release, parts.devices, self.profile.debugging
         accelerator, targets, asked = devices.accelerator, ",".join(devices.targets), self.profile.host_compiler
@@ -825,7 +827,7 @@ class _Decision:
     def _flags(self, contract: Contract) -> tuple[str, ...]:
         """Return the contract's flags, then the profile's own: the later of two flags wins.
 
-        Configurations go before the contract's other flags, wherever the profile names them.
+        Configurations come before the contract's other flags, regardless of their place in the profile.
         """
         bazel, debug = self.profile.bazel, self.profile.debugging
         flags = [*contract.flags([name for _, name in asked_configs(self.question)])]
@@ -864,16 +866,19 @@ class _Decision:
         return local
 
     def _sysroot(self, image: ImageRow) -> tuple[str, str]:
-        """Return the glibc and the folder of the image's sysroot for the platform; "" and `none` without one."""
+        """Return the platform's glibc and sysroot folder in the image; "" and `none` without a sysroot."""
         asked = self.profile.wheel.platform
-        # What a base of one's own has there is not known.
+        # The sysroots of a custom base image are not known.
         rows = image.sysroots.items() if asked and not self.profile.base_image else ()
         return next((row for row in rows if Version(row[0]) <= _glibc(asked or "")), ("", "none"))
 
     def _platform(
         self, image: ImageRow, compiler: str, environment: Mapping[str, str], held: Mapping[str, str]
     ) -> str | None:
-        """Return the platform tag that the wheel gets. Refuse one for which the C library is known to be too new."""
+        """Return the platform tag that the wheel gets.
+
+        Refuse a platform if the C library is known to be too new for it.
+        """
         asked = self.profile.wheel.platform
         if not asked:
             return None
@@ -911,7 +916,7 @@ class _Decision:
 
 
 def _versions_of(compiler: str, paths: Mapping[str, str]) -> dict[str, str]:
-    """Return the versions of a compiler that an image is known to have, and where they stand."""
+    """Return the known versions of a compiler in an image, with their paths."""
     return {key.removeprefix(f"{compiler}-"): path for key, path in paths.items() if key.startswith(f"{compiler}-")}
 
 

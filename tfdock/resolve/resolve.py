@@ -1,6 +1,7 @@
 """Resolve a profile, or refuse it with suggestions: tested changes of the profile.
 
-Every resolution goes through a `Resolver`. These functions make one from text, and add the suggestions to a refusal.
+Every resolution goes through a `Resolver`. These functions make a `Resolver` from text, and add suggestions to a
+refusal.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def resolve_or_suggest(resolver: Resolver, profile: Profile) -> Resolution:
     try:
         return resolver.resolve(profile)
     except Incompatible as error:
-        # Here, not above: a profile that is accepted needs no module that searches for changes.
+        # Imported here: an accepted profile does not need the module that searches for changes.
         from tfdock.resolve.suggestions import suggestions
 
         # The suggestions are for all problems together: each of them makes the profile acceptable.
@@ -57,7 +58,7 @@ def resolve_text(
 
 
 def _own_image(resolver: Resolver, profile: Profile, ways: Sequence[Suggestion]) -> str:
-    """Return the hint for what nobody is known to have built, and what an image of one's own would serve."""
+    """Return the hint for combinations that nobody is known to have built but a custom image could provide."""
     from tfdock.resolve.profile_changes import changed  # here, as above
 
     asked = {"allow_untested": True, "base": "own/image:1"}

@@ -1,7 +1,7 @@
 """The rules against impossible combinations, each a function from a combination to its findings.
 
 The same rules choose defaults (the first candidate without a finding) and refuse requests. They match values against
-rows; no rule knows a version or a vendor.
+rows; no rule contains a version or a vendor.
 
 `accelerator.devices_of` runs them. `Notes.find` weighs each finding, `Notes.stop_if_refused` raises the refusal, and
 `resolve.resolve_or_suggest` adds the suggestions.
@@ -57,9 +57,9 @@ class Combination:
     """The values that must fit together. `asked` are the components the profile names, with the versions as written
     there; `fields` are the fields where they stand.
 
-    `compiler` compiles GPU code, `compiler_version` is its own where it is not the toolkit's, `compiler_asked` is
-    whether the profile names it. `served` are GPUs that the list of targets, given beside them, must serve: (field,
-    row). `own_source`: the source is not the release's own, and may be patched.
+    `compiler` compiles GPU code; `compiler_version` is set if the compiler is not the toolkit's own; `compiler_asked`
+    is whether the profile names it. `served` are GPUs that the list of targets, given beside them, must serve:
+    (field, row). `own_source`: the source is not the release's own, and may be patched.
     """
 
     knowledge: KnowledgeBase
@@ -78,7 +78,7 @@ class Combination:
 
     @property
     def toolkit_version(self) -> str:
-        """The version of the accelerator's toolkit; empty where it has none."""
+        """The version of the accelerator's toolkit; empty without a toolkit."""
         return self.components.get(self.accelerator.toolkit or "", "")
 
     @property
@@ -114,7 +114,7 @@ Rule = Callable[[Combination], Iterator[RuleFinding]]
 
 
 def component_is_accepted(combination: Combination) -> Iterator[RuleFinding]:
-    """Find out whether the release takes the versions that the profile asks for, and those that follow from them."""
+    """Check that the release accepts the requested versions, and the versions that follow from them."""
     # A component of another family is refused as unused already.
     for name in combination.accelerator.components:
         asked, support = combination.asked.get(name), combination.release.components.get(name, Support())
@@ -146,7 +146,7 @@ def _acceptance(combination: Combination, name: str, asked: str, value: str) -> 
     elif support.closed and value in support.uncertain:
         yield RuleFinding(
             code="component-untested",
-            # One that nobody asked for follows the toolkit.
+            # A component that was not requested follows the toolkit.
             path=combination.place(name if name in combination.asked else combination.accelerator.toolkit or name),
             message=f"{title} {value} was added to {release} about when it was cut",
             why="no such build is known",
@@ -175,7 +175,7 @@ def patches_exist(combination: Combination) -> Iterator[RuleFinding]:
         known = [patch for row in _rows_of(combination, name, version) for patch in row.patches]
         if not known or any(Version(patch).matches(Version(version)) for patch in known):
             continue
-        # A version above all rows may have come out since. Any other was never published.
+        # A version above all rows may have been released since. Any other was never published.
         published = [Version(patch) for row in _all_rows_of(combination, name) for patch in row.patches]
         newer = Version(version) > max(published)
         yield RuleFinding(
@@ -209,12 +209,13 @@ def toolkit_is_known(combination: Combination) -> Iterator[RuleFinding]:
     known = sorted(
         (row.version for row in combination.knowledge.toolkits.values() if row.toolkit == name), key=Version
     )
-    # A newer version may have come out, and an older one may be missing. Between known versions there is none.
+    # A newer version may have been released, and an older one may be missing. Between known versions there is no
+    # other version.
     between = bool(known) and Version(known[0]) < Version(combination.toolkit_version).minor < Version(known[-1])
     asked = combination.asked.get(name)
     findings = _acceptance(combination, name, asked, combination.toolkit_version) if asked else ()
     weights = {finding.weight for finding in findings}
-    # `component_is_accepted` has said as much already: one problem, one message.
+    # `component_is_accepted` has already reported this problem.
     if "error" in weights or (weights and not between):
         return
     yield RuleFinding(
@@ -282,7 +283,7 @@ def release_uses_the_target(combination: Combination) -> Iterator[RuleFinding]:
 
 
 def _as_others_do(combination: Combination, gpu: str, allowed: Sequence[str]) -> Iterator[str]:
-    """Yield ways for a target that the release does not use, as users have them."""
+    """Yield fixes for a target that the release does not use, because users have such targets."""
     for row in overrides(combination.knowledge, combination.accelerator, gpu):
         if row.runs_as in allowed:
             field = combination.accelerator.target_field
@@ -310,7 +311,7 @@ def _floors(combination: Combination, code: str, floors: Mapping[str, str], mess
 def toolkit_compiles(combination: Combination) -> Iterator[RuleFinding]:
     """Check that the toolkit knows the targets by their exact names."""
     row = combination.toolkit
-    # nvcc names its targets; rows of ROCm have what AMD lists, and its compiler knows more.
+    # nvcc lists its targets. The ROCm rows have AMD's list, but its compiler supports more targets.
     lacks = "does not support" if combination.accelerator.capabilities else "is not known to support"
     for wanted in combination.targets if row else ():
         if row and target_number(wanted.target) not in row.targets:
@@ -339,7 +340,7 @@ def compiler_emits(combination: Combination) -> Iterator[RuleFinding]:
                 f"{wanted.who} wants it", prevented(combination.symptom("compiler-cannot-emit", wanted.target))
             ),
         )
-    # A compiler with rows here has versions of its own; nvcc is as new as its toolkit.
+    # A compiler with rows here has its own versions; nvcc has the version of its toolkit.
     own = any(name == combination.compiler for name, _ in combination.knowledge.compilers)
     unsure = not missing and (row is None or row.unverified)
     if own and combination.compiler_version and combination.targets and unsure:
@@ -403,9 +404,9 @@ def libraries_fit(combination: Combination) -> Iterator[RuleFinding]:
         made = [row for row in rows if not toolkit or is_made_for(row, toolkit)]
         if rows and not made:
             yield _made_for_others(combination, name, version, rows)
-        # An incomplete version (`7`) may be any of its versions, so one that fits is enough.
+        # An incomplete version (`7`) may be any 7.x, so one matching version is enough.
         readings = [[*_library_target(combination, name, version, row)] for row in made or rows]
-        # All of them lack code, so any of them tells what is missing.
+        # All of them lack code, so any of them shows what is missing.
         if readings and all(readings):
             yield from readings[-1]
 
@@ -423,7 +424,7 @@ def _made_for_others(combination: Combination, name: str, version: str, rows: Se
 
 
 def _library_target(combination: Combination, name: str, version: str, row: LibraryRow) -> Iterator[RuleFinding]:
-    # GPUs beside a list are what the wheel is for; without them the targets are.
+    # The wheel is for the GPUs beside a list, or else for the targets.
     gpus = [(path, gpu.target, f"`{path}` ({gpu.gpu})") for path, gpu in combination.served]
     devices = gpus or [(wanted.path, dotted(wanted.target), wanted.who) for wanted in combination.targets]
     for path, target, who in devices:
@@ -442,7 +443,7 @@ def _library_target(combination: Combination, name: str, version: str, row: Libr
 def _weight_of_library(combination: Combination, served: bool, below: bool) -> str:
     """Return the weight of a library without code for a target.
 
-    The official list gives a warning: it serves many GPUs, and the others still work. Upwards it is a doubt, as the
+    An official list only gets a warning: the other GPUs of the list still work. Upwards it is a doubt, as the
     library's own PTX may help.
     """
     if not served and all(wanted.official for wanted in combination.targets):

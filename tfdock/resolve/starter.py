@@ -24,7 +24,7 @@ from tfdock.types import Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StarterDevices:
-    """The devices of a profile: GPUs by their rows, or targets as a profile lists them, or neither."""
+    """The devices of a profile: rows of GPUs, or targets as a profile lists them, or neither."""
 
     accelerator: Accelerator
     gpus: tuple[Gpu, ...] = ()
@@ -57,7 +57,7 @@ def devices_of(knowledge: KnowledgeBase, words: Sequence[str]) -> StarterDevices
         elif target is not None:
             rows.append(target[0])
             targets.append(target[1])
-        # What is spelled like a target is none of a GPU's names.
+        # A word in the spelling of a target is never a GPU's name.
         elif gpu is not None and not is_target(knowledge, word):
             rows.append(knowledge.accelerators[gpu.accelerator])
             gpus.append(gpu)
@@ -104,12 +104,12 @@ def starter(
 
     `more` are further lines of the profile, by their field.
 
-    Raises ProfileError or Incompatible with the reasons of the newest, or asked, release; one reason where no release
-    takes the devices together.
+    Raises ProfileError, or Incompatible with the reasons of the requested or newest release, or with one reason if no
+    release supports all devices together.
     """
     if tensorflow:
         release_named(knowledge, tensorflow)
-    # Refuse devices that no release serves together first: else every release would add its own reasons.
+    # First refuse devices that no release supports together: otherwise every release would add its own reasons.
     check_together(knowledge, devices)
     with _without_places():
         releases = _releases(knowledge, devices, tensorflow, python)
@@ -137,14 +137,14 @@ def check_together(knowledge: KnowledgeBase, devices: StarterDevices) -> None:
 
 
 def _releases(knowledge: KnowledgeBase, devices: StarterDevices, asked: str | None, python: str | None) -> list[str]:
-    """Return the requested release; else those that take all targets and the Python; else the newest."""
+    """Return the requested release; else the releases that support all targets and the Python; else the newest."""
     if asked:
         return [asked]
     taking = {name for name, row in knowledge.releases.items() if python is None or python in row.pythons}
     wanted = {gpu.target for gpu in devices.gpus} | {dotted(target) for target in devices.targets}
     for target in wanted:
         taking &= {support.release for support in target_facts(knowledge, devices.accelerator, target).releases}
-    # If none takes them all, the newest tells why.
+    # If no release supports all of them, the newest provides the reasons.
     return sorted(taking, key=Version, reverse=True) or [max(knowledge.releases, key=Version)]
 
 
@@ -159,13 +159,13 @@ def _newest(
         for release in releases
     )
     resolutions = (resolution for _, resolution in accepted(profile, drafts, resolver.attempt))
-    # Only after all were refused: the search for ways out is slow.
+    # Only after all releases were refused: the search for fixes is slow.
     return next(resolutions, None) or resolve_or_suggest(resolver, profile)
 
 
 @contextmanager
 def _without_places() -> Iterator[None]:
-    """Take the lines out of problems: the text is in no file yet, and its lines mean nothing to anybody."""
+    """Remove the line numbers from problems: the text is not in a file yet."""
     try:
         yield
     except (ProfileError, Incompatible) as error:

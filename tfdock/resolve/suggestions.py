@@ -1,8 +1,8 @@
 """Suggestions after a refusal: changed profiles that are accepted.
 
-A move is one change of one field, taken from the rows, the nearest first. The search tries one move, then two
-together, then a new release with every other choice left to it; and all of that once more with the untested allowed.
-No suggestion is written by hand for one problem.
+A move is one change of one field, taken from the rows. The nearest moves come first. The search tries one move, then
+two together, then another release that chooses all other values. Then it repeats all this with `allow_untested`. No
+suggestion is written by hand for one problem.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from tfdock.resolve.question import UNTESTED
 from tfdock.resolve.resolution import Resolution, Resolver
 from tfdock.types import TARGET_FIELDS, Capability, Version
 
-MOST = 3  #: How many suggestions are made, one for each set of fields, and one more that allows the untested.
-_PAIRED = 5  #: Moves of a field that are tried together with moves of another field.
+MOST = 3  #: The most suggestions: one for each set of fields, and one more with `allow_untested`.
+_PAIRED = 5  #: The most moves of a field that are combined with moves of another field.
 _LEFT_TO_THE_RELEASE = (
     "python", "compiler", "host_compiler", "bazel.version", "bazel.configs", "bazel.flags", "base", "optimize",
 )  # fmt: skip
@@ -77,11 +77,11 @@ class Moves:
         return listed or any(row.target_pattern for row in mentioned_accelerators(self.profile, self.knowledge))
 
     def is_served(self, resolution: Resolution) -> bool:
-        """Return whether a build still runs on what the profile asks for: on GPUs, and on those that its list names.
+        """Return whether a build still runs on the requested devices: the GPUs, and the GPUs of the listed targets.
 
-        Of a list some of which cannot be built, on the others.
+        If some targets of a list cannot be built, the other targets count.
         """
-        lists = () if self._is_set("gpus") else TARGET_FIELDS  # GPUs say it better than a list beside them
+        lists = () if self._is_set("gpus") else TARGET_FIELDS  # GPUs are more exact than a list beside them
         named = {name: targets for name in lists if (targets := getattr(self.profile, name))}
         sound = [target for name, targets in named.items() for target in self._sound(name, targets)]
         wanted = sound or [target for targets in named.values() for target in targets]
@@ -101,22 +101,22 @@ class Moves:
         return [row for row in mentioned if row.target_pattern] or [*self.knowledge.accelerators.values()]
 
     def all(self) -> Iterator[Change]:
-        """Yield single moves, pairs, then a release with everything left to it."""
+        """Yield single moves, pairs, then releases that choose all other values."""
         tables = [list(moves) for moves in self._tables()]
         yield from (move for moves in tables for move in moves)
         releases = list(self._releases())
-        # Releases are paired apart, below: each of them with every field.
+        # Releases are combined separately below, each with every field.
         nearest = [moves[:_PAIRED] for moves in tables if moves != releases]
         for firsts, seconds in combinations(nearest, 2):
             yield from (both for first in firsts for second in seconds if (both := _both(first, second)))
         for moves in tables:
-            # A value that another release chooses fits it better than one that is near for this release.
+            # Another release's own choice fits this release better than a value near the present one.
             left_first = sorted(moves[:_PAIRED], key=lambda move: None not in move.values())
             yield from (both for first in left_first for second in releases if (both := _both(first, second)))
         yield from self._everything_left()
 
     def allowing_the_untested(self) -> Iterator[Change]:
-        """Yield nothing and all moves that keep the release, each with `allow_untested`.
+        """Yield the empty move and all moves that keep the release, each with `allow_untested`.
 
         It makes nearly every release accept nearly every version, so another release would not help.
         """
@@ -124,7 +124,7 @@ class Moves:
         yield from ({**move, "allow_untested": True} for move in chain([{}], kept))
 
     def without_devices(self) -> Iterator[Change]:
-        """Yield releases with everything left to them, built for the CPU."""
+        """Yield releases that choose all other values, built for the CPU."""
         devices = {field: None for field in ("gpus", "accelerator", *TARGET_FIELDS) if getattr(self.profile, field)}
         for move in self._everything_left():
             yield {**move, **devices}
@@ -141,7 +141,7 @@ class Moves:
         yield ({"compiler": name} for name in self._compilers()) if unset else self._plain("compiler", compilers)
         yield self._accelerators()
         yield self._optimize()
-        # XLA is only switched where it stands in the way, or is off already.
+        # Change XLA only if it causes the problem, or is off already.
         floored = "xla-floor" in self.codes or not self.profile.xla
         yield [{"xla": not self.profile.xla}] if floored else []
         for name in ("configs", "copts", "flags"):
@@ -154,7 +154,10 @@ class Moves:
         yield self._releases()
 
     def _accelerators(self) -> Iterator[Change]:
-        """Yield other accelerators, where the profile's own is at fault: who has another GPU, or none, says so."""
+        """Yield other accelerators only if the profile's accelerator is at fault:
+
+        users name the GPU that they have.
+        """
         known = self.knowledge.accelerators
         conflict = "accelerator" in self.at_fault or "accelerator-conflict" in self.codes
         if conflict or self.profile.accelerator not in known:
@@ -173,7 +176,7 @@ class Moves:
     def _releases(self) -> Iterator[Change]:
         """Yield other releases, newer before older.
 
-        For `flag-is-a-choice` there are none: another release only fails to notice.
+        There are none for `flag-is-a-choice`: another release would only not detect the problem.
         """
         if "flag-is-a-choice" not in self.codes:
             yield from ({self.profile.release_field: version} for version in self._versions())
@@ -181,7 +184,7 @@ class Moves:
     def _versions(self) -> list[str]:
         """Return the newest patch of each release, the profile's own release first, then by distance.
 
-        A source of one's own keeps its release, whatever the rows of another would accept.
+        A custom source keeps its release, even if the rows of another release would accept the profile.
         """
         if self.profile.source.is_own and self.release:
             return []
@@ -207,7 +210,7 @@ class Moves:
             yield {field: None}
 
     def _compiles(self, name: str, version: str) -> bool:
-        """Return whether a version of a toolkit knows everything that the profile wants to compile for."""
+        """Return whether a toolkit version supports all targets of the profile."""
         row = self.knowledge.toolkits.get((name, version))
         gpus = [gpu for listed in self.profile.named_gpus if (gpu := find_gpu(self.knowledge, listed))]
         wanted = [exact_target(self.knowledge.accelerators[gpu.accelerator], gpu.target) for gpu in gpus]
@@ -269,12 +272,12 @@ class Moves:
         known = [find_gpu(self.knowledge, name) for name in gpus]
         rows = [row or bare_gpu(self.knowledge, name) for name, row in zip(gpus, known, strict=True)]
         families = {row.accelerator for row in rows if row}
-        # One list of targets can only be for one family.
+        # A list of targets can only be for one family.
         if None not in known or None in rows or len(families) > 1:
             return
         family = self.knowledge.accelerators[families.pop()]
         targets = list(sorted_targets(exact_target(family, row.target) for row in rows if row))
-        # The release may know only one of both spellings.
+        # The release may accept only one of the two spellings.
         yield from ({"gpus": None, family.target_field: listed} for listed in (targets, *_respelled(targets)))
 
     def _whole_lists(self) -> Iterator[tuple[str, list[str]]]:
@@ -287,7 +290,7 @@ class Moves:
                 yield row.target_field, list(used)
 
     def _targets(self) -> Iterator[Change]:
-        """Yield lists that the toolkit and the release take: beside the GPUs, or instead of the present list."""
+        """Yield lists that the toolkit and the release accept: beside the GPUs, or instead of the present list."""
         fields = [name for name in TARGET_FIELDS if getattr(self.profile, name) is not None]
         listed = {name: list(getattr(self.profile, name)) for name in fields}
         for name, targets in listed.items():
@@ -296,7 +299,7 @@ class Moves:
             rest = self._sound(name, targets)
             if rest and rest != targets:
                 yield {name: rest}
-            # Without a list it is the GPUs', or the official wheel's, targets that are built.
+            # Without a list, the build uses the targets of the GPUs or of the official wheel.
             yield {name: None}
         if "targets-missing" in self.codes:
             yield from ({field: full_list} for field, full_list in self._whole_lists())
@@ -323,7 +326,7 @@ class Moves:
         return any(problem.field == f"{name}[{index}]" for problem in self.problems)
 
     def _known_targets(self) -> Iterator[tuple[str, str]]:
-        """Yield (field, target) of what any toolkit knows, highest first.
+        """Yield (field, target) of all targets that any toolkit supports, highest first.
 
         Capabilities come as SASS, then as SASS and PTX.
         """
@@ -342,12 +345,12 @@ class Moves:
             yield from ((accelerator.target_field, f"compute_{capability.number}") for capability in own)
 
     def _everything_left(self) -> Iterator[Change]:
-        """Yield releases with every version left to them, the profile's release first."""
+        """Yield releases that choose every version, the profile's release first."""
         names = [name if getattr(self.profile, name, None) else f"components.{name}" for name in self.components]
         empty: dict[str, object] = {path: None for path in (*names, *_LEFT_TO_THE_RELEASE) if self._is_set(path)}
-        # GPUs are enough: a list beside them may be older than they are, and they imply the accelerator.
+        # GPUs are enough: they imply the accelerator, and a list beside them may be older than the GPUs.
         lists = {name: None for name in TARGET_FIELDS if self._is_set("gpus") and self._is_set(name)}
-        # First with all that the profile says of devices, then with less and less of it.
+        # First with all device fields of the profile, then with fewer and fewer of them.
         for less in ({}, lists, {**lists, "accelerator": None}):
             yield {**empty, **less, **self._devices_of(self.release)}
             for version in self._versions():
@@ -355,12 +358,12 @@ class Moves:
                 yield {self.profile.release_field: version, **empty, **less, **self._devices_of(release)}
 
     def _devices_of(self, release: Release | None) -> Change:
-        """Return what keeps a build for GPUs one, if a toolkit's version was all that asked for GPUs."""
+        """Return the change that keeps a build a GPU build, if only a toolkit's version requested GPUs."""
         if not self.wants_devices or any(self._is_set(name) for name in ("gpus", *TARGET_FIELDS)) or release is None:
             return {}
         family = self.families[0]
         used = release.runtime_targets.get(family.accelerator)
-        # A release without an official list needs its targets named.
+        # A release without an official list needs a list of targets in the profile.
         if used and not release.official_targets.get(family.accelerator):
             return {family.target_field: list(used)}
         return {} if self._is_set("accelerator") else {"accelerator": family.accelerator}
@@ -375,19 +378,19 @@ _FIXED_BY_COMPILERS = {
 
 
 def _both(move: Change, other: Change) -> Change | None:
-    """Return two moves as one; None for two of one field, which would overwrite each other."""
+    """Return two moves as one; None if both change the same field."""
     combined = {**move, **other}
     return combined if len(combined) == len(move) + len(other) else None
 
 
 def _respelled(targets: Sequence[str]) -> Iterator[list[str]]:
-    """Yield SASS alone as SASS and PTX, and the other way round."""
+    """Yield SASS with PTX in place of SASS alone, and the reverse."""
     yield [target.replace("sm_", "compute_") for target in targets]
     yield [target.replace("compute_", "sm_") for target in targets]
 
 
 def _similar_targets(target: str, known: Sequence[str]) -> list[str]:
-    """Return replacements for an unknown target: what runs on such a GPU; else the nearest spelling."""
+    """Return replacements for an unknown target: targets that run on such a GPU, or else the nearest spelling."""
     try:
         wanted, others = Capability.parse(target), [Capability.parse(capability) for capability in known]
     except ValueError:
@@ -409,13 +412,13 @@ Tried = tuple[Change, Resolution]  #: An accepted change, and the resolution of 
 
 
 def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolver) -> list[Suggestion]:
-    """Return the nearest changes of a refused profile that are accepted, each of other fields; empty if none is."""
+    """Return the nearest accepted changes of a refused profile, each for other fields; empty if none is accepted."""
     allowed, knowledge = profile.allow_untested or resolver.allow_untested, resolver.knowledge
-    # Tried as if the untested were forbidden: advice should rest on what is known.
+    # Tried without `allow_untested`: advice should rest on known facts.
     strict, resolver = profile.model_copy(update={"allow_untested": False}), replace(resolver, allow_untested=False)
     attempt = resolver.attempt
     moves = Moves(strict, problems, knowledge)
-    # Which GPU is meant only the person knows: a profile that is accepted may be for another one.
+    # Only the user knows which GPU is meant: an accepted profile may be for another GPU.
     unclear = [name for name in profile.named_gpus if not (find_gpu(knowledge, name) or bare_gpu(knowledge, name))]
     if unclear and moves.wants_devices:
         return []
@@ -429,9 +432,9 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
     in_play = {path for move, _ in tried for path in move}
 
     def rank(item: Tried) -> tuple[bool, ...]:
-        """What nobody is known to have built comes last, however small the change is; the release itself is kept.
+        """Combinations without a known build come last, even for small changes. They keep the release.
 
-        Who asks for one vendor's GPU has no other's.
+        A user who names one vendor's GPU does not have another vendor's.
         """
         move, resolution = item
         left = any(path.partition(".")[0] == "tensorflow" for path in move)
@@ -444,7 +447,7 @@ def suggestions(profile: Profile, problems: Sequence[Problem], resolver: Resolve
 def _nearest(
     moves: Moves, changes: Iterator[Change], attempt: Attempt, known: Sequence[Tried] = (), most: int = MOST
 ) -> list[Tried]:
-    """Return changes that are accepted, the nearest of each set of fields, after those that are known."""
+    """Return accepted changes, the nearest of each set of fields, after the known ones."""
     nearest = list(known)
     untried = (move for move in islice(changes, _TRIALS) if not _is_superseded(move, nearest))
     for move, resolution in accepted(moves.profile, untried, attempt):
@@ -452,7 +455,7 @@ def _nearest(
             continue
         # A pair or a release may change more than was needed.
         least, resolution = _smallest_change(moves.profile, move, resolution, attempt)
-        # The release may take what it chooses itself, and not the same when it is asked for.
+        # The release may accept its own choice, but not the same value as a request.
         if (said := _explicit(least, resolution)) != least and attempt(changed(moves.profile, said)) is None:
             continue
         alike = [item for item in nearest if set(item[0]) == set(least)]
@@ -477,7 +480,7 @@ def _is_superseded(move: Change, nearest: Sequence[Tried]) -> bool:
 
 
 def _without_devices(moves: Moves, attempt: Attempt) -> list[Suggestion]:
-    """Return the last way there is, as a question: to build for the CPU."""
+    """Return the last possible fix, as a question: to build for the CPU."""
     for move, resolution in accepted(moves.profile, moves.without_devices(), attempt):
         return [replace(_suggestion(moves, move, resolution, set()), question="build for the CPU alone")]
     return []
@@ -488,7 +491,7 @@ def _smallest_change(profile: Profile, move: Change, resolution: Resolution, att
     for path in list(move):
         less = {name: value for name, value in move.items() if name != path}
         without = attempt(changed(profile, less)) if less else None
-        # The same targets, or those that were asked for: else the smaller change would build something else.
+        # The targets must be the same or the requested ones: otherwise the smaller change would build something else.
         own = path in TARGET_FIELDS and move[path] is None
         if without is not None and (own or without.targets == resolution.targets):
             move, resolution = less, without
@@ -518,8 +521,8 @@ def _keep_order(path: str) -> tuple[bool, str]:
 
 
 def _explicit(move: Change, resolution: Resolution) -> dict[str, object]:
-    """Return a change with what the release chooses for removed fields: a version says more than a removal."""
-    # A version that nobody knows of the image may follow, and not be asked for.
+    """Return a change with the release's choices for removed fields: a version is clearer than a removal."""
+    # An unknown version of the image may be chosen, but not requested.
     chosen = {
         name: version for name, version in resolution.components.items() if name not in resolution.image.unknown
     }

@@ -19,7 +19,7 @@ from tfdock.resolve.grades import OF_THE_BASE, Reports
 from tfdock.resolve.question import Question, RuleFinding, prevented, sentences
 from tfdock.types import NATIVE, Version, same_minor
 
-# What takes objects to, or from, other machines.
+# The fields that exchange objects with other machines.
 NATIVE_SHARED = "code for this machine's CPU alone would be shared with other machines"
 OF_OTHER_CPUS = "the next machine would get objects that it may not be able to run"
 _ENVIRONMENT_FLAGS = ("--repo_env", "--action_env", "--host_action_env")
@@ -71,7 +71,7 @@ def _check_host_compiler(
     if broken:
         asked = f"`host_compiler` says {name} {version}" if version not in broken.message else ""
         question.notes.find(replace(broken, path="host_compiler", why=sentences(asked, broken.why)))
-    # From gcc 5 and clang 5 on the other numbers of a version only mend it.
+    # From gcc 5 and clang 5 on, all other numbers of a version are bug fixes.
     elif not any(
         same_minor(version, one) or 5 <= Version(one).parts[0] == Version(version).parts[0] for one in tested
     ):
@@ -110,7 +110,7 @@ class Bases:
     def parts(self, image: ImageRow, base: str) -> dict[str, str]:
         """Return the known versions of a base image's C library and C++ compiler."""
         own, row = self.question.profile.host_compiler, distribution_of(self.question.knowledge, base)
-        # A compiler that the profile names by version was looked at before, and one at a path is its own affair.
+        # A compiler named by version was checked before, and a compiler at a path is not checked.
         named = isinstance(own, HostCompiler) and (own.version or own.path)
         parts = {name: version for name, version in row[0].holds.items() if name in OF_THE_BASE} if row[0] else {}
         compiler = "" if named else self._compiler_in(row, image)
@@ -127,7 +127,7 @@ class Bases:
         return provided or by_row or (row.holds.get(host, "") if row and exact else "")
 
     def _lacks_toolkit(self, image: ImageRow, base: str) -> list[RuleFinding]:
-        """Return that an image has no CUDA or ROCm, or not its compiler, where the build takes it from there."""
+        """Return the problem that the build needs CUDA or ROCm, or its compiler, from an image without it."""
         like, exact = distribution_of(self.question.knowledge, base)
         toolkit = self.devices.accelerator.toolkit
         if toolkit not in image.paths or toolkit in image.archives:
@@ -143,10 +143,10 @@ class Bases:
         return [RuleFinding(code="image-without-tool", path="base", message=message, fix=fix)]
 
     def _lacks(self, image: ImageRow, base: str) -> Iterator[RuleFinding]:
-        """Yield what a base of one's own has not and is not given, as far as its distribution is known."""
+        """Yield the parts that a custom base image lacks and that are not installed, if its distribution is known."""
         release, knowledge = self.release.release, self.question.knowledge
         like, exact = distribution_of(knowledge, base)
-        # What `gcc` means there has a package of that version too.
+        # The default `gcc` of the image also has a package for this version.
         own = {f"g++-{like.holds.get('gcc', '').partition('.')[0]}"} if like else set()
         named = [
             package for package in image.packages if re.search(r"-\d+$|^python\d\.", package) and package not in own
@@ -198,7 +198,7 @@ class Bases:
         return f"take {' or '.join(sorted(fitting)[-2:])}" if fitting else ""
 
     def _breaking(self, parts: Mapping[str, str]) -> Iterator[RuleFinding]:
-        """Yield a finding, with the part as its path, for each version that is known to break the release's build."""
+        """Yield a finding for each version that is known to break the release's build; its path is the part."""
         for name, version in parts.items():
             found = _compiler_findings(self.question, self.release, self.devices, name, version)
             # One reason is enough.
@@ -237,7 +237,7 @@ def packaged(knowledge: KnowledgeBase, name: str, version: str) -> PackagedCompi
     """Return the Debian and Ubuntu packages of a C++ compiler's version; None without a row."""
     rows = [row for row in knowledge.host_compilers.values() if row.compiler == name]
     older = [row for row in rows if Version(row.since) <= Version(version)]
-    # A row holds from `since` on, up to the next row of its compiler.
+    # A row applies from `since` on, up to the next row of its compiler.
     return max(older, key=lambda row: Version(row.since), default=None)
 
 
@@ -250,7 +250,7 @@ def bazel_of(question: Question, release: Release) -> str:
         return release.bazel
     lowest, highest = release.bazel_min, release.bazel_max
     refuses = f"./configure of TensorFlow {release.release} refuses Bazel {asked}"
-    # A documented version is taken, even if ./configure has other bounds.
+    # A documented version is accepted, even if ./configure has other limits.
     if any(
         same_minor(asked, tested_version) and Version(tested_version).matches(Version(asked))
         for tested_version in release.tested_bazel
@@ -349,9 +349,9 @@ def _useless(question: Question, release: Release, config: str, facts: Mapping[s
 
 
 def _contradicted(question: Question, config: str, facts: Mapping[str, str]) -> str:
-    """Return the first fact for which the contract never gives a configuration that it gives for others; else "".
+    """Return the first fact that rules this configuration out in the contract; else "".
 
-    A configuration that the contract never gives is for the accelerators whose pattern it matches.
+    A configuration that is never in the contract is for the accelerators whose pattern it matches.
     """
     owners = [
         row.accelerator
@@ -378,7 +378,7 @@ def check_flags(question: Question, release: Release) -> None:
     for index, flag in enumerate(question.profile.bazel.flags):
         option, _, rest = flag.partition("=")
         name, equals, _ = rest.partition("=")
-        # `--repo_env=NAME` without a value takes it from the environment, which is the contract's.
+        # `--repo_env=NAME` without a value reads the environment, which the contract sets.
         if equals and (option, name) in ours:
             question.notes.refuse(
                 "flag-is-a-choice",
@@ -389,7 +389,7 @@ def check_flags(question: Question, release: Release) -> None:
 
 
 def check_native(question: Question) -> None:
-    """Refuse code for this machine's CPU unless the profile asks for it by name.
+    """Refuse code for this machine's CPU unless the profile requests it by name.
 
     It must not be shared with other machines.
     """
@@ -436,6 +436,6 @@ def check_features(question: Question, features: Sequence[str]) -> None:
 def _outside(version: str, lowest: str | None, highest: str | None) -> bool:
     """Return whether a version, perhaps not written in full, lies outside bounds."""
     held = Version(version)
-    # `7.4` may be 7.4.1: where it is not written in full, it is not below.
+    # `7.4` may be 7.4.1: an incomplete version does not count as lower.
     below = lowest is not None and held < Version(lowest) and not Version(lowest).matches(held)
     return below or (highest is not None and held > Version(highest))

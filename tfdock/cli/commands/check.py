@@ -196,7 +196,7 @@ def _check_profile(
 def _fix(
     preparer: Preparer, result: _CheckResult, again: Callable[[], _CheckResult], *, yes: bool, asking: bool
 ) -> _CheckResult:
-    """Return the result of a profile with a way out of its refusal written into it; else its own, and why not."""
+    """Write a fix into a refused profile and return the new result, or else the old result and the reason."""
     if asking:
         console.show_problems(result.problems)
         result = replace(result, told=len(result.problems))
